@@ -1,0 +1,1 @@
+"""Any simulator as lanes of plain arrays."""

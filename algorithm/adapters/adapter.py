@@ -1,0 +1,44 @@
+"""The contract between a simulator and everything else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from algorithm.rollout import Step
+from algorithm.specs import Role
+
+
+class EnvironmentFailed(RuntimeError):
+    """A simulator could not be started, or broke."""
+
+
+class UnsupportedEnvironment(ValueError):
+    """What was asked for does not exist, or has spaces that cannot be served."""
+
+
+class Adapter(ABC):
+    """A simulator, several copies of it perhaps, as lanes per role.
+
+    Actions come as float32 [n, size], continuous ones in [-1, 1] (`ActionSpec`). A role may appear after the start:
+    it is in `roles` no later than its first Step is returned.
+    """
+
+    roles: Mapping[str, Role]
+
+    @abstractmethod
+    def reset(self, seed: int) -> dict[str, Step]:
+        """Start an episode in every lane; the first Step of each role that is there."""
+
+    @abstractmethod
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        """Execute the actions for the lanes of the last Step of each role; the next Step of each role with news.
+
+        Where the last observation of a cut episode is known, it is shown as one more row before the next `first`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the simulator; calling it twice is harmless."""

@@ -1,0 +1,92 @@
+"""Tiny environments whose values are known: what they teach an agent can be checked to the last digit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.rollout import Step
+from algorithm.specs import ActionSpec, ObsSpec, Role
+
+AGENT = "agent"
+OBS = "obs"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A Markov decision process with few states, observed one-hot, cut after `limit` steps.
+
+    `start(rng, n)` draws first states [n]; `move(state, action)` gives next states, rewards and who is alive.
+    """
+
+    states: int
+    actions: int
+    limit: int
+    start: Callable[[np.random.Generator, int], np.ndarray]
+    move: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+def _zeros(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.zeros(n, np.int64)
+
+
+PROBES = {
+    # One state, reward 1: its value is 1 / (1 - gamma), though every episode is cut after 10 steps.
+    "truncation": Probe(1, 2, 10, _zeros, lambda s, a: (s, np.ones(len(s)), s == s)),
+    # A start worth -50, then reward 1 for ever: with gamma .9 values -41 and 10, unless another episode leaks in.
+    "leak": Probe(2, 2, 10, _zeros, lambda s, a: (np.ones_like(s), np.where(s == 0, -50.0, 1.0), s == s)),
+    # One decision: reward 1 for the action that has the number of the state, and the end.
+    "choice": Probe(
+        2, 2, 10, lambda rng, n: rng.integers(2, size=n), lambda s, a: (s, (s == a).astype(float), s != s)
+    ),
+    # Three steps to the right end and are worth 1; the first step to the left ends with nothing.
+    "chain": Probe(3, 2, 10, _zeros, lambda s, a: (np.minimum(s + a, 2), a * (s == 2) * 1.0, (a == 1) & (s < 2))),
+}
+
+
+class ProbeAdapter(Adapter):
+    """Copies of one of `PROBES`, one lane each; a final row follows every episode, as in Gymnasium's NEXT_STEP mode.
+
+    Raises UnsupportedEnvironment for another name.
+    """
+
+    def __init__(self, env_name: str, copies: int, env_args: Mapping[str, Any], max_episode_steps: int | None = None):
+        if env_name not in PROBES:
+            raise UnsupportedEnvironment(f"env_name {env_name!r}: the probes are {', '.join(PROBES)}")
+        if env_args:
+            raise UnsupportedEnvironment(f"env_args {dict(env_args)}: probes take none")
+        self.probe = PROBES[env_name]
+        self.limit = min(self.probe.limit, max_episode_steps or self.probe.limit)
+        obs_specs = {OBS: ObsSpec((self.probe.states,))}
+        self.roles = {AGENT: Role(copies, obs_specs, ActionSpec(branches=(self.probe.actions,)))}
+        self._lanes = np.arange(copies)
+        self._state = self._age = np.zeros(copies, np.int64)
+        self._ended = np.zeros(copies, bool)
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        self._rng = np.random.default_rng(seed)
+        self._state = self.probe.start(self._rng, len(self._lanes))
+        self._age = np.zeros_like(self._lanes)
+        self._ended = np.zeros(len(self._lanes), bool)
+        return self._show(~self._ended, np.zeros(len(self._lanes)), ~self._ended)
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        first = self._ended
+        action = self.roles[AGENT].action_spec.native(actions[AGENT])
+        state, reward, alive = self.probe.move(self._state, action)
+        self._state = np.where(first, self.probe.start(self._rng, len(first)), state)
+        self._age = np.where(first, 0, self._age + 1)
+        alive = alive | first
+        self._ended = ~first & (~alive | (self._age >= self.limit))
+        return self._show(first, np.where(first, 0.0, reward), alive)
+
+    def close(self) -> None:
+        pass
+
+    def _show(self, first: np.ndarray, reward: np.ndarray, alive: np.ndarray) -> dict[str, Step]:
+        obs = {OBS: np.eye(self.probe.states, dtype=np.float32)[self._state]}
+        return {AGENT: Step(self._lanes, obs, first, self._ended, reward.astype(np.float32), alive)}

@@ -1,0 +1,204 @@
+"""Actor-critic with experience replay (Wang et al. 2017, arXiv 1611.01224), one discrete branch.
+
+Gradients with respect to the policy's statistics are written in closed form and sent through the network once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, metrics, row_weights
+from algorithm.distributions import Categorical
+from algorithm.losses import bias_correction, multiplier, squared_error, surrogate, truncated_importance
+from algorithm.networks import ActorCritic, Blueprint, LaggingCopy
+from algorithm.returns import retrace
+from algorithm.rollout import Decision, Rollout, Step
+from algorithm.specs import Role
+
+
+@dataclass(frozen=True)
+class AcerSettings:
+    """The settings of `acer_config`; defaults, units and meaning stand in default_config.yaml."""
+
+    learning_rate: float
+    learning_rate_schedule: Literal["constant", "linear"]
+    optimizer: Literal["adam", "rmsprop"]
+    optimizer_epsilon: float
+    epsilon_inside: bool
+    max_grad_norm: float
+    critic_weight: float  # of the critic's error (Eq. 6) against the policy's
+    entropy: float  # beta, outside the projection
+    gamma: float
+    reward_scale: float
+    reward_clip: float | None
+    normalize_returns: bool
+    average_decay: float  # alpha, of the average policy network
+    retrace_clip: float  # of rho in the trace (Eq. 5; 1 in Algorithm 2)
+    importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
+    decay: float  # lambda, of the trace
+    trust_region: Literal["off", "efficient"]
+    trust_region_space: Literal["logits", "probs"]  # phi, the statistics that are projected (Eq. 11)
+    trust_region_delta: float  # delta (Eq. 11)
+    collect_steps: int  # k, rows of a collected rollout per lane
+    trace_length: int  # rows of a replayed window
+    batch_size: int  # windows of a replayed batch
+    replay_ratio: float  # mean number of replayed batches for each rollout
+    replay_start: int  # rows stored before the first replayed batch
+
+
+# The constraint's two gradients in the coordinates phi that Eq. 11 is stated in. Whichever they are, the step that
+# reaches the logits is their gradient minus a multiple of pi - average; phi only decides the multiple.
+Coordinates = Callable[[Categorical, Categorical, Tensor], tuple[Tensor, Tensor]]
+COORDINATES: dict[str, Coordinates] = {
+    "logits": lambda policy, average, weight: (policy.score(weight), policy.kl_gradient(average)),
+    "probs": lambda policy, average, weight: (policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)),
+}
+
+
+class Acer(Agent):
+    """ACER with Retrace, truncated importance sampling with bias correction, and the efficient trust region.
+
+    Raises ValueError for an action space other than one discrete branch.
+    """
+
+    def __init__(self, settings: AcerSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
+        spec = role.action_spec
+        if spec.continuous or len(spec.branches) != 1:
+            raise ValueError(f"ACER serves a single discrete branch so far, not {spec}")
+        self.settings = settings
+        self.rng = rng
+        actions = spec.branches[0]
+        self.policy = ActorCritic(blueprint, role.obs_specs, statistics=actions, values=actions)
+        self.state = self.policy.state
+        self.average = LaggingCopy(
+            self.policy, ActorCritic(blueprint, role.obs_specs, statistics=actions, values=actions)
+        )
+        self.groups = {
+            "acer": Group(
+                self.policy,
+                settings.learning_rate,
+                settings.learning_rate_schedule,
+                settings.optimizer,
+                settings.optimizer_epsilon,
+                settings.epsilon_inside,
+                settings.max_grad_norm,
+            )
+        }
+        self.lagging = {"average": self.average}
+        self.schedule = Schedule(
+            settings.collect_steps,
+            settings.trace_length,
+            settings.batch_size,
+            settings.replay_ratio,
+            "poisson",
+            settings.replay_start,
+        )
+        self.rewards = RewardScaling(
+            settings.reward_scale, settings.reward_clip, settings.normalize_returns, settings.gamma
+        )
+
+    def act(self, step: Step, memory: np.ndarray) -> Decision:
+        return self._decide(step, memory, lambda statistics: Categorical.sample(statistics, self.rng))
+
+    def greedy(self, step: Step, memory: np.ndarray) -> Decision:
+        return self._decide(step, memory, Categorical.mode)
+
+    def _decide(self, step: Step, memory: np.ndarray, choose: Callable[[np.ndarray], np.ndarray]) -> Decision:
+        statistics, memory = self.policy.act(step.obs, memory)
+        sample = choose(statistics)
+        return Decision(sample, Categorical.to_action(sample), statistics, memory)
+
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
+        settings = self.settings
+        features = self._unroll(self.policy, rollout)
+        logits, q = self.policy.heads(features)
+        with torch.no_grad():
+            average = Categorical(self.average.copy.heads(self._unroll(self.average.copy, rollout)[:-1])[0])
+        rollout = rollout.after_burn_in()
+        action = rollout.sample.long()
+        q_taken = q[:-1].gather(-1, action).squeeze(-1)
+
+        with torch.no_grad():
+            v = Categorical(logits).expectation(q)
+            policy, behavior = Categorical(logits[:-1]), Categorical(rollout.behavior)
+            taken = action.squeeze(-1)
+            rho_taken = (policy.log_prob(taken) - behavior.log_prob(taken)).clamp(-20, 20).exp()
+
+            # Eq. 5, with the trace truncated at 1 as in Algorithm 2 and not at c.
+            target = retrace(
+                rollout.reward,
+                settings.gamma * rollout.alive,
+                rollout.valid,
+                q_taken,
+                v,
+                settings.decay * rho_taken.clamp(max=settings.retrace_clip),
+            )
+
+            # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
+            weight = bias_correction(
+                policy.probs, behavior.probs, q[:-1] - v[:-1].unsqueeze(-1), settings.importance_clip
+            )
+            truncated = truncated_importance(rho_taken, target - v[:-1], settings.importance_clip)
+            weight = weight.scatter_add(-1, action, truncated.unsqueeze(-1))
+
+            # Eq. 10-12, then the entropy bonus outside the projection.
+            projection = self._projection(policy, average, weight)
+            direction = policy.score(weight) - projection * policy.kl_gradient(average)
+            direction = direction + settings.entropy * policy.entropy_gradient()
+
+        weights = row_weights(rollout.valid, rollout.weight)
+        policy_loss = surrogate(direction, logits[:-1])
+        critic_loss = squared_error(target, q_taken)
+        loss = (weights * (policy_loss + settings.critic_weight * critic_loss)).sum()
+        report = Report(
+            metrics(
+                weights,
+                {
+                    "loss/critic": critic_loss,
+                    "policy/entropy": policy.entropy(),
+                    "policy/kl_to_average": policy.kl(average),
+                    "policy/importance": rho_taken,
+                    "policy/trust_region_active": (projection > 0).squeeze(-1).float(),
+                    "policy/value": v[:-1],
+                },
+            ),
+            priority=(weights * (target - q_taken).detach().abs()).sum(0),
+            features=features,
+        )
+        return {"acer": loss}, report
+
+    def _projection(self, policy: Categorical, average: Categorical, weight: Tensor) -> Tensor:
+        """[T, B, 1] how much of the KL gradient is taken away from each row's gradient; 0 where nothing is."""
+        settings = self.settings
+        if settings.trust_region == "off":
+            return torch.zeros_like(weight[..., :1])
+        gradient, kl_gradient = COORDINATES[settings.trust_region_space](policy, average, weight)
+        return multiplier(gradient, kl_gradient, settings.trust_region_delta)
+
+    @staticmethod
+    def _unroll(network: ActorCritic, rollout: Rollout) -> Tensor:
+        return network.torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
+
+    @torch.no_grad()
+    def features(self, rollout: Rollout) -> Tensor:
+        return self._unroll(self.policy, rollout)
+
+    @torch.no_grad()
+    def lagged_features(self, rollout: Rollout) -> Tensor:
+        return self._unroll(self.average.copy, rollout)
+
+    def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
+        return self.policy.torso.encode(obs)
+
+    def q(self, features: Tensor, sample: Tensor) -> Tensor:
+        return self.policy.heads(features)[1].gather(-1, sample.long()).squeeze(-1)
+
+    def sync(self) -> None:
+        """theta_a <- alpha theta_a + (1 - alpha) theta, after every step (Wang et al. 2017, Algorithm 2)."""
+        self.average.move(1 - self.settings.average_decay)

@@ -1,0 +1,123 @@
+"""The contract between an algorithm and the loop that runs it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks import LaggingCopy
+from algorithm.rollout import Decision, Rollout, Step
+
+
+@dataclass(frozen=True)
+class Group:
+    """A module that is stepped by itself: its own rate, schedule, optimizer and clip."""
+
+    module: nn.Module
+    learning_rate: float
+    learning_rate_schedule: str  # constant | linear (to 0 at max_step)
+    optimizer: str  # adam | rmsprop
+    epsilon: float
+    epsilon_inside: bool  # rmsprop: under the root, as in the paper, or behind it, as in torch
+    max_grad_norm: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is learned from, how much and when. Lengths are rows; `replay_start` counts rows over all lanes."""
+
+    collect_steps: int
+    trace_length: int
+    batch_size: int
+    replay_ratio: float  # replayed batches for each collected rollout
+    replay_draw: str  # poisson | fixed
+    replay_start: int
+    on_policy: bool = True  # also learn from the fresh rollout
+    burn_in: int = 0
+
+
+@dataclass(frozen=True)
+class RewardScaling:
+    """What a learner does to raw rewards: clip to [-clip, clip], times scale, over the running std of returns."""
+
+    scale: float
+    clip: float | None
+    normalize_returns: bool
+    gamma: float  # of the returns whose std is taken
+
+
+@dataclass
+class Report:
+    """What a loss tells: scalar metrics as tensors, the priority of each column [B], the features it made."""
+
+    metrics: dict[str, Tensor]
+    priority: Tensor | None = None
+    features: Tensor | None = field(default=None, repr=False)
+
+
+class Agent(ABC):
+    """An algorithm with its networks. It never sees replay, adapters, the loop or files.
+
+    `groups` and `lagging` say what it trains and what follows; the loop lays them out in flat tensors once, before
+    the first step. `policy` is one step of acting: (obs, memory) -> (statistics, memory).
+    """
+
+    policy: nn.Module
+    groups: Mapping[str, Group]
+    lagging: Mapping[str, LaggingCopy]
+    schedule: Schedule
+    rewards: RewardScaling
+    state: int  # numbers of memory per lane
+    rng: np.random.Generator  # of its samples
+
+    @abstractmethod
+    def act(self, step: Step, memory: np.ndarray) -> Decision:
+        """Sample an action for each lane of `step`; memory [n, state]."""
+
+    @abstractmethod
+    def greedy(self, step: Step, memory: np.ndarray) -> Decision:
+        """The most probable action for each lane of `step`."""
+
+    @abstractmethod
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
+        """One scalar for each group, without gradient outside it, and a Report."""
+
+    @abstractmethod
+    def features(self, rollout: Rollout) -> Tensor:
+        """[T+1, B, F] without gradient, for auxiliaries that give rewards."""
+
+    @abstractmethod
+    def lagged_features(self, rollout: Rollout) -> Tensor:
+        """[T+1, B, F] of the lagging network, without gradient."""
+
+    @abstractmethod
+    def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """{name: [rows, ...]} -> [rows, F], with gradient, in front of the memory."""
+
+    @abstractmethod
+    def q(self, features: Tensor, sample: Tensor) -> Tensor:
+        """Action values [...] of samples [..., size] given features [..., F]."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Move target and average networks; called after each optimiser step."""
+
+
+def row_weights(valid: Tensor, weight: Tensor) -> Tensor:
+    """[T, B] weights that turn a sum over rows into the mean over valid rows, each column scaled by `weight` [B].
+
+    All are 0 where no row is valid.
+    """
+    return valid * weight / valid.sum().clamp(min=1)
+
+
+def metrics(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weighted sums of several [T, B] values at once, detached."""
+    with torch.no_grad():
+        sums = (torch.stack([value.detach() for value in values.values()]) * weights).sum((1, 2))
+    return dict(zip(values, sums.unbind(), strict=True))

@@ -1,0 +1,1 @@
+"""Extra rewards and losses that any agent can take."""

@@ -1,0 +1,35 @@
+"""One table of names, each looked up when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from algorithm.experiment.errors import UserError
+
+ADAPTERS = {"GYM": "algorithm.adapters.gym:GymAdapter", "PROBE": "algorithm.adapters.probe:ProbeAdapter"}
+AGENTS = {"ACER": "algorithm.agents.acer:Acer"}
+AGENT_SETTINGS = {"ACER": "algorithm.agents.acer:AcerSettings"}
+RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
+AUXILIARIES: dict[str, str] = {}
+EXPLORERS: dict[str, str] = {}
+
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "env_type": ADAPTERS,
+    "algorithm": AGENTS,
+    "settings": AGENT_SETTINGS,
+    "runtime": RUNTIMES,
+    "auxiliaries": AUXILIARIES,
+    "explorer": EXPLORERS,
+}
+
+
+def find(kind: str, name: str) -> Any:
+    """The class that `name` stands for, whatever its case. Raises UserError naming what there is."""
+    table = TABLES[kind]
+    rows = {key.casefold(): row for key, row in table.items()}
+    if name.casefold() not in rows:
+        raise UserError(f"{kind} {name!r} is unknown; there is {', '.join(table) or 'none yet'}")
+    module, attribute = rows[name.casefold()].split(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,264 @@
+"""Settings: default_config.yaml, an environment's config.yaml, the command line; merged strictly and typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.registry import find
+
+Tree = dict[str, Any]
+DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
+OPEN = ("nn_config", "auxiliaries", "explorer", "base_config.env_args")  # mappings whose keys are not ours
+
+
+class Section(BaseModel):
+    """Typed settings without a default of their own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BaseConfig(Section):
+    """`base_config`."""
+
+    env_type: str
+    env_name: str | None
+    env_args: dict[str, Any]
+    algorithm: str
+    runtime: str
+    n_envs: int = Field(ge=1)
+    name: str
+    nn: str
+    seed: int = Field(ge=0)
+    device: str = Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")
+    max_step: int | None = Field(ge=1)
+    max_iter: int | None = Field(ge=1)
+    max_step_each_iter: int | None = Field(ge=1)
+    log_every: int = Field(ge=1)
+    save_every: int | None = Field(ge=1)
+    evaluate_every: int | None = Field(ge=1)
+    evaluate_greedy: bool
+    keep_checkpoints: int = Field(ge=1)
+
+
+class ReplayConfig(Section):
+    """`replay_config`."""
+
+    capacity: int = Field(ge=1)
+
+
+class Goal(Section):
+    """`goal`."""
+
+    return_: float | None = Field(alias="return")
+    within: int | None = Field(ge=1)
+
+
+# What an agent's settings must satisfy beyond their types: those of every algorithm are found here by name.
+BOUNDS: Mapping[str, tuple[str, Any]] = {
+    **dict.fromkeys(
+        ["learning_rate", "max_grad_norm", "optimizer_epsilon", "reward_scale", "reward_clip", "importance_clip"],
+        ("above 0", lambda value: value > 0),
+    ),
+    **dict.fromkeys(
+        ["entropy", "critic_weight", "trust_region_delta", "replay_ratio", "retrace_clip", "replay_start"],
+        ("at least 0", lambda value: value >= 0),
+    ),
+    **dict.fromkeys(["gamma", "average_decay", "decay"], ("from 0 to 1", lambda value: 0 <= value <= 1)),
+    **dict.fromkeys(["collect_steps", "trace_length", "batch_size"], ("at least 1", lambda value: value >= 1)),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a run is made from, typed; `tree` is the same as it is written to the run folder."""
+
+    base: BaseConfig
+    replay: ReplayConfig
+    goal: Goal | None
+    agent: Any  # the settings dataclass of the algorithm
+    nn: Mapping[str, Any]
+    auxiliaries: Mapping[str, Mapping[str, Any]]
+    explorer: Mapping[str, Mapping[str, Any]]
+    tree: Tree
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 numbers: 1e-3 is one, not a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
+    list("-+0123456789."),
+)
+
+def read_yaml(path: Path) -> Tree:
+    """A YAML file that holds a mapping. Raises UserError naming file and line."""
+    try:
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: expected a mapping of sections, found {type(tree).__name__}")
+    return tree
+
+
+def defaults() -> Tree:
+    """The tree of default_config.yaml."""
+    return read_yaml(DEFAULTS)
+
+
+def read_variant(path: Path, variant: str) -> Tree:
+    """One variant of an environment's config.yaml, on top of `default` and whatever it inherits."""
+    variants = read_yaml(path)
+    if variant not in variants:
+        raise UserError(f"{path}: no variant {variant!r}; there is {', '.join(variants)}")
+    chain = [variant]
+    while parent := _parent(variants, chain[-1]):
+        if parent in chain or parent not in variants:
+            why = "which inherits it" if parent in chain else "which is not there"
+            raise UserError(f"{path}: {chain[-1]!r} inherits {parent!r}, {why}")
+        chain.append(parent)
+    tree: Tree = {}
+    for name in reversed(chain):
+        tree = merge(tree, {key: value for key, value in (variants[name] or {}).items() if key != "inherit"})
+    return tree
+
+
+def _parent(variants: Tree, name: str) -> str | None:
+    return (variants[name] or {}).get("inherit", None if name == "default" else "default")
+
+
+def read_assignments(assignments: list[str]) -> Tree:
+    """`section.key=value` strings as a tree; values are YAML."""
+    tree: Tree = {}
+    for text in assignments:
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            raise UserError(f"--set {text}: expected section.key=value")
+        branch: Tree = {}
+        leaf = branch
+        *sections, key = path.split(".")
+        for section in sections:
+            leaf = leaf.setdefault(section, {})
+        try:
+            leaf[key] = yaml.load(value, _Loader)
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {text}: the value is not YAML") from error
+        tree = merge(tree, branch)
+    return tree
+
+
+def merge(below: Tree, above: Tree) -> Tree:
+    """`above` on top of `below`, mapping by mapping."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else deepcopy(value)
+    return merged
+
+
+def resolve(layers: list[tuple[str, Tree]]) -> Settings:
+    """Defaults under `layers`, each with the name of where it comes from. Raises UserError for what cannot be."""
+    tree = defaults()
+    known = set(_paths(tree))
+    for source, layer in layers:
+        _check_keys(source, layer, known)
+        tree = merge(tree, layer)
+    for section in ("nn_config", "auxiliaries", "explorer"):
+        if not isinstance(tree[section], Mapping):
+            raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
+    try:
+        base = BaseConfig.model_validate(tree["base_config"])
+        replay = ReplayConfig.model_validate(tree["replay_config"])
+        goal = Goal.model_validate(tree["goal"]) if tree["goal"] is not None else None
+    except ValidationError as error:
+        raise UserError(_explain(error, layers)) from error
+    section = f"{base.algorithm.lower()}_config"
+    agent = read_dataclass(find("settings", base.algorithm), tree.get(section, {}), section, layers)
+    for kind, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
+        find(kind, name)
+    if len(tree["explorer"]) > 1:
+        raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
+    return Settings(base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], tree)
+
+
+def read_dataclass(cls: type, values: Tree, section: str, layers: list[tuple[str, Tree]]) -> Any:
+    """A settings dataclass from its section of the tree."""
+    hints = get_type_hints(cls)
+    values = {key: _without_case(hints[key], value) for key, value in values.items() if key in hints}
+    try:
+        settings = TypeAdapter(cls).validate_python(values)
+    except ValidationError as error:
+        raise UserError(_explain(error, layers, section)) from error
+    for key, (allowed, holds) in BOUNDS.items():
+        value = getattr(settings, key, None)
+        if value is not None and not holds(value):
+            raise UserError(f"{_source(layers, section, key)}: {section}.{key} is {value}; it must be {allowed}")
+    return settings
+
+
+def _without_case(hint: Any, value: Any) -> Any:
+    """The allowed word that `value` means, where `hint` is a list of words. YAML reads a bare `off` as False."""
+    if get_origin(hint) is Literal:
+        spelled = "off" if value is False else str(value)
+        return next((word for word in get_args(hint) if word.casefold() == spelled.casefold()), value)
+    return value
+
+
+def _paths(tree: Tree, prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        yield path
+        if isinstance(value, Mapping) and path not in OPEN:
+            yield from _paths(value, f"{path}.")
+
+
+def _check_keys(source: str, layer: Tree, known: set[str], prefix: str = "") -> None:
+    for key, value in layer.items():
+        path = f"{prefix}{key}"
+        if path not in known:
+            raise UserError(f"{source}: {path} is no setting{_suggest(path, known)}")
+        sections = any(other.startswith(f"{path}.") for other in known)
+        if sections and not isinstance(value, Mapping) and not (path == "goal" and value is None):
+            raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
+        if sections and value is not None:
+            _check_keys(source, value, known, f"{path}.")
+
+
+def _suggest(path: str, known: set[str]) -> str:
+    section, _, key = path.rpartition(".")
+    elsewhere = [other for other in known if other.rpartition(".")[2] == key]
+    near = get_close_matches(path, [other for other in known if other.rpartition(".")[0] == section], 1)
+    found = elsewhere or near or get_close_matches(path, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _explain(error: ValidationError, layers: list[tuple[str, Tree]], section: str | None = None) -> str:
+    first = error.errors()[0]
+    section = section or {"BaseConfig": "base_config", "ReplayConfig": "replay_config", "Goal": "goal"}[error.title]
+    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part).split(".")[0]
+    return (
+        f"{_source(layers, section, key)}: {section}.{key} is {first['input']!r}; "
+        f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    )
+
+
+def _source(layers: list[tuple[str, Tree]], section: str, key: str) -> str:
+    """Where a value was last set."""
+    for source, layer in reversed(layers):
+        if key in (layer.get(section) or {}):
+            return source
+    return DEFAULTS.name

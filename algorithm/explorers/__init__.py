@@ -1,0 +1,1 @@
+"""Ways to explore that stand around an agent's `act`."""

@@ -1,0 +1,18 @@
+"""The contract of exploration around `act`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from algorithm.agents.agent import Agent
+from algorithm.rollout import Decision, Step
+
+
+class Explorer(ABC):
+    """Chooses instead of the agent while experience is collected."""
+
+    @abstractmethod
+    def choose(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
+        """A Decision whose `behavior` holds the statistics of what is executed."""

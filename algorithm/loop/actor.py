@@ -1,0 +1,166 @@
+"""Collecting experience: one column per lane, handed over as rollouts of a fixed number of columns."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from algorithm.loop.parts import Parts, Team
+from algorithm.loop.scores import Scores
+from algorithm.rollout import Decision, Rollout, Step
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode: the undiscounted raw return and the executed decisions."""
+
+    role: str
+    lane: int
+    reward: float
+    length: int
+
+
+class Actor:
+    """Acts in all lanes of all roles with the agents of `parts`."""
+
+    def __init__(self, parts: Parts, seed: int):
+        self.parts = parts
+        self.env_steps = 0
+        self.episodes: deque[Episode] = deque()  # finished and not yet taken by whoever counts them
+        self._columns: dict[str, Columns] = {}
+        self._steps = parts.adapter.reset(seed)
+
+    def collect(self) -> list[tuple[str, Rollout]]:
+        """One tick of the simulator for all roles; the rollouts that it completed."""
+        rollouts, actions = [], {}
+        for role, step in self._steps.items():
+            team = self.parts.team(role)
+            columns = self._columns_of(role, team)
+            memory = columns.recall(step)
+            chooser = team.explorer
+            decision = chooser.choose(team.agent, step, memory) if chooser else team.agent.act(step, memory)
+            rollouts += [(role, rollout) for rollout in columns.record(step, decision)]
+            self._count(role, columns, step)
+            actions[role] = decision.action
+        self._steps = self.parts.adapter.step(actions)
+        return rollouts
+
+    def _columns_of(self, role: str, team: Team) -> Columns:
+        if role not in self._columns:
+            self._columns[role] = Columns(team)
+        return self._columns[role]
+
+    def _count(self, role: str, columns: Columns, step: Step) -> None:
+        executed = len(step.lane) - int(step.final.sum())
+        self.env_steps += executed
+        for lane, reward, length in columns.scores.add(step):
+            self.episodes.append(Episode(role, lane, reward, length))
+
+
+class Columns:
+    """The rows of one role's lanes until they are handed over.
+
+    A pool of slots holds T rows and the observation behind them. A lane fills its slot whenever it is asked for a
+    decision; a full slot waits until as many are full as there are lanes, while its lane goes on in another.
+    """
+
+    def __init__(self, team: Team):
+        role, agent = team.role, team.agent
+        self.team = team
+        self.rows = agent.schedule.collect_steps
+        self.lanes = role.lanes
+        # Waiting slots never exceed 2 lanes - 1 (a tick may complete one per lane), and each lane fills one more.
+        slots = 3 * self.lanes
+        shape = (self.rows + 1, slots)
+        self.obs = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in role.obs_specs.items()}
+        self.first = np.zeros(shape, bool)
+        # Row t + 1 holds the consequence of row t, as a Step brings it.
+        self.reward = np.zeros(shape, np.float32)
+        self.alive = np.zeros(shape, bool)
+        self.sample = np.zeros((*shape, role.action_spec.size), np.float32)
+        self.behavior: np.ndarray | None = None  # its width is known with the first decision
+        self.memory_at_start = np.zeros((slots, agent.state), np.float32)
+        self.joined = np.zeros(slots, bool)
+        self.version = np.zeros(slots, np.int64)
+        self.lane = np.zeros(slots, np.int64)
+
+        self.row = np.zeros(self.lanes, np.int64)  # where each lane writes next
+        self.slot = np.arange(self.lanes)
+        self.lane[: self.lanes] = self.slot
+        self.free = deque(range(self.lanes, slots))
+        self.waiting: deque[int] = deque()
+        self.memory = np.zeros((self.lanes, agent.state), np.float32)
+        self.scores = Scores(self.lanes)
+
+    def recall(self, step: Step) -> np.ndarray:
+        """The memory [n, state] of the lanes of `step`, zero at the start of an episode."""
+        memory = self.memory[step.lane]
+        if memory.size:
+            memory[step.first] = 0
+        return memory
+
+    def record(self, step: Step, decision: Decision) -> list[Rollout]:
+        """Enter one row for each lane of `step`; the rollouts that are now complete."""
+        if self.behavior is None:
+            self.behavior = np.zeros((*self.first.shape, decision.behavior.shape[-1]), np.float32)
+        lane = step.lane
+        row, slot = self.row[lane], self.slot[lane]
+        self._show(row, slot, step)
+        full = row == self.rows
+        if full.any():
+            self._continue(lane[full])
+            row, slot = self.row[lane], self.slot[lane]
+            self._show(row, slot, step)
+        begun = row == 0
+        if begun.any():
+            self._begin(lane[begun], slot[begun])
+        self.sample[row, slot] = decision.sample
+        self.behavior[row, slot] = decision.behavior
+        self.memory[lane] = decision.memory
+        self.row[lane] = row + 1
+        return self._complete()
+
+    def _show(self, row: np.ndarray, slot: np.ndarray, step: Step) -> None:
+        for name, value in self.obs.items():
+            value[row, slot] = step.obs[name]
+        self.first[row, slot] = step.first
+        self.reward[row, slot] = step.reward
+        self.alive[row, slot] = step.alive
+
+    def _continue(self, lanes: np.ndarray) -> None:
+        """Put the full slots of `lanes` in line and give each lane an empty one, joined to what it had."""
+        for lane in lanes.tolist():
+            self.waiting.append(int(self.slot[lane]))
+            slot = self.free.popleft()
+            self.slot[lane], self.row[lane] = slot, 0
+            self.lane[slot], self.joined[slot] = lane, True
+
+    def _begin(self, lane: np.ndarray, slot: np.ndarray) -> None:
+        self.memory_at_start[slot] = self.memory[lane]
+        self.version[slot] = self.team.learner.updates
+
+    def _complete(self) -> list[Rollout]:
+        rollouts = []
+        while len(self.waiting) >= self.lanes:
+            slots = np.array([self.waiting.popleft() for _ in range(self.lanes)])
+            rollouts.append(self._rollout(slots))
+            self.free.extend(slots.tolist())
+        return rollouts
+
+    def _rollout(self, slots: np.ndarray) -> Rollout:
+        return Rollout(
+            obs={name: value[:, slots] for name, value in self.obs.items()},
+            first=self.first[:, slots],
+            sample=self.sample[:-1, slots],
+            reward=self.reward[1:, slots],
+            alive=self.alive[1:, slots],
+            behavior=self.behavior[:-1, slots],
+            memory=self.memory_at_start[slots],
+            lane=self.lane[slots],
+            joined=self.joined[slots],
+            weight=np.ones(len(slots), np.float32),
+            index=np.full(len(slots), -1),
+            version=self.version[slots],
+        )

@@ -1,0 +1,201 @@
+"""From a batch to a step: the only place that owns optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling
+from algorithm.auxiliaries.auxiliary import Auxiliary, View
+from algorithm.loop.optimizers import Optimizer, make_optimizer
+from algorithm.networks import Parameters, RunningMoments
+from algorithm.networks.parameters import State
+from algorithm.rollout import Rollout
+from algorithm.specs import Role
+
+
+class Learner:
+    """Learns the parameters of one agent and of its auxiliaries from batches, whatever the algorithm.
+
+    `max_step` is the number of rows at which linear schedules end.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        role: Role,
+        auxiliaries: Mapping[str, Auxiliary],
+        max_step: int | None,
+        device: str | torch.device = "cpu",
+    ):
+        self.agent = agent
+        self.auxiliaries = auxiliaries
+        self.max_step = max_step
+        self.device = torch.device(device)
+        self.updates = 0
+        self.seen = 0  # valid rows observed; schedules run on them
+        self.returns = ReturnScale(agent.rewards, role.lanes)
+        modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
+        groups = {**agent.groups, **{f"auxiliary/{name}": _group(auxiliaries[name], m) for name, m in modules.items()}}
+        self.parameters = Parameters(
+            {name: group.module for name, group in groups.items()},
+            {**agent.lagging, **_copies(auxiliaries)},
+            {"returns": self.returns.moments, **{f"auxiliary/{name}": module for name, module in modules.items()}},
+            self.device,
+        )
+        self._steps = [self._group_step(name, group) for name, group in groups.items()]
+        # Everything an update changes; a bad gradient must leave all of it as it was.
+        self._changed = [
+            self.parameters.vector,
+            self.parameters.copies,
+            *(step.optimizer.moments for step in self._steps),
+        ]
+
+    def observe(self, rollout: Rollout) -> None:
+        """Update running statistics from a collected rollout: once for each, and never from a replayed window."""
+        self.seen += int(rollout.valid.sum())
+        self.returns.observe(rollout)
+        for auxiliary in self.auxiliaries.values():
+            auxiliary.observe(rollout)
+
+    def learn(self, rollout: Rollout) -> Report:
+        """One step from one batch. An infinite or undefined gradient changes nothing but `loss/skipped`."""
+        batch = rollout.convert(self._upload)
+        batch.reward = self._reward(batch)
+        losses, report = self.agent.loss(batch)
+        for name, auxiliary in self.auxiliaries.items():
+            losses[f"auxiliary/{name}"] = loss = auxiliary.loss(self._view(batch, report.features))
+            report.metrics[f"loss/{name}"] = loss.detach()
+        self.parameters.gradient.zero_()
+        torch.stack(list(losses.values())).sum().backward()
+        report.metrics["loss/skipped"] = self._step()
+        self.updates += 1
+        return report
+
+    def adopt(self, state: State) -> None:
+        """Take over weights and copies from elsewhere and forget the moments."""
+        self.parameters.load(state)
+        for step in self._steps:
+            step.optimizer.moments.zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs beside the parameters."""
+        moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
+        counters = {"updates": torch.tensor(self.updates), "seen": torch.tensor(self.seen)}
+        return {**moments, **counters, "returns": torch.from_numpy(self.returns.running.copy())}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave."""
+        for step in self._steps:
+            step.optimizer.moments.copy_(state[f"moments/{step.name}"])
+        self.updates, self.seen = int(state["updates"]), int(state["seen"])
+        self.returns.running[:] = state["returns"].numpy()
+
+    @torch.no_grad()
+    def _step(self) -> Tensor:
+        """Clip and step each group, then sync; 1. where that was undone because of the gradient, else 0."""
+        before = [tensor.clone() for tensor in self._changed]
+        finite = self.parameters.gradient.isfinite().all()
+        progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
+        for step in self._steps:
+            step(progress)
+        self.agent.sync()
+        for auxiliary in self.auxiliaries.values():
+            auxiliary.sync()
+        for tensor, old in zip(self._changed, before, strict=True):
+            torch.where(finite, tensor, old, out=tensor)
+        return 1.0 - finite.float()
+
+    def _reward(self, batch: Rollout) -> Tensor:
+        reward = self.returns.scale(batch.reward)
+        for auxiliary in self.auxiliaries.values():
+            with torch.no_grad():
+                extra = auxiliary.reward(self._view(batch, None))
+            if extra is not None:
+                reward = reward + extra
+        return reward
+
+    def _view(self, batch: Rollout, features: Tensor | None) -> View:
+        agent = self.agent
+        if features is None:
+            features = agent.features(batch)
+        return View(batch, features, lambda: agent.lagged_features(batch), agent.encode, agent.q)
+
+    def _upload(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _group_step(self, name: str, group: Group) -> _GroupStep:
+        where = self.parameters.groups[name]
+        vector, gradient = self.parameters.vector[where], self.parameters.gradient[where]
+        return _GroupStep(name, group, vector, gradient, make_optimizer(group, len(vector), self.device))
+
+
+@dataclass(frozen=True)
+class _GroupStep:
+    """Clip and step one group of the parameters."""
+
+    name: str
+    group: Group
+    vector: Tensor
+    gradient: Tensor
+    optimizer: Optimizer
+
+    def __call__(self, progress: float) -> None:
+        norm = self.gradient.norm()
+        self.gradient.mul_((self.group.max_grad_norm / (norm + 1e-6)).clamp(max=1))
+        left = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
+        self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * left)
+
+
+class ReturnScale:
+    """Raw rewards to the rewards that are learned from.
+
+    Clipped, times `scale`, and, where returns are normalised, over the running standard deviation of the discounted
+    return of each lane, which starts anew at `first` and behind a break.
+    """
+
+    def __init__(self, scaling: RewardScaling, lanes: int):
+        self.scaling = scaling
+        self.moments = RunningMoments()
+        self.running = np.zeros(lanes)
+
+    def observe(self, rollout: Rollout) -> None:
+        """Take in the rewards of a collected rollout."""
+        if not self.scaling.normalize_returns:
+            return
+        lane = rollout.lane
+        reward = self._clip(rollout.reward)
+        seen = np.zeros(reward.shape)
+        running = np.where(rollout.joined, self.running[lane], 0)
+        for t in range(len(reward)):
+            running = np.where(rollout.first[t], 0, running) * self.scaling.gamma + reward[t]
+            seen[t] = running
+        self.running[lane] = running
+        self.moments.merge(torch.from_numpy(seen[rollout.valid]).to(self.moments.count.device))
+
+    def scale(self, reward: Tensor) -> Tensor:
+        """[T, B] raw -> [T, B] scaled."""
+        reward = self._clip(reward) * self.scaling.scale
+        if self.scaling.normalize_returns:
+            reward = reward / (self.moments.std + 1e-8).float()
+        return reward
+
+    def _clip(self, reward):
+        clip = self.scaling.clip
+        return reward if clip is None else reward.clip(-clip, clip)
+
+
+def _group(auxiliary: Auxiliary, module: torch.nn.Module) -> Group:
+    return Group(module, auxiliary.learning_rate, "constant", "adam", 1e-8, False, auxiliary.max_grad_norm)
+
+
+def _copies(auxiliaries: Mapping[str, Auxiliary]):
+    return {
+        f"auxiliary/{name}/{copy}": lagging
+        for name, auxiliary in auxiliaries.items()
+        for copy, lagging in auxiliary.lagging().items()
+    }

@@ -1,0 +1,205 @@
+"""Counting, reporting, evaluating, saving, and knowing when to stop."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from algorithm.agents.agent import Report
+from algorithm.loop.actor import Actor, Episode
+from algorithm.loop.evaluator import Played
+from algorithm.loop.metrics import Metrics
+from algorithm.loop.parts import Parts
+
+WINDOW = 20  # training episodes whose mean return must reach the goal, and held-out episodes that confirm it
+
+
+@dataclass
+class Counters:
+    """How far a run is."""
+
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    iterations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to do what. Intervals and `max_step` are env steps, None is never."""
+
+    max_step: int | None
+    max_iter: int | None
+    log_every: int
+    save_every: int | None
+    evaluate_every: int | None
+    goal: float | None
+
+
+class Monitor:
+    """Watches one run. `evaluate` plays that many held-out episodes, `save` writes a checkpoint, `say` tells the user."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        limits: Limits,
+        counters: Counters,
+        metrics: Metrics,
+        evaluate: Callable[[int], dict[str, Played]],
+        save: Callable[[Counters], None],
+        say: Callable[[str], None],
+    ):
+        self.parts, self.limits, self.counters = parts, limits, counters
+        self.metrics, self.evaluate, self.save, self.say = metrics, evaluate, save, say
+        self.recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
+        self.lengths: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
+        self.played: dict[str, Played] | None = None  # the last evaluation
+        self.confirmed = False
+        self._reports: dict[str, list[Report]] = defaultdict(list)
+        self._until_check = 0  # training episodes before the goal may be checked again
+        self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
+        self._begin = time.perf_counter() - counters.seconds
+        self._logged = Counters(**vars(counters))
+        self._next = {
+            name: counters.env_steps + every
+            for name, every in [
+                ("log", limits.log_every),
+                ("save", limits.save_every),
+                ("evaluate", limits.evaluate_every),
+            ]
+            if every
+        }
+
+    def updated(self, role: str, report: Report) -> None:
+        """An update was made."""
+        self.counters.updates += 1
+        self._reports[role].append(report)
+
+    def tick(self, actor: Actor) -> bool:
+        """The simulator has moved on: do what is due. True when the run is over."""
+        counters = self.counters
+        counters.env_steps += actor.env_steps
+        actor.env_steps = 0
+        ended = bool(actor.episodes)
+        while actor.episodes:
+            self._episode(actor.episodes.popleft())
+        for name in [name for name, due in self._next.items() if counters.env_steps >= due]:
+            self._next[name] += getattr(self.limits, f"{name}_every")
+            self._do(name)
+        if ended and self._goal_met():
+            self._confirm()
+        limits = self.limits
+        return (
+            self.confirmed
+            or (limits.max_step is not None and counters.env_steps >= limits.max_step)
+            or (limits.max_iter is not None and counters.iterations >= limits.max_iter)
+        )
+
+    def finish(self) -> None:
+        """Log and save what there is."""
+        self._log()
+        self._save()
+        self.metrics.close()
+
+    def mean_return(self, role: str) -> float:
+        """Of the last training episodes; NaN before there is one."""
+        return float(np.mean(self.recent[role])) if self.recent[role] else float("nan")
+
+    def _episode(self, episode: Episode) -> None:
+        self.counters.episodes += 1
+        self._until_check -= 1
+        self.recent[episode.role].append(episode.reward)
+        self.lengths[episode.role].append(episode.length)
+        self._ended[episode.role].add(episode.lane)
+        if all(len(self._ended[role]) == team.role.lanes for role, team in self.parts.teams.items()):
+            self.counters.iterations += 1
+            self._ended.clear()
+
+    def _goal_met(self) -> bool:
+        """Every role's last training episodes reach the goal."""
+        goal = self.limits.goal
+        if goal is None or self._until_check > 0:
+            return False
+        return all(
+            len(self.recent[role]) == WINDOW and self.mean_return(role) >= goal for role in self.parts.teams
+        )
+
+    def _confirm(self) -> None:
+        self._evaluate()
+        self.confirmed = all(played.mean >= self.limits.goal for played in self.played.values())
+        self._until_check = WINDOW
+
+    def _do(self, name: str) -> None:
+        {"log": self._log, "save": self._save, "evaluate": self._evaluate}[name]()
+
+    def _save(self) -> None:
+        self._clock()
+        self.save(self.counters)
+
+    def _evaluate(self) -> None:
+        self.played = self.evaluate(WINDOW)
+        for role, played in self.played.items():
+            self.metrics.write(
+                self.counters.env_steps,
+                {
+                    self._tag(role, "eval/return"): played.mean,
+                    self._tag(role, "eval/return_std"): played.std,
+                    self._tag(role, "eval/length"): played.length,
+                },
+            )
+            self.say(
+                f"evaluation{self._of(role)}: {played.mean:.1f} +- {played.std:.1f} over {len(played.returns)} episodes"
+            )
+
+    def _log(self) -> None:
+        self._clock()
+        now, before = self.counters, self._logged
+        if now.env_steps == before.env_steps:
+            return
+        seconds = max(now.seconds - before.seconds, 1e-9)
+        steps, updates = (now.env_steps - before.env_steps) / seconds, (now.updates - before.updates) / seconds
+        values = {
+            "time/seconds": now.seconds,
+            "time/env_steps_per_second": steps,
+            "time/updates_per_second": updates,
+            "time/episodes": now.episodes,
+            "time/updates": now.updates,
+        }
+        returns = []
+        for role in self.parts.teams:
+            if self.recent[role]:
+                values[self._tag(role, "reward/return")] = self.mean_return(role)
+                values[self._tag(role, "reward/length")] = float(np.mean(self.lengths[role]))
+            for name, value in _mean(self._reports.pop(role, [])).items():
+                values[self._tag(role, name)] = value
+            returns.append(f"return{self._of(role)} {self.mean_return(role):.1f}")
+        self.metrics.write(now.env_steps, values)
+        of = f" of {self.limits.max_step:,}" if self.limits.max_step else ""
+        self.say(
+            f"{now.env_steps:,}{of} steps  {', '.join(returns)}  "
+            f"{now.episodes:,} episodes  {steps:,.0f} steps/s  {updates:,.0f} updates/s"
+        )
+        self._logged = Counters(**vars(now))
+
+    def _clock(self) -> None:
+        self.counters.seconds = time.perf_counter() - self._begin
+
+    def _tag(self, role: str, name: str) -> str:
+        """Tags carry the role where there are several."""
+        return name if len(self.parts.teams) == 1 else f"{name}/{role}"
+
+    def _of(self, role: str) -> str:
+        return "" if len(self.parts.teams) == 1 else f" of {role}"
+
+
+def _mean(reports: list[Report]) -> dict[str, float]:
+    """The mean of each metric over all updates since the last row."""
+    if not reports:
+        return {}
+    return {name: torch.stack([report.metrics[name] for report in reports]).mean().item() for name in reports[0].metrics}

@@ -1,0 +1,67 @@
+"""Optimisers on one flat vector, in place: a handful of operations whatever the network."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from algorithm.agents.agent import Group
+
+
+class Optimizer(ABC):
+    """Steps `vector` by `gradient`; `moments` is all it remembers, as one flat tensor."""
+
+    moments: Tensor
+
+    @abstractmethod
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
+        """One step of size `rate`."""
+
+
+class Adam(Optimizer):
+    """Kingma & Ba 2015, Algorithm 1. `moments`: first, second, and the number of steps."""
+
+    def __init__(self, size: int, device: torch.device, epsilon: float, betas: tuple[float, float] = (0.9, 0.999)):
+        self.moments = torch.zeros(2 * size + 1, device=device)
+        self.first, self.second, self.count = self.moments[:size], self.moments[size:-1], self.moments[-1:]
+        self.betas = torch.tensor(betas, dtype=torch.float64, device=device)
+        self.beta1, self.beta2 = betas
+        self.epsilon = epsilon
+
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
+        self.count += 1
+        self.first.lerp_(gradient, 1 - self.beta1)
+        self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+        correction1, correction2 = (1 - self.betas**self.count).float().unbind()
+        denominator = (self.second / correction2).sqrt_().add_(self.epsilon)
+        vector.sub_(self.first / denominator * (rate / correction1))
+
+
+class RmsProp(Optimizer):
+    """Tieleman & Hinton 2012: theta <- theta - rate g / (sqrt(s) + eps), or / sqrt(s + eps) where epsilon is inside.
+
+    Inside is what Mnih et al. 2016 and Wang et al. 2017 use; behind the root is what torch has.
+    """
+
+    def __init__(self, size: int, device: torch.device, epsilon: float, inside: bool, decay: float = 0.99):
+        self.moments = torch.zeros(size, device=device)
+        self.epsilon, self.inside, self.decay = epsilon, inside, decay
+
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
+        self.moments.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
+        if self.inside:
+            denominator = (self.moments + self.epsilon).sqrt_()
+        else:
+            denominator = self.moments.sqrt().add_(self.epsilon)
+        vector.addcdiv_(gradient, denominator, value=-rate)
+
+
+def make_optimizer(group: Group, size: int, device: torch.device) -> Optimizer:
+    """The optimiser that `group` asks for. Raises ValueError for an unknown name."""
+    if group.optimizer == "adam":
+        return Adam(size, device, group.epsilon)
+    if group.optimizer == "rmsprop":
+        return RmsProp(size, device, group.epsilon, group.epsilon_inside)
+    raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")

@@ -1,0 +1,39 @@
+"""What a runtime runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from algorithm.adapters.adapter import Adapter
+from algorithm.agents.agent import Agent
+from algorithm.explorers.explorer import Explorer
+from algorithm.loop.feed import Feed
+from algorithm.loop.learner import Learner
+from algorithm.specs import Role
+
+
+@dataclass(frozen=True)
+class Team:
+    """All that one role needs: its agent, what it learns from and with."""
+
+    role: Role
+    agent: Agent
+    feed: Feed
+    learner: Learner
+    explorer: Explorer | None = None
+
+
+@dataclass
+class Parts:
+    """One adapter, and a team for each role, built when the role first appears."""
+
+    adapter: Adapter
+    build: Callable[[str, Role], Team]
+    teams: dict[str, Team] = field(default_factory=dict)
+
+    def team(self, role: str) -> Team:
+        """The team of `role`."""
+        if role not in self.teams:
+            self.teams[role] = self.build(role, self.adapter.roles[role])
+        return self.teams[role]

@@ -1,0 +1,29 @@
+"""Returns and lengths of episodes, as the simulator gave them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from algorithm.rollout import Step
+
+
+class Scores:
+    """The raw return and the executed decisions of the running episode of each lane."""
+
+    def __init__(self, lanes: int):
+        self.returns = np.zeros(lanes)
+        self.lengths = np.zeros(lanes, np.int64)
+
+    def add(self, step: Step) -> list[tuple[int, float, int]]:
+        """Take in one tick; lane, return and length of each episode that it ended."""
+        lane = step.lane
+        self.returns[lane] += step.reward
+        over = step.first | step.final | ~step.alive
+        finished = []
+        if over.any():
+            ended = lane[over & (self.lengths[lane] > 0)]
+            finished = list(zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True))
+            self.returns[ended] = 0
+            self.lengths[ended] = 0
+        self.lengths[lane] += ~step.final
+        return finished

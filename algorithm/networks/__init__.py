@@ -1,0 +1,10 @@
+"""Networks as data: an nn.py fills in a Blueprint, agents build what they need from it."""
+
+from algorithm.networks.actor_critic import ActorCritic
+from algorithm.networks.blueprint import Blueprint
+from algorithm.networks.encoders.vector import Vector
+from algorithm.networks.mlp import Mlp
+from algorithm.networks.parameters import LaggingCopy, Parameters
+from algorithm.networks.statistics import RunningMoments
+
+__all__ = ["ActorCritic", "Blueprint", "LaggingCopy", "Mlp", "Parameters", "RunningMoments", "Vector"]

@@ -1,0 +1,33 @@
+"""What an nn.py fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from algorithm.networks.encoders.vector import Vector
+from algorithm.specs import ObsSpec
+
+Encoder = Callable[[ObsSpec], nn.Module]  # the module has a `size` and maps [rows, *shape] to [rows, size]
+Layers = Callable[[int], nn.Module]  # given the size of its input; the module has a `size`
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """The factories of a network: agents build networks, targets, averages and worker copies from it.
+
+    `encoders` maps patterns of observation names ("*" matches all) to encoders whose features are put side by side.
+    `body`, and `memory` behind it, are shared by all heads; `policy` and `critic` add layers of their own. Without
+    them all heads are slices of one linear layer.
+
+    A memory's module has `size` (its output), `state` (its numbers per lane), `step(features [B, F], memory
+    [B, state])` and `unroll(features [T, B, F], first [T, B], memory [B, state])`; both return features and memory.
+    """
+
+    encoders: Mapping[str, Encoder] = field(default_factory=lambda: {"*": Vector()})
+    body: Layers | None = None
+    memory: Layers | None = None
+    policy: Layers | None = None
+    critic: Layers | None = None

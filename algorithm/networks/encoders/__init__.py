@@ -1,0 +1,1 @@
+"""Observations to features, one encoder per observation."""

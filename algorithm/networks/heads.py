@@ -1,0 +1,72 @@
+"""The outputs of a network: statistics of the policy first, values of the critic second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks.blueprint import Layers
+from algorithm.networks.mlp import numpy_linear
+
+
+@dataclass(frozen=True)
+class Head:
+    """One output: how many numbers, and the gain of its first weights."""
+
+    size: int
+    gain: float
+
+
+class SharedHeads(nn.Module):
+    """Several outputs as slices of a single linear layer: one product instead of several.
+
+    Outputs are laid out statistic by statistic in memory: [..., size] views whose last axis has the largest stride.
+    Elementwise operations keep that layout, and sums over a few actions then run over whole rows at once.
+    """
+
+    def __init__(self, inputs: int, *heads: Head):
+        super().__init__()
+        self.sizes = [head.size for head in heads]
+        self.linear = nn.Linear(inputs, sum(self.sizes))
+        nn.init.zeros_(self.linear.bias)
+        with torch.no_grad():
+            for weight, head in zip(self.linear.weight.split(self.sizes), heads, strict=True):
+                weight.copy_(nn.init.orthogonal_(torch.empty_like(weight), head.gain))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        rows = features.reshape(-1, features.shape[-1])
+        outputs = torch.addmm(self.linear.bias.unsqueeze(1), self.linear.weight, rows.T)
+        return outputs.T.unflatten(0, features.shape[:-1]).split(self.sizes, -1)
+
+    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The first output alone in numpy, on views of the parameters."""
+        return numpy_linear(self.linear, self.sizes[0])
+
+
+class SeparateHeads(nn.Module):
+    """Outputs with layers of their own in front (or none, where a blueprint gives none)."""
+
+    def __init__(self, inputs: int, *branches: tuple[Layers | None, Head]):
+        super().__init__()
+        self.layers = nn.ModuleList(layers(inputs) if layers else nn.Identity() for layers, _ in branches)
+        self.heads = nn.ModuleList(
+            SharedHeads(getattr(layers, "size", inputs), head)
+            for layers, (_, head) in zip(self.layers, branches, strict=True)
+        )
+
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        return tuple(head(layers(features))[0] for layers, head in zip(self.layers, self.heads, strict=True))
+
+    def numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The first output alone in numpy, on views of the parameters; None where its layers have no such form."""
+        layers, head = self.layers[0], self.heads[0].numpy()
+        if isinstance(layers, nn.Identity):
+            return head
+        if not hasattr(layers, "numpy"):
+            return None
+        hidden = layers.numpy()
+        return lambda x: head(hidden(x))

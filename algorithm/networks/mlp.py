@@ -1,0 +1,72 @@
+"""Fully connected layers, in torch for learning and on views of the same numbers in numpy for acting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
+    "relu": (torch.relu, lambda x: np.maximum(x, 0, out=x)),
+    "tanh": (torch.tanh, lambda x: np.tanh(x, out=x)),
+}
+
+
+class Mlp:
+    """Factory of hidden layers with the given numbers of units: `Mlp(64, 64)`."""
+
+    def __init__(self, *units: int, activation: str = "relu"):
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is unknown; there are {', '.join(ACTIVATIONS)}")
+        if not units:
+            raise ValueError("Mlp needs the units of at least one layer, as in Mlp(64, 64)")
+        self.units = units
+        self.activation = activation
+
+    def __call__(self, size: int) -> nn.Module:
+        return MlpLayers((size, *self.units), self.activation)
+
+
+class MlpLayers(nn.Module):
+    """[..., sizes[0]] -> [..., sizes[-1]], the activation behind every layer."""
+
+    def __init__(self, sizes: tuple[int, ...], activation: str):
+        super().__init__()
+        self.size = sizes[-1]
+        self.layers = nn.ModuleList(orthogonal(inputs, units, gain=2**0.5) for inputs, units in pairwise(sizes))
+        self.activate, self.activate_numpy = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.activate(layer(x))
+        return x
+
+    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The same in numpy, on views of the parameters."""
+        layers = [numpy_linear(layer) for layer in self.layers]
+        activate = self.activate_numpy
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            for layer in layers:
+                x = activate(layer(x))
+            return x
+
+        return forward
+
+
+def orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    """A linear layer with orthogonal weights and no bias at the start."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def numpy_linear(layer: nn.Linear, outputs: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """The first `outputs` of a linear layer as a function on views of its numbers: it follows every update."""
+    weight = layer.weight.detach().numpy()[:outputs].T
+    bias = layer.bias.detach().numpy()[:outputs]
+    return lambda x: x @ weight + bias

@@ -1,0 +1,106 @@
+"""The replay: add rollouts, sample windows, prioritize."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from algorithm.replay.ring import Arrays, Ring
+from algorithm.replay.sampler import Uniform
+from algorithm.rollout import Rollout
+
+REDRAWS = 8  # of windows across a break, before all whole windows are listed
+
+
+class Replay:
+    """The last `capacity` rows over all lanes, and uniform windows of `burn_in + length` rows from them.
+
+    `chunk` is the number of rows of a collected column. Agents with a memory start at rows whose memory is kept, that
+    is at the first row of a column; others at any row. No window crosses a break in a lane.
+
+    Raises ValueError where the capacity holds no window.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        lanes: int,
+        chunk: int,
+        length: int,
+        rng: np.random.Generator,
+        burn_in: int = 0,
+        recurrent: bool = False,
+    ):
+        self.ring = Ring(capacity // lanes, lanes, chunk)
+        self.window = burn_in + length
+        self.burn_in = burn_in
+        self.stride = chunk if recurrent else 1
+        self.rng = rng
+        self.sampler = Uniform()
+        needed = (-(-self.window // self.stride) + 1) * self.stride
+        if self.ring.rows < needed:
+            raise ValueError(
+                f"capacity: {capacity} rows over {lanes} lanes hold no window of {self.window} rows; "
+                f"at least {-(-needed // chunk) * chunk * lanes} are needed"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows stored, over all lanes."""
+        return int(self.ring.filled.sum())
+
+    def add(self, rollout: Rollout) -> None:
+        """Store a collected rollout."""
+        self.ring.write(rollout)
+
+    def sample(self, batch: int) -> Rollout | None:
+        """`batch` windows drawn independently, or None while there is no whole window yet."""
+        oldest, starts = self._starts()
+        if not starts.any():
+            return None
+        lane, start = self._draw(oldest, starts, batch)
+        for _ in range(REDRAWS):
+            broken = np.flatnonzero(~self.ring.whole(lane, start, self.window))
+            if not len(broken):
+                return self._read(lane, start)
+            lane[broken], start[broken] = self._draw(oldest, starts, len(broken))
+        lane, start = self._whole_windows(oldest, starts)
+        if not len(lane):
+            return None
+        chosen = self.rng.integers(len(lane), size=batch)
+        return self._read(lane[chosen], start[chosen])
+
+    def prioritize(self, index: np.ndarray, priority: np.ndarray) -> None:
+        """Say how much the windows that began at `index` are worth drawing again."""
+        self.sampler.prioritize(index, priority)
+
+    def state(self) -> Arrays:
+        """Everything stored, as named arrays."""
+        return self.ring.state()
+
+    def restore(self, state: Arrays) -> None:
+        """Take over what `state` gave. Raises ValueError where it was another size of replay."""
+        self.ring.restore(state)
+
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """[lanes] in strides: the oldest row at which a window may begin, and how many such rows there are."""
+        head = self.ring.head
+        oldest = -((self.ring.filled - head) // self.stride)
+        newest = (head - self.window) // self.stride
+        return oldest, np.maximum(newest - oldest + 1, 0)
+
+    def _draw(self, oldest: np.ndarray, starts: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        lane, number = self.sampler.draw(self.rng, starts, batch)
+        return lane, (oldest[lane] + number) * self.stride
+
+    def _whole_windows(self, oldest: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        lane = np.repeat(np.arange(len(starts)), starts)
+        number = np.arange(len(lane)) - np.repeat(starts.cumsum() - starts, starts)
+        start = (oldest[lane] + number) * self.stride
+        whole = self.ring.whole(lane, start, self.window)
+        return lane[whole], start[whole]
+
+    def _read(self, lane: np.ndarray, start: np.ndarray) -> Rollout:
+        rollout = self.ring.read(lane, start, self.window)
+        return replace(rollout, burn_in=self.burn_in) if self.burn_in else rollout

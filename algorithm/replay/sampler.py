@@ -1,0 +1,19 @@
+"""Which windows are drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Uniform:
+    """Every window of every lane with the same probability."""
+
+    def draw(self, rng: np.random.Generator, starts: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        """`starts` [lanes] counts the possible starts of each lane -> lanes [batch] and which of its starts [batch]."""
+        ends = starts.cumsum()
+        drawn = rng.integers(ends[-1], size=batch)
+        lane = ends.searchsorted(drawn, side="right")
+        return lane, drawn - ends[lane] + starts[lane]
+
+    def prioritize(self, index: np.ndarray, priority: np.ndarray) -> None:
+        """Uniform replay has no priorities."""

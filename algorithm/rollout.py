@@ -1,0 +1,103 @@
+"""The records that travel: what a simulator shows, what an agent decides, what is learned from.
+
+Arrays are numpy until a learner uploads a Rollout; afterwards the same record holds tensors.
+T is rows, B columns (stretches of one lane each), n the lanes that are present in a tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+Array = Any  # numpy.ndarray, or torch.Tensor after the upload
+
+
+@dataclass(slots=True)
+class Step:
+    """One tick of one role: the lanes that await a decision or show a final row.
+
+    `first` marks a real start of an episode. A `final` row is only shown: it is acted on so that its statistics
+    are finite, but nothing is executed and no counter moves. `reward` and `alive` are the consequence for each
+    lane's previous row; `alive` is False only at true termination.
+    """
+
+    lane: np.ndarray  # [n] int64
+    obs: Mapping[str, np.ndarray]  # {name: [n, ...]}
+    first: np.ndarray  # [n] bool
+    final: np.ndarray  # [n] bool
+    reward: np.ndarray  # [n] float32
+    alive: np.ndarray  # [n] bool
+
+
+@dataclass(slots=True)
+class Decision:
+    """What an agent decided for the lanes of a Step.
+
+    `sample` is what the density is of and what is stored; `action` is the only thing an adapter sees; `behavior`
+    holds the statistics that were sampled from, so that ratios and divergences can follow later.
+    """
+
+    sample: np.ndarray  # [n, size] float32
+    action: np.ndarray  # [n, size] float32
+    behavior: np.ndarray  # [n, S] float32
+    memory: np.ndarray  # [n, M] float32
+
+
+@dataclass(slots=True)
+class Rollout:
+    """T rows of B columns, time-major, with the observation that follows the last row.
+
+    `reward[t]` and `alive[t]` are the consequence of the action taken on `obs[t]`. `joined` tells that row 0
+    follows the last row this lane handed in. `burn_in` rows stand in front, to be run without gradient.
+    """
+
+    obs: Mapping[str, Array]  # {name: [T+1, B, ...]}
+    first: Array  # [T+1, B] bool
+    sample: Array  # [T, B, size]
+    reward: Array  # [T, B]
+    alive: Array  # [T, B] bool
+    behavior: Array  # [T, B, S]
+    memory: Array  # [B, M] before row 0
+    lane: np.ndarray  # [B]
+    joined: np.ndarray  # [B] bool
+    weight: Array  # [B] importance of each column in the loss
+    index: np.ndarray  # [B] where the replay keeps it, -1 for a fresh rollout
+    version: np.ndarray  # [B] updates the acting parameters had seen
+    burn_in: int = 0
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def valid(self) -> Array:
+        """[T, B] rows whose successor is in the record, or is not needed: everything that may be learned from."""
+        return ~(self.first[1:] & self.alive)
+
+    @property
+    def same(self) -> Array:
+        """[T, B] rows t and t+1 belong to one episode; masks whatever looks at a pair of rows."""
+        return ~self.first[1:]
+
+    def after_burn_in(self) -> Rollout:
+        """The rows that are learned from, without those in front."""
+        if not self.burn_in:
+            return self
+        rows = slice(self.burn_in, None)
+        return replace(
+            self,
+            obs={name: value[rows] for name, value in self.obs.items()},
+            **{name: getattr(self, name)[rows] for name in ("first", "sample", "reward", "alive", "behavior")},
+            burn_in=0,
+        )
+
+    def convert(self, upload: Callable[[Array], Array]) -> Rollout:
+        """The same record with `upload` applied to every array that a loss reads."""
+        names = ("first", "sample", "reward", "alive", "behavior", "memory", "weight")
+        return replace(
+            self,
+            obs={name: upload(value) for name, value in self.obs.items()},
+            **{name: upload(getattr(self, name)) for name in names},
+        )

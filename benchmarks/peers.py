@@ -1,0 +1,234 @@
+"""Time Samara on CartPole-v1 next to PFRL's ACER and Stable-Baselines3's PPO and A2C."""
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import io
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import time
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET, WINDOW = 475, 20
+CPU_LIMIT = 400
+ENV_ID = "CartPole-v1"
+
+
+class Run:
+    """Clock one training run until the mean training return reaches the target or a limit ends it."""
+
+    def __init__(self, step_limit):
+        self.step_limit = step_limit
+        self.returns = deque(maxlen=WINDOW)
+        self.env_steps = 0
+        self.reached = False
+        self.start = time.process_time()
+
+    def episode(self, episode_return):
+        """Take in the unscaled return of a finished training episode."""
+        self.returns.append(episode_return)
+        self.reached |= len(self.returns) == WINDOW and statistics.fmean(self.returns) >= TARGET
+
+    @property
+    def over(self):
+        """Whether the target, the step limit or the CPU limit has been reached."""
+        return self.reached or self.env_steps >= self.step_limit or self.cpu_seconds >= CPU_LIMIT
+
+    @property
+    def cpu_seconds(self):
+        """CPU seconds of this process since the run began."""
+        return time.process_time() - self.start
+
+    def result(self):
+        """Return the figures of the run."""
+        return {"env_steps": self.env_steps, "cpu_seconds": self.cpu_seconds, "reached": self.reached}
+
+
+def import_quietly(name):
+    """Import a peer without the notice about its end of life that gym, which both peers load, prints."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        return importlib.import_module(name)
+
+
+def samara(seed):
+    """Train Samara's ACER."""
+    sys.path.insert(0, str(ROOT))
+    from benchmarks.measure import train_cartpole
+
+    return train_cartpole(seed)
+
+
+def pfrl_acer(seed):
+    """Train PFRL's ACER in this process alone."""
+    import gymnasium
+    import torch
+    from torch import nn
+
+    pfrl = import_quietly("pfrl")
+    run = Run(step_limit=40_000)
+    pfrl.utils.set_random_seed(seed)
+
+    def layers(head):
+        return nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2), head)
+
+    model = pfrl.agents.acer.ACERDiscreteActionHead(
+        pi=layers(pfrl.policies.SoftmaxCategoricalHead()), q=layers(pfrl.q_functions.DiscreteActionValueHead())
+    )
+    agent = pfrl.agents.ACER(
+        model,
+        torch.optim.Adam(model.parameters(), lr=1e-3),
+        t_max=20,
+        gamma=0.99,
+        replay_buffer=pfrl.replay_buffers.EpisodicReplayBuffer(50_000),
+        beta=0.01,
+        use_trust_region=True,
+        trust_region_alpha=0.99,
+        trust_region_delta=1,
+        truncation_threshold=10,
+        n_times_replay=4,
+        replay_start_size=1000,
+    )
+    # Shared memory only serves several processes; without it PFRL refuses to update.
+    agent.assert_shared_memory = lambda: None
+
+    env = gymnasium.make(ENV_ID)
+    observation, _ = env.reset(seed=seed)
+    episode_return = 0.0
+    while not run.over:
+        observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
+        run.env_steps += 1
+        episode_return += reward
+        agent.observe(observation, 0.1 * reward, terminated, truncated)
+        if terminated or truncated:
+            run.episode(episode_return)
+            episode_return = 0.0
+            observation, _ = env.reset()
+    return run.result()
+
+
+def train_sb3(name, seed, step_limit, **settings):
+    """Train a Stable-Baselines3 learner on eight environments."""
+    sb3 = import_quietly("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+
+    run = Run(step_limit)
+    env = make_vec_env(ENV_ID, n_envs=8, seed=seed)
+    model = getattr(sb3, name)("MlpPolicy", env, seed=seed, device="cpu", ent_coef=0.0, **settings)
+
+    def after_step(variables, _):
+        run.env_steps = model.num_timesteps
+        for info in variables["infos"]:
+            if "episode" in info:
+                run.episode(info["episode"]["r"])
+        return not run.over
+
+    model.learn(step_limit, callback=after_step)
+    return run.result()
+
+
+def sb3_ppo(seed):
+    """Train Stable-Baselines3's PPO with the CartPole settings of RL Baselines3 Zoo."""
+    return train_sb3(
+        "PPO",
+        seed,
+        step_limit=100_000,
+        n_steps=32,
+        batch_size=256,
+        gae_lambda=0.8,
+        gamma=0.98,
+        n_epochs=20,
+        learning_rate=lambda remaining: 1e-3 * remaining,
+        clip_range=lambda remaining: 0.2 * remaining,
+    )
+
+
+def sb3_a2c(seed):
+    """Train Stable-Baselines3's A2C with the CartPole settings of RL Baselines3 Zoo."""
+    return train_sb3("A2C", seed, step_limit=500_000)
+
+
+# PFRL imports packaging without declaring it.
+LEARNERS = {
+    "Samara ACER": (samara, ()),
+    "PFRL ACER": (pfrl_acer, ("pfrl", "packaging")),
+    "SB3 PPO": (sb3_ppo, ("stable_baselines3",)),
+    "SB3 A2C": (sb3_a2c, ("stable_baselines3",)),
+}
+
+
+def train_apart(learner, seed):
+    """Train in a fresh process, so that no run inherits the imports, threads or memory of another."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(learner, seed).result()
+
+
+def split_missing():
+    """Return the names of the learners that can run and of those that lack a package."""
+    missing = [n for n, (_, packages) in LEARNERS.items() if not all(map(importlib.util.find_spec, packages))]
+    return [name for name in LEARNERS if name not in missing], missing
+
+
+def table_row(name, runs, reference):
+    """Return one line of the table: medians, ranges and ratios to the reference's medians."""
+    cells = [f"{name:<11}", f"{sum(run['reached'] for run in runs)}/{len(runs)}".rjust(7)]
+    ratios = []
+    for figure, number, width in (("env_steps", ",.0f", 25), ("cpu_seconds", ".1f", 20)):
+        values = [run[figure] for run in runs]
+        median = statistics.median(values)
+        cells.append(f"{median:{number}} ({min(values):{number}}-{max(values):{number}})".rjust(width))
+        ratios.append(f"{median / statistics.median(run[figure] for run in reference):.2f}".rjust(9))
+    return f"| {' | '.join(cells + ratios)} |"
+
+
+def print_table(results):
+    """Print the table of all learners, with Samara as the reference."""
+    reference = next(iter(results.values()))
+    print("\nMedian (smallest-largest); the ratios are to Samara's medians.\n")
+    print(f"| Learner     | Reached | {'Env steps':>25} | {'CPU seconds':>20} | Steps x   | CPU x     |")
+    print(f"|-------------|--------:|{'-' * 26}:|{'-' * 21}:|----------:|----------:|")
+    for name, runs in results.items():
+        print(table_row(name, runs, reference))
+    if not all(run["reached"] for runs in results.values() for run in runs):
+        print("\nA run that stopped at a limit counts with its figures there, which are lower bounds.")
+
+
+def main():
+    """Train every learner that is installed, one after the other, and print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per learner (default: %(default)s)")
+    parser.add_argument("--pfrl-seeds", type=int, default=1, help="seeds for the slow PFRL (default: %(default)s)")
+    options = parser.parse_args()
+
+    # The spawned processes read these when they import torch and numpy.
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+    names, missing = split_missing()
+    if missing:
+        print(f'Skipping {", ".join(missing)}: not installed, try pip install -e ".[benchmark]"')
+    print(f"{ENV_ID} until the mean return of the last {WINDOW} training episodes is {TARGET}, one thread")
+    packages = dict.fromkeys(p for name in names for p in LEARNERS[name][1] if p != "packaging")
+    versions = [f"{package} {importlib.metadata.version(package)}" for package in ("torch", "gymnasium", *packages)]
+    print(f"Python {platform.python_version()}, {', '.join(versions)}")
+
+    results = {}
+    for name in names:
+        learner, _ = LEARNERS[name]
+        results[name] = []
+        for seed in range(options.pfrl_seeds if learner is pfrl_acer else options.seeds):
+            run = train_apart(learner, seed)
+            results[name].append(run)
+            outcome = "reached" if run["reached"] else "stopped at a limit"
+            print(
+                f"{name} seed {seed}: {outcome}, {run['env_steps']:,} steps, {run['cpu_seconds']:.1f} CPU s", flush=True
+            )
+    print_table(results)
+
+
+if __name__ == "__main__":
+    main()
