@@ -20,17 +20,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("env", help="environment folder below envs/, for example gym/cartpole")
     parser.add_argument("-n", "--name", help="name of the run; {time} and <time> become the start time")
     parser.add_argument("-c", "--config", default="default", help="variant in the folder's config.yaml")
-    parser.add_argument("--run", action="store_true", help=f"play {EPISODES} episodes with a trained run (the latest without -n)")
+    parser.add_argument(
+        "--run", action="store_true", help=f"play {EPISODES} episodes with a trained run (the latest without -n)"
+    )
     parser.add_argument("--render", action="store_true", help="with --run: show the environment")
     parser.add_argument("--disable_sample", "--disable-sample", action="store_true", help="with --run: act greedily")
     parser.add_argument("--resume", action="store_true", help="go on with a run (the latest without -n)")
     parser.add_argument("--seed", type=int, help="short for --set base_config.seed=...")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value", help="override settings")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="section.key=value", help="override settings"
+    )
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line; the exit status: 0 done, 1 failed, 2 something the user can mend, 3 no environment, 130 Ctrl-C."""
+    """Run a command line. Status: 0 done, 1 failed, 2 for the user to mend, 3 no environment, 130 Ctrl-C."""
     options = parse(arguments)
     from algorithm.adapters.adapter import EnvironmentFailed
     from algorithm.experiment.errors import UserError

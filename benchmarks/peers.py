@@ -16,9 +16,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+ENV_ID = "CartPole-v1"
 TARGET, WINDOW = 475, 20
 CPU_LIMIT = 400
-ENV_ID = "CartPole-v1"
 
 
 class Run:
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def over(self):
-        """Whether the target, the step limit or the CPU limit has been reached."""
+        """Whether the target or a limit has been reached."""
         return self.reached or self.env_steps >= self.step_limit or self.cpu_seconds >= CPU_LIMIT
 
     @property
@@ -51,8 +51,10 @@ class Run:
         return {"env_steps": self.env_steps, "cpu_seconds": self.cpu_seconds, "reached": self.reached}
 
 
-def import_quietly(name):
-    """Import a peer without the notice about its end of life that gym, which both peers load, prints."""
+def import_peer(name):
+    """Import a peer and what it would otherwise import on the clock."""
+    importlib.import_module("torch._dynamo")  # The first optimizer imports it, which takes most of a CPU second.
+    # Both peers import gym where it is installed, which then announces its end of life.
     with contextlib.redirect_stderr(io.StringIO()):
         return importlib.import_module(name)
 
@@ -71,7 +73,7 @@ def pfrl_acer(seed):
     import torch
     from torch import nn
 
-    pfrl = import_quietly("pfrl")
+    pfrl = import_peer("pfrl")
     run = Run(step_limit=40_000)
     pfrl.utils.set_random_seed(seed)
 
@@ -115,7 +117,7 @@ def pfrl_acer(seed):
 
 def train_sb3(name, seed, step_limit, **settings):
     """Train a Stable-Baselines3 learner on eight environments."""
-    sb3 = import_quietly("stable_baselines3")
+    sb3 = import_peer("stable_baselines3")
     from stable_baselines3.common.env_util import make_vec_env
 
     run = Run(step_limit)
@@ -169,30 +171,28 @@ def train_apart(learner, seed):
         return pool.submit(learner, seed).result()
 
 
-def split_missing():
-    """Return the names of the learners that can run and of those that lack a package."""
-    missing = [n for n, (_, packages) in LEARNERS.items() if not all(map(importlib.util.find_spec, packages))]
-    return [name for name in LEARNERS if name not in missing], missing
+def installed(module):
+    """Whether a module can be found, without importing it."""
+    return importlib.util.find_spec(module) is not None
 
 
 def table_row(name, runs, reference):
-    """Return one line of the table: medians, ranges and ratios to the reference's medians."""
-    cells = [f"{name:<11}", f"{sum(run['reached'] for run in runs)}/{len(runs)}".rjust(7)]
-    ratios = []
+    """Return one line of the table: medians, ranges and ratios to the medians of the reference."""
+    cells, ratios = [f"{name:11}", f"{sum(run['reached'] for run in runs)}/{len(runs)}".rjust(7)], []
     for figure, number, width in (("env_steps", ",.0f", 25), ("cpu_seconds", ".1f", 20)):
         values = [run[figure] for run in runs]
         median = statistics.median(values)
         cells.append(f"{median:{number}} ({min(values):{number}}-{max(values):{number}})".rjust(width))
-        ratios.append(f"{median / statistics.median(run[figure] for run in reference):.2f}".rjust(9))
+        ratios.append(f"{median / statistics.median(run[figure] for run in reference):.2f}".rjust(11))
     return f"| {' | '.join(cells + ratios)} |"
 
 
 def print_table(results):
-    """Print the table of all learners, with Samara as the reference."""
+    """Print one line per learner, with Samara as the reference."""
     reference = next(iter(results.values()))
-    print("\nMedian (smallest-largest); the ratios are to Samara's medians.\n")
-    print(f"| Learner     | Reached | {'Env steps':>25} | {'CPU seconds':>20} | Steps x   | CPU x     |")
-    print(f"|-------------|--------:|{'-' * 26}:|{'-' * 21}:|----------:|----------:|")
+    print("\nMedian (minimum-maximum) up to the crossing, and the ratio of the medians to Samara's.\n")
+    print(f"| Learner     | Reached | {'Env steps':>25} | {'CPU seconds':>20} | Steps ratio |   CPU ratio |")
+    print(f"|-------------|--------:|{'-' * 26}:|{'-' * 21}:|------------:|------------:|")
     for name, runs in results.items():
         print(table_row(name, runs, reference))
     if not all(run["reached"] for runs in results.values() for run in runs):
@@ -200,33 +200,32 @@ def print_table(results):
 
 
 def main():
-    """Train every learner that is installed, one after the other, and print the comparison."""
+    """Train every learner that is installed, one run after the other, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="seeds per learner (default: %(default)s)")
     parser.add_argument("--pfrl-seeds", type=int, default=1, help="seeds for the slow PFRL (default: %(default)s)")
     options = parser.parse_args()
+    if min(options.seeds, options.pfrl_seeds) < 1:
+        parser.error("at least one seed is needed")
 
-    # The spawned processes read these when they import torch and numpy.
+    # The spawned processes inherit these before they import numpy and torch.
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
-    names, missing = split_missing()
+    missing = [name for name, (_, modules) in LEARNERS.items() if not all(map(installed, modules))]
     if missing:
-        print(f'Skipping {", ".join(missing)}: not installed, try pip install -e ".[benchmark]"')
-    print(f"{ENV_ID} until the mean return of the last {WINDOW} training episodes is {TARGET}, one thread")
-    packages = dict.fromkeys(p for name in names for p in LEARNERS[name][1] if p != "packaging")
-    versions = [f"{package} {importlib.metadata.version(package)}" for package in ("torch", "gymnasium", *packages)]
-    print(f"Python {platform.python_version()}, {', '.join(versions)}")
+        print(f'Skipping {", ".join(missing)}: not installed, which pip install -e ".[benchmark]" does.')
+    modules = filter(installed, ("torch", "gymnasium", "stable_baselines3", "pfrl"))
+    versions = ", ".join(f"{module} {importlib.metadata.version(module)}" for module in modules)
+    print(f"{ENV_ID} until the mean of the last {WINDOW} training returns is {TARGET}, on one thread")
+    print(f"Python {platform.python_version()}, {versions}", flush=True)
 
     results = {}
-    for name in names:
+    for name in [name for name in LEARNERS if name not in missing]:
         learner, _ = LEARNERS[name]
         results[name] = []
         for seed in range(options.pfrl_seeds if learner is pfrl_acer else options.seeds):
-            run = train_apart(learner, seed)
-            results[name].append(run)
-            outcome = "reached" if run["reached"] else "stopped at a limit"
-            print(
-                f"{name} seed {seed}: {outcome}, {run['env_steps']:,} steps, {run['cpu_seconds']:.1f} CPU s", flush=True
-            )
+            results[name].append(run := train_apart(learner, seed))
+            figures = f"{run['env_steps']:,} steps, {run['cpu_seconds']:.1f} CPU s"
+            print(f"{name} seed {seed}: {figures}, {'reached' if run['reached'] else 'stopped at a limit'}", flush=True)
     print_table(results)
 
 

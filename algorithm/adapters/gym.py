@@ -12,8 +12,11 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import Adapter, EnvironmentFailed, UnsupportedEnvironment
-from algorithm.rollout import Step
+from algorithm.rollout import Array, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
+
+Make = Callable[..., gymnasium.Env]
+Obs = dict[str, np.ndarray]
 
 AGENT = "agent"  # the one role
 OBS = "obs"  # the name of an observation that has none
@@ -33,17 +36,16 @@ class GymAdapter(Adapter):
 
     def __init__(
         self,
-        env_name: str | Callable[..., gymnasium.Env],
+        env_name: str | Make,
         copies: int,
         env_args: Mapping[str, Any],
         max_episode_steps: int | None = None,
         render: bool = False,
     ):
+        self._name = env_name
         self.env = _make(env_name, copies, dict(env_args), max_episode_steps, render)
         self._single_obs = not isinstance(self.env.single_observation_space, spaces.Dict)
-        role = Role(
-            copies, _obs_specs(self.env.single_observation_space), _action_spec(self.env.single_action_space)
-        )
+        role = Role(copies, _obs_specs(self.env.single_observation_space), _action_spec(self.env.single_action_space))
         self.roles = {AGENT: role}
         self._dtypes = {name: np.dtype(spec.dtype) for name, spec in role.obs_specs.items()}
         self._lanes = np.arange(copies)
@@ -61,8 +63,8 @@ class GymAdapter(Adapter):
     def reset(self, seed: int) -> dict[str, Step]:
         try:
             obs, _ = self.env.reset(seed=seed)
-        except Exception as error:
-            raise EnvironmentFailed(f"the environment does not start: {type(error).__name__}: {error}") from error
+        except Exception as error:  # whatever a simulator raises when it starts
+            raise EnvironmentFailed(_does_not_start(self._name, error)) from error
         self._ended, self._after_final = self._none, None
         reward = np.zeros(len(self._lanes), np.float32)
         return {AGENT: Step(self._lanes, self._obs(obs), self._all, self._none, reward, self._all)}
@@ -78,12 +80,12 @@ class GymAdapter(Adapter):
     def close(self) -> None:
         self.env.close()
 
-    def _next_step(self, obs, reward, terminated, truncated, info) -> Step:
+    def _next_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """The final observation comes by itself; the step after it ignores the action and starts the episode."""
         first, self._ended = self._ended, terminated | truncated
         return Step(self._lanes, self._obs(obs), first, self._ended, reward, ~terminated)
 
-    def _same_step(self, obs, reward, terminated, truncated, info) -> Step:
+    def _same_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """The next episode's observation is already here, the final one stands in `info`."""
         final = {}
         if (truncated & ~terminated).any():
@@ -91,7 +93,7 @@ class GymAdapter(Adapter):
             final = self._obs(_stack([info["final_obs"][lane] for lane in shown]))
         return self._restarted(self._obs(obs), final, reward, terminated, truncated)
 
-    def _disabled(self, obs, reward, terminated, truncated, info) -> Step:
+    def _disabled(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """Every observation is the episode's own; lanes that ended are reset here."""
         obs = self._obs(obs)
         ended = terminated | truncated
@@ -101,8 +103,8 @@ class GymAdapter(Adapter):
         obs, _ = self.env.reset(options={"reset_mask": ended})
         return self._restarted(self._obs(obs), final, reward, terminated, truncated)
 
-    def _restarted(self, obs, final, reward, terminated, truncated) -> Step:
-        """A Step of new starts where episodes ended, with the final rows of cut ones as a Step of their own before it."""
+    def _restarted(self, obs: Obs, final: Obs, reward: Array, terminated: Array, truncated: Array) -> Step:
+        """New starts where episodes ended; the final rows of cut ones come before them, as a Step of their own."""
         cut = truncated & ~terminated
         following = Step(self._lanes, obs, terminated | truncated, self._none, reward, ~terminated)
         if not cut.any():
@@ -113,40 +115,50 @@ class GymAdapter(Adapter):
         none, every = self._none[shown], self._all[shown]
         return Step(shown, final, none, every, reward[shown], every)
 
-    def _obs(self, obs) -> dict[str, np.ndarray]:
+    def _obs(self, obs: Any) -> Obs:
         named = {OBS: obs} if self._single_obs else obs
         return {name: np.asarray(named[name], dtype) for name, dtype in self._dtypes.items()}
 
 
-def _make(env_name, copies: int, env_args: dict, limit: int | None, render: bool) -> VectorEnv:
+def _make(env_name: str | Make, copies: int, env_args: dict, limit: int | None, render: bool) -> VectorEnv:
     mode = env_args.pop("vectorization_mode", None)
     vector_kwargs = env_args.pop("vector_kwargs", {})
     if render:
         mode, env_args = "sync", {**env_args, "render_mode": "human"}
     if limit:
         env_args["max_episode_steps"] = limit
+    native = not callable(env_name) and _spec(env_name).vector_entry_point is not None
+    if mode is None:
+        mode = "vector_entry_point" if native and copies >= NATIVE_FROM else "sync"
+    if mode == "async":
+        vector_kwargs = {"context": "spawn", **vector_kwargs}
+    if mode == "sync":
+        vector_kwargs = {"copy": False, **vector_kwargs}  # whoever keeps an observation copies it
     try:
         if callable(env_name):
             return _from_function(env_name, copies, env_args, mode, vector_kwargs)
-        if ":" in env_name:
-            importlib.import_module(env_name.split(":")[0])
-        spec = gymnasium.spec(env_name)
-        if mode is None:
-            mode = "vector_entry_point" if spec.vector_entry_point and copies >= NATIVE_FROM else "sync"
-        if mode == "async":
-            vector_kwargs = {"context": "spawn", **vector_kwargs}
         return gymnasium.make_vec(env_name, copies, mode, vector_kwargs=vector_kwargs, **env_args)
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.MalformedEnvironmentId, ModuleNotFoundError) as error:
-        raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r} needs a package: {str(error).splitlines()[0]}") from error
-    except Exception as error:
-        raise EnvironmentFailed(
-            f"the environment {env_name!r} does not start: {type(error).__name__}: {error}"
-        ) from error
+    except Exception as error:  # whatever a simulator raises when it starts
+        raise EnvironmentFailed(_does_not_start(env_name, error)) from error
 
 
-def _from_function(make, copies: int, env_args: dict, mode: str | None, vector_kwargs: dict) -> VectorEnv:
+def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
+    try:
+        if ":" in env_name:
+            importlib.import_module(env_name.split(":")[0])
+        return gymnasium.spec(env_name)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
+
+
+def _does_not_start(env_name: str | Make, error: Exception) -> str:
+    name = getattr(env_name, "__module__", env_name) if callable(env_name) else env_name
+    return f"the environment {name!r} does not start: {type(error).__name__}: {error}"
+
+
+def _from_function(make: Make, copies: int, env_args: dict, mode: str, vector_kwargs: dict) -> VectorEnv:
     limit = env_args.pop("max_episode_steps", None)
 
     def make_one() -> gymnasium.Env:
@@ -154,7 +166,7 @@ def _from_function(make, copies: int, env_args: dict, mode: str | None, vector_k
         return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
 
     if mode == "async":
-        return AsyncVectorEnv([make_one] * copies, **{"context": "spawn", **vector_kwargs})
+        return AsyncVectorEnv([make_one] * copies, **vector_kwargs)
     return SyncVectorEnv([make_one] * copies, **vector_kwargs)
 
 
@@ -163,7 +175,9 @@ def _obs_specs(space: spaces.Space) -> dict[str, ObsSpec]:
     specs = {}
     for name, part in named.items():
         if not isinstance(part, spaces.Box):
-            raise UnsupportedEnvironment(f"observation {name!r} is {type(part).__name__}; served are Box and Dict of Box")
+            raise UnsupportedEnvironment(
+                f"observation {name!r} is {type(part).__name__}; served are Box and Dict of Box"
+            )
         specs[name] = ObsSpec(part.shape, "uint8" if part.dtype == np.uint8 else "float32")
     return specs
 

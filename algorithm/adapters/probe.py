@@ -40,9 +40,7 @@ PROBES = {
     # A start worth -50, then reward 1 for ever: with gamma .9 values -41 and 10, unless another episode leaks in.
     "leak": Probe(2, 2, 10, _zeros, lambda s, a: (np.ones_like(s), np.where(s == 0, -50.0, 1.0), s == s)),
     # One decision: reward 1 for the action that has the number of the state, and the end.
-    "choice": Probe(
-        2, 2, 10, lambda rng, n: rng.integers(2, size=n), lambda s, a: (s, (s == a).astype(float), s != s)
-    ),
+    "choice": Probe(2, 2, 10, lambda rng, n: rng.integers(2, size=n), lambda s, a: (s, (s == a).astype(float), s != s)),
     # Three steps to the right end and are worth 1; the first step to the left ends with nothing.
     "chain": Probe(3, 2, 10, _zeros, lambda s, a: (np.minimum(s + a, 2), a * (s == 2) * 1.0, (a == 1) & (s < 2))),
 }

@@ -52,15 +52,6 @@ class AcerSettings:
     replay_start: int  # rows stored before the first replayed batch
 
 
-# The constraint's two gradients in the coordinates phi that Eq. 11 is stated in. Whichever they are, the step that
-# reaches the logits is their gradient minus a multiple of pi - average; phi only decides the multiple.
-Coordinates = Callable[[Categorical, Categorical, Tensor], tuple[Tensor, Tensor]]
-COORDINATES: dict[str, Coordinates] = {
-    "logits": lambda policy, average, weight: (policy.score(weight), policy.kl_gradient(average)),
-    "probs": lambda policy, average, weight: (policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)),
-}
-
-
 class Acer(Agent):
     """ACER with Retrace, truncated importance sampling with bias correction, and the efficient trust region.
 
@@ -125,32 +116,26 @@ class Acer(Agent):
         q_taken = q[:-1].gather(-1, action).squeeze(-1)
 
         with torch.no_grad():
-            v = Categorical(logits).expectation(q)
-            policy, behavior = Categorical(logits[:-1]), Categorical(rollout.behavior)
-            taken = action.squeeze(-1)
-            rho_taken = (policy.log_prob(taken) - behavior.log_prob(taken)).clamp(-20, 20).exp()
+            policy, behavior = Categorical(logits), Categorical(rollout.behavior)
+            v = policy.expectation(q)
+            policy = policy.rows(slice(-1))
+            log_rho = (policy.log_probs - behavior.log_probs).gather(-1, action).squeeze(-1)
+            rho = log_rho.clamp(-20, 20).exp()
 
             # Eq. 5, with the trace truncated at 1 as in Algorithm 2 and not at c.
-            target = retrace(
-                rollout.reward,
-                settings.gamma * rollout.alive,
-                rollout.valid,
-                q_taken,
-                v,
-                settings.decay * rho_taken.clamp(max=settings.retrace_clip),
-            )
+            trace = settings.decay * rho.clamp(max=settings.retrace_clip)
+            target = retrace(rollout.reward, settings.gamma * rollout.alive, rollout.valid, q_taken, v, trace)
 
             # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
-            weight = bias_correction(
-                policy.probs, behavior.probs, q[:-1] - v[:-1].unsqueeze(-1), settings.importance_clip
-            )
-            truncated = truncated_importance(rho_taken, target - v[:-1], settings.importance_clip)
+            advantage = q[:-1] - v[:-1].unsqueeze(-1)
+            weight = bias_correction(policy.probs, behavior.probs, advantage, settings.importance_clip)
+            truncated = truncated_importance(rho, target - v[:-1], settings.importance_clip)
             weight = weight.scatter_add(-1, action, truncated.unsqueeze(-1))
 
             # Eq. 10-12, then the entropy bonus outside the projection.
-            projection = self._projection(policy, average, weight)
-            direction = policy.score(weight) - projection * policy.kl_gradient(average)
-            direction = direction + settings.entropy * policy.entropy_gradient()
+            gradient, kl_gradient = policy.score(weight), policy.kl_gradient(average)
+            removed = self._removed(gradient, kl_gradient, policy, average, weight)
+            direction = gradient - removed * kl_gradient + settings.entropy * policy.entropy_gradient()
 
         weights = row_weights(rollout.valid, rollout.weight)
         policy_loss = surrogate(direction, logits[:-1])
@@ -161,10 +146,10 @@ class Acer(Agent):
                 weights,
                 {
                     "loss/critic": critic_loss,
-                    "policy/entropy": policy.entropy(),
+                    "policy/entropy": policy.entropy,
                     "policy/kl_to_average": policy.kl(average),
-                    "policy/importance": rho_taken,
-                    "policy/trust_region_active": (projection > 0).squeeze(-1).float(),
+                    "policy/importance": rho,
+                    "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
                     "policy/value": v[:-1],
                 },
             ),
@@ -173,12 +158,19 @@ class Acer(Agent):
         )
         return {"acer": loss}, report
 
-    def _projection(self, policy: Categorical, average: Categorical, weight: Tensor) -> Tensor:
-        """[T, B, 1] how much of the KL gradient is taken away from each row's gradient; 0 where nothing is."""
+    def _removed(
+        self, gradient: Tensor, kl_gradient: Tensor, policy: Categorical, average: Categorical, weight: Tensor
+    ) -> Tensor:
+        """[T, B, 1] how much of the KL gradient is taken away from each row's gradient; 0 where nothing is.
+
+        The step that reaches the logits is their gradient minus a multiple of pi - average, whichever coordinates
+        Eq. 11 is stated in; these decide the multiple.
+        """
         settings = self.settings
         if settings.trust_region == "off":
             return torch.zeros_like(weight[..., :1])
-        gradient, kl_gradient = COORDINATES[settings.trust_region_space](policy, average, weight)
+        if settings.trust_region_space == "probs":
+            gradient, kl_gradient = policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)
         return multiplier(gradient, kl_gradient, settings.trust_region_delta)
 
     @staticmethod

@@ -91,9 +91,7 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
     )
 
 
-def play(
-    settings: Settings, folder: RunFolder, episodes: int, greedy: bool, render: bool = False
-) -> dict[str, Played]:
+def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, render: bool = False) -> dict[str, Played]:
     """Play whole episodes with a run's newest checkpoint."""
     set_threads()
     checkpoint = folder.latest()

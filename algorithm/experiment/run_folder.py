@@ -39,7 +39,9 @@ def run_name(name: str, start: float) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(start))
     name = name.replace("{time}", stamp).replace("<time>", stamp)
     if not name or name.startswith(".") or any(sign in name for sign in '/\\:*?"<>|'):
-        raise UserError(f"run name {name!r}: use a plain folder name; the environment's folder comes before it by itself")
+        raise UserError(
+            f"run name {name!r}: use a plain folder name; the environment's folder comes before it by itself"
+        )
     return name
 
 
@@ -75,7 +77,9 @@ class RunFolder:
                 raise UserError(f"there is no run under {place} yet; train one with: python main.py {environment}")
             return cls(max(runs, key=lambda path: (path / "config.yaml").stat().st_mtime))
         if place / name not in runs:
-            raise UserError(f"there is no run {name!r} under {place}; there is {', '.join(p.name for p in runs) or 'none'}")
+            raise UserError(
+                f"there is no run {name!r} under {place}; there is {', '.join(p.name for p in runs) or 'none'}"
+            )
         return cls(place / name)
 
     def settings(self) -> Settings:

@@ -102,6 +102,7 @@ _Loader.add_implicit_resolver(
     list("-+0123456789."),
 )
 
+
 def read_yaml(path: Path) -> Tree:
     """A YAML file that holds a mapping. Raises UserError naming file and line."""
     try:

@@ -43,7 +43,7 @@ class Limits:
 
 
 class Monitor:
-    """Watches one run. `evaluate` plays that many held-out episodes, `save` writes a checkpoint, `say` tells the user."""
+    """Watches one run: `evaluate` plays so many held-out episodes, `save` writes a checkpoint, `say` tells the user."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class Monitor:
             ]
             if every
         }
+        self._soonest = min(self._next.values())
 
     def updated(self, role: str, report: Report) -> None:
         """An update was made."""
@@ -89,9 +90,11 @@ class Monitor:
         ended = bool(actor.episodes)
         while actor.episodes:
             self._episode(actor.episodes.popleft())
-        for name in [name for name, due in self._next.items() if counters.env_steps >= due]:
-            self._next[name] += getattr(self.limits, f"{name}_every")
-            self._do(name)
+        if counters.env_steps >= self._soonest:
+            for name in [name for name, due in self._next.items() if counters.env_steps >= due]:
+                self._next[name] += getattr(self.limits, f"{name}_every")
+                self._do(name)
+            self._soonest = min(self._next.values())
         if ended and self._goal_met():
             self._confirm()
         limits = self.limits
@@ -126,9 +129,7 @@ class Monitor:
         goal = self.limits.goal
         if goal is None or self._until_check > 0:
             return False
-        return all(
-            len(self.recent[role]) == WINDOW and self.mean_return(role) >= goal for role in self.parts.teams
-        )
+        return all(len(self.recent[role]) == WINDOW and self.mean_return(role) >= goal for role in self.parts.teams)
 
     def _confirm(self) -> None:
         self._evaluate()
@@ -202,4 +203,6 @@ def _mean(reports: list[Report]) -> dict[str, float]:
     """The mean of each metric over all updates since the last row."""
     if not reports:
         return {}
-    return {name: torch.stack([report.metrics[name] for report in reports]).mean().item() for name in reports[0].metrics}
+    return {
+        name: torch.stack([report.metrics[name] for report in reports]).mean().item() for name in reports[0].metrics
+    }

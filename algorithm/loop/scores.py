@@ -22,7 +22,9 @@ class Scores:
         finished = []
         if over.any():
             ended = lane[over & (self.lengths[lane] > 0)]
-            finished = list(zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True))
+            finished = list(
+                zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)
+            )
             self.returns[ended] = 0
             self.lengths[ended] = 0
         self.lengths[lane] += ~step.final

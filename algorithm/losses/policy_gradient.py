@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def surrogate(direction: Float[Tensor, "*B S"], statistics: Float[Tensor, "*B S"]) -> Float[Tensor, "*B"]:
-    """-<direction, statistics>: its gradient sends a constant `direction` through the network (Wang et al. 2017, Eq. 12).
+    """-<direction, statistics>: sends a constant ascent `direction` through the network (Wang et al. 2017, Eq. 12).
 
     Its value means nothing; only its gradient does.
     """

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-from torch import nn
+from typing import Any
 
 from algorithm.networks.encoders.vector import Vector
 from algorithm.specs import ObsSpec
 
-Encoder = Callable[[ObsSpec], nn.Module]  # the module has a `size` and maps [rows, *shape] to [rows, size]
-Layers = Callable[[int], nn.Module]  # given the size of its input; the module has a `size`
+# What they return is an nn.Module with a `size`, which nn.Module cannot say in types.
+Encoder = Callable[[ObsSpec], Any]  # the module maps [rows, *shape] to [rows, size]
+Layers = Callable[[int], Any]  # given the size of its input, the module maps it to `size`
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,8 +53,8 @@ class SeparateHeads(nn.Module):
 
     def __init__(self, inputs: int, *branches: tuple[Layers | None, Head]):
         super().__init__()
-        self.layers = nn.ModuleList(layers(inputs) if layers else nn.Identity() for layers, _ in branches)
-        self.heads = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(layers(inputs) if layers else nn.Identity() for layers, _ in branches)
+        self.heads: Any = nn.ModuleList(
             SharedHeads(getattr(layers, "size", inputs), head)
             for layers, (_, head) in zip(self.layers, branches, strict=True)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class MlpLayers(nn.Module):
     def __init__(self, sizes: tuple[int, ...], activation: str):
         super().__init__()
         self.size = sizes[-1]
-        self.layers = nn.ModuleList(orthogonal(inputs, units, gain=2**0.5) for inputs, units in pairwise(sizes))
+        self.layers: Any = nn.ModuleList(orthogonal(inputs, units, gain=2**0.5) for inputs, units in pairwise(sizes))
         self.activate, self.activate_numpy = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:

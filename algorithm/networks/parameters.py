@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,7 @@ class LaggingCopy:
     def __init__(self, source: nn.Module, copy: nn.Module):
         self.source = source
         self.copy = copy
-        self.source_numbers: Tensor | None = None  # set when the parameters are laid out
-        self.numbers: Tensor | None = None
+        self.source_numbers = self.numbers = torch.empty(0)  # until the parameters are laid out
 
     def move(self, rate: float) -> None:
         """copy <- copy + rate (source - copy), for all numbers at once."""
@@ -41,12 +41,12 @@ class Parameters:
         statistics: Mapping[str, nn.Module],
         device: str | torch.device = "cpu",
     ):
-        members = [list(module.parameters()) for module in groups.values()]
+        members: list[list[Tensor]] = [list(module.parameters()) for module in groups.values()]
         if len({id(p) for group in members for p in group}) < sum(map(len, members)):
             raise ValueError(f"a parameter belongs to two of the groups {list(groups)}")
         self.vector, self.groups = _flatten(dict(zip(groups, members, strict=True)), torch.float32, device)
         self.gradient = torch.zeros_like(self.vector)
-        _view_gradients([p for group in members for p in group], self.gradient)
+        _view_gradients(members, self.gradient)
 
         for copy in lagging.values():
             copy.copy.load_state_dict(copy.source.state_dict())
@@ -116,9 +116,9 @@ def _flatten(
     return flat, slices
 
 
-def _view_gradients(parameters: list[nn.Parameter], gradient: Tensor) -> None:
+def _view_gradients(groups: list[list[Tensor]], gradient: Tensor) -> None:
     start = 0
-    for parameter in parameters:
+    for parameter in chain.from_iterable(groups):
         parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
 

@@ -9,6 +9,10 @@ from torch import Tensor, nn
 class RunningMoments(nn.Module):
     """Count, mean and sum of squared deviations of all values seen so far (Chan et al. 1983, parallel merge)."""
 
+    count: Tensor
+    mean: Tensor
+    deviations: Tensor
+
     def __init__(self, *shape: int):
         super().__init__()
         for name in ("mean", "deviations"):

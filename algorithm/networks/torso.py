@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +23,12 @@ class Torso(nn.Module):
     def __init__(self, blueprint: Blueprint, obs_specs: Mapping[str, ObsSpec]):
         super().__init__()
         self.names = list(obs_specs)
-        self.encoders = nn.ModuleList(_encoder(blueprint, name)(spec) for name, spec in obs_specs.items())
-        size = sum(encoder.size for encoder in self.encoders)
-        self.body = blueprint.body(size) if blueprint.body else None
+        encoders = [_encoder(blueprint, name)(spec) for name, spec in obs_specs.items()]
+        self.encoders: Any = nn.ModuleList(encoders)
+        size = sum(encoder.size for encoder in encoders)
+        self.body: Any = blueprint.body(size) if blueprint.body else None
         size = self.body.size if self.body else size
-        self.memory = blueprint.memory(size) if blueprint.memory else None
+        self.memory: Any = blueprint.memory(size) if blueprint.memory else None
         self.size: int = self.memory.size if self.memory else size
         self.state: int = self.memory.state if self.memory else 0
 

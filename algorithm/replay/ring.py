@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from algorithm.rollout import Rollout
@@ -44,7 +46,7 @@ class Ring:
     def read(self, lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
         """Windows of `length` rows and one more observation, from row `start` of each `lane`: [length, len(lane)]."""
         rows = (start + np.arange(length + 1)[:, None]) % self.rows * self.lanes + lane
-        taken = {
+        taken: dict[str, Any] = {
             name: self._take(name, rows if self._has_successor(name) else rows[:-1])
             for name in self.arrays
             if name not in ("memory", "version")
@@ -73,7 +75,9 @@ class Ring:
     def restore(self, state: Arrays) -> None:
         """Take over what `state` gave. Raises ValueError where it was another size of ring."""
         if state["unbroken"].shape != self.unbroken.shape:
-            raise ValueError(f"the saved replay has {state['unbroken'].shape} rows and lanes, not {self.unbroken.shape}")
+            raise ValueError(
+                f"the saved replay has {state['unbroken'].shape} rows and lanes, not {self.unbroken.shape}"
+            )
         self.head, self.unbroken = state["head"].copy(), state["unbroken"].copy()
         self.arrays = {name: value.copy() for name, value in state.items() if name not in ("head", "unbroken")}
 

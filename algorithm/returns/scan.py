@@ -12,9 +12,11 @@ def reverse_scan(a: Float[Tensor, "T *B"], b: Float[Tensor, "T-1 *B"]) -> Float[
     of divisions, so that zeros in `b` (episode ends) are harmless.
     """
     # Before each step a_t sums the rows t .. t+reach-1, and b_t multiplies what follows them.
-    reach = 1
-    while reach < len(a):
-        a = torch.cat((torch.addcmul(a[:-reach], b[: len(a) - reach], a[reach:]), a[-reach:]))
-        b = b[:-reach] * b[reach:]
+    rows, reach = len(a), 1
+    while reach < rows:
+        joined = torch.addcmul(a[:-reach], b[: rows - reach], a[reach:])
+        a = torch.cat((joined, a[-reach:]))
+        if 2 * reach < rows:
+            b = b[:-reach] * b[reach:]
         reach *= 2
     return a

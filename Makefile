@@ -1,0 +1,23 @@
+# What CI runs, on any machine with Python 3.10-3.13.
+PYTHON ?= python
+
+.PHONY: check test slow format lint types
+
+check: test lint types
+
+test:
+	$(PYTHON) -m pytest
+
+slow:
+	$(PYTHON) -m pytest -m slow
+
+format:
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+lint:
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+
+types:
+	$(PYTHON) -m mypy

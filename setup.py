@@ -1,0 +1,37 @@
+"""Packaging; tool settings live in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+RENDER = ["gymnasium[classic-control]>=1.1,<2"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "beartype>=0.19"]
+DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML"]
+BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
+
+setup(
+    name="samara-rl",
+    version="0.1.0",
+    description="Actor-critic agents with experience replay on any simulator that Gymnasium or Unity can open",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=find_packages(include=["algorithm", "algorithm.*"]),
+    install_requires=[
+        "torch>=2.9,<2.14",
+        "numpy>=2",
+        "gymnasium>=1.1,<2",
+        "pyyaml>=6",
+        "pydantic>=2.10",
+        "rich>=13",
+        "tensorboard>=2.18",
+        "jaxtyping>=0.2.36",
+    ],
+    extras_require={
+        "render": RENDER,
+        "test": TEST,
+        "dev": TEST + DEV,
+        "benchmark": BENCHMARK,
+    },
+)

@@ -1,0 +1,102 @@
+"""What several tests build: settings, agents, and records with every kind of episode boundary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor, nn
+
+from algorithm.agents.acer import Acer, AcerSettings
+from algorithm.networks import Blueprint, Mlp
+from algorithm.rollout import Rollout
+from algorithm.specs import ActionSpec, ObsSpec, Role
+
+CONFIG = Path(__file__).parents[1] / "default_config.yaml"
+
+
+class Raw:
+    """Factory of an encoder that hands a vector on in its own dtype, so that a network can run in float64."""
+
+    def __call__(self, spec: ObsSpec) -> nn.Module:
+        encoder = nn.Identity()
+        encoder.size = spec.shape[0]
+        return encoder
+
+
+def acer_settings(**changes) -> AcerSettings:
+    """The default settings with some changes."""
+    return AcerSettings(**{**yaml.safe_load(CONFIG.read_text())["acer_config"], **changes})
+
+
+def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
+    """One vector observation, one discrete branch."""
+    return Role(lanes, {"obs": ObsSpec((size,))}, ActionSpec(branches=(actions,)))
+
+
+def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Acer:
+    """An agent in float32 as a run builds it."""
+    torch.manual_seed(seed)
+    blueprint = blueprint or Blueprint(body=Mlp(16))
+    return Acer(acer_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
+
+
+def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
+    """An agent in float64 whose policy and average policy are far from uniform and from each other."""
+    agent = make_acer(role, Blueprint(encoders={"*": Raw()}, body=body), seed, **changes)
+    for network in (agent.policy, agent.average.copy):
+        network.double()
+        for parameter in network.parameters():
+            nn.init.normal_(parameter, std=0.7)
+    return agent
+
+
+def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """first [T+1, B], alive [T, B] and final [T, B] with deaths and cuts, each with and without a shown final row."""
+    first = np.zeros((rows + 1, columns), bool)
+    alive, final = np.ones((rows, columns), bool), np.zeros((rows, columns), bool)
+    first[0] = rng.random(columns) < 0.3
+    for column in range(columns):
+        row = 0
+        while row < rows:
+            ends, dies, shows = rng.random(3) < (0.35, 0.5, 0.5)
+            if ends:
+                alive[row, column] = not dies
+                row += shows
+                final[row : row + 1, column] = shows
+                first[row + 1 : row + 2, column] = True
+            row += 1
+    return first, alive, final
+
+
+def random_rollout(
+    rng: np.random.Generator, rows: int = 6, columns: int = 4, size: int = 3, actions: int = 3
+) -> Rollout:
+    """A collected rollout as an actor hands it over, one lane for each column."""
+    first, alive, final = random_boundaries(rng, rows, columns)
+    return Rollout(
+        obs={"obs": rng.normal(size=(rows + 1, columns, size)).astype(np.float32)},
+        first=first,
+        sample=rng.integers(actions, size=(rows, columns, 1)).astype(np.float32),
+        reward=np.where(final, 0, rng.normal(size=(rows, columns))).astype(np.float32),
+        alive=alive,
+        behavior=rng.normal(size=(rows, columns, actions)).astype(np.float32),
+        memory=np.zeros((columns, 0), np.float32),
+        lane=np.arange(columns),
+        joined=np.ones(columns, bool),
+        weight=np.ones(columns, np.float32),
+        index=np.full(columns, -1),
+        version=np.zeros(columns, np.int64),
+    )
+
+
+def exact(rollout: Rollout) -> Rollout:
+    """The same record in tensors, its numbers in float64."""
+
+    def upload(array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    return rollout.convert(upload)

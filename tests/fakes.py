@@ -1,0 +1,228 @@
+"""One fake behind every contract, each with what its room must be able to hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.adapters.adapter import Adapter
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, metrics, row_weights
+from algorithm.auxiliaries.auxiliary import Auxiliary, View
+from algorithm.distributions import Categorical
+from algorithm.explorers.explorer import Explorer
+from algorithm.losses import squared_error, surrogate
+from algorithm.networks import ActorCritic, Blueprint, LaggingCopy, RunningMoments
+from algorithm.returns import retrace
+from algorithm.rollout import Decision, Rollout, Step
+from algorithm.specs import ActionSpec, ObsSpec, Role
+
+LATE = 25  # the tick at which the late role appears
+
+
+class TwoRoles(Adapter):
+    """Two roles of different shape; `late` appears after `LATE` ticks. Episodes last five steps and are cut."""
+
+    def __init__(self, env_name, copies, env_args, max_episode_steps=None):
+        self.roles = {"early": Role(copies, {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
+        self.copies = copies
+
+    def reset(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.tick = 0
+        return {"early": self._show("early")}
+
+    def step(self, actions):
+        self.tick += 1
+        if self.tick == LATE:
+            self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
+        return {role: self._show(role) for role in self.roles}
+
+    def close(self):
+        pass
+
+    def _show(self, role):
+        spec = self.roles[role]
+        name, shape = next((name, obs.shape) for name, obs in spec.obs_specs.items())
+        age = self.tick - (LATE if role == "late" else 0)
+        first, final = np.full(spec.lanes, age % 6 == 0), np.full(spec.lanes, age % 6 == 5)
+        obs = {name: self.rng.random((spec.lanes, *shape), dtype=np.float32)}
+        reward = np.where(first, 0, np.ones(spec.lanes, np.float32))
+        return Step(np.arange(spec.lanes), obs, first, final, reward.astype(np.float32), np.ones(spec.lanes, bool))
+
+
+class Skipping(Adapter):
+    """Lane k is asked at every (k + 1)-th tick only. Its observation counts its own decisions in this episode."""
+
+    def __init__(self, env_name, copies, env_args, max_episode_steps=None):
+        self.roles = {"agent": Role(copies, {"obs": ObsSpec((1,))}, ActionSpec(branches=(2,)))}
+        self.age = np.zeros(copies, np.int64)
+
+    def reset(self, seed):
+        self.tick = 0
+        self.age[:] = 0
+        return {"agent": self._show(np.arange(len(self.age)))}
+
+    def step(self, actions):
+        self.tick += 1
+        asked = np.flatnonzero(self.tick % (np.arange(len(self.age)) + 1) == 0)
+        self.age[asked] = (self.age[asked] + 1) % 7
+        return {"agent": self._show(asked)}
+
+    def close(self):
+        pass
+
+    def _show(self, lane):
+        age = self.age[lane]
+        first = age == 0
+        alive = ~first | (self.tick == 0)
+        obs = {"obs": age[:, None].astype(np.float32)}
+        none = np.zeros(len(lane), bool)
+        return Step(lane, obs, first, none, np.ones(len(lane), np.float32), alive)
+
+
+class RunningSum(nn.Module):
+    """A memory without parameters: the sum of all features of the episode."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = self.state = size
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return features + memory, features + memory
+
+    def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = []
+        for row, starts in zip(features, first, strict=True):
+            memory = row + torch.where(starts.unsqueeze(-1), torch.zeros_like(memory), memory)
+            outputs.append(memory)
+        return torch.stack(outputs), memory
+
+
+@dataclass(frozen=True)
+class TwoGroupsSettings:
+    """None: everything is written below."""
+
+
+class TwoGroups(Agent):
+    """Policy and critic as networks and groups of their own, at different rates and with different optimisers."""
+
+    def __init__(self, settings: TwoGroupsSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
+        actions = role.action_spec.branches[0]
+        self.policy = ActorCritic(blueprint, role.obs_specs, actions, 1)
+        self.critic = ActorCritic(blueprint, role.obs_specs, 1, actions)
+        self.target = LaggingCopy(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
+        self.groups = {
+            "policy": Group(self.policy, 1e-3, "constant", "adam", 1e-8, False, 1.0),
+            "critic": Group(self.critic, 1e-2, "linear", "rmsprop", 1e-5, True, 10.0),
+        }
+        self.lagging = {"target": self.target}
+        self.schedule = Schedule(8, 12, 4, 1.5, "fixed", 32)
+        self.rewards = RewardScaling(1.0, 1.0, False, 0.9)
+        self.state, self.rng = self.policy.state, rng
+
+    def act(self, step, memory):
+        return self._decide(step, memory, lambda statistics: Categorical.sample(statistics, self.rng))
+
+    def greedy(self, step, memory):
+        return self._decide(step, memory, Categorical.mode)
+
+    def _decide(self, step, memory, choose):
+        statistics, memory = self.policy.act(step.obs, memory)
+        sample = choose(statistics)
+        return Decision(sample, Categorical.to_action(sample), statistics, memory)
+
+    def loss(self, rollout: Rollout):
+        features = self._unroll(self.policy, rollout)
+        logits = self.policy.heads(features)[0]
+        q = self.critic.heads(self._unroll(self.critic, rollout))[1]
+        action = rollout.sample.long()
+        with torch.no_grad():
+            target_q = self.target.copy.heads(self._unroll(self.target.copy, rollout))[1]
+            policy = Categorical(logits)
+            v = policy.expectation(target_q)
+            taken = target_q[:-1].gather(-1, action).squeeze(-1)
+            target = retrace(rollout.reward, 0.9 * rollout.alive, rollout.valid, taken, v, torch.ones_like(taken))
+            direction = policy.rows(slice(-1)).score(
+                torch.zeros_like(q[:-1]).scatter(-1, action, (target - v[:-1]).unsqueeze(-1))
+            )
+        weights = row_weights(rollout.valid, rollout.weight)
+        error = squared_error(target, q[:-1].gather(-1, action).squeeze(-1))
+        losses = {"policy": (weights * surrogate(direction, logits[:-1])).sum(), "critic": (weights * error).sum()}
+        return losses, Report(metrics(weights, {"loss/critic": error}), error.detach().sum(0), features)
+
+    @staticmethod
+    def _unroll(network, rollout):
+        return network.torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
+
+    @torch.no_grad()
+    def features(self, rollout):
+        return self._unroll(self.policy, rollout)
+
+    @torch.no_grad()
+    def lagged_features(self, rollout):
+        return self._unroll(self.target.copy, rollout)
+
+    def encode(self, obs):
+        return self.policy.torso.encode(obs)
+
+    def q(self, features, sample):
+        return self.critic.heads(features)[1].gather(-1, sample.long()).squeeze(-1)
+
+    def sync(self):
+        self.target.move(0.05)
+
+
+class Distillation(Auxiliary):
+    """Predicts its own moving average from normalised features; its error is an extra reward."""
+
+    learning_rate, max_grad_norm = 3e-3, 1.0
+
+    def __init__(self, weight: float):
+        self.weight = weight
+
+    def build(self, torso, role):
+        self.module = nn.ModuleDict({"student": nn.Linear(torso.size, 4), "rewards": RunningMoments()})
+        self.copy = LaggingCopy(self.module["student"], nn.Linear(torso.size, 4))
+        return self.module
+
+    def lagging(self):
+        return {"teacher": self.copy}
+
+    def _error(self, features: Tensor) -> Tensor:
+        with torch.no_grad():
+            taught = self.copy.copy(features) + 0.1
+        return (self.module["student"](features) - taught).square().mean(-1)
+
+    def reward(self, view: View):
+        return self.weight * self._error(view.features)[:-1]
+
+    def loss(self, view: View):
+        assert view.lagged().shape == view.features.shape
+        assert view.encode({k: v[0] for k, v in view.rollout.obs.items()}).shape[0] == len(view.rollout.lane)
+        assert view.q(view.features[:-1], view.rollout.sample).shape == view.same.shape
+        return (view.same * self._error(view.features)[:-1]).mean()
+
+    def observe(self, rollout: Rollout):
+        self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))
+
+    def sync(self):
+        self.copy.move(0.1)
+
+
+class Mixture(Explorer):
+    """With probability `epsilon` a uniform action; the statistics are those of the mixture."""
+
+    def __init__(self, epsilon: float):
+        self.epsilon = epsilon
+
+    def choose(self, agent, step, memory):
+        decision = agent.act(step, memory)
+        probs = np.exp(decision.behavior - decision.behavior.max(-1, keepdims=True))
+        probs /= probs.sum(-1, keepdims=True)
+        mixed = (1 - self.epsilon) * probs + self.epsilon / probs.shape[-1]
+        behavior = np.log(mixed).astype(np.float32)
+        sample = Categorical.sample(behavior, agent.rng)
+        return Decision(sample, Categorical.to_action(sample), behavior, decision.memory)

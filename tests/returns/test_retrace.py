@@ -1,0 +1,197 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithm.returns import retrace
+from tests.builders import random_boundaries
+from tests.oracles import retrace_by_definition
+
+GAMMA = 0.9
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# Three steps, cut at the end.
+REWARD, Q, V = tensor(1, 0, 2), tensor(0.5, 1.5, 1), tensor(0.4, 1, 0.8, 3)
+PI, MU = tensor(0.5, 0.6, 0.2), tensor(0.5, 0.3, 0.4)
+RHO = PI / MU
+
+
+def target(trace, reward=REWARD, q=Q, v=V, gamma=GAMMA):
+    valid = torch.ones(len(reward), dtype=torch.bool)
+    return retrace(reward, torch.full_like(reward, gamma), valid, q, v, trace)
+
+
+def close(actual, *expected, atol=1e-10):
+    torch.testing.assert_close(actual, tensor(*expected), rtol=0, atol=atol)
+
+
+def test_known_answers_of_retrace():
+    close(target(RHO.clamp(max=1)), 2.6965, 2.3850, 4.7)
+    close(target(0.7 * RHO.clamp(max=1)), 2.142865, 1.8855, 4.7)
+
+
+def test_known_answers_of_the_relatives_of_retrace():
+    close(target(torch.ones(3).double()), 4.195, 4.05, 4.7)  # Q(lambda), Q^opc
+    close(target(PI), 1.83844, 1.386, 4.7)  # tree-backup
+    close(target(RHO), 3.493, 2.385, 4.7)  # importance sampling
+    close(target(torch.zeros(3).double()), 1.9, 0.72, 4.7)  # expected SARSA
+
+
+def test_two_common_mistakes_would_be_seen():
+    close(target(RHO.clamp(max=10))[:1], 3.493)  # the clip of the policy gradient in the trace
+    close(target(RHO.clamp(max=1), v=tensor(0.4, 1, 0.8, 0.8))[:1], 1.8946)  # bootstrapping from the last row itself
+
+
+def test_the_first_rows_own_ratio_does_not_matter():
+    trace = RHO.clamp(max=1)
+    torch.testing.assert_close(target(trace), target(torch.cat((tensor(1e6), trace[1:]))), rtol=0, atol=0)
+
+
+def test_on_policy_it_differs_from_the_n_step_return_by_the_control_variates():
+    ones = torch.ones(3).double()
+    n_step = 1 + GAMMA**2 * 2 + GAMMA**3 * 3
+    assert n_step == pytest.approx(4.807, abs=1e-12)
+    difference = sum(GAMMA**k * (V[k] - Q[k]) for k in (1, 2))
+    torch.testing.assert_close(target(ones)[0] - n_step, difference, rtol=0, atol=1e-12)
+    close(target(ones, q=V[:-1])[:1], n_step)  # and not at all where Q = V
+
+
+# A death, then a cut whose final observation is shown as row 4, then a third episode that the record cuts.
+FIRST, ALIVE = torch.tensor([0, 0, 1, 0, 0, 1, 0]).bool(), torch.tensor([1, 0, 1, 1, 1, 1]).bool()
+BOUNDARY_V = tensor(0.3, 0.6, 0.4, 0.2, 4, 0.8, 2)
+BOUNDARY_Q = tensor(0.5, 0.2, 0.7, 0.1, 7, 0.9)
+BOUNDARY_TRACE = tensor(1, 0.5, 0.8, 0.25, 5, 1)
+BOUNDARY_REWARD = tensor(1, 1, 1, 1, 0, 1)
+REAL = [0, 1, 2, 3, 5]
+
+
+def boundary_target(rows=None, first=FIRST, alive=ALIVE, v=BOUNDARY_V):
+    """The targets of some rows of that trace, with other flags or values where given."""
+    rows = rows or range(6)
+    reward, q, trace = (x[list(rows)] for x in (BOUNDARY_REWARD, BOUNDARY_Q, BOUNDARY_TRACE))
+    return retrace(reward, GAMMA * alive, ~(first[1:] & alive), q, v, trace)
+
+
+def test_a_death_ends_the_return_and_a_cut_bootstraps_from_its_final_observation():
+    close(boundary_target()[REAL], 1.9, 1, 2.1925, 4.6, 2.8)
+
+
+def test_a_row_that_is_not_learned_keeps_its_own_value():
+    close(boundary_target()[4:5], 7)
+
+
+def test_the_value_behind_a_death_is_arbitrary():
+    v = BOUNDARY_V.clone()
+    v[2] = 1e6
+    torch.testing.assert_close(boundary_target(v=v), boundary_target(), rtol=0, atol=0)
+
+
+def test_a_cut_taken_for_a_death_and_a_leak_into_the_next_episode_would_be_seen():
+    v = tensor(0.3, 0.6, 0.4, 0.2, 0.8, 2)
+    first, alive = torch.tensor([0, 0, 1, 0, 1, 0]).bool(), torch.tensor([1, 0, 1, 0, 1]).bool()
+    close(boundary_target(REAL, first, alive, v), 1.9, 1, 1.3825, 1, 2.8)
+    alive = torch.tensor([1, 0, 1, 1, 1]).bool()
+    close(boundary_target(REAL, torch.zeros(6).bool(), alive, v), 1.9, 1, 1.92925, 3.43, 2.8)
+
+
+def test_without_its_final_observation_the_last_row_of_a_cut_episode_is_not_learned():
+    v = tensor(0.3, 0.6, 0.4, 0.2, 0.8, 2)
+    first, alive = torch.tensor([0, 0, 1, 0, 1, 0]).bool(), torch.tensor([1, 0, 1, 1, 1]).bool()
+    close(boundary_target(REAL, first, alive, v), 1.9, 1, 1.18, 0.1, 2.8)
+    assert (~(first[1:] & alive)).tolist() == [True, True, True, False, True]
+
+
+def random_trace(seed, rows=None, columns=3):
+    rng = np.random.default_rng(seed)
+    rows = rows or int(rng.integers(1, 14))
+    first, alive, final = random_boundaries(rng, rows, columns)
+    return {
+        "reward": np.where(final, 0, rng.normal(size=(rows, columns))),
+        "alive": alive,
+        "first": first,
+        "gamma": float(rng.uniform(0, 1)),
+        "q_taken": rng.normal(size=(rows, columns)),
+        "v": rng.normal(size=(rows + 1, columns)),
+        "trace": rng.uniform(0, 1.5, size=(rows, columns)),
+    }
+
+
+def run(reward, alive, first, gamma, q_taken, v, trace):
+    reward, alive, first, q_taken, v, trace = map(torch.from_numpy, (reward, alive, first, q_taken, v, trace))
+    valid = ~(first[1:] & alive)
+    return retrace(reward, gamma * alive, valid, q_taken, v, trace).numpy(), valid.numpy()
+
+
+many = settings(max_examples=60, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@many
+@given(seeds)
+def test_windows_across_episodes_equal_each_episode_alone(seed):
+    trace = random_trace(seed)
+    actual, valid = run(**trace)
+    expected = retrace_by_definition(**trace)
+    np.testing.assert_array_equal(valid, ~np.isnan(expected))
+    np.testing.assert_allclose(actual, np.where(valid, expected, trace["q_taken"]), rtol=0, atol=1e-10)
+
+
+@many
+@given(seeds)
+def test_what_a_row_that_is_not_learned_holds_reaches_no_other_row(seed):
+    trace = random_trace(seed)
+    actual, valid = run(**trace)
+    for name in ("reward", "q_taken", "trace"):
+        trace[name] = np.where(valid, trace[name], 1e6)
+    np.testing.assert_array_equal(run(**trace)[0][valid], actual[valid])
+
+
+@many
+@given(seeds)
+def test_a_trace_cut_in_two_reproduces_its_tail(seed):
+    trace = random_trace(seed, rows=9)
+    whole, _ = run(**trace)
+    for start in range(1, 9):
+        tail = {name: value if name == "gamma" else value[start:] for name, value in trace.items()}
+        np.testing.assert_allclose(run(**tail)[0], whole[start:], rtol=0, atol=1e-10)
+
+
+def test_permuting_columns_permutes_targets():
+    trace = random_trace(3, rows=8, columns=5)
+    order = np.array([3, 0, 4, 1, 2])
+    permuted = {name: value if name == "gamma" else value[:, order] for name, value in trace.items()}
+    np.testing.assert_array_equal(run(**permuted)[0], run(**trace)[0][:, order])
+
+
+def test_on_policy_identity_holds_for_random_traces():
+    rng = np.random.default_rng(4)
+    reward, q, v = (torch.from_numpy(rng.normal(size=n)) for n in (12, 12, 13))
+    ones, powers = torch.ones(12).double(), GAMMA ** torch.arange(13).double()
+    n_step = (powers[:-1] * reward).sum() + powers[-1] * v[-1]
+    difference = (powers[1:-1] * (v[1:-1] - q[1:])).sum()
+    torch.testing.assert_close(target(ones, reward, q, v)[0] - n_step, difference, rtol=0, atol=1e-10)
+
+
+def test_a_vanishing_trace_leaves_the_one_step_target():
+    one_step = REWARD + GAMMA * V[1:]
+    torch.testing.assert_close(target(1e-12 * RHO), one_step, rtol=0, atol=1e-10)
+
+
+def test_without_a_future_the_target_is_the_reward():
+    torch.testing.assert_close(target(RHO, gamma=0.0), REWARD, rtol=0, atol=1e-15)
+
+
+def test_a_single_row_bootstraps_once():
+    close(target(tensor(0.3), tensor(1.5), tensor(-4.0), tensor(7.0, 2.0)), 1.5 + 0.9 * 2)
+
+
+def test_float32_is_enough_for_long_traces():
+    trace = random_trace(5, rows=200, columns=4)
+    exact, _ = run(**trace)
+    single = {n: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x for n, x in trace.items()}
+    np.testing.assert_allclose(run(**single)[0], exact, rtol=1e-4, atol=1e-4)

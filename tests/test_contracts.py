@@ -1,0 +1,170 @@
+"""The contracts hold what later rooms will need: each fake goes from the simulator to `--run` and back."""
+
+import numpy as np
+import pytest
+import torch
+
+import main
+from algorithm import load
+from algorithm.experiment import registry
+from algorithm.experiment.run_folder import RunFolder
+from tests.fakes import LATE
+
+NN = """
+from algorithm.networks import Blueprint, Mlp
+from tests.fakes import RunningSum
+blueprint = Blueprint(body=Mlp(8){memory})
+"""
+
+CONFIG = """
+default:
+  base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100}}
+  replay_config: {{capacity: 900}}
+  acer_config: {{collect_steps: 8, trace_length: 12, batch_size: 4, replay_start: 32, replay_ratio: 2}}
+  auxiliaries: {auxiliaries}
+  explorer: {explorer}
+"""
+
+FAKES = {
+    "two roles": {"adapter": "TWO_ROLES"},
+    "two groups": {"agent": "TWO_GROUPS"},
+    "auxiliary": {"auxiliaries": "{distillation: {weight: 0.5}}"},
+    "explorer": {"explorer": "{mixture: {epsilon: 0.3}}"},
+    "recurrent and skipping": {"adapter": "SKIPPING", "memory": ", memory=RunningSum"},
+    "all at once": {
+        "adapter": "TWO_ROLES",
+        "agent": "TWO_GROUPS",
+        "auxiliaries": "{distillation: {weight: 0.5}}",
+        "explorer": "{mixture: {epsilon: 0.3}}",
+        "memory": ", memory=RunningSum",
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch):
+    for table, name, row in [
+        (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),
+        (registry.ADAPTERS, "SKIPPING", "Skipping"),
+        (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
+        (registry.AGENT_SETTINGS, "TWO_GROUPS", "TwoGroupsSettings"),
+        (registry.AUXILIARIES, "distillation", "Distillation"),
+        (registry.EXPLORERS, "mixture", "Mixture"),
+    ]:
+        monkeypatch.setitem(table, name, f"tests.fakes:{row}")
+
+
+def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", explorer="{}", memory=""):
+    folder = tmp_path / "envs" / "fake" / "task"
+    folder.mkdir(parents=True)
+    config = CONFIG.format(adapter=adapter, agent=agent, auxiliaries=auxiliaries, explorer=explorer)
+    (folder / "config.yaml").write_text(config)
+    (folder / "nn.py").write_text(NN.format(memory=memory))
+
+
+def run(*arguments):
+    assert main.main(["fake/task", "-n", "a", *arguments]) == 0
+    return RunFolder.find("fake/task", "a")
+
+
+def saved(folder):
+    checkpoint = folder.latest()
+    return {role: checkpoint.weights(role) for role in checkpoint.roles}
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_every_fake_trains_is_saved_goes_on_and_plays(fake, tmp_path, capsys):
+    write_folder(tmp_path, **FAKES[fake])
+    folder = run()
+    before, counters = saved(folder), folder.latest().counters
+    assert counters.env_steps >= 400
+    assert counters.updates > 10
+
+    run("--run", "--disable_sample")
+    assert "return" in capsys.readouterr().out
+    for role in before:
+        player = load(folder.path, role=role)
+        spec = next(iter(player.role.obs_specs.values()))
+        assert int(player.act(np.zeros(spec.shape))) in range(player.role.action_spec.branches[0])
+
+    config = folder.path / "config.yaml"
+    config.write_text(config.read_text().replace("max_step: 400", "max_step: 800"))
+    run("--resume")
+    after, later = saved(folder), folder.latest().counters
+    assert later.env_steps >= 800
+    assert later.updates > counters.updates
+    for role, state in before.items():
+        for group, vector in state["parameters"].items():
+            assert not torch.equal(vector, after[role]["parameters"][group]), (role, group)
+
+
+def test_a_role_that_appears_late_has_a_team_of_its_own(tmp_path):
+    write_folder(tmp_path, **FAKES["two roles"])
+    folder = run()
+    states = saved(folder)
+    assert set(states) == set(folder.roles()) == {"early", "late"}
+    assert states["early"]["parameters"]["acer"].shape != states["late"]["parameters"]["acer"].shape
+    counters = folder.latest().counters
+    ticks = counters.env_steps / 4 * 6 / 5  # three lanes and one, of six rows five are executed
+    assert ticks > LATE
+
+
+def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
+    from algorithm.loop.learner import Learner
+
+    moved = []
+    step = Learner._step
+
+    def watched(self):
+        before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.groups.items()}
+        result = step(self)
+        moved.append(
+            {
+                name: (self.parameters.vector[where] - before[name]).abs().max().item()
+                for name, where in self.parameters.groups.items()
+            }
+        )
+        return result
+
+    monkeypatch.setattr(Learner, "_step", watched)
+    write_folder(tmp_path, **FAKES["two groups"])
+    run()
+    assert max(step["policy"] for step in moved) < 3e-3  # Adam moves by about its rate
+    assert max(step["critic"] for step in moved) > 1e-2
+
+
+def test_an_auxiliary_brings_parameters_statistics_and_a_copy(tmp_path):
+    write_folder(tmp_path, **FAKES["auxiliary"])
+    folder = run()
+    state = saved(folder)["agent"]
+    assert state["parameters"]["auxiliary/distillation"].shape == (8 * 4 + 4,)
+    student, teacher = state["parameters"]["auxiliary/distillation"], state["copies"]["auxiliary/distillation/teacher"]
+    assert teacher.shape == student.shape
+    assert not torch.equal(teacher, student)
+    count = state["statistics"]["auxiliary/distillation"][-1]
+    assert count >= 350  # rewards of almost every valid row: observed once each, whatever is replayed
+    assert count <= 420
+
+
+def test_the_stored_behavior_is_the_explorers(tmp_path):
+    write_folder(tmp_path, **FAKES["explorer"])
+    folder = run()
+    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+        stored = np.exp(arrays["behavior"][: arrays["head"].max()])
+    np.testing.assert_allclose(stored.sum(-1), 1, rtol=1e-5)
+    assert stored.min() >= 0.3 / 2 - 1e-6
+
+
+def test_a_memory_follows_its_lane_through_skipped_ticks(tmp_path):
+    write_folder(tmp_path, **FAKES["recurrent and skipping"])
+    folder = run()
+    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+        heads = arrays["head"]
+        assert len(set(heads.tolist())) > 1  # lanes are at different rows
+        lane = int(heads.argmax())
+        obs, first, memory = (arrays[name][: heads[lane], lane] for name in ("obs/obs", "first", "memory"))
+    assert ((obs[:, 0] == 0) == first).all()
+    assert (np.diff(obs[:, 0])[~first[1:]] == 1).all()  # no decision of the lane is missing
+    inside = [k for k in range(1, len(obs) // 8) if obs[8 * k, 0] >= 2]  # columns that begin inside an episode
+    assert inside
+    assert all(np.abs(memory[k]).sum() > 0 for k in inside)
