@@ -55,27 +55,39 @@ def main(arguments: list[str] | None = None) -> int:
 def _train(options: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from algorithm.adapters.adapter import EnvironmentFailed
     from algorithm.experiment.assembly import train
+    from algorithm.experiment.errors import UserError
+    from algorithm.experiment.run_folder import RunFolder
+
+    folder = RunFolder.find(options.env, options.name) if options.resume else _new_run(options)
+    settings = folder.settings()
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
+    try:
+        result = train(settings, folder, console.print)
+    except (UserError, EnvironmentFailed):
+        folder.discard()
+        raise
+    _report(console, options.env, folder.path, result)
+    return 0
+
+
+def _new_run(options: argparse.Namespace):
     from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
     from algorithm.experiment.settings import read_assignments, read_variant, resolve
 
-    console = Console(highlight=False)
-    if options.resume:
-        folder = RunFolder.find(options.env, options.name)
-        settings = folder.settings()
-    else:
-        source = environment_folder(options.env)
-        config = source / "config.yaml"
-        layers = [(str(config), read_variant(config, options.config)), ("--set", read_assignments(options.set))]
-        flags = {key: value for key in ("name", "seed") if (value := getattr(options, key)) is not None}
-        layers.append(("the command line", {"base_config": flags}))
-        settings = resolve(layers)
-        name = run_name(settings.base.name, time.time())
-        folder = RunFolder.create(options.env, source, name, settings.tree)
-    console.print(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
-    result = train(settings, folder, console.print)
-    _report(console, options.env, folder.path, result)
-    return 0
+    source = environment_folder(options.env)
+    config = source / "config.yaml"
+    flags = {key: value for key in ("name", "seed") if (value := getattr(options, key)) is not None}
+    settings = resolve(
+        [
+            (str(config), read_variant(config, options.config)),
+            ("--set", read_assignments(options.set)),
+            ("the command line", {"base_config": flags}),
+        ]
+    )
+    return RunFolder.create(options.env, source, run_name(settings.base.name, time.time()), settings.tree)
 
 
 def _report(console, env: str, path, result) -> None:
@@ -103,7 +115,7 @@ def _play(options: argparse.Namespace) -> int:
 
     folder = RunFolder.find(options.env, options.name)
     played = play(folder.settings(), folder, EPISODES, options.disable_sample, options.render)
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     for role, result in played.items():
         of = f" of {role}" if len(played) > 1 else ""
         console.print(

@@ -23,16 +23,15 @@ class Categorical:
 
     @staticmethod
     def sample(statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One draw per row of logits [n, A], as indices [n, 1] in float32; by inverting the distribution function."""
-        weights = np.exp(statistics - statistics.max(-1, keepdims=True))
-        cumulative = weights.cumsum(-1)
-        threshold = rng.random((len(statistics), 1), dtype=np.float32) * cumulative[:, -1:]
-        return (cumulative[:, :-1] <= threshold).sum(-1, keepdims=True, dtype=np.float32)
+        """One draw per row of logits [n, A], as indices [n, 1] in float32: argmax of logits and Gumbel noise."""
+        noise = rng.standard_exponential(statistics.shape, np.float32)
+        # An exponential of 0 would be noise without bound, and take even what a mask forbids.
+        return Categorical.mode(statistics - np.log(np.maximum(noise, np.finfo(np.float32).tiny)))
 
     @staticmethod
     def mode(statistics: np.ndarray) -> np.ndarray:
         """The most probable action of each row of logits [n, A], as indices [n, 1] in float32."""
-        return statistics.argmax(-1, keepdims=True).astype(np.float32)
+        return statistics.argmax(-1)[:, None].astype(np.float32)
 
     @staticmethod
     def to_action(sample: np.ndarray) -> np.ndarray:

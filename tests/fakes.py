@@ -109,6 +109,8 @@ class TwoGroupsSettings:
 class TwoGroups(Agent):
     """Policy and critic as networks and groups of their own, at different rates and with different optimisers."""
 
+    Settings = TwoGroupsSettings
+
     def __init__(self, settings: TwoGroupsSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         actions = role.action_spec.branches[0]
         self.policy = ActorCritic(blueprint, role.obs_specs, actions, 1)

@@ -47,7 +47,6 @@ def _fakes(monkeypatch):
         (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),
         (registry.ADAPTERS, "SKIPPING", "Skipping"),
         (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
-        (registry.AGENT_SETTINGS, "TWO_GROUPS", "TwoGroupsSettings"),
         (registry.AUXILIARIES, "distillation", "Distillation"),
         (registry.EXPLORERS, "mixture", "Mixture"),
     ]:

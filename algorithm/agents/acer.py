@@ -58,6 +58,8 @@ class Acer(Agent):
     Raises ValueError for an action space other than one discrete branch.
     """
 
+    Settings = AcerSettings
+
     def __init__(self, settings: AcerSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         spec = role.action_spec
         if spec.continuous or len(spec.branches) != 1:
@@ -112,7 +114,7 @@ class Acer(Agent):
         with torch.no_grad():
             average = Categorical(self.average.copy.heads(self._unroll(self.average.copy, rollout)[:-1])[0])
         rollout = rollout.after_burn_in()
-        action = rollout.sample.long()
+        action, valid = rollout.sample.long(), rollout.valid
         q_taken = q[:-1].gather(-1, action).squeeze(-1)
 
         with torch.no_grad():
@@ -124,7 +126,7 @@ class Acer(Agent):
 
             # Eq. 5, with the trace truncated at 1 as in Algorithm 2 and not at c.
             trace = settings.decay * rho.clamp(max=settings.retrace_clip)
-            target = retrace(rollout.reward, settings.gamma * rollout.alive, rollout.valid, q_taken, v, trace)
+            target = retrace(rollout.reward, settings.gamma * rollout.alive, valid, q_taken, v, trace)
 
             # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
             advantage = q[:-1] - v[:-1].unsqueeze(-1)
@@ -137,7 +139,7 @@ class Acer(Agent):
             removed = self._removed(gradient, kl_gradient, policy, average, weight)
             direction = gradient - removed * kl_gradient + settings.entropy * policy.entropy_gradient()
 
-        weights = row_weights(rollout.valid, rollout.weight)
+        weights = row_weights(valid, rollout.weight)
         policy_loss = surrogate(direction, logits[:-1])
         critic_loss = squared_error(target, q_taken)
         loss = (weights * (policy_loss + settings.critic_weight * critic_loss)).sum()

@@ -67,6 +67,7 @@ class Agent(ABC):
     the first step. `policy` is one step of acting: (obs, memory) -> (statistics, memory).
     """
 
+    Settings: type  # the dataclass of its section in default_config.yaml
     policy: nn.Module
     groups: Mapping[str, Group]
     lagging: Mapping[str, LaggingCopy]
@@ -119,5 +120,5 @@ def row_weights(valid: Tensor, weight: Tensor) -> Tensor:
 def metrics(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weighted sums of several [T, B] values at once, detached."""
     with torch.no_grad():
-        sums = (torch.stack([value.detach() for value in values.values()]) * weights).sum((1, 2))
+        sums = torch.stack(list(values.values())).flatten(1) @ weights.flatten()
     return dict(zip(values, sums.unbind(), strict=True))

@@ -10,7 +10,6 @@ from algorithm.experiment.errors import UserError
 
 ADAPTERS = {"GYM": "algorithm.adapters.gym:GymAdapter", "PROBE": "algorithm.adapters.probe:ProbeAdapter"}
 AGENTS = {"ACER": "algorithm.agents.acer:Acer"}
-AGENT_SETTINGS = {"ACER": "algorithm.agents.acer:AcerSettings"}
 RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
 AUXILIARIES: dict[str, str] = {}
 EXPLORERS: dict[str, str] = {}
@@ -18,7 +17,6 @@ EXPLORERS: dict[str, str] = {}
 TABLES: Mapping[str, Mapping[str, str]] = {
     "env_type": ADAPTERS,
     "algorithm": AGENTS,
-    "settings": AGENT_SETTINGS,
     "runtime": RUNTIMES,
     "auxiliaries": AUXILIARIES,
     "explorer": EXPLORERS,

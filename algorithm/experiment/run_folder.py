@@ -67,6 +67,11 @@ class RunFolder:
         (folder.path / "config.yaml").write_text(text, encoding="utf-8")
         return folder
 
+    def discard(self) -> None:
+        """Remove a run that never began to learn, so that its name is free again."""
+        if self.checkpoints(keep=1).latest() is None:
+            shutil.rmtree(self.path)
+
     @classmethod
     def find(cls, environment: str, name: str | None) -> RunFolder:
         """The run `name` of an environment, or its latest one. Raises UserError where there is none."""

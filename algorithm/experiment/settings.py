@@ -188,7 +188,7 @@ def resolve(layers: list[tuple[str, Tree]]) -> Settings:
     except ValidationError as error:
         raise UserError(_explain(error, layers)) from error
     section = f"{base.algorithm.lower()}_config"
-    agent = read_dataclass(find("settings", base.algorithm), tree.get(section, {}), section, layers)
+    agent = read_dataclass(find("algorithm", base.algorithm).Settings, tree.get(section, {}), section, layers)
     for kind, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         find(kind, name)
     if len(tree["explorer"]) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ class Learner:
             losses[f"auxiliary/{name}"] = loss = auxiliary.loss(self._view(batch, report.features))
             report.metrics[f"loss/{name}"] = loss.detach()
         self.parameters.gradient.zero_()
-        torch.stack(list(losses.values())).sum().backward()
+        reduce(torch.add, losses.values()).backward()
         report.metrics["loss/skipped"] = self._step()
         self.updates += 1
         return report

@@ -1,0 +1,17 @@
+"""The one table of names."""
+
+import pytest
+
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.registry import TABLES, find
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, table in TABLES.items() for name in table])
+def test_every_row_imports(kind, name):
+    assert isinstance(find(kind, name), type)
+    assert find(kind, name.lower()) is find(kind, name)
+
+
+def test_an_unknown_name_is_told_with_what_there_is():
+    with pytest.raises(UserError, match="algorithm 'PPO' is unknown; there is ACER"):
+        find("algorithm", "PPO")

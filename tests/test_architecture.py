@@ -1,0 +1,110 @@
+"""Who may import whom, read from the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = [
+    {"specs", "rollout"},
+    {"distributions", "returns", "losses"},
+    {"networks", "adapters", "replay"},
+    {"agents", "auxiliaries", "explorers"},
+    {"loop"},
+    {"runtimes"},
+    {"experiment"},
+]
+LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
+FILES = sorted((ROOT / "algorithm").rglob("*.py"))
+OWNERS = {"gymnasium": {"adapters"}, "mlagents_envs": {"adapters"}, "ray": {"runtimes"}, "yaml": {"experiment"}}
+# A contract may be seen from its own layer: an explorer stands around an agent.
+CONTRACTS = {"agents.agent"}
+
+
+def package(path: Path) -> str:
+    """The room that a file belongs to."""
+    return path.relative_to(ROOT / "algorithm").with_suffix("").parts[0]
+
+
+def imports(path: Path, inside_functions: bool = True) -> set[str]:
+    """Every module that a file imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = ast.walk(tree) if inside_functions else tree.body
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found.add(node.module)
+    return found
+
+
+def rooms(path: Path) -> set[str]:
+    """The rooms of this project that a file imports from, without its own."""
+    own = {name.removeprefix("algorithm.") for name in imports(path) if name.startswith("algorithm.")}
+    return {name for name in own if name.split(".")[0] != package(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_go_downwards_only(path):
+    here = package(path)
+    if here == "__init__":
+        assert imports(path, inside_functions=False) == set()
+        return
+    for name in rooms(path):
+        below = LAYER[name.split(".")[0]] < LAYER[here]
+        assert below or name in CONTRACTS, f"{here} imports {name}"
+
+
+def test_mathematics_knows_torch_and_nothing_of_the_records():
+    for path in FILES:
+        if package(path) in {"returns", "losses"}:
+            assert rooms(path) == set(), path
+
+
+def test_replay_and_adapters_and_records_do_without_torch():
+    for path in FILES:
+        if package(path) in {"replay", "adapters", "specs", "rollout"}:
+            assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
+
+
+def test_agents_see_neither_replay_nor_adapters():
+    for path in FILES:
+        if package(path) in {"agents", "auxiliaries", "explorers"}:
+            assert not {name.split(".")[0] for name in rooms(path)} & {"replay", "adapters"}, path
+
+
+def test_the_loop_sees_contracts_only():
+    concrete = {
+        f"{room}.{path.stem}"
+        for room in ("agents", "adapters", "auxiliaries", "explorers")
+        for path in (ROOT / "algorithm" / room).glob("*.py")
+        if path.stem not in {"__init__", "agent", "adapter", "auxiliary", "explorer"}
+    }
+    assert "agents.acer" in concrete
+    for path in FILES:
+        if package(path) in {"loop", "runtimes"}:
+            assert not rooms(path) & concrete, path
+
+
+def test_each_foreign_library_has_one_owner():
+    for path in FILES:
+        for name in imports(path):
+            owners = OWNERS.get(name.split(".")[0])
+            assert owners is None or package(path) in owners, f"{path} imports {name}"
+
+
+def test_every_module_says_what_it_is_for():
+    for path in FILES:
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+def test_files_and_functions_stay_small():
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 300, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"

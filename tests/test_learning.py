@@ -1,0 +1,98 @@
+"""Agents learn what is known, and what an environment's folder asks for."""
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.experiment.assembly import TeamBuilder, train
+from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
+from algorithm.experiment.settings import read_variant, resolve
+
+PROBE = {
+    "base_config": {"env_type": "PROBE", "n_envs": 4, "log_every": 1000},
+    "acer_config": {"gamma": 0.9, "learning_rate": 0.003, "replay_start": 100},
+}
+
+
+def train_quietly(tmp_path, *layers):
+    settings = resolve([("test", layer) for layer in layers])
+    source = tmp_path / "source"
+    source.mkdir(exist_ok=True)
+    name = f"run{len(list((tmp_path / 'runs').rglob('config.yaml'))) if (tmp_path / 'runs').exists() else 0}"
+    folder = RunFolder.create("test", source, name, settings.tree)
+    return settings, folder, train(settings, folder, lambda line: None)
+
+
+def values(settings, folder):
+    """Q of every state of a probe and of every action, and the policy's probabilities, as trained."""
+    builder = TeamBuilder(settings, folder, folder.latest())
+    role = folder.roles()["agent"]
+    agent = builder("agent", role).agent
+    states = torch.eye(role.obs_specs["obs"].shape[0])
+    with torch.no_grad():
+        logits, q = agent.policy.heads(agent.policy.torso.encode({"obs": states}))
+    return q.numpy(), logits.softmax(-1).numpy()
+
+
+def test_a_time_limit_is_no_death(tmp_path):
+    settings, folder, _ = train_quietly(tmp_path, PROBE, {"base_config": {"env_name": "truncation", "max_step": 12000}})
+    q, _ = values(settings, folder)
+    np.testing.assert_allclose(q, 10, atol=0.5)  # taking the limit for a death gives 4.4
+
+
+def test_the_next_episode_does_not_leak(tmp_path):
+    probe = {"base_config": {"env_name": "leak", "max_step": 16000}, "acer_config": {"learning_rate": 0.01}}
+    settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
+    q, _ = values(settings, folder)
+    np.testing.assert_allclose(q[0], -41, atol=2)  # a leak gives about -68
+    np.testing.assert_allclose(q[1], 10, atol=1)  # and -32
+
+
+@pytest.mark.parametrize("space", ["logits", "probs"])
+@pytest.mark.parametrize("probe", ["choice", "chain"])
+def test_simple_decisions_are_learned(tmp_path, probe, space):
+    layer = {"base_config": {"env_name": probe, "max_step": 6000}, "acer_config": {"trust_region_space": space}}
+    settings, folder, result = train_quietly(tmp_path, PROBE, layer)
+    assert result.returns["agent"] >= 0.85
+    _, policy = values(settings, folder)
+    best = np.arange(2) if probe == "choice" else np.ones(3, int)
+    assert (policy.argmax(-1) == best).all()
+
+
+def test_the_same_seed_gives_the_same_parameters_bit_for_bit(tmp_path):
+    states = []
+    for seed in (7, 7, 8):
+        layer = read_variant(BESIDE_MAIN / "gym/cartpole/config.yaml", "default")
+        short = {"base_config": {"seed": seed, "max_step": 1500, "evaluate_every": 700}}
+        _, folder, result = train_quietly(tmp_path, layer, short)
+        assert result.counters.updates > 30
+        states.append(folder.latest().weights("agent"))
+    for kind, slices in states[0].items():
+        for name, vector in slices.items():
+            assert torch.equal(vector, states[1][kind][name])
+    assert not torch.equal(states[0]["parameters"]["acer"], states[2]["parameters"]["acer"])
+
+
+def test_evaluation_does_not_touch_training(tmp_path):
+    weights = []
+    for every in (None, 300):
+        layer = read_variant(BESIDE_MAIN / "gym/cartpole/config.yaml", "default")
+        short = {"base_config": {"max_step": 1000, "evaluate_every": every}}
+        _, folder, _ = train_quietly(tmp_path, layer, short)
+        weights.append(folder.latest().weights("agent")["parameters"]["acer"])
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("config", sorted(BESIDE_MAIN.rglob("config.yaml")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_an_environment_reaches_its_goal(tmp_path, config, seed):
+    layer = read_variant(config, "default")
+    goal = resolve([("test", layer)]).goal
+    limit = {"base_config": {"seed": seed, "max_step": goal.within}}
+    source = config.parent
+    settings = resolve([("test", layer), ("limit", limit)])
+    folder = RunFolder.create(source.name, source, f"seed{seed}", settings.tree)
+    result = train(settings, folder, lambda line: None)
+    assert result.reached
+    assert result.evaluation["agent"].mean >= goal.return_
+    assert result.counters.env_steps <= goal.within

@@ -1,0 +1,180 @@
+"""The command line as a user types it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import ANY
+
+import numpy as np
+import pytest
+
+import main
+from algorithm import load
+from algorithm.experiment.run_folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[1]
+SHORT = ["--set", "base_config.max_step=600", "base_config.log_every=200", "base_config.save_every=300"]
+
+
+def fails(capsys, *arguments) -> tuple[int, str]:
+    """Exit status and the one line on standard error."""
+    try:
+        status = main.main(list(arguments))
+    except SystemExit as error:
+        status = error.code
+    return status, capsys.readouterr().err
+
+
+def test_training_then_playing(capsys):
+    assert main.main(["gym/cartpole", "-n", "test_{time}", *SHORT]) == 0
+    shown = capsys.readouterr().out
+    folder = RunFolder.find("gym/cartpole", None)
+    assert folder.path.name.startswith("test_2")
+    assert "steps/s" in shown
+    assert "goal not reached within" in shown
+    assert f"run folder: {folder.path}" in shown.replace("\n", "")
+    assert f"python main.py gym/cartpole -n {folder.path.name} --run" in shown
+    for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints"):
+        assert (folder.path / name).exists(), name
+    assert len(list((folder.path / "checkpoints").iterdir())) >= 2
+    assert "reward/return" in (folder.path / "metrics.csv").read_text().splitlines()[0]
+
+    assert main.main(["gym/cartpole", "--run", "--disable_sample"]) == 0
+    played = capsys.readouterr().out
+    assert "return" in played and "+-" in played and "length" in played and "20 episodes" in played
+
+
+def test_the_run_acts_from_python():
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    player = load("runs/gym/cartpole/a", disable_sample=True)
+    one = player.act(np.zeros(4))
+    assert one.dtype == np.int64 and one.shape == () and one in (0, 1)
+    batch = player.act(np.zeros((3, 4), np.float32))
+    assert batch.shape == (3,)
+    with pytest.raises(ValueError, match=r"shapes.*\(4,\)"):
+        player.act(np.zeros(5))
+
+
+def test_greedy_play_repeats_itself_and_sampling_does_not():
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    greedy = load("runs/gym/cartpole/a", disable_sample=True)
+    assert len({int(greedy.act(np.zeros(4))) for _ in range(30)}) == 1
+    sampling = load("runs/gym/cartpole/a")
+    assert len({int(sampling.act(np.zeros(4))) for _ in range(60)}) == 2
+
+
+def test_the_run_goes_on_where_it_was():
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    folder = RunFolder.find("gym/cartpole", "a")
+    before = folder.latest().counters
+    config = folder.path / "config.yaml"
+    config.write_text(config.read_text().replace("max_step: 600", "max_step: 900"))
+    assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
+    after = folder.latest().counters
+    assert before.env_steps < 900 <= after.env_steps
+    assert after.updates > before.updates and after.episodes > before.episodes
+
+
+def test_only_the_newest_checkpoints_are_kept():
+    many = ["--set", "base_config.max_step=600", "base_config.save_every=50", "base_config.keep_checkpoints=2"]
+    assert main.main(["gym/cartpole", "-n", "a", *many]) == 0
+    assert len(list(Path("runs/gym/cartpole/a/checkpoints").iterdir())) == 2
+
+
+def test_iterations_end_a_run():
+    assert main.main(["gym/cartpole", "-n", "a", "--set", "base_config.max_iter=3"]) == 0
+    counters = RunFolder.find("gym/cartpole", "a").latest().counters
+    assert counters.iterations == 3
+    assert counters.episodes >= 6  # two lanes
+
+
+def test_episodes_are_cut_after_max_step_each_iter():
+    limit = ["--set", "base_config.max_step_each_iter=7", "base_config.max_step=200", "base_config.log_every=50"]
+    assert main.main(["gym/cartpole", "-n", "a", *limit]) == 0
+    counters = RunFolder.find("gym/cartpole", "a").latest().counters
+    assert counters.episodes >= 200 // 7 - 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gym/cartpol"], "no environment folder 'gym/cartpol'"),
+        (["gym/cartpole", "-c", "fast"], "no variant 'fast'; there is default"),
+        (["gym/cartpole", "-n", "a/b"], "plain folder name"),
+        (["gym/cartpole", "--set", "acer_config.gama=1"], "did you mean acer_config.gamma?"),
+        (["gym/cartpole", "--set", "base_config.env_name=Cart-v9"], "env_name 'Cart-v9'"),
+        (["gym/cartpole", "--set", "base_config.env_name=Pendulum-v1"], "the action space is Box"),
+        (["gym/cartpole", "--set", "base_config.nn=none.py"], "there is no none.py"),
+        (["gym/cartpole", "--set", "base_config.env_name=env.py"], "there is no env.py"),
+        (["gym/cartpole", "--set", "replay_config.capacity=100"], "at least 160 are needed"),
+        (["gym/cartpole", "--set", "gamma"], "expected section.key=value"),
+        (["gym/cartpole", "--run"], "no run under"),
+        (["gym/cartpole", "--run", "-n", "b"], "no run 'b'"),
+        (["gym/cartpole", "--nonsense"], "--nonsense"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_status_2(arguments, message, capsys):
+    status, line = fails(capsys, *arguments)
+    assert status == 2
+    assert message in line
+    assert "Traceback" not in line
+    assert "--nonsense" in message or line.count("\n") == 1
+
+
+def test_a_run_that_never_began_leaves_its_name_free(capsys):
+    assert fails(capsys, "gym/cartpole", "-n", "a", "--set", "base_config.env_name=Cart-v9")[0] == 2
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    assert fails(capsys, "gym/cartpole", "-n", "a", *SHORT) == (2, ANY)
+    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+
+
+def test_an_environment_that_does_not_start_is_status_3(tmp_path, capsys):
+    folder = tmp_path / "envs" / "broken" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py}}\n")
+    (folder / "env.py").write_text("def make():\n    raise OSError('no display')\n")
+    status, line = fails(capsys, "broken/task")
+    assert status == 3
+    assert "OSError: no display" in line
+
+
+def test_a_damaged_checkpoint_is_named(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    weights = RunFolder.find("gym/cartpole", "a").latest().folder / "agent" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    status, line = fails(capsys, "gym/cartpole", "--run", "-n", "a")
+    assert status == 1
+    assert str(weights) in line
+
+
+def test_weights_of_another_network_are_named(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    folder = RunFolder.find("gym/cartpole", "a")
+    nn = folder.path / "nn.py"
+    nn.write_text(nn.read_text().replace("Mlp(64, 64)", "Mlp(32)"))
+    status, line = fails(capsys, "gym/cartpole", "--run", "-n", "a")
+    assert status == 1
+    assert "another network" in line
+
+
+def test_an_environment_of_the_folders_own(tmp_path):
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "default: {base_config: {env_name: env.py, env_args: {limit: 9}, max_step: 300, log_every: 100}}\n"
+    )
+    (folder / "env.py").write_text(
+        "import gymnasium\ndef make(limit):\n    return gymnasium.make('CartPole-v1', max_episode_steps=limit)\n"
+    )
+    assert main.main(["own/task", "-n", "a"]) == 0
+    assert main.main(["own/task", "--run"]) == 0
+
+
+def test_the_command_line_runs_as_a_process():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a", *SHORT]
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+    assert finished.returncode == 0, finished.stderr
+    assert "steps/s" in finished.stdout
+    assert finished.stderr == ""
