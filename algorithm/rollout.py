@@ -6,7 +6,7 @@ T is rows, B columns (stretches of one lane each), n the lanes that are present 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +80,14 @@ class Rollout:
     def same(self) -> Array:
         """[T, B] rows t and t+1 belong to one episode; masks whatever looks at a pair of rows."""
         return ~self.first[1:]
+
+    def rounds(self) -> Iterator[np.ndarray]:
+        """Columns [k] of different lanes at a time: where a lane handed in several, they come in their order of time."""
+        waiting = np.arange(len(self.lane))
+        while len(waiting):
+            _, earliest = np.unique(self.lane[waiting], return_index=True)
+            yield waiting[earliest]
+            waiting = np.delete(waiting, earliest)
 
     def after_burn_in(self) -> Rollout:
         """The rows that are learned from, without those in front."""

@@ -114,7 +114,8 @@ def row_weights(valid: Tensor, weight: Tensor) -> Tensor:
 
     All are 0 where no row is valid.
     """
-    return valid * weight / valid.sum().clamp(min=1)
+    rows = valid.to(weight.dtype)
+    return rows * (weight / rows.sum().clamp(min=1))
 
 
 def metrics(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

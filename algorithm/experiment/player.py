@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from algorithm.agents.agent import Agent
-from algorithm.experiment.assembly import load_agent, set_threads
+from algorithm.experiment.assembly import load_agent, prepare_process
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.rollout import Step
@@ -21,7 +21,7 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool = False
     `role` may be left out where there is one. `disable_sample` acts greedily. The run folder's nn.py is executed.
     Raises UserError or CheckpointError, naming what is missing.
     """
-    set_threads()
+    prepare_process()
     folder = RunFolder(Path(path))
     settings, roles = folder.settings(), folder.roles()
     if role is None and len(roles) > 1:

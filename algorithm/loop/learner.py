@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling
+from algorithm.agents.agent import Agent, Group, Report
 from algorithm.auxiliaries.auxiliary import Auxiliary, View
 from algorithm.loop.optimizers import Optimizer, make_optimizer
-from algorithm.networks import Parameters, RunningMoments
+from algorithm.loop.rewards import ReturnScale
+from algorithm.networks import Parameters
 from algorithm.networks.parameters import State
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -50,11 +51,7 @@ class Learner:
         )
         self._steps = [self._group_step(name, group) for name, group in groups.items()]
         # Everything an update changes; a bad gradient must leave all of it as it was.
-        self._changed = [
-            self.parameters.vector,
-            self.parameters.copies,
-            *(step.optimizer.moments for step in self._steps),
-        ]
+        self._changed = [self.parameters.numbers, *(step.optimizer.moments for step in self._steps)]
 
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics from a collected rollout: once for each, and never from a replayed window."""
@@ -74,6 +71,7 @@ class Learner:
         self.parameters.gradient.zero_()
         reduce(torch.add, losses.values()).backward()
         report.metrics["loss/skipped"] = self._step()
+        report.features = None  # they hold the whole graph of this update
         self.updates += 1
         return report
 
@@ -150,44 +148,6 @@ class _GroupStep:
         self.gradient.mul_((self.group.max_grad_norm / (norm + 1e-6)).clamp(max=1))
         left = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
         self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * left)
-
-
-class ReturnScale:
-    """Raw rewards to the rewards that are learned from.
-
-    Clipped, times `scale`, and, where returns are normalised, over the running standard deviation of the discounted
-    return of each lane, which starts anew at `first` and behind a break.
-    """
-
-    def __init__(self, scaling: RewardScaling, lanes: int):
-        self.scaling = scaling
-        self.moments = RunningMoments()
-        self.running = np.zeros(lanes)
-
-    def observe(self, rollout: Rollout) -> None:
-        """Take in the rewards of a collected rollout."""
-        if not self.scaling.normalize_returns:
-            return
-        lane = rollout.lane
-        reward = self._clip(rollout.reward)
-        seen = np.zeros(reward.shape)
-        running = np.where(rollout.joined, self.running[lane], 0)
-        for t in range(len(reward)):
-            running = np.where(rollout.first[t], 0, running) * self.scaling.gamma + reward[t]
-            seen[t] = running
-        self.running[lane] = running
-        self.moments.merge(torch.from_numpy(seen[rollout.valid]).to(self.moments.count.device))
-
-    def scale(self, reward: Tensor) -> Tensor:
-        """[T, B] raw -> [T, B] scaled."""
-        reward = self._clip(reward) * self.scaling.scale
-        if self.scaling.normalize_returns:
-            reward = reward / (self.moments.std + 1e-8).float()
-        return reward
-
-    def _clip(self, reward):
-        clip = self.scaling.clip
-        return reward if clip is None else reward.clip(-clip, clip)
 
 
 def _group(auxiliary: Auxiliary, module: torch.nn.Module) -> Group:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from algorithm.agents.agent import Report
 from algorithm.loop.actor import Actor, Episode
@@ -61,7 +62,7 @@ class Monitor:
         self.lengths: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self.played: dict[str, Played] | None = None  # the last evaluation
         self.confirmed = False
-        self._reports: dict[str, list[Report]] = defaultdict(list)
+        self._metrics: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # of each update since the last row
         self._until_check = 0  # training episodes before the goal may be checked again
         self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._begin = time.perf_counter() - counters.seconds
@@ -80,7 +81,7 @@ class Monitor:
     def updated(self, role: str, report: Report) -> None:
         """An update was made."""
         self.counters.updates += 1
-        self._reports[role].append(report)
+        self._metrics[role].append(report.metrics)
 
     def tick(self, actor: Actor) -> bool:
         """The simulator has moved on: do what is due. True when the run is over."""
@@ -177,7 +178,7 @@ class Monitor:
             if self.recent[role]:
                 values[self._tag(role, "reward/return")] = self.mean_return(role)
                 values[self._tag(role, "reward/length")] = float(np.mean(self.lengths[role]))
-            for name, value in _mean(self._reports.pop(role, [])).items():
+            for name, value in _mean(self._metrics.pop(role, [])).items():
                 values[self._tag(role, name)] = value
             returns.append(f"return{self._of(role)} {self.mean_return(role):.1f}")
         self.metrics.write(now.env_steps, values)
@@ -199,10 +200,8 @@ class Monitor:
         return "" if len(self.parts.teams) == 1 else f" of {role}"
 
 
-def _mean(reports: list[Report]) -> dict[str, float]:
-    """The mean of each metric over all updates since the last row."""
-    if not reports:
+def _mean(updates: list[dict[str, Tensor]]) -> dict[str, float]:
+    """The mean of each metric over all updates."""
+    if not updates:
         return {}
-    return {
-        name: torch.stack([report.metrics[name] for report in reports]).mean().item() for name in reports[0].metrics
-    }
+    return {name: torch.stack([metrics[name] for metrics in updates]).mean().item() for name in updates[0]}

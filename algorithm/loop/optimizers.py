@@ -21,22 +21,25 @@ class Optimizer(ABC):
 
 
 class Adam(Optimizer):
-    """Kingma & Ba 2015, Algorithm 1. `moments`: first, second, and the number of steps."""
+    """Kingma & Ba 2015, Algorithm 1.
+
+    `moments`: first, second, and what the same two averages make of a constant 1, which is 1 - beta^t.
+    """
 
     def __init__(self, size: int, device: torch.device, epsilon: float, betas: tuple[float, float] = (0.9, 0.999)):
-        self.moments = torch.zeros(2 * size + 1, device=device)
-        self.first, self.second, self.count = self.moments[:size], self.moments[size:-1], self.moments[-1:]
-        self.betas = torch.tensor(betas, dtype=torch.float64, device=device)
+        self.moments = torch.zeros(2 * size + 2, device=device)
+        self.first, self.second, self.ones = self.moments[:size], self.moments[size:-2], self.moments[-2:]
+        self.rates = torch.tensor([1 - beta for beta in betas], device=device)
+        self.one = torch.ones(2, device=device)
         self.beta1, self.beta2 = betas
         self.epsilon = epsilon
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
-        self.count += 1
         self.first.lerp_(gradient, 1 - self.beta1)
         self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        correction1, correction2 = (1 - self.betas**self.count).float().unbind()
-        denominator = (self.second / correction2).sqrt_().add_(self.epsilon)
-        vector.sub_(self.first / denominator * (rate / correction1))
+        bias1, bias2 = self.ones.lerp_(self.one, self.rates).unbind()
+        denominator = (self.second / bias2).sqrt_().add_(self.epsilon).mul_(bias1)
+        vector.addcdiv_(self.first, denominator, value=-rate)
 
 
 class RmsProp(Optimizer):

@@ -1,4 +1,4 @@
-"""All numbers of an agent in three flat tensors, so that clipping, stepping, averaging, sharing are one operation."""
+"""All numbers of an agent in flat tensors, so that clipping, stepping, averaging, sharing are one operation."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LaggingCopy:
 class Parameters:
     """The trainable numbers of `groups`, those of the lagging copies, and the running statistics.
 
-    `vector` and `gradient` (float32) hold the groups one after the other, `copies` (float32) the lagging copies,
-    `statistics` (float64) the buffers of the modules in `statistics`. Laid out once; afterwards modules are views,
-    and nothing may move or replace them.
+    `vector` and `gradient` hold the groups one after the other, `copies` the lagging copies, `numbers` vector and
+    copies (all float32), `statistics` (float64) the buffers of the modules in `statistics`. Laid out once; afterwards
+    modules are views, and nothing may move or replace them.
 
     Raises ValueError where a parameter belongs to two groups, or a copy does not look like its source.
     """
@@ -41,29 +41,32 @@ class Parameters:
         statistics: Mapping[str, nn.Module],
         device: str | torch.device = "cpu",
     ):
-        members: list[list[Tensor]] = [list(module.parameters()) for module in groups.values()]
-        if len({id(p) for group in members for p in group}) < sum(map(len, members)):
+        trained: dict[str, list[Tensor]] = {name: list(module.parameters()) for name, module in groups.items()}
+        members = list(chain.from_iterable(trained.values()))
+        if len({id(parameter) for parameter in members}) < len(members):
             raise ValueError(f"a parameter belongs to two of the groups {list(groups)}")
-        self.vector, self.groups = _flatten(dict(zip(groups, members, strict=True)), torch.float32, device)
-        self.gradient = torch.zeros_like(self.vector)
-        _view_gradients(members, self.gradient)
-
         for copy in lagging.values():
             copy.copy.load_state_dict(copy.source.state_dict())
             copy.copy.requires_grad_(False)
-        self.copies, self.lagging = _flatten(
-            {name: list(copy.copy.parameters()) for name, copy in lagging.items()}, torch.float32, device
-        )
+        following: dict[str, list[Tensor]] = {name: list(copy.copy.parameters()) for name, copy in lagging.items()}
+
+        size = sum(parameter.numel() for parameter in members)
+        every = members + list(chain.from_iterable(following.values()))
+        self.numbers = _flatten(every, torch.float32, device)
+        self.vector, self.copies = self.numbers[:size], self.numbers[size:]
+        self.gradient = torch.zeros_like(self.vector)
+        _view_gradients(members, self.gradient)
+        self.groups, self.lagging = _slices(trained), _slices(following)
         for name, copy in lagging.items():
             copy.numbers = self.copies[self.lagging[name]]
             copy.source_numbers = _span(list(copy.source.parameters()))
 
-        self.statistics, self.running = _flatten(
-            {name: list(module.buffers()) for name, module in statistics.items()}, torch.float64, device
-        )
+        running = {name: list(module.buffers()) for name, module in statistics.items()}
+        self.statistics = _flatten(list(chain.from_iterable(running.values())), torch.float64, device)
+        self.running = _slices(running)
 
     def parts(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
-        """The three flat tensors with the names of their slices."""
+        """The flat tensors with the names of their slices."""
         return {
             "parameters": (self.vector, self.groups),
             "copies": (self.copies, self.lagging),
@@ -98,27 +101,31 @@ class Parameters:
             own.copy_(saved)
 
 
-def _flatten(
-    groups: Mapping[str, list[Tensor]], dtype: torch.dtype, device: str | torch.device
-) -> tuple[Tensor, dict[str, slice]]:
-    """Copy tensors into one flat tensor, group after group, and make each a view of its place there."""
-    tensors = [tensor for group in groups.values() for tensor in group]
+def _flatten(tensors: list[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:
+    """Copy tensors into one flat tensor and make each a view of its place there."""
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
+    start = 0
+    for tensor in tensors:
+        place = flat[start : start + tensor.numel()].view_as(tensor)
+        place.copy_(tensor.detach())
+        tensor.data = place
+        start += tensor.numel()
+    return flat
+
+
+def _slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
+    """Where each group stands when they are laid out one after the other."""
     slices, start = {}, 0
     for name, group in groups.items():
         end = start + sum(tensor.numel() for tensor in group)
         slices[name] = slice(start, end)
-        for tensor in group:
-            place = flat[start : start + tensor.numel()].view_as(tensor)
-            place.copy_(tensor.detach())
-            tensor.data = place
-            start += tensor.numel()
-    return flat, slices
+        start = end
+    return slices
 
 
-def _view_gradients(groups: list[list[Tensor]], gradient: Tensor) -> None:
+def _view_gradients(parameters: list[Tensor], gradient: Tensor) -> None:
     start = 0
-    for parameter in chain.from_iterable(groups):
+    for parameter in parameters:
         parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
 

@@ -34,14 +34,11 @@ class Ring:
         return np.minimum(self.head, self.rows - 1)
 
     def write(self, rollout: Rollout) -> None:
-        """Append each column to its lane; columns of one lane stand in their order of time."""
+        """Append each column to its lane."""
         if not self.arrays:
             self._allocate(rollout)
-        waiting = np.arange(len(rollout.lane))
-        while len(waiting):
-            _, earliest = np.unique(rollout.lane[waiting], return_index=True)
-            self._write(rollout, waiting[earliest])
-            waiting = np.delete(waiting, earliest)
+        for columns in rollout.rounds():
+            self._write(rollout, columns)
 
     def read(self, lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
         """Windows of `length` rows and one more observation, from row `start` of each `lane`: [length, len(lane)]."""

@@ -1,0 +1,34 @@
+"""CartPole-v1 until the goal is confirmed: env steps and CPU seconds of the default variant, seed by seed."""
+
+from __future__ import annotations
+
+import argparse
+
+from measure import in_own_processes, machine, spread, train_cartpole
+
+
+def main() -> None:
+    """Print one line per seed and the summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=1000)
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    results = in_own_processes(train_cartpole, [(seed,) for seed in seeds])
+    print(machine())
+    print("| seed | env steps | updates | CPU s | held-out mean |")
+    print("| ---: | ---: | ---: | ---: | ---: |")
+    for seed, result in zip(seeds, results, strict=True):
+        print(
+            f"| {seed} | {result['env_steps']:,} | {result['updates']:,} | {result['cpu_seconds']:.2f} "
+            f"| {result['evaluation']:.1f}{'' if result['reached'] else ' (not reached)'} |"
+        )
+    print(
+        f"reached {sum(result['reached'] for result in results)} of {len(results)}; "
+        f"env steps {spread(result['env_steps'] for result in results)}; "
+        f"CPU seconds {spread((result['cpu_seconds'] for result in results), 2)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

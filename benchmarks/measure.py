@@ -1,0 +1,81 @@
+"""What every benchmark shares: one training run in a process of its own, measured in CPU seconds after imports."""
+
+from __future__ import annotations
+
+import os
+
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ[f"{_library}_NUM_THREADS"] = "1"
+
+import platform  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Callable, Iterable  # noqa: E402
+from concurrent.futures import ProcessPoolExecutor  # noqa: E402
+from multiprocessing import get_context  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+import algorithm.adapters.gym  # noqa: E402, F401
+import algorithm.agents.acer  # noqa: E402, F401
+import algorithm.runtimes.local  # noqa: E402, F401
+from algorithm.experiment import run_folder  # noqa: E402
+from algorithm.experiment.assembly import train  # noqa: E402
+from algorithm.experiment.settings import read_assignments, read_variant, resolve  # noqa: E402
+
+CARTPOLE = "gym/cartpole"
+
+
+def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]:
+    """Train the default variant of gym/cartpole with `section.key=value` changes; what it took and reached."""
+    source = run_folder.environment_folder(CARTPOLE)
+    layers = [
+        ("config.yaml", read_variant(source / "config.yaml", "default")),
+        ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}"])),
+    ]
+    with tempfile.TemporaryDirectory() as place:
+        run_folder.RUNS = Path(place)
+        settings = resolve(layers)
+        folder = run_folder.RunFolder.create(CARTPOLE, source, "run", settings.tree)
+        begin = time.process_time()
+        result = train(settings, folder, lambda line: None)
+        seconds = time.process_time() - begin
+        table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
+    active = np.atleast_1d(table["policy/trust_region_active"])
+    return {
+        "env_steps": result.counters.env_steps,
+        "updates": result.counters.updates,
+        "cpu_seconds": seconds,
+        "reached": bool(result.reached),
+        "evaluation": result.evaluation["agent"].mean if result.evaluation else float("nan"),
+        "trust_region_active": float(np.nanmean(active)),
+    }
+
+
+def in_own_processes(function: Callable[..., dict], arguments: list[tuple]) -> list[dict]:
+    """Call `function` once for each tuple of arguments, one after the other, each in a fresh process."""
+    results = []
+    for each in arguments:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            results.append(pool.submit(function, *each).result())
+    return results
+
+
+def spread(values: Iterable[float], digits: int = 0) -> str:
+    """Median and range."""
+    values = list(values)
+    return f"{np.median(values):,.{digits}f} [{min(values):,.{digits}f} - {max(values):,.{digits}f}]"
+
+
+def machine() -> str:
+    """Where the figures come from."""
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}, "
+        f"numpy {np.__version__}"
+    )
