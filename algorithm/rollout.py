@@ -82,7 +82,7 @@ class Rollout:
         return ~self.first[1:]
 
     def rounds(self) -> Iterator[np.ndarray]:
-        """Columns [k] of different lanes at a time: where a lane handed in several, they come in their order of time."""
+        """Columns [k] of different lanes at a time; those of one lane come in their order of time."""
         waiting = np.arange(len(self.lane))
         while len(waiting):
             _, earliest = np.unique(self.lane[waiting], return_index=True)

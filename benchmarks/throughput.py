@@ -10,7 +10,7 @@ SETTINGS = {"16 copies, traces of 20": (16, 20), "128 copies, traces of 50": (12
 
 
 def measure(copies: int, rows: int, env_steps: int) -> dict:
-    """Train for `env_steps` without a goal; the batch is as large as the rollout, so 5 rows are trained per env step."""
+    """Train for `env_steps` without a goal; batches are as large as rollouts, so 5 rows are trained per env step."""
     changes = [
         f"base_config.n_envs={copies}",
         f"base_config.max_step={env_steps}",

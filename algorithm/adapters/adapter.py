@@ -22,6 +22,8 @@ class UnsupportedEnvironment(ValueError):
 class Adapter(ABC):
     """A simulator, several copies of it perhaps, as lanes per role.
 
+    The observations of a Step are good until the next call; whoever keeps them copies them.
+
     Actions come as float32 [n, size], continuous ones in [-1, 1] (`ActionSpec`). A role may appear after the start:
     it is in `roles` no later than its first Step is returned.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,7 +46,12 @@ class GymAdapter(Adapter):
         self._name = env_name
         self.env = _make(env_name, copies, dict(env_args), max_episode_steps, render)
         self._single_obs = not isinstance(self.env.single_observation_space, spaces.Dict)
-        role = Role(copies, _obs_specs(self.env.single_observation_space), _action_spec(self.env.single_action_space))
+        try:
+            obs_specs = _obs_specs(self.env.single_observation_space)
+            role = Role(copies, obs_specs, _action_spec(self.env.single_action_space))
+        except UnsupportedEnvironment:
+            self.env.close()
+            raise
         self.roles = {AGENT: role}
         self._dtypes = {name: np.dtype(spec.dtype) for name, spec in role.obs_specs.items()}
         self._lanes = np.arange(copies)
@@ -64,7 +70,7 @@ class GymAdapter(Adapter):
         try:
             obs, _ = self.env.reset(seed=seed)
         except Exception as error:  # whatever a simulator raises when it starts
-            raise EnvironmentFailed(_does_not_start(self._name, error)) from error
+            raise EnvironmentFailed(_message(self._name, "does not start", error)) from error
         self._ended, self._after_final = self._none, None
         reward = np.zeros(len(self._lanes), np.float32)
         return {AGENT: Step(self._lanes, self._obs(obs), self._all, self._none, reward, self._all)}
@@ -74,7 +80,10 @@ class GymAdapter(Adapter):
             step, self._after_final = self._after_final, None
             return {AGENT: step}
         native = self.roles[AGENT].action_spec.native(actions[AGENT])
-        obs, reward, terminated, truncated, info = self.env.step(native)
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(native)
+        except Exception as error:  # whatever a simulator raises
+            raise EnvironmentFailed(_message(self._name, "broke", error)) from error
         return {AGENT: self._advance(obs, reward.astype(np.float32), terminated, truncated, info)}
 
     def close(self) -> None:
@@ -129,7 +138,7 @@ def _make(env_name: str | Make, copies: int, env_args: dict, limit: int | None, 
         env_args["max_episode_steps"] = limit
     native = not callable(env_name) and _spec(env_name).vector_entry_point is not None
     if mode is None:
-        mode = "vector_entry_point" if native and copies >= NATIVE_FROM else "sync"
+        mode = "vector_entry_point" if native and copies >= NATIVE_FROM and not vector_kwargs else "sync"
     if mode == "async":
         vector_kwargs = {"context": "spawn", **vector_kwargs}
     if mode == "sync":
@@ -141,21 +150,21 @@ def _make(env_name: str | Make, copies: int, env_args: dict, limit: int | None, 
     except gymnasium.error.DependencyNotInstalled as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r} needs a package: {str(error).splitlines()[0]}") from error
     except Exception as error:  # whatever a simulator raises when it starts
-        raise EnvironmentFailed(_does_not_start(env_name, error)) from error
+        raise EnvironmentFailed(_message(env_name, "does not start", error)) from error
 
 
 def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
     try:
         if ":" in env_name:
             importlib.import_module(env_name.split(":")[0])
-        return gymnasium.spec(env_name)
+        return gymnasium.spec(env_name.rpartition(":")[2])
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
 
 
-def _does_not_start(env_name: str | Make, error: Exception) -> str:
-    name = getattr(env_name, "__module__", env_name) if callable(env_name) else env_name
-    return f"the environment {name!r} does not start: {type(error).__name__}: {error}"
+def _message(env_name: str | Make, what: str, error: Exception) -> str:
+    name = inspect.getsourcefile(env_name) if callable(env_name) else env_name
+    return f"the environment {name!r} {what}: {type(error).__name__}: {error}"
 
 
 def _from_function(make: Make, copies: int, env_args: dict, mode: str, vector_kwargs: dict) -> VectorEnv:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, metrics, row_weights
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
 from algorithm.distributions import Categorical
 from algorithm.losses import bias_correction, multiplier, squared_error, surrogate, truncated_importance
 from algorithm.networks import ActorCritic, Blueprint, LaggingCopy
@@ -108,7 +108,6 @@ class Acer(Agent):
         return Decision(sample, Categorical.to_action(sample), statistics, memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
-        settings = self.settings
         features = self._unroll(self.policy, rollout)
         logits, q = self.policy.heads(features)
         with torch.no_grad():
@@ -123,57 +122,62 @@ class Acer(Agent):
             policy = policy.rows(slice(-1))
             log_rho = (policy.log_probs - behavior.log_probs).gather(-1, action).squeeze(-1)
             rho = log_rho.clamp(-20, 20).exp()
-
-            # Eq. 5, with the trace truncated at 1 as in Algorithm 2 and not at c.
-            trace = settings.decay * rho.clamp(max=settings.retrace_clip)
-            target = retrace(rollout.reward, settings.gamma * rollout.alive, valid, q_taken, v, trace)
-
-            # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
-            advantage = q[:-1] - v[:-1].unsqueeze(-1)
-            weight = bias_correction(policy.probs, behavior.probs, advantage, settings.importance_clip)
-            truncated = truncated_importance(rho, target - v[:-1], settings.importance_clip)
-            weight = weight.scatter_add(-1, action, truncated.unsqueeze(-1))
-
-            # Eq. 10-12, then the entropy bonus outside the projection.
-            gradient, kl_gradient = policy.score(weight), policy.kl_gradient(average)
-            removed = self._removed(gradient, kl_gradient, policy, average, weight)
-            direction = gradient - removed * kl_gradient + settings.entropy * policy.entropy_gradient()
+            target = self._target(rollout, valid, q_taken, v, rho)
+            weight = self._score_weight(policy, behavior, action, q[:-1], v[:-1], rho, target)
+            direction, removed = self._direction(policy, average, weight)
 
         weights = row_weights(valid, rollout.weight)
-        policy_loss = surrogate(direction, logits[:-1])
         critic_loss = squared_error(target, q_taken)
-        loss = (weights * (policy_loss + settings.critic_weight * critic_loss)).sum()
-        report = Report(
-            metrics(
-                weights,
-                {
-                    "loss/critic": critic_loss,
-                    "policy/entropy": policy.entropy,
-                    "policy/kl_to_average": policy.kl(average),
-                    "policy/importance": rho,
-                    "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
-                    "policy/value": v[:-1],
-                },
-            ),
-            priority=(weights * (target - q_taken).detach().abs()).sum(0),
-            features=features,
-        )
-        return {"acer": loss}, report
+        loss = weights * (surrogate(direction, logits[:-1]) + self.settings.critic_weight * critic_loss)
+        told = {
+            "loss/critic": critic_loss,
+            "policy/entropy": policy.entropy,
+            "policy/kl_to_average": policy.kl(average),
+            "policy/importance": rho,
+            "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
+            "policy/value": v[:-1],
+        }
+        priority = column_mean(valid, (target - q_taken.detach()).abs())
+        return {"acer": loss.sum()}, Report(metrics(weights, told), priority, features)
 
-    def _removed(
-        self, gradient: Tensor, kl_gradient: Tensor, policy: Categorical, average: Categorical, weight: Tensor
+    def _target(self, rollout: Rollout, valid: Tensor, q_taken: Tensor, v: Tensor, rho: Tensor) -> Tensor:
+        """Q^ret (Eq. 5), with the trace truncated at 1 as in Algorithm 2, and not at c. [T, B]"""
+        settings = self.settings
+        trace = settings.decay * rho.clamp(max=settings.retrace_clip)
+        return retrace(rollout.reward, settings.gamma * rollout.alive, valid, q_taken, v, trace)
+
+    def _score_weight(
+        self,
+        policy: Categorical,
+        behavior: Categorical,
+        action: Tensor,
+        q: Tensor,
+        v: Tensor,
+        rho: Tensor,
+        target: Tensor,
     ) -> Tensor:
-        """[T, B, 1] how much of the KL gradient is taken away from each row's gradient; 0 where nothing is.
+        """The weight of every action's score: bias correction, and truncated importance on the taken one (Eq. 9)."""
+        clip = self.settings.importance_clip
+        weight = bias_correction(policy.probs, behavior.probs, q - v.unsqueeze(-1), clip)
+        return weight.scatter_add(-1, action, truncated_importance(rho, target - v, clip).unsqueeze(-1))
 
-        The step that reaches the logits is their gradient minus a multiple of pi - average, whichever coordinates
-        Eq. 11 is stated in; these decide the multiple.
+    def _direction(self, policy: Categorical, average: Categorical, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """What the logits climb: the gradient within the trust region (Eq. 10-12), the entropy bonus outside it.
+
+        Also how much of the KL gradient [T, B, 1] was taken away from each row. The step that reaches the logits is
+        their gradient minus a multiple of pi - average, whichever coordinates Eq. 11 is stated in; these decide the
+        multiple.
         """
         settings = self.settings
+        gradient, kl_gradient = policy.score(weight), policy.kl_gradient(average)
+        entropy = settings.entropy * policy.entropy_gradient()
         if settings.trust_region == "off":
-            return torch.zeros_like(weight[..., :1])
+            return gradient + entropy, torch.zeros_like(gradient[..., :1])
+        constrained = gradient, kl_gradient
         if settings.trust_region_space == "probs":
-            gradient, kl_gradient = policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)
-        return multiplier(gradient, kl_gradient, settings.trust_region_delta)
+            constrained = policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)
+        removed = multiplier(*constrained, settings.trust_region_delta)
+        return gradient - removed * kl_gradient + entropy, removed
 
     @staticmethod
     def _unroll(network: ActorCritic, rollout: Rollout) -> Tensor:

@@ -118,6 +118,11 @@ def row_weights(valid: Tensor, weight: Tensor) -> Tensor:
     return rows * (weight / rows.sum().clamp(min=1))
 
 
+def column_mean(valid: Tensor, value: Tensor) -> Tensor:
+    """[B] the mean of `value` [T, B] over each column's valid rows; 0 where there are none."""
+    return (valid * value).sum(0) / valid.sum(0).clamp(min=1)
+
+
 def metrics(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weighted sums of several [T, B] values at once, detached."""
     with torch.no_grad():

@@ -28,7 +28,7 @@ from algorithm.networks import Blueprint, Mlp, Parameters
 from algorithm.replay import Replay
 from algorithm.specs import Role
 
-EVALUATION, PLAY = 1, 2  # seeds of simulators that no training episode sees
+TRAINING, EVALUATION, PLAY, TEAM = range(4)  # purposes with seeds of their own
 
 
 @dataclass(frozen=True)
@@ -59,36 +59,34 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
             parts.teams[role] = parts.build(role, folder.roles()[role])
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         held_out = seeds(base.seed, EVALUATION, counters.env_steps)
-        metrics = Metrics(folder.path)
         monitor = Monitor(
             parts,
-            Limits(
-                base.max_step,
-                base.max_iter,
-                base.log_every,
-                base.save_every,
-                base.evaluate_every,
-                settings.goal.return_ if settings.goal else None,
-            ),
+            limits(settings),
             counters,
-            metrics,
+            Metrics(folder.path),
             lambda episodes: evaluator.play(episodes, draw_seed(held_out)),
             lambda counters: checkpoints.save(parts, counters),
             say,
         )
-        actor = Actor(parts, draw_seed(seeds(base.seed, 0, counters.env_steps)))
+        actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
         find("runtime", base.runtime)().run(parts, actor, monitor)
     finally:
         adapter.close()
         evaluation.close()
-    has_goal = settings.goal is not None and settings.goal.return_ is not None
     return Result(
-        monitor.confirmed if has_goal else None,
+        None if monitor.limits.goal is None else monitor.confirmed,
         counters,
         {role: monitor.mean_return(role) for role in parts.teams},
         monitor.played,
         time.perf_counter() - begin,
     )
+
+
+def limits(settings: Settings) -> Limits:
+    """When a run does what."""
+    base = settings.base
+    goal = settings.goal.return_ if settings.goal else None
+    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, base.evaluate_every, goal)
 
 
 def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, render: bool = False) -> dict[str, Played]:
@@ -131,7 +129,7 @@ class TeamBuilder:
     def __call__(self, name: str, role: Role) -> Team:
         settings = self.settings
         # The name is part of the seed, so that roles differ and their order of appearance does not matter.
-        root = seeds(settings.base.seed, 3, *name.encode())
+        root = seeds(settings.base.seed, TEAM, *name.encode())
         agent_seed, feed_seed, replay_seed, network_seed = root.spawn(4)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))

@@ -42,7 +42,7 @@ class ReturnScale:
         """[T, B] raw -> [T, B] scaled."""
         reward = self._clip(reward) * self.scaling.scale
         if self.scaling.normalize_returns:
-            reward = reward / (self.moments.std + 1e-8).float()
+            reward = reward / self.moments.std.float()
         return reward
 
     def _clip(self, reward: Array) -> Array:

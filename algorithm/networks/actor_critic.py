@@ -46,7 +46,10 @@ class ActorCritic(nn.Module):
         return self.heads(features)[0], memory
 
     def act(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`forward` on arrays, without gradient; plain layers on the CPU run on numpy views of the parameters."""
+        """`forward` on arrays, without gradient; plain layers on the CPU run on numpy views of the parameters.
+
+        The views are taken at the first call, when the parameters have been laid out.
+        """
         if self._act is None:
             self._act = self._numpy_act() or self._torch_act
         return self._act(obs, memory)

@@ -34,6 +34,6 @@ class RunningMoments(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation; 1 before two values were seen."""
+        """Standard deviation; 1 while all values are the same, so that it can be divided by."""
         variance = self.deviations / self.count.clamp(min=1)
-        return torch.where(self.count > 1, variance.sqrt(), torch.ones_like(variance))
+        return torch.where(variance > 0, variance.sqrt(), 1.0)

@@ -9,6 +9,7 @@ import numpy as np
 from algorithm.rollout import Rollout
 
 Arrays = dict[str, np.ndarray]
+OWN = ("head", "unbroken", "chunk")  # of the ring, beside what it stores
 ROW_FIELDS = ("sample", "reward", "alive", "behavior")  # T rows of a column; `obs` and `first` have one more
 
 
@@ -67,16 +68,15 @@ class Ring:
 
     def state(self) -> Arrays:
         """Everything stored, as named arrays."""
-        return {"head": self.head, "unbroken": self.unbroken, **self.arrays}
+        return {"head": self.head, "unbroken": self.unbroken, "chunk": np.array(self.chunk), **self.arrays}
 
     def restore(self, state: Arrays) -> None:
         """Take over what `state` gave. Raises ValueError where it was another size of ring."""
-        if state["unbroken"].shape != self.unbroken.shape:
-            raise ValueError(
-                f"the saved replay has {state['unbroken'].shape} rows and lanes, not {self.unbroken.shape}"
-            )
+        saved, own = (*state["unbroken"].shape, int(state["chunk"])), (self.rows, self.lanes, self.chunk)
+        if saved != own:
+            raise ValueError(f"the saved replay has {saved} rows, lanes and rows of a column; this one has {own}")
         self.head, self.unbroken = state["head"].copy(), state["unbroken"].copy()
-        self.arrays = {name: value.copy() for name, value in state.items() if name not in ("head", "unbroken")}
+        self.arrays = {name: value.copy() for name, value in state.items() if name not in OWN}
 
     def _allocate(self, rollout: Rollout) -> None:
         columns = self.rows // self.chunk

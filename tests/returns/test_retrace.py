@@ -74,7 +74,7 @@ def boundary_target(rows=None, first=FIRST, alive=ALIVE, v=BOUNDARY_V):
     """The targets of some rows of that trace, with other flags or values where given."""
     rows = rows or range(6)
     reward, q, trace = (x[list(rows)] for x in (BOUNDARY_REWARD, BOUNDARY_Q, BOUNDARY_TRACE))
-    return retrace(reward, GAMMA * alive, ~(first[1:] & alive), q, v, trace)
+    return retrace(reward, GAMMA * alive.double(), ~(first[1:] & alive), q, v, trace)
 
 
 def test_a_death_ends_the_return_and_a_cut_bootstraps_from_its_final_observation():
@@ -124,7 +124,7 @@ def random_trace(seed, rows=None, columns=3):
 def run(reward, alive, first, gamma, q_taken, v, trace):
     reward, alive, first, q_taken, v, trace = map(torch.from_numpy, (reward, alive, first, q_taken, v, trace))
     valid = ~(first[1:] & alive)
-    return retrace(reward, gamma * alive, valid, q_taken, v, trace).numpy(), valid.numpy()
+    return retrace(reward, gamma * alive.to(reward.dtype), valid, q_taken, v, trace).numpy(), valid.numpy()
 
 
 many = settings(max_examples=60, deadline=None, derandomize=True)

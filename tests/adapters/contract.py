@@ -1,0 +1,147 @@
+"""What every adapter must keep: a test class subclasses `AdapterContract` and gives `make`."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+
+from algorithm.adapters.adapter import Adapter
+from algorithm.rollout import Step
+from algorithm.specs import ActionSpec
+
+
+class AdapterContract:
+    """Plays `ticks` ticks with random actions once for the class; each test looks at what was shown.
+
+    Some episode must end within them. Observations are only looked at before the next step, which may overwrite them.
+    """
+
+    ticks = 150
+
+    def make(self) -> Adapter:
+        raise NotImplementedError
+
+    @classmethod
+    def setup_class(cls):
+        cls.adapter = cls().make()
+        rng = np.random.default_rng(0)
+        cls.roles = []  # names, as they were when each tick was shown
+        cls.shown = []  # the ticks, as they were when they were shown
+        cls.kept = []  # the same ticks, as they are after all of them
+        steps = cls.adapter.reset(seed=3)
+        for _ in range(cls.ticks):
+            cls.roles.append(set(cls.adapter.roles))
+            cls.shown.append(deepcopy(steps))
+            cls.kept.append(steps)
+            steps = cls.adapter.step(
+                {
+                    role: random_actions(cls.adapter.roles[role].action_spec, len(step.lane), rng)
+                    for role, step in steps.items()
+                }
+            )
+
+    @classmethod
+    def teardown_class(cls):
+        cls.adapter.close()
+
+    def test_roles_appear_before_their_steps(self):
+        for roles, steps in zip(self.roles, self.shown, strict=True):
+            assert set(steps) <= roles
+
+    def test_lanes_of_a_step_are_within_the_role_and_unique(self):
+        for role, step in self._steps():
+            assert step.lane.dtype == np.int64
+            assert len(np.unique(step.lane)) == len(step.lane)
+            assert ((step.lane >= 0) & (step.lane < self.adapter.roles[role].lanes)).all()
+
+    def test_every_lane_is_shown(self):
+        for name, role in self.adapter.roles.items():
+            lanes = {lane for other, step in self._steps() if other == name for lane in step.lane.tolist()}
+            assert lanes == set(range(role.lanes))
+
+    def test_shapes_and_dtypes_of_all_fields_match_the_role(self):
+        for name, step in self._steps():
+            n, specs = len(step.lane), self.adapter.roles[name].obs_specs
+            assert set(step.obs) == set(specs)
+            for key, spec in specs.items():
+                assert step.obs[key].shape == (n, *spec.shape)
+                assert step.obs[key].dtype == spec.dtype
+            for field, dtype in (("first", bool), ("final", bool), ("reward", np.float32), ("alive", bool)):
+                assert getattr(step, field).shape == (n,)
+                assert getattr(step, field).dtype == dtype, field
+
+    def test_flags_and_rewards_of_a_step_stay_as_they_were_shown(self):
+        later = [step for steps in self.kept for step in steps.values()]
+        for (_, then), now in zip(self._steps(), later, strict=True):
+            for field in ("lane", "first", "final", "reward", "alive"):
+                np.testing.assert_array_equal(getattr(then, field), getattr(now, field))
+
+    def test_every_episode_begins_with_first(self):
+        for rows in self._lanes().values():
+            assert rows[0].first
+            for row, following in zip(rows, rows[1:], strict=False):
+                assert following.first or not row.final
+
+    def test_an_episode_has_one_final_row_at_most_and_it_is_the_last(self):
+        for rows in self._lanes().values():
+            assert not any(row.first and row.final for row in rows)
+            for row, following in zip(rows, rows[1:], strict=False):
+                assert not (row.final and not following.first)
+
+    def test_a_row_that_tells_of_a_death_is_final_or_first(self):
+        for rows in self._lanes().values():
+            assert all(row.alive or row.final or row.first for row in rows)
+
+    def test_nothing_comes_of_a_final_row(self):
+        for rows in self._lanes().values():
+            for row, following in zip(rows, rows[1:], strict=False):
+                if row.final:
+                    assert following.reward == 0
+                    assert following.alive
+
+    def test_episodes_end_and_begin_anew(self):
+        assert any(row.first for rows in self._lanes().values() for row in rows[1:])
+
+    def test_the_same_seed_shows_the_same_first_observations(self):
+        once = deepcopy(self.adapter.reset(seed=11))
+        again = self.adapter.reset(seed=11)
+        assert set(once) == set(again)
+        for role, step in once.items():
+            assert step.first.all()
+            assert step.alive.all()
+            assert not step.final.any()
+            assert not step.reward.any()
+            np.testing.assert_array_equal(step.lane, again[role].lane)
+            for name in step.obs:
+                np.testing.assert_array_equal(step.obs[name], again[role].obs[name])
+
+    def test_closing_twice_is_harmless(self):
+        adapter = self.make()
+        adapter.close()
+        adapter.close()
+
+    def _steps(self) -> list[tuple[str, Step]]:
+        return [(role, step) for steps in self.shown for role, step in steps.items()]
+
+    def _lanes(self) -> dict[tuple[str, int], list[ShownRow]]:
+        lanes = {}
+        for role, step in self._steps():
+            for i, lane in enumerate(step.lane.tolist()):
+                lanes.setdefault((role, lane), []).append(ShownRow(step, i))
+        return lanes
+
+
+class ShownRow:
+    """One lane's part of a Step."""
+
+    def __init__(self, step: Step, i: int):
+        self.first, self.final = bool(step.first[i]), bool(step.final[i])
+        self.reward, self.alive = float(step.reward[i]), bool(step.alive[i])
+
+
+def random_actions(spec: ActionSpec, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Actions [n, size] of a uniform policy."""
+    continuous = rng.uniform(-1, 1, (n, spec.continuous))
+    branches = [rng.integers(branch, size=(n, 1)) for branch in spec.branches]
+    return np.concatenate([continuous, *branches], -1).astype(np.float32)

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.gym import NATIVE_FROM, GymAdapter
+from algorithm.loop.actor import Actor
+from algorithm.returns import retrace
+from tests.adapters.contract import AdapterContract
+from tests.adapters.counted import (
+    BOTH,
+    TERMINATED,
+    TRUNCATED,
+    CountedEpisodes,
+    EchoingActions,
+    NeverStarts,
+)
+from tests.doubles import ShowingAgent, lanes_of, parts_of
+
+MODES = list(AutoresetMode)
+GAMMA = 0.9
+
+
+def vectorized(how: str, mode: AutoresetMode) -> dict:
+    return {"vectorization_mode": how, "vector_kwargs": {"autoreset_mode": mode}}
+
+
+class TestNative(AdapterContract):
+    def make(self):
+        return GymAdapter("CartPole-v1", 3, {"vectorization_mode": "vector_entry_point"}, max_episode_steps=20)
+
+
+class TestSyncNextStep(AdapterContract):
+    def make(self):
+        return GymAdapter("CartPole-v1", 3, vectorized("sync", AutoresetMode.NEXT_STEP), max_episode_steps=20)
+
+
+class TestSyncSameStep(AdapterContract):
+    def make(self):
+        return GymAdapter("CartPole-v1", 3, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20)
+
+
+class TestSyncDisabled(AdapterContract):
+    def make(self):
+        return GymAdapter("CartPole-v1", 3, vectorized("sync", AutoresetMode.DISABLED), max_episode_steps=20)
+
+
+class TestAsync(AdapterContract):
+    ticks = 60
+
+    def make(self):
+        return GymAdapter("CartPole-v1", 2, vectorized("async", AutoresetMode.SAME_STEP), max_episode_steps=20)
+
+
+# What a lane goes through, told by one environment in a plain loop: (obs, action, reward, alive, memory, next obs),
+# and its target. Every way to vectorize must give these rows.
+
+
+def v(obs):
+    return np.cos(obs)
+
+
+def q(obs):
+    return np.sin(3 * obs)
+
+
+def trace(obs):
+    return 0.5 + 0.4 * np.sin(obs)
+
+
+def told(ends, seed: int, count: int) -> list[tuple]:
+    env = CountedEpisodes(ends)
+    rows = []
+    (obs, _), seconds = env.reset(seed=seed), None
+    while len(rows) < count:
+        episode, over = [], False
+        while not over:
+            action = obs[0] % 2
+            after, reward, terminated, truncated, _ = env.step(int(action))
+            seconds = None if terminated else after[0]
+            episode.append((obs[0], action, reward, not terminated, float(len(episode)), seconds))
+            obs, over = after, terminated or truncated
+        rows += [(*row, target) for row, target in zip(episode, targets_of(episode), strict=True)]
+        obs, _ = env.reset()
+    return rows[:count]
+
+
+def targets_of(episode: list[tuple]) -> list[float]:
+    """Retrace, backwards in a loop: nothing comes from behind the episode but the value of its last observation."""
+    targets, error = [], 0.0
+    for t, (obs, _, reward, _, _, after) in reversed(list(enumerate(episode))):
+        following = 0.0 if after is None else GAMMA * v(after)
+        if t + 1 < len(episode):
+            following += GAMMA * trace(episode[t + 1][0]) * error
+        error = reward + following - q(obs)
+        targets.insert(0, q(obs) + error)
+    return targets
+
+
+def collected(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
+    """The valid rows of each lane as an Actor stores them, with targets computed on the whole record."""
+    actor = Actor(parts_of(adapter, ShowingAgent(collect_steps=4)), seed)
+    rollouts = [rollout for _ in range(ticks) for _, rollout in actor.collect()]
+    lanes = {}
+    for lane, record in lanes_of(rollouts).items():
+        obs = record.obs["obs"][..., 0].astype(float)
+        numbers = [record.reward, GAMMA * record.alive, record.valid, q(obs[:-1]), v(obs), trace(obs[:-1])]
+        target = retrace(*[torch.from_numpy(np.asarray(value)) for value in numbers]).numpy()
+        lanes[lane] = [
+            (
+                obs[t, 0],
+                record.sample[t, 0, 0],
+                record.reward[t, 0],
+                bool(record.alive[t, 0]),
+                record.behavior[t, 0, 1],
+                obs[t + 1, 0] if record.alive[t, 0] else None,
+                target[t, 0],
+            )
+            for t in np.flatnonzero(record.valid)
+        ]
+        assert (record.behavior[:, 0, 0] == obs[:-1, 0]).all()
+    return actor, lanes
+
+
+def assert_told(lanes: dict[int, list[tuple]], ends, seed: int, count: int) -> None:
+    for lane, rows in lanes.items():
+        expected = told(ends, seed + lane, count)
+        assert [row[:-1] for row in rows[:count]] == [row[:-1] for row in expected]
+        np.testing.assert_allclose([row[-1] for row in rows[:count]], [row[-1] for row in expected], rtol=1e-6)
+
+
+ENDS = {
+    "truncated": ((2, TRUNCATED),),
+    "terminated": ((2, TERMINATED),),
+    "both at once": ((2, BOTH),),
+    "in turn": ((2, TRUNCATED), (3, TERMINATED), (1, TRUNCATED), (1, TERMINATED), (4, BOTH)),
+    "drawn": (),
+}
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
+def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(ends, mode):
+    adapter = GymAdapter(CountedEpisodes, 3, {"ends": ends, **vectorized("sync", mode)})
+    actor, lanes = collected(adapter, seed=5, ticks=120)
+    assert set(lanes) == {0, 1, 2}
+    assert_told(lanes, ends, seed=5, count=48)
+    assert actor.env_steps == sum(adapter.env.get_attr("executed"))
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_processes_give_the_same_valid_rows_and_targets(mode):
+    adapter = GymAdapter(CountedEpisodes, 2, vectorized("async", mode))
+    try:
+        actor, lanes = collected(adapter, seed=5, ticks=100)
+        assert isinstance(adapter.env, AsyncVectorEnv)
+        assert_told(lanes, (), seed=5, count=40)
+        assert actor.env_steps == sum(adapter.env.get_attr("executed"))
+    finally:
+        adapter.close()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_the_truth_table_of_two_step_episodes(mode):
+    adapter = GymAdapter(CountedEpisodes, 1, {"ends": ENDS["truncated"], **vectorized("sync", mode)})
+    _, lanes = collected(adapter, seed=0, ticks=40)
+    assert [(obs, action, reward, alive, after) for obs, action, reward, alive, _, after, _ in lanes[0][:4]] == [
+        (10, 0, 1.25, True, 11),
+        (11, 1, 2.375, True, 12),
+        (20, 0, 2.5, True, 21),
+        (21, 1, 3.625, True, 22),
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_every_mode_counts_the_same_episodes(mode):
+    actor, _ = collected(GymAdapter(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)}), 0, 60)
+    episodes = [(episode.length, episode.reward) for episode in actor.episodes][:3]
+    assert episodes == [(2, 10 / 8 + 11 / 8 + 1), (3, 20 / 8 + 21 / 8 + 1 + 22 / 8), (1, 30 / 8)]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_reset_forgets_what_was_under_way(mode):
+    adapter = GymAdapter(CountedEpisodes, 2, {"ends": ((1, TRUNCATED),), **vectorized("sync", mode)})
+    actions = {"agent": np.zeros((2, 1), np.float32)}
+    adapter.reset(seed=0)
+    adapter.step(actions)
+    step = adapter.reset(seed=0)["agent"]
+    assert (step.first & ~step.final).all()
+    assert step.obs["obs"].ravel().tolist() == [10, 1010]
+    step = adapter.step(actions)["agent"]
+    assert step.obs["obs"].ravel().tolist() == [11, 1011]
+    assert (step.final & ~step.first).all()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_max_episode_steps_cuts_episodes_without_ending_them(mode):
+    adapter = GymAdapter(CountedEpisodes, 1, {"ends": ((9, TERMINATED),), **vectorized("sync", mode)}, 3)
+    actor, lanes = collected(adapter, seed=0, ticks=40)
+    assert {episode.length for episode in actor.episodes} == {3}
+    assert [(row[0], row[3], row[5]) for row in lanes[0][:4]] == [
+        (10, True, 11),
+        (11, True, 12),
+        (12, True, 13),
+        (20, True, 21),
+    ]
+
+
+@pytest.mark.parametrize("how", ["sync", "vector_entry_point"])
+def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
+    adapter = GymAdapter("CartPole-v1", 2, {"vectorization_mode": how}, max_episode_steps=4)
+    step = adapter.reset(seed=0)["agent"]
+    cut = []
+    for _ in range(12):
+        step = adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"]
+        cut.append(step.final.tolist())
+    assert [t for t, final in enumerate(cut) if all(final)] == [3, 8]
+
+
+def test_a_native_vector_environment_is_taken_where_it_is_faster():
+    few, many = GymAdapter("CartPole-v1", NATIVE_FROM - 1, {}), GymAdapter("CartPole-v1", NATIVE_FROM, {})
+    assert isinstance(few.env, SyncVectorEnv)
+    assert not isinstance(many.env, SyncVectorEnv)
+    assert many.roles["agent"].lanes == NATIVE_FROM
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
+    space = spaces.Dict({"camera": spaces.Box(0, 255, (2, 3), np.uint8), "speed": spaces.Box(-9, 9, (4,), np.float64)})
+    make = {"observation_space": space, "action_space": spaces.Discrete(3), **vectorized("sync", mode)}
+    adapter = GymAdapter(EchoingActions, 2, make)
+    specs = adapter.roles["agent"].obs_specs
+    assert {name: (spec.shape, spec.dtype) for name, spec in specs.items()} == {
+        "camera": ((2, 3), "uint8"),
+        "speed": ((4,), "float32"),
+    }
+    step = adapter.reset(seed=0)["agent"]
+    for action in (1, 2):
+        step = adapter.step({"agent": np.full((2, 1), action, np.float32)})["agent"]
+        for name, spec in specs.items():
+            assert step.obs[name].dtype == spec.dtype
+            np.testing.assert_array_equal(step.obs[name], np.full((2, *spec.shape), action))
+    assert step.final.all()
+
+
+def test_actions_come_in_the_environments_own_numbers():
+    make = {"observation_space": spaces.Box(-9, 9, (1,)), "action_space": spaces.Discrete(3, start=-1)}
+    adapter = GymAdapter(EchoingActions, 3, make)
+    assert adapter.roles["agent"].action_spec.branches == (3,)
+    adapter.reset(seed=0)
+    step = adapter.step({"agent": np.array([[0], [1], [2]], np.float32)})["agent"]
+    assert step.obs["obs"].ravel().tolist() == [-1, 0, 1]
+
+
+def test_a_name_may_carry_the_module_that_registers_it():
+    adapter = GymAdapter("tests.adapters.counted:CountedEpisodes-v0", 2, {})
+    assert adapter.reset(seed=3)["agent"].obs["obs"].ravel().tolist() == [3010, 4010]
+
+
+@pytest.mark.parametrize(
+    "name", ["NoSuchEnvironment-v0", "CartPole-v99", "no_such_module:Thing-v0", "not an id", "nowhere/Thing-v0"]
+)
+def test_an_unknown_name_is_refused_by_name(name):
+    with pytest.raises(UnsupportedEnvironment) as error:
+        GymAdapter(name, 1, {})
+    assert repr(name) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "named"),
+    [
+        (spaces.Discrete(4), spaces.Discrete(2), "'obs' is Discrete"),
+        (spaces.Dict({"text": spaces.Text(5)}), spaces.Discrete(2), "'text' is Text"),
+        (spaces.Dict({"in": spaces.Dict({"a": spaces.Box(0, 1)})}), spaces.Discrete(2), "'in' is Dict"),
+        (spaces.Box(0, 1), spaces.MultiBinary(2), "action space is MultiBinary"),
+    ],
+)
+def test_a_space_that_cannot_be_served_is_refused_by_name(observation, action, named):
+    with pytest.raises(UnsupportedEnvironment, match=named):
+        GymAdapter(EchoingActions, 1, {"observation_space": observation, "action_space": action})
+
+
+def test_an_environment_that_cannot_be_made_is_a_failure_with_its_name_and_reason():
+    with pytest.raises(EnvironmentFailed, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
+        GymAdapter("NeverStarts-v0", 1, {})
+    with pytest.raises(EnvironmentFailed, match="counted.py.*no licence found"):
+        GymAdapter(NeverStarts, 1, {})
+
+
+def test_an_environment_that_breaks_is_a_failure_with_its_name_and_reason():
+    class Breaks(gymnasium.Wrapper):
+        def step(self, action):
+            raise OSError("connection lost")
+
+    adapter = GymAdapter(lambda: Breaks(gymnasium.make("CartPole-v1")), 1, {})
+    adapter.reset(seed=0)
+    with pytest.raises(EnvironmentFailed, match="test_gym.py' broke: OSError: connection lost"):
+        adapter.step({"agent": np.zeros((1, 1), np.float32)})
+
+
+def test_vector_kwargs_mean_the_same_for_any_number_of_copies():
+    for copies in (1, 8):
+        adapter = GymAdapter("CartPole-v1", copies, {"vector_kwargs": {"autoreset_mode": "SameStep"}})
+        assert adapter.roles["agent"].lanes == copies
+        adapter.close()
+
+
+def test_an_environment_that_cannot_be_reset_is_a_failure_with_its_name_and_reason():
+    adapter = GymAdapter("NeverResets-v0", 1, {})
+    with pytest.raises(EnvironmentFailed, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
+        adapter.reset(seed=0)
+
+
+def test_arguments_that_an_environment_does_not_take_are_a_failure_with_their_name():
+    with pytest.raises(EnvironmentFailed, match="'CartPole-v1'.*gravitation"):
+        GymAdapter("CartPole-v1", 1, {"gravitation": 3})
+
+
+def test_env_args_of_the_caller_stay_as_they_were():
+    env_args = {"ends": ENDS["truncated"], **vectorized("sync", AutoresetMode.SAME_STEP)}
+    before = {**env_args, "vector_kwargs": dict(env_args["vector_kwargs"])}
+    GymAdapter(CountedEpisodes, 1, env_args, max_episode_steps=3)
+    assert env_args == before

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.probe import PROBES, ProbeAdapter
+from algorithm.loop.actor import Actor
+from algorithm.rollout import Decision
+from tests.adapters.contract import AdapterContract
+from tests.doubles import ShowingAgent, lanes_of, parts_of
+
+GAMMA = 0.9
+
+
+class TestTruncation(AdapterContract):
+    def make(self):
+        return ProbeAdapter("truncation", 3, {})
+
+
+class TestLeak(AdapterContract):
+    def make(self):
+        return ProbeAdapter("leak", 3, {})
+
+
+class TestChoice(AdapterContract):
+    def make(self):
+        return ProbeAdapter("choice", 3, {})
+
+
+class TestChain(AdapterContract):
+    def make(self):
+        return ProbeAdapter("chain", 3, {})
+
+
+def test_every_probe_keeps_the_contract_in_a_class_of_its_own():
+    assert {"truncation", "leak", "choice", "chain"} == set(PROBES)
+
+
+class TablePolicy(ShowingAgent):
+    """Does what a table says for each one-hot state."""
+
+    def __init__(self, *actions: int):
+        super().__init__(collect_steps=7, state=0)
+        self.actions = np.array(actions, np.float32)
+
+    def act(self, step, memory):
+        sample = self.actions[step.obs["obs"].argmax(-1)][:, None]
+        return Decision(sample, sample, step.obs["obs"], memory)
+
+
+def collect(name: str, *actions: int, limit: int | None = None):
+    actor = Actor(parts_of(ProbeAdapter(name, 2, {}, limit), TablePolicy(*actions)), seed=0)
+    rollouts = [rollout for _ in range(200) for _, rollout in actor.collect()]
+    return actor, list(lanes_of(rollouts).values())
+
+
+def values(name: str, *actions: int) -> np.ndarray:
+    """The states' values from the valid rows alone: the solution of V(s) = mean(r + gamma alive V(s'))."""
+    _, lanes = collect(name, *actions)
+    states = PROBES[name].states
+    matrix, rewards = np.eye(states), np.zeros(states)
+    for state in range(states):
+        rows = [(lane, t) for lane in lanes for t in np.flatnonzero(lane.valid & (lane.obs["obs"][:-1, :, state] == 1))]
+        for lane, t in rows:
+            rewards[state] += lane.reward[t, 0] / len(rows)
+            matrix[state] -= GAMMA * lane.alive[t, 0] * lane.obs["obs"][t + 1, 0] / len(rows)
+    return np.linalg.solve(matrix, rewards)
+
+
+def test_truncation_is_worth_a_reward_of_one_for_ever():
+    np.testing.assert_allclose(values("truncation", 0), [1 / (1 - GAMMA)])
+
+
+def test_leak_starts_with_a_loss_and_then_gains_for_ever():
+    np.testing.assert_allclose(values("leak", 1, 0), [-41, 10])
+
+
+@pytest.mark.parametrize(("actions", "expected"), [((0, 1), [1, 1]), ((1, 1), [0, 1]), ((1, 0), [0, 0])])
+def test_choice_rewards_the_action_with_the_number_of_the_state(actions, expected):
+    np.testing.assert_allclose(values("choice", *actions), expected)
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"), [((1, 1, 1), [GAMMA**2, GAMMA, 1]), ((1, 1, 0), [0, 0, 0])], ids=["right", "left"]
+)
+def test_chain_is_worth_one_at_its_right_end_alone(actions, expected):
+    np.testing.assert_allclose(values("chain", *actions), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "length", "score"),
+    [("truncation", (0,), 10, 10), ("leak", (0, 0), 10, -41), ("choice", (0, 1), 1, 1), ("chain", (1, 1, 1), 3, 1)],
+)
+def test_episodes_have_their_documented_length_and_return(name, actions, length, score):
+    actor, _ = collect(name, *actions)
+    assert {(episode.length, episode.reward) for episode in actor.episodes} == {(length, score)}
+
+
+def test_a_left_step_ends_the_chain_with_nothing():
+    actor, lanes = collect("chain", 0, 0, 0)
+    assert {(episode.length, episode.reward) for episode in actor.episodes} == {(1, 0)}
+    assert not any(lane.alive[lane.valid].any() for lane in lanes)
+
+
+def test_max_episode_steps_cuts_earlier_but_never_later():
+    assert {episode.length for episode in collect("truncation", 0, limit=4)[0].episodes} == {4}
+    assert {episode.length for episode in collect("truncation", 0, limit=40)[0].episodes} == {10}
+
+
+def test_unknown_names_and_arguments_are_refused_by_name():
+    with pytest.raises(UnsupportedEnvironment, match="'corridor'.*truncation.*chain"):
+        ProbeAdapter("corridor", 1, {})
+    with pytest.raises(UnsupportedEnvironment, match="'length': 3"):
+        ProbeAdapter("chain", 1, {"length": 3})

@@ -1,0 +1,192 @@
+"""Small stand-ins with known contents: an agent that shows what it was given, simulators that play a script, and
+lanes whose every number tells where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from algorithm.adapters.adapter import Adapter
+from algorithm.agents.agent import Schedule
+from algorithm.loop.parts import Parts, Team
+from algorithm.rollout import Decision, Rollout, Step
+from algorithm.specs import ActionSpec, ObsSpec, Role
+
+
+class ShowingAgent:
+    """Acts by the parity of the observation; its behavior is what it saw (observation, memory), its memory counts rows.
+
+    Greedily it does the opposite.
+    """
+
+    def __init__(self, collect_steps: int, state: int = 1):
+        self.schedule = Schedule(collect_steps, collect_steps, 1, 0.0, "fixed", 0)
+        self.state = state
+
+    def act(self, step: Step, memory: np.ndarray) -> Decision:
+        obs = step.obs["obs"][:, :1]
+        sample = obs % 2
+        return Decision(sample, sample, np.concatenate([obs, memory], 1), memory + 1)
+
+    def greedy(self, step: Step, memory: np.ndarray) -> Decision:
+        decision = self.act(step, memory)
+        return replace(decision, sample=1 - decision.sample, action=1 - decision.action)
+
+
+@dataclass
+class Clock:
+    """All that an actor reads of a learner."""
+
+    updates: int = 0
+
+
+def parts_of(adapter: Adapter, agent, learner=None) -> Parts:
+    """Parts in which every role has this agent, and nobody learns."""
+    return Parts(adapter, lambda name, role: Team(role, agent, None, learner or Clock()))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One lane's row of a scripted Step."""
+
+    lane: int
+    obs: float
+    reward: float = 0.0
+    alive: bool = True
+    first: bool = False
+    final: bool = False
+
+
+def step_of(*rows: Row) -> Step:
+    return Step(
+        np.array([row.lane for row in rows]),
+        {"obs": np.array([[row.obs] for row in rows], np.float32)},
+        np.array([row.first for row in rows]),
+        np.array([row.final for row in rows]),
+        np.array([row.reward for row in rows], np.float32),
+        np.array([row.alive for row in rows]),
+    )
+
+
+class ScriptedAdapter(Adapter):
+    """Plays {role: Step} after {role: Step}, whatever the actions, which it keeps."""
+
+    def __init__(self, ticks: Sequence[Mapping[str, Step]], **lanes: int):
+        self.ticks = ticks
+        self.roles = {
+            name: Role(count, {"obs": ObsSpec((1,))}, ActionSpec(branches=(2,))) for name, count in lanes.items()
+        }
+        self.actions: list[dict[str, np.ndarray]] = []
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        self.seed = seed
+        self.actions = []
+        return dict(self.ticks[0])
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        self.actions.append(dict(actions))
+        return dict(self.ticks[len(self.actions)])
+
+    def close(self) -> None:
+        pass
+
+
+def lanes_of(rollouts: Sequence[Rollout]) -> dict[int, Rollout]:
+    """Each lane's columns as one long column [T, 1]; the lanes must never have lost any."""
+    columns: dict[int, list[tuple[Rollout, int]]] = {}
+    for rollout in rollouts:
+        for b, lane in enumerate(rollout.lane.tolist()):
+            columns.setdefault(lane, []).append((rollout, b))
+    return {lane: _joined(parts) for lane, parts in columns.items()}
+
+
+def _joined(parts: list[tuple[Rollout, int]]) -> Rollout:
+    assert [bool(rollout.joined[b]) for rollout, b in parts] == [False] + [True] * (len(parts) - 1)
+
+    def rows(name):
+        return np.concatenate([getattr(rollout, name)[:, b] for rollout, b in parts])[:, None]
+
+    def rows_and_one(values):
+        return np.concatenate([*[value[:-1] for value in values], values[-1][-1:]])[:, None]
+
+    names = parts[0][0].obs
+    return replace(
+        parts[0][0],
+        obs={name: rows_and_one([rollout.obs[name][:, b] for rollout, b in parts]) for name in names},
+        first=rows_and_one([rollout.first[:, b] for rollout, b in parts]),
+        **{name: rows(name) for name in ("sample", "reward", "alive", "behavior")},
+    )
+
+
+class EncodedLanes:
+    """Writes rollouts in which every field of every row tells its lane and its time, and knows what it wrote."""
+
+    def __init__(self, lanes: int, chunk: int):
+        self.chunk = chunk
+        self.written: list[list[int]] = [[] for _ in range(lanes)]  # the time of each row of each lane
+        self._time = [0] * lanes
+
+    def rollout(self, *lanes: int, lost: Sequence[int] = ()) -> Rollout:
+        """A column for each of `lanes`, in which a lane may stand more than once; `lost` ones lost rows before."""
+        starts, joined = [], []
+        for lane in lanes:
+            breaks = lane in lost
+            lost = [other for other in lost if other != lane]
+            self._time[lane] += 100 if breaks else 0
+            joined.append(bool(self.written[lane]) and not breaks)
+            starts.append(self._time[lane])
+            self._time[lane] += self.chunk
+            self.written[lane] += range(starts[-1], self._time[lane])
+        rollout = window_of(np.array(lanes), np.array(starts), self.chunk)
+        return replace(rollout, joined=np.array(joined), index=np.full(len(lanes), -1))
+
+    def legal(self, rows: int, window: int, stride: int = 1) -> set[tuple[int, int]]:
+        """(lane, time) at which a window may start in a ring of `rows` rows per lane: listed one by one."""
+        starts = set()
+        for lane, written in enumerate(self.written):
+            for start in range(max(0, len(written) - rows + 1), len(written) - window + 1):
+                times = written[start : start + window + 1]  # one less where the newest row is the last
+                if start % stride == 0 and times == list(range(times[0], times[0] + len(times))):
+                    starts.add((lane, times[0]))
+        return starts
+
+
+def window_of(lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
+    """What windows [length, B] of encoded lanes must contain."""
+    time = start + np.arange(length + 1)[:, None]
+    code = lane * 10_000.0 + time
+    image = np.stack([lane + 0 * time, time // 256, time % 256], -1)
+    rows = slice(None, -1)
+    return Rollout(
+        obs={"vector": np.stack([code, -code], -1).astype(np.float32), "image": image[..., None].astype(np.uint8)},
+        first=(time + lane) % 5 == 0,
+        sample=code[rows, :, None].astype(np.float32),
+        reward=(-0.25 - code[rows]).astype(np.float32),
+        alive=(time + 2 * lane)[rows] % 7 != 0,
+        behavior=np.stack([code / 2, code, -code], -1)[rows].astype(np.float32),
+        memory=np.stack([lane, start], -1).astype(np.float32),
+        lane=lane,
+        joined=np.zeros(len(lane), bool),
+        weight=np.ones(len(lane), np.float32),
+        index=np.zeros(len(lane), np.int64),
+        version=10 * start,
+    )
+
+
+def starts_of(rollout: Rollout) -> list[tuple[int, int]]:
+    """(lane, time) at which each window of encoded lanes starts."""
+    times = rollout.obs["vector"][0, :, 0].astype(int) - rollout.lane * 10_000
+    return list(zip(rollout.lane.tolist(), times.tolist(), strict=True))
+
+
+def assert_intact(rollout: Rollout) -> None:
+    """Every field of every row is what was written for its lane and time (memory and version aside)."""
+    lane, start = np.array(starts_of(rollout)).T
+    expected = window_of(lane, start, len(rollout))
+    for name in ("first", "sample", "reward", "alive", "behavior"):
+        np.testing.assert_array_equal(getattr(rollout, name), getattr(expected, name), name)
+    for name, value in expected.obs.items():
+        np.testing.assert_array_equal(rollout.obs[name], value, name)
+        assert rollout.obs[name].dtype == value.dtype

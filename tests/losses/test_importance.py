@@ -1,0 +1,77 @@
+import pytest
+import torch
+
+from algorithm.distributions import Categorical
+from algorithm.losses import bias_correction, truncated_importance
+
+CLIPS = [0.0, 1.0, 3.0, 1e9]
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def policy_gradient(pi, mu, q, action, target, clip):
+    """[A] the gradient of Eq. 9 with respect to logits for one row."""
+    policy = Categorical(pi.log())
+    v = policy.expectation(q)
+    weight = bias_correction(pi, mu, q - v, clip)
+    weight[action] += truncated_importance(pi[action] / mu[action], target - v, clip)
+    return policy.score(weight)
+
+
+def expected_gradient(pi, mu, q, clip):
+    """The mean over every action that mu can take, with an exact critic."""
+    return sum(mu[a] * policy_gradient(pi, mu, q, a, q[a], clip) for a in range(len(mu)) if mu[a] > 0)
+
+
+def exact_gradient(pi, q):
+    """d/dlogits sum_a pi(a) q(a), by autograd."""
+    logits = pi.log().requires_grad_()
+    (gradient,) = torch.autograd.grad((logits.softmax(-1) * q).sum(), logits)
+    return gradient
+
+
+PI, MU, Q = tensor(0.7, 0.2, 0.1), tensor(0.05, 0.45, 0.5), tensor(1, 2, -1)
+
+
+def test_known_answers_of_both_terms():
+    torch.testing.assert_close(truncated_importance(PI[0] / MU[0], tensor(1.5)[0], 5.0), tensor(7.5)[0])
+    torch.testing.assert_close(bias_correction(PI, MU, torch.ones(3).double(), 5.0), tensor(0.45, 0, 0))
+    gradient = policy_gradient(PI, MU, Q, 0, tensor(2.5)[0], 5.0)
+    torch.testing.assert_close(gradient, tensor(2.25, -1.5, -0.75), rtol=0, atol=1e-10)
+
+
+def test_known_answer_of_their_mean():
+    torch.testing.assert_close(expected_gradient(PI, MU, Q, 5.0), tensor(0, 0.2, -0.2), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_truncation_and_correction_together_are_unbiased(clip):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        pi, mu = torch.randn(2, 4, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+        q = torch.randn(4, generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(expected_gradient(pi, mu, q, clip), exact_gradient(pi, q), rtol=0, atol=1e-10)
+
+
+def test_truncation_alone_is_biased():
+    policy, q = Categorical(PI.log()), tensor(3, 2, -1)
+    weight = MU * truncated_importance(PI / MU, q - policy.expectation(q), 3.0)
+    assert not torch.allclose(policy.score(weight), exact_gradient(PI, q), atol=1e-2)
+
+
+def test_the_correction_also_covers_actions_that_are_never_taken():
+    mu = tensor(0.5, 0, 0.5)
+    for clip in (0.0, 1.0, 3.0):
+        torch.testing.assert_close(expected_gradient(PI, mu, Q, clip), exact_gradient(PI, Q), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("clip", [1.0, 10.0])
+def test_on_policy_nothing_is_corrected(clip):
+    assert bias_correction(PI, PI, Q - 1, clip).eq(0).all()
+    assert truncated_importance(torch.ones(3).double(), Q, clip).eq(Q).all()
+
+
+def test_without_truncation_nothing_is_corrected():
+    assert bias_correction(PI, MU, Q - 1, 1e9).eq(0).all()

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from algorithm.loop.learner import Learner
+from algorithm.networks import ActorCritic, Blueprint, Mlp, Parameters, Vector
+from algorithm.specs import ObsSpec
+from tests.builders import make_acer, make_role, random_rollout
+
+ONE = {"obs": ObsSpec((3,))}
+SEVERAL = {"camera": ObsSpec((2, 3), "uint8"), "speed": ObsSpec((4,)), "place": ObsSpec((2,))}
+ACTIONS = 5
+
+
+class Doubling:
+    """Factory of an encoder that exists in torch alone."""
+
+    def __call__(self, spec: ObsSpec) -> nn.Module:
+        encoder = DoublingEncoder()
+        encoder.size = spec.shape[0]
+        return encoder
+
+
+class DoublingEncoder(nn.Module):
+    def forward(self, obs: Tensor) -> Tensor:
+        return 2 * obs
+
+
+class RunningSum(nn.Module):
+    """A memory that adds up its features, decaying, and starts anew at `first`."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = self.state = size
+        self.decay = nn.Parameter(torch.linspace(0.3, 0.9, size))
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        memory = features + self.decay * memory
+        return memory, memory
+
+    def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        rows = []
+        for row, begins in zip(features, first, strict=True):
+            output, memory = self.step(row, memory * ~begins.unsqueeze(-1))
+            rows.append(output)
+        return torch.stack(rows), memory
+
+
+BLUEPRINTS = {
+    "no body": (Blueprint(), ONE),
+    "relu": (Blueprint(body=Mlp(16, 8)), ONE),
+    "tanh": (Blueprint(body=Mlp(16, activation="tanh")), ONE),
+    "policy layers": (Blueprint(body=Mlp(8), policy=Mlp(7, 6)), ONE),
+    "critic layers": (Blueprint(body=Mlp(8), critic=Mlp(7)), ONE),
+    "no body, both layers": (Blueprint(policy=Mlp(7), critic=Mlp(6, activation="tanh")), ONE),
+    "several observations": (Blueprint(body=Mlp(16)), SEVERAL),
+    "two encoders": (Blueprint(encoders={"cam*": Vector(), "*": Vector()}, body=Mlp(16)), SEVERAL),
+    "an encoder without numpy": (Blueprint(encoders={"*": Doubling()}, body=Mlp(16)), ONE),
+    "memory": (Blueprint(body=Mlp(8), memory=RunningSum), ONE),
+    "memory without body": (Blueprint(memory=RunningSum, policy=Mlp(7)), SEVERAL),
+}
+
+
+def make(blueprint: Blueprint, specs) -> ActorCritic:
+    torch.manual_seed(0)
+    network = ActorCritic(blueprint, specs, statistics=ACTIONS, values=ACTIONS)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return network
+
+
+def observations(specs, *rows: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {
+        name: rng.integers(256, size=(*rows, *spec.shape)).astype(np.uint8)
+        if spec.dtype == "uint8"
+        else rng.normal(size=(*rows, *spec.shape)).astype(np.float32)
+        for name, spec in specs.items()
+    }
+
+
+def tensors(obs: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(value) for name, value in obs.items()}
+
+
+def memories(network: ActorCritic, lanes: int) -> np.ndarray:
+    return np.random.default_rng(2).normal(size=(lanes, network.state)).astype(np.float32)
+
+
+def assert_acts_as_the_module(network: ActorCritic, specs) -> np.ndarray:
+    for lanes in (1, 6):
+        obs, memory = observations(specs, lanes), memories(network, lanes)
+        before = {name: value.copy() for name, value in obs.items()}, memory.copy()
+        statistics, after = network.act(obs, memory)
+        expected, expected_after = network(tensors(obs), torch.from_numpy(memory))
+        scale = max(1, expected.abs().max().item())
+        np.testing.assert_allclose(statistics / scale, expected.detach() / scale, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(after, expected_after.detach(), rtol=1e-6)
+        assert (statistics.dtype, statistics.shape) == (np.float32, (lanes, ACTIONS))
+        assert after.shape == memory.shape
+        np.testing.assert_array_equal(memory, before[1])
+        for name, value in obs.items():
+            np.testing.assert_array_equal(value, before[0][name])
+    return statistics
+
+
+@pytest.mark.parametrize("name", BLUEPRINTS)
+def test_acting_equals_the_module_and_follows_its_parameters(name):
+    blueprint, specs = BLUEPRINTS[name]
+    network = make(blueprint, specs)
+    parameters = Parameters({"policy": network}, {}, {})
+    first = assert_acts_as_the_module(network, specs)
+    parameters.vector.add_(0.1 * torch.randn_like(parameters.vector))
+    second = assert_acts_as_the_module(network, specs)
+    parameters.load({"parameters": {"policy": torch.randn_like(parameters.vector)}})
+    third = assert_acts_as_the_module(network, specs)
+    assert not np.allclose(first, second)
+    assert not np.allclose(second, third)
+
+
+def test_acting_follows_updates_of_a_learner():
+    agent = make_acer(learning_rate=0.05)
+    learner = Learner(agent, make_role(), {}, max_step=None)
+    obs, memory = observations(ONE, 6), np.zeros((6, 0), np.float32)
+    before = agent.policy.act(obs, memory)[0]
+    for seed in range(3):
+        learner.learn(random_rollout(np.random.default_rng(seed)))
+    after = agent.policy.act(obs, memory)[0]
+    assert np.abs(after - before).max() > 1e-3
+    expected = agent.policy(tensors(obs), torch.zeros(6, 0))[0].detach()
+    np.testing.assert_allclose(after, expected, rtol=0, atol=1e-6)
+
+
+def test_heads_give_the_statistics_and_the_values():
+    for blueprint, specs in BLUEPRINTS.values():
+        torch.manual_seed(0)
+        network = ActorCritic(blueprint, specs, statistics=2, values=7)
+        features, _ = network.torso.step(tensors(observations(specs, 4)), torch.zeros(4, network.state))
+        statistics, values = network.heads(features)
+        assert (statistics.shape, values.shape) == ((4, 2), (4, 7))
+
+
+def test_the_first_policy_is_close_to_uniform():
+    torch.manual_seed(0)
+    network = ActorCritic(Blueprint(body=Mlp(64, 64)), ONE, statistics=ACTIONS, values=ACTIONS)
+    statistics = network(tensors(observations(ONE, 100)), torch.zeros(100, 0))[0]
+    assert statistics.abs().max() < 0.1
+
+
+def test_networks_without_memory_carry_none():
+    assert make(Blueprint(body=Mlp(8)), ONE).state == 0
+    assert make(Blueprint(body=Mlp(8), memory=RunningSum), ONE).state == 8
+
+
+@pytest.mark.parametrize("name", BLUEPRINTS)
+def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first(name):
+    blueprint, specs = BLUEPRINTS[name]
+    network = make(blueprint, specs)
+    obs, first = observations(specs, 7, 3), np.random.default_rng(3).random((7, 3)) < 0.3
+    memory = start = memories(network, 3)
+    rows = []
+    for t in range(7):
+        statistics, memory = network.act(
+            {key: value[t] for key, value in obs.items()}, np.where(first[t][:, None], np.float32(0), memory)
+        )
+        rows.append(statistics)
+    features = network.torso.unroll(tensors(obs), torch.from_numpy(first), torch.from_numpy(start))
+    unrolled = network.heads(features)[0].detach().numpy()
+    scale = np.abs(unrolled).max()
+    np.testing.assert_allclose(np.stack(rows) / scale, unrolled / scale, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BLUEPRINTS)
+@pytest.mark.parametrize("burn_in", [1, 4])
+def test_burn_in_equals_running_on_from_the_same_rows(name, burn_in):
+    blueprint, specs = BLUEPRINTS[name]
+    network = make(blueprint, specs)
+    obs, first = tensors(observations(specs, 7, 3)), torch.rand(7, 3) < 0.3
+    memory = torch.from_numpy(memories(network, 3))
+    features = network.torso.unroll(obs, first, memory)
+    after = network.torso.unroll(obs, first, memory, burn_in)
+    torch.testing.assert_close(after, features[burn_in:])
+
+
+def test_no_gradient_comes_from_burn_in_rows():
+    network = make(Blueprint(memory=RunningSum), ONE)
+    obs = {"obs": torch.randn(6, 2, 3, requires_grad=True)}
+    memory = torch.zeros(2, 3, requires_grad=True)
+    network.torso.unroll(obs, torch.zeros(6, 2, dtype=torch.bool), memory, burn_in=2).sum().backward()
+    gradient = obs["obs"].grad
+    assert not gradient[:2].any()
+    assert gradient[2:].all()
+    assert memory.grad is None
+
+
+def test_an_observation_goes_to_the_first_encoder_whose_pattern_matches():
+    blueprint = Blueprint(encoders={"sp*": Doubling(), "*": Vector()})
+    network = make(blueprint, SEVERAL)
+    obs = tensors(observations(SEVERAL, 2))
+    expected = torch.cat([obs["camera"].flatten(1).float(), 2 * obs["speed"], obs["place"]], -1)
+    torch.testing.assert_close(network.torso.encode(obs), expected)
+
+
+def test_an_observation_without_an_encoder_is_refused_by_name():
+    blueprint = Blueprint(encoders={"cam*": Vector(), "speed": Vector()})
+    with pytest.raises(ValueError, match=r"'place'.*\['cam\*', 'speed'\]"):
+        ActorCritic(blueprint, SEVERAL, statistics=2, values=2)
+
+
+def test_layers_that_cannot_be_are_refused_by_name():
+    with pytest.raises(ValueError, match="'gelu'.*relu, tanh"):
+        Mlp(8, activation="gelu")
+    with pytest.raises(ValueError, match="at least one layer"):
+        Mlp()

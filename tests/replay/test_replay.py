@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from algorithm.replay import Replay
+from tests.doubles import EncodedLanes, assert_intact, starts_of
+
+
+def make(capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
+    return Replay(capacity, lanes, chunk, length, np.random.default_rng(seed), **kwargs)
+
+
+def write(replay: Replay, lanes: EncodedLanes, rng: np.random.Generator, rollouts: int, loss: float = 0.0) -> None:
+    """Staggered lanes: a rollout has as many columns as lanes, several of one lane perhaps, none of another."""
+    count = len(lanes.written)
+    for _ in range(rollouts):
+        chosen = rng.integers(count, size=count).tolist()
+        replay.add(lanes.rollout(*chosen, lost=[lane for lane in set(chosen) if rng.random() < loss]))
+
+
+def drawn(replay: Replay, batches: int, batch: int = 64) -> Counter:
+    return Counter(start for _ in range(batches) for start in starts_of(replay.sample(batch)))
+
+
+def per_lane(replay: Replay) -> int:
+    return replay.ring.rows
+
+
+SHAPES = [
+    {"capacity": 60, "chunk": 5, "length": 4},
+    {"capacity": 60, "chunk": 5, "length": 5},
+    {"capacity": 63, "chunk": 3, "length": 8},  # windows over several columns
+    {"capacity": 30, "chunk": 5, "length": 9},  # the longest window that ten rows hold
+    {"capacity": 30, "chunk": 10, "length": 4},  # a ring of a single column
+    {"capacity": 47, "chunk": 1, "length": 6},
+    {"capacity": 60, "chunk": 5, "length": 3, "burn_in": 2},
+    {"capacity": 60, "chunk": 5, "length": 4, "recurrent": True},
+    {"capacity": 60, "chunk": 5, "length": 7, "recurrent": True},
+    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 5, "recurrent": True},
+]
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
+def test_windows_are_whole_whatever_was_written(shape, loss):
+    replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(1)
+    window = shape["length"] + shape.get("burn_in", 0)
+    stride = shape["chunk"] if shape.get("recurrent") else 1
+    seen = 0
+    for _ in range(25):
+        write(replay, lanes, rng, 1, loss)
+        legal = lanes.legal(per_lane(replay), window, stride)
+        batch = replay.sample(32)
+        assert (batch is None) == (not legal)
+        if batch:
+            assert len(batch) == window
+            assert set(starts_of(batch)) <= legal
+            assert_intact(batch)
+            seen += 1
+    assert seen > 5
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
+def test_every_legal_window_is_drawn_and_none_other(shape, loss):
+    replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(2)
+    write(replay, lanes, rng, 18, loss)
+    while not replay.sample(1):
+        write(replay, lanes, rng, 1)
+    window = shape["length"] + shape.get("burn_in", 0)
+    stride = shape["chunk"] if shape.get("recurrent") else 1
+    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), window, stride)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize(
+    ("rollouts", "loss"), [(5, 0.0), (40, 0.0), (40, 0.6), (40, 0.9)], ids=["uneven lanes", "full", "breaks", "many"]
+)
+def test_windows_are_drawn_uniformly(rollouts, loss, recurrent):
+    replay, lanes = make(capacity=180, length=5, recurrent=recurrent), EncodedLanes(3, 5)
+    write(replay, lanes, np.random.default_rng(3), rollouts, loss)
+    legal = lanes.legal(per_lane(replay), 5, 5 if recurrent else 1)
+    counts = drawn(replay, batches=200, batch=100)
+    assert set(counts) == legal
+    expected = 20_000 / len(legal)
+    chi_square = sum((count - expected) ** 2 / expected for count in counts.values())
+    freedom = len(legal) - 1
+    assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
+
+
+def test_windows_of_one_batch_are_drawn_independently():
+    replay, lanes = make(capacity=90), EncodedLanes(3, 5)
+    write(replay, lanes, np.random.default_rng(4), 20)
+    legal = len(lanes.legal(per_lane(replay), 4))
+    pairs = [starts_of(replay.sample(2)) for _ in range(4000)]
+    same = sum(first == second for first, second in pairs)
+    assert abs(same - 4000 / legal) < 4 * np.sqrt(4000 / legal)
+
+
+def test_a_single_whole_window_among_many_breaks_is_found():
+    replay, lanes = make(capacity=150, lanes=1, chunk=3, length=6), EncodedLanes(1, 3)
+    for _ in range(20):
+        replay.add(lanes.rollout(0, lost=[0]))
+    replay.add(lanes.rollout(0))
+    for _ in range(10):
+        replay.add(lanes.rollout(0, lost=[0]))
+    assert replay.sample(4) is None  # the successor of the sixth row was overwritten by what came after the break
+    replay.add(lanes.rollout(0))
+    assert set(starts_of(replay.sample(50))) == lanes.legal(per_lane(replay), 6)
+    assert len(lanes.legal(per_lane(replay), 6)) == 1
+
+
+def test_nothing_is_drawn_before_there_is_a_whole_window():
+    replay, lanes = make(length=7), EncodedLanes(3, 5)
+    assert replay.sample(2) is None
+    replay.add(lanes.rollout(0, 1, 2))
+    assert replay.sample(2) is None
+    replay.add(lanes.rollout(0, lost=[0]))
+    assert replay.sample(2) is None
+    replay.add(lanes.rollout(1))
+    assert {lane for lane, _ in starts_of(replay.sample(50))} == {1}
+
+
+def test_recurrent_windows_start_where_their_memory_and_version_are_kept():
+    replay, lanes = make(capacity=90, length=7, recurrent=True), EncodedLanes(3, 5)
+    write(replay, lanes, np.random.default_rng(5), 30, loss=0.1)
+    batch = replay.sample(200)
+    starts = np.array(starts_of(batch))
+    np.testing.assert_array_equal(batch.memory, starts)
+    np.testing.assert_array_equal(batch.version, 10 * starts[:, 1])
+
+
+def test_rows_counts_what_can_be_read_over_all_lanes():
+    replay, lanes = make(capacity=60, lanes=3, chunk=5), EncodedLanes(3, 5)
+    assert replay.rows == 0
+    replay.add(lanes.rollout(0, 0, 2))
+    assert replay.rows == 15
+    for _ in range(9):
+        replay.add(lanes.rollout(0, 0, 2))
+    assert replay.rows == 38  # one of the twenty rows of a full lane is kept for the last successor
+
+
+def test_burn_in_rows_stand_in_front():
+    replay, lanes = make(length=3, burn_in=2), EncodedLanes(3, 5)
+    replay.add(lanes.rollout(0, 1, 2))
+    batch = replay.sample(8)
+    assert (len(batch), batch.burn_in) == (5, 2)
+    learned = batch.after_burn_in()
+    assert (len(learned), learned.burn_in) == (3, 0)
+    assert_intact(learned)
+    assert [time + 2 for _, time in starts_of(batch)] == [time for _, time in starts_of(learned)]
+
+
+def test_stored_numbers_stay_as_they_were_through_overwrites_and_draws():
+    replay, lanes = make(capacity=60), EncodedLanes(3, 5)
+    for _ in range(12):  # three times round the ring
+        replay.add(replace(lanes.rollout(0, 1, 2), reward=np.full((5, 3), -0.7, np.float32)))
+    stored = {name: value.copy() for name, value in replay.state().items()}
+    for _ in range(100):
+        batch = replay.sample(16)
+        assert batch.reward.dtype == np.float32
+        assert (batch.reward == np.float32(-0.7)).all()
+        assert_intact(replace(batch, reward=np.float32(-0.25) - batch.sample[..., 0]))
+        batch.reward += 1
+        batch.behavior *= 2
+        batch.obs["image"] += 1
+    for name, value in replay.state().items():
+        np.testing.assert_array_equal(value, stored[name])
+
+
+def test_a_written_rollout_may_be_changed_afterwards():
+    replay, lanes = make(length=5), EncodedLanes(3, 5)
+    rollout = lanes.rollout(0, 1, 2)
+    replay.add(rollout)
+    rollout.reward[:] = 0
+    rollout.obs["vector"][:] = 0
+    assert_intact(replay.sample(8))
+
+
+def test_the_same_seed_draws_the_same_windows():
+    replays = [make(seed=7), make(seed=7), make(seed=8)]
+    for replay in replays:
+        write(replay, EncodedLanes(3, 5), np.random.default_rng(6), 20, loss=0.3)
+    same, again, other = ([starts_of(replay.sample(16)) for _ in range(5)] for replay in replays)
+    assert same == again
+    assert same != other
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_restored_replay_goes_on_as_if_nothing_had_happened(tmp_path, recurrent):
+    replay, lanes, rng = make(recurrent=recurrent), EncodedLanes(3, 5), np.random.default_rng(8)
+    write(replay, lanes, rng, 17, loss=0.2)
+    np.savez(tmp_path / "replay.npz", **replay.state())
+    other = make(recurrent=recurrent)
+    with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
+        other.restore(dict(arrays))
+    other.rng.bit_generator.state = replay.rng.bit_generator.state
+    for _ in range(10):
+        ours, theirs = replay.sample(16), other.sample(16)
+        assert starts_of(ours) == starts_of(theirs)
+        assert_intact(theirs)
+        np.testing.assert_array_equal(ours.memory, theirs.memory)
+        np.testing.assert_array_equal(ours.version, theirs.version)
+        np.testing.assert_array_equal(ours.index, theirs.index)
+        chosen = rng.integers(3, size=3).tolist()
+        rollout = lanes.rollout(*chosen, lost=chosen[:1] if rng.random() < 0.3 else [])
+        replay.add(rollout)
+        other.add(rollout)
+    assert replay.rows == other.rows
+
+
+def test_restoring_takes_no_part_in_the_arrays_it_was_given():
+    replay, lanes = make(), EncodedLanes(3, 5)
+    replay.add(lanes.rollout(0, 1, 2))
+    state = {name: value.copy() for name, value in replay.state().items()}
+    before = {name: value.copy() for name, value in state.items()}
+    other = make()
+    other.restore(state)
+    other.add(lanes.rollout(0, 1, 2))
+    for name, value in state.items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_an_empty_replay_can_be_saved_and_restored(tmp_path):
+    np.savez(tmp_path / "replay.npz", **make().state())
+    other, lanes = make(), EncodedLanes(3, 5)
+    with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
+        other.restore(dict(arrays))
+    assert other.rows == 0
+    other.add(lanes.rollout(0, 1, 2))
+    assert_intact(other.sample(4))
+
+
+def test_the_state_of_another_size_is_refused_and_changes_nothing():
+    small, large, lanes = make(capacity=30), make(capacity=60), EncodedLanes(3, 5)
+    large.add(lanes.rollout(0, 1, 2))
+    with pytest.raises(ValueError, match=r"\(10, 3, .*\(20, 3, "):
+        large.restore(small.state())
+    assert_intact(large.sample(4))
+
+
+def test_the_state_of_other_columns_is_refused():
+    with pytest.raises(ValueError, match="rows of a column"):
+        make(capacity=60, chunk=10).restore(make(capacity=60, chunk=5).state())
+
+
+@pytest.mark.parametrize(
+    ("lanes", "chunk", "length", "burn_in", "recurrent"),
+    [(1, 1, 1, 0, False), (4, 20, 20, 0, False), (3, 8, 5, 6, False), (2, 10, 3, 0, False), (2, 4, 9, 2, True)],
+)
+def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk, length, burn_in, recurrent):
+    def with_capacity(capacity):
+        return make(capacity, lanes, chunk, length, burn_in=burn_in, recurrent=recurrent)
+
+    with pytest.raises(ValueError, match="capacity") as error:
+        with_capacity(lanes)
+    needed = int(str(error.value).split("at least ")[1].split()[0])
+    with pytest.raises(ValueError, match=f"{needed - 1} rows over {lanes} lanes .* {length + burn_in} rows"):
+        with_capacity(needed - 1)
+    replay, encoded = with_capacity(needed), EncodedLanes(lanes, chunk)
+    for _ in range(7):
+        for _ in range(-(-(length + burn_in) // chunk)):
+            replay.add(encoded.rollout(*range(lanes)))
+        assert_intact(replay.sample(8))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from algorithm.replay.ring import Ring
+from tests.doubles import EncodedLanes, assert_intact, starts_of
+
+
+def read(ring: Ring, start: int, length: int, lane: int = 0):
+    return ring.read(np.array([lane]), np.array([start]), length)
+
+
+def whole(ring: Ring, start: int, length: int, lane: int = 0) -> bool:
+    return bool(ring.whole(np.array([lane]), np.array([start]), length)[0])
+
+
+def written(rows: int, chunk: int, columns: int, lost=()) -> tuple[Ring, EncodedLanes]:
+    """A ring of one lane after `columns` columns; those in `lost` lost rows before."""
+    ring, lanes = Ring(rows, 1, chunk), EncodedLanes(1, chunk)
+    for column in range(columns):
+        ring.write(lanes.rollout(0, lost=[0] if column in lost else []))
+    return ring, lanes
+
+
+def test_rows_are_a_multiple_of_the_chunk():
+    assert Ring(23, 2, 5).rows == 20
+
+
+@pytest.mark.parametrize("columns", range(1, 12))
+def test_all_rows_that_count_as_filled_can_be_read(columns):
+    ring, _ = written(rows=16, chunk=4, columns=columns)
+    filled = int(ring.filled[0])
+    assert filled == min(4 * columns, 15)
+    for length in range(1, filled + 1):
+        for start in range(4 * columns - filled, 4 * columns - length + 1):
+            window = read(ring, start, length)
+            assert starts_of(window) == [(0, start)]
+            assert_intact(window)
+            assert whole(ring, start, length)
+
+
+def test_the_observation_behind_the_last_row_is_its_successor():
+    ring, _ = written(rows=12, chunk=4, columns=5)
+    last = read(ring, start=19, length=1)
+    assert last.obs["vector"][:, 0, 0].tolist() == [19, 20]
+    assert last.first.shape == (2, 1)
+
+
+@pytest.mark.parametrize("lost", range(1, 5))
+def test_exactly_the_windows_across_a_break_are_not_whole(lost):
+    ring, _ = written(rows=24, chunk=4, columns=5, lost=[lost])
+    broken = 4 * lost
+    for length in range(1, 12):
+        for start in range(20 - length + 1):
+            # The row before a break is not whole: its successor's place was taken by the row behind the break.
+            assert whole(ring, start, length) == (not start < broken <= start + length)
+
+
+def test_a_break_is_forgotten_when_it_is_overwritten():
+    ring, _ = written(rows=12, chunk=4, columns=6, lost=[3])
+    assert all(whole(ring, start, length=6) for start in range(13, 19))
+
+
+def test_columns_of_one_lane_in_one_rollout_follow_each_other():
+    ring, lanes = Ring(20, 3, 5), EncodedLanes(3, 5)
+    ring.write(lanes.rollout(1, 0, 1, 1))
+    ring.write(lanes.rollout(0, 2, 1))
+    assert ring.head.tolist() == [10, 20, 5]
+    for lane, rows in enumerate([10, 19, 5]):
+        window = read(ring, int(ring.head[lane]) - rows, rows, lane)
+        assert_intact(window)
+        assert whole(ring, int(ring.head[lane]) - rows, rows, lane)
+
+
+def test_a_break_between_columns_of_one_rollout_is_kept():
+    ring, lanes = Ring(20, 2, 5), EncodedLanes(2, 5)
+    ring.write(lanes.rollout(0, 1))
+    rollout = lanes.rollout(0, 0, 1)
+    rollout.joined[1] = False
+    ring.write(rollout)
+    assert not whole(ring, 6, 5, lane=0)
+    assert whole(ring, 2, 8, lane=1)
+
+
+def test_lanes_do_not_touch_each_other():
+    ring, lanes = Ring(10, 3, 5), EncodedLanes(3, 5)
+    ring.write(lanes.rollout(0, 1, 2))
+    for _ in range(5):
+        ring.write(lanes.rollout(1, 1, 1))
+    for lane in (0, 2):
+        assert_intact(read(ring, 0, 5, lane))
+        assert whole(ring, 0, 5, lane)
+
+
+def test_memory_and_version_are_those_of_the_column_that_starts_there():
+    ring, lanes = Ring(15, 2, 5), EncodedLanes(2, 5)
+    for _ in range(7):
+        ring.write(lanes.rollout(0, 1))
+    for start in (25, 30):
+        window = read(ring, start, 4, lane=1)
+        assert window.memory.tolist() == [[1, start]]
+        assert window.version.tolist() == [10 * start]
+
+
+def test_the_index_tells_windows_apart():
+    ring, lanes = Ring(20, 3, 5), EncodedLanes(3, 5)
+    for _ in range(3):
+        ring.write(lanes.rollout(0, 1, 2))
+    lane, start = np.divmod(np.arange(30), 10)
+    index = ring.read(lane, start, 5).index
+    assert len(set(index.tolist())) == 30
+    assert ((index >= 0) & (index < 60)).all()
+
+
+def test_dtypes_are_stored_as_they_come():
+    ring, lanes = Ring(10, 1, 5), EncodedLanes(1, 5)
+    rollout = lanes.rollout(0)
+    ring.write(rollout)
+    window = read(ring, 0, 5)
+    for name in ("first", "sample", "reward", "alive", "behavior"):
+        assert getattr(window, name).dtype == getattr(rollout, name).dtype
+    assert window.obs["image"].dtype == np.uint8
