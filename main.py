@@ -36,20 +36,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line. Status: 0 done, 1 failed, 2 for the user to mend, 3 no environment, 130 Ctrl-C."""
     options = parse(arguments)
-    from algorithm.adapters.adapter import EnvironmentFailed
+    from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
     from algorithm.experiment.errors import UserError
     from algorithm.loop.checkpoint import CheckpointError
 
     try:
         return _play(options) if options.run else _train(options)
-    except UserError as error:
+    except (UserError, UnsupportedEnvironment) as error:
         return _fail(error, 2)
     except EnvironmentFailed as error:
         return _fail(error, 3)
     except CheckpointError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
-        return _fail("interrupted; what was learned is saved", 130)
+        return _fail("interrupted" if options.run else "interrupted; what was learned is saved", 130)
 
 
 def _train(options: argparse.Namespace) -> int:

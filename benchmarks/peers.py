@@ -15,10 +15,8 @@ from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
 ENV_ID = "CartPole-v1"
-TARGET, WINDOW = 475, 20
-CPU_LIMIT = 400
+TARGET, WINDOW, CPU_LIMIT = 475, 20, 400
 
 
 class Run:
@@ -52,23 +50,21 @@ class Run:
 
 
 def import_peer(name):
-    """Import a peer and what it would otherwise import on the clock."""
-    importlib.import_module("torch._dynamo")  # The first optimizer imports it, which takes most of a CPU second.
-    # Both peers import gym where it is installed, which then announces its end of life.
+    """Import a peer without the notice that gym, which both peers import where it is installed, prints."""
     with contextlib.redirect_stderr(io.StringIO()):
         return importlib.import_module(name)
 
 
 def samara(seed):
     """Train Samara's ACER."""
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from benchmarks.measure import train_cartpole
 
     return train_cartpole(seed)
 
 
 def pfrl_acer(seed):
-    """Train PFRL's ACER in this process alone."""
+    """Train PFRL's ACER in one process, with its own defaults for entropy, trust region and truncation."""
     import gymnasium
     import torch
     from torch import nn
@@ -89,15 +85,10 @@ def pfrl_acer(seed):
         t_max=20,
         gamma=0.99,
         replay_buffer=pfrl.replay_buffers.EpisodicReplayBuffer(50_000),
-        beta=0.01,
-        use_trust_region=True,
-        trust_region_alpha=0.99,
-        trust_region_delta=1,
-        truncation_threshold=10,
         n_times_replay=4,
         replay_start_size=1000,
     )
-    # Shared memory only serves several processes; without it PFRL refuses to update.
+    # PFRL refuses to update outside shared memory, which only several processes need.
     agent.assert_shared_memory = lambda: None
 
     env = gymnasium.make(ENV_ID)
@@ -156,19 +147,24 @@ def sb3_a2c(seed):
     return train_sb3("A2C", seed, step_limit=500_000)
 
 
-# PFRL imports packaging without declaring it.
 LEARNERS = {
-    "Samara ACER": (samara, ()),
-    "PFRL ACER": (pfrl_acer, ("pfrl", "packaging")),
-    "SB3 PPO": (sb3_ppo, ("stable_baselines3",)),
-    "SB3 A2C": (sb3_a2c, ("stable_baselines3",)),
+    "Samara ACER": (samara, "torch"),
+    "PFRL ACER": (pfrl_acer, "pfrl"),
+    "SB3 PPO": (sb3_ppo, "stable_baselines3"),
+    "SB3 A2C": (sb3_a2c, "stable_baselines3"),
 }
 
 
+def train(learner, seed):
+    """Train with everything imported beforehand."""
+    importlib.import_module("torch._dynamo")  # The first optimizer would import it on the clock, for a CPU second.
+    return learner(seed)
+
+
 def train_apart(learner, seed):
-    """Train in a fresh process, so that no run inherits the imports, threads or memory of another."""
+    """Train in a fresh process, so that no run inherits the imports or memory of another."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(learner, seed).result()
+        return pool.submit(train, learner, seed).result()
 
 
 def installed(module):
@@ -210,7 +206,7 @@ def main():
 
     # The spawned processes inherit these before they import numpy and torch.
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
-    missing = [name for name, (_, modules) in LEARNERS.items() if not all(map(installed, modules))]
+    missing = [name for name, (_, module) in LEARNERS.items() if not installed(module)]
     if missing:
         print(f'Skipping {", ".join(missing)}: not installed, which pip install -e ".[benchmark]" does.')
     modules = filter(installed, ("torch", "gymnasium", "stable_baselines3", "pfrl"))

@@ -1,6 +1,7 @@
 """The command line as a user types it."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,28 @@ def test_an_environment_of_the_folders_own(tmp_path):
     )
     assert main.main(["own/task", "-n", "a"]) == 0
     assert main.main(["own/task", "--run"]) == 0
+
+
+def test_ctrl_c_saves_what_was_learned():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a", "--set", "base_config.log_every=200"]
+    process = subprocess.Popen([*command, "goal=null"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    for line in process.stdout:
+        if b"steps/s" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == b"interrupted; what was learned is saved\n"
+    assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
+
+
+def test_what_cannot_be_shown_is_said(monkeypatch, capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    monkeypatch.setitem(sys.modules, "pygame", None)  # as where the extra is not installed
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--run", "--render")
+    assert status == 2
+    assert "pip install" in line
 
 
 def test_the_command_line_runs_as_a_process():

@@ -69,6 +69,8 @@ class GymAdapter(Adapter):
     def reset(self, seed: int) -> dict[str, Step]:
         try:
             obs, _ = self.env.reset(seed=seed)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise _missing(self._name, error) from error
         except Exception as error:  # whatever a simulator raises when it starts
             raise EnvironmentFailed(_message(self._name, "does not start", error)) from error
         self._ended, self._after_final = self._none, None
@@ -148,7 +150,7 @@ def _make(env_name: str | Make, copies: int, env_args: dict, limit: int | None, 
             return _from_function(env_name, copies, env_args, mode, vector_kwargs)
         return gymnasium.make_vec(env_name, copies, mode, vector_kwargs=vector_kwargs, **env_args)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise UnsupportedEnvironment(f"env_name {env_name!r} needs a package: {str(error).splitlines()[0]}") from error
+        raise _missing(env_name, error) from error
     except Exception as error:  # whatever a simulator raises when it starts
         raise EnvironmentFailed(_message(env_name, "does not start", error)) from error
 
@@ -160,6 +162,10 @@ def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
         return gymnasium.spec(env_name.rpartition(":")[2])
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
+
+
+def _missing(env_name: str | Make, error: Exception) -> UnsupportedEnvironment:
+    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {str(error).splitlines()[0]}")
 
 
 def _message(env_name: str | Make, what: str, error: Exception) -> str:

@@ -49,14 +49,23 @@ PROBES = {
 class ProbeAdapter(Adapter):
     """Copies of one of `PROBES`, one lane each; a final row follows every episode, as in Gymnasium's NEXT_STEP mode.
 
-    Raises UnsupportedEnvironment for another name.
+    Raises UnsupportedEnvironment for another name, for `env_args` and for `render`.
     """
 
-    def __init__(self, env_name: str, copies: int, env_args: Mapping[str, Any], max_episode_steps: int | None = None):
+    def __init__(
+        self,
+        env_name: str,
+        copies: int,
+        env_args: Mapping[str, Any],
+        max_episode_steps: int | None = None,
+        render: bool = False,
+    ):
         if env_name not in PROBES:
             raise UnsupportedEnvironment(f"env_name {env_name!r}: the probes are {', '.join(PROBES)}")
         if env_args:
             raise UnsupportedEnvironment(f"env_args {dict(env_args)}: probes take none")
+        if render:
+            raise UnsupportedEnvironment("there is nothing to see of a probe")
         self.probe = PROBES[env_name]
         self.limit = min(self.probe.limit, max_episode_steps or self.probe.limit)
         obs_specs = {OBS: ObsSpec((self.probe.states,))}

@@ -160,10 +160,9 @@ class TeamBuilder:
 def make_adapter(settings: Settings, folder: RunFolder, copies: int, render: bool = False) -> Adapter:
     """The simulator of the settings."""
     base = settings.base
-    extra = {"render": True} if render else {}
     try:
         return find("env_type", base.env_type)(
-            folder.environment(settings), copies, base.env_args, base.max_step_each_iter, **extra
+            folder.environment(settings), copies, base.env_args, base.max_step_each_iter, render
         )
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error

@@ -59,8 +59,10 @@ class Player:
             shapes = {name: spec.shape for name, spec in specs.items()}
             raise ValueError(f"observations have the shapes {shapes}, one more axis in front for a batch")
         n = len(arrays[name])
-        if self._memory is None:
+        if self._memory is None or not self.agent.state:
             self._memory = np.zeros((n, self.agent.state), np.float32)
+        elif len(self._memory) != n:
+            raise ValueError(f"{n} lanes after {len(self._memory)}: call reset() where episodes start")
         no, yes = np.zeros(n, bool), np.ones(n, bool)
         step = Step(np.arange(n), arrays, no, no, np.zeros(n, np.float32), yes)
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, self._memory)
