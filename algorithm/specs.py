@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+AGENT = "agent"  # the role in a simulator that names none
+
 
 @dataclass(frozen=True)
 class ObsSpec:

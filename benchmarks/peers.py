@@ -82,7 +82,7 @@ def pfrl_acer(seed):
     agent = pfrl.agents.ACER(
         model,
         torch.optim.Adam(model.parameters(), lr=1e-3),
-        t_max=20,
+        t_max=10,
         gamma=0.99,
         replay_buffer=pfrl.replay_buffers.EpisodicReplayBuffer(50_000),
         n_times_replay=4,

@@ -14,12 +14,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from algorithm.adapters.adapter import Adapter, EnvironmentFailed, UnsupportedEnvironment
 from algorithm.rollout import Array, Step
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
 
 Make = Callable[..., gymnasium.Env]
 Obs = dict[str, np.ndarray]
 
-AGENT = "agent"  # the one role
 OBS = "obs"  # the name of an observation that has none
 NATIVE_FROM = 5  # copies from which a native vector environment is faster than SyncVectorEnv (measured on CartPole)
 

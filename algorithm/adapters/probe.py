@@ -10,9 +10,8 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
 from algorithm.rollout import Step
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
 
-AGENT = "agent"
 OBS = "obs"
 
 

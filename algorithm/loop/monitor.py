@@ -16,6 +16,7 @@ from algorithm.loop.actor import Actor, Episode
 from algorithm.loop.evaluator import Played
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.parts import Parts
+from algorithm.specs import AGENT
 
 WINDOW = 20  # training episodes whose mean return must reach the goal, and held-out episodes that confirm it
 
@@ -68,7 +69,7 @@ class Monitor:
         self._begin = time.perf_counter() - counters.seconds
         self._logged = Counters(**vars(counters))
         self._next = {
-            name: counters.env_steps + every
+            name: (counters.env_steps // every + 1) * every
             for name, every in [
                 ("log", limits.log_every),
                 ("save", limits.save_every),
@@ -93,7 +94,8 @@ class Monitor:
             self._episode(actor.episodes.popleft())
         if counters.env_steps >= self._soonest:
             for name in [name for name, due in self._next.items() if counters.env_steps >= due]:
-                self._next[name] += getattr(self.limits, f"{name}_every")
+                every = getattr(self.limits, f"{name}_every")
+                self._next[name] = (counters.env_steps // every + 1) * every
                 self._do(name)
             self._soonest = min(self._next.values())
         if ended and self._goal_met():
@@ -192,12 +194,14 @@ class Monitor:
     def _clock(self) -> None:
         self.counters.seconds = time.perf_counter() - self._begin
 
-    def _tag(self, role: str, name: str) -> str:
-        """Tags carry the role where there are several."""
-        return name if len(self.parts.teams) == 1 else f"{name}/{role}"
+    @staticmethod
+    def _tag(role: str, name: str) -> str:
+        """Tags carry the role where it has a name."""
+        return name if role == AGENT else f"{name}/{role}"
 
-    def _of(self, role: str) -> str:
-        return "" if len(self.parts.teams) == 1 else f" of {role}"
+    @staticmethod
+    def _of(role: str) -> str:
+        return "" if role == AGENT else f" of {role}"
 
 
 def _mean(updates: list[dict[str, Tensor]]) -> dict[str, float]:
