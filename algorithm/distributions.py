@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -76,11 +77,11 @@ class Categorical:
 
     def score(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
         """sum_a weight(a) d log pi(a) / d logits."""
-        return weight - self.probs * weight.sum(-1, keepdim=True)
+        return torch.addcmul(weight, self.probs, weight.sum(-1, keepdim=True), value=-1)
 
     def entropy_gradient(self) -> Float[Tensor, "*B A"]:
         """d entropy / d logits."""
-        return -self.probs * (self.log_probs + self.entropy.unsqueeze(-1))
+        return self.probs * (self.expectation(self.log_probs).unsqueeze(-1) - self.log_probs)
 
     def kl_gradient(self, average: Categorical) -> Float[Tensor, "*B A"]:
         """d KL[average || self] / d logits."""

@@ -24,7 +24,7 @@ class Step:
     lane's previous row; `alive` is False only at true termination.
     """
 
-    lane: np.ndarray  # [n] int64
+    lane: np.ndarray  # [n] int64, ascending
     obs: Mapping[str, np.ndarray]  # {name: [n, ...]}
     first: np.ndarray  # [n] bool
     final: np.ndarray  # [n] bool
@@ -103,9 +103,18 @@ class Rollout:
 
     def convert(self, upload: Callable[[Array], Array]) -> Rollout:
         """The same record with `upload` applied to every array that a loss reads."""
-        names = ("first", "sample", "reward", "alive", "behavior", "memory", "weight")
-        return replace(
-            self,
-            obs={name: upload(value) for name, value in self.obs.items()},
-            **{name: upload(getattr(self, name)) for name in names},
+        return Rollout(
+            {name: upload(value) for name, value in self.obs.items()},
+            upload(self.first),
+            upload(self.sample),
+            upload(self.reward),
+            upload(self.alive),
+            upload(self.behavior),
+            upload(self.memory),
+            self.lane,
+            self.joined,
+            upload(self.weight),
+            self.index,
+            self.version,
+            self.burn_in,
         )

@@ -11,6 +11,7 @@ import platform
 import statistics
 import sys
 import time
+import warnings
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -70,6 +71,7 @@ def pfrl_acer(seed):
     from torch import nn
 
     pfrl = import_peer("pfrl")
+    warnings.filterwarnings("ignore", module="pfrl")  # Torch warns of shapes that differ but hold one element.
     run = Run(step_limit=40_000)
     pfrl.utils.set_random_seed(seed)
 
@@ -206,8 +208,8 @@ def main():
 
     # The spawned processes inherit these before they import numpy and torch.
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
-    missing = [name for name, (_, module) in LEARNERS.items() if not installed(module)]
-    if missing:
+    learners = {name: learner for name, (learner, module) in LEARNERS.items() if installed(module)}
+    if missing := [name for name in LEARNERS if name not in learners]:
         print(f'Skipping {", ".join(missing)}: not installed, which pip install -e ".[benchmark]" does.')
     modules = filter(installed, ("torch", "gymnasium", "stable_baselines3", "pfrl"))
     versions = ", ".join(f"{module} {importlib.metadata.version(module)}" for module in modules)
@@ -215,8 +217,7 @@ def main():
     print(f"Python {platform.python_version()}, {versions}", flush=True)
 
     results = {}
-    for name in [name for name in LEARNERS if name not in missing]:
-        learner, _ = LEARNERS[name]
+    for name, learner in learners.items():
         results[name] = []
         for seed in range(options.pfrl_seeds if learner is pfrl_acer else options.seeds):
             results[name].append(run := train_apart(learner, seed))

@@ -153,7 +153,7 @@ class TwoGroups(Agent):
         weights = row_weights(rollout.valid, rollout.weight)
         error = squared_error(target, q[:-1].gather(-1, action).squeeze(-1))
         losses = {"policy": (weights * surrogate(direction, logits[:-1])).sum(), "critic": (weights * error).sum()}
-        return losses, Report(metrics(weights, {"loss/critic": error}), error.detach().sum(0), features)
+        return losses, Report(lambda: metrics(weights, {"loss/critic": error}), lambda: error.detach().sum(0), features)
 
     @staticmethod
     def _unroll(network, rollout):

@@ -66,12 +66,10 @@ class Acer(Agent):
             raise ValueError(f"ACER serves a single discrete branch so far, not {spec}")
         self.settings = settings
         self.rng = rng
-        actions = spec.branches[0]
-        self.policy = ActorCritic(blueprint, role.obs_specs, statistics=actions, values=actions)
+        self.actions = spec.branches[0]
+        self.policy = ActorCritic(blueprint, role.obs_specs, self.actions, self.actions)
         self.state = self.policy.state
-        self.average = LaggingCopy(
-            self.policy, ActorCritic(blueprint, role.obs_specs, statistics=actions, values=actions)
-        )
+        self.average = LaggingCopy(self.policy, ActorCritic(blueprint, role.obs_specs, self.actions, self.actions))
         self.groups = {
             "acer": Group(
                 self.policy,
@@ -109,57 +107,54 @@ class Acer(Agent):
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
         features = self._unroll(self.policy, rollout)
-        logits, q = self.policy.heads(features)
+        outputs = self.policy.heads.joint(features)
         with torch.no_grad():
-            average = Categorical(self.average.copy.heads(self._unroll(self.average.copy, rollout)[:-1])[0])
+            direction, report = self._climb(rollout, *outputs.split(self.actions, -1))
+        report.features = features
+        return {"acer": surrogate(direction, outputs[:-1]).sum()}, report
+
+    def _climb(self, rollout: Rollout, logits: Tensor, q: Tensor) -> tuple[Tensor, Report]:
+        """What logits and q [T, B, 2 A] climb, as means over valid rows, in closed form; and how it went."""
+        settings = self.settings
+        average = Categorical(self.average.copy.heads(self._unroll(self.average.copy, rollout)[:-1])[0])
         rollout = rollout.after_burn_in()
         action, valid = rollout.sample.long(), rollout.valid
-        q_taken = q[:-1].gather(-1, action).squeeze(-1)
+        policy, behavior = Categorical(logits), Categorical(rollout.behavior)
+        v = policy.expectation(q)
+        policy, q = policy.rows(slice(-1)), q[:-1]
+        q_taken = q.gather(-1, action).squeeze(-1)
+        log_rho = (policy.log_probs - behavior.log_probs).gather(-1, action).squeeze(-1)
+        rho = log_rho.clamp(-20, 20).exp()
 
-        with torch.no_grad():
-            policy, behavior = Categorical(logits), Categorical(rollout.behavior)
-            v = policy.expectation(q)
-            policy = policy.rows(slice(-1))
-            log_rho = (policy.log_probs - behavior.log_probs).gather(-1, action).squeeze(-1)
-            rho = log_rho.clamp(-20, 20).exp()
-            target = self._target(rollout, valid, q_taken, v, rho)
-            weight = self._score_weight(policy, behavior, action, q[:-1], v[:-1], rho, target)
-            direction, removed = self._direction(policy, average, weight)
-
-        weights = row_weights(valid, rollout.weight)
-        critic_loss = squared_error(target, q_taken)
-        loss = weights * (surrogate(direction, logits[:-1]) + self.settings.critic_weight * critic_loss)
-        told = {
-            "loss/critic": critic_loss,
-            "policy/entropy": policy.entropy,
-            "policy/kl_to_average": policy.kl(average),
-            "policy/importance": rho,
-            "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
-            "policy/value": v[:-1],
-        }
-        priority = column_mean(valid, (target - q_taken.detach()).abs())
-        return {"acer": loss.sum()}, Report(metrics(weights, told), priority, features)
-
-    def _target(self, rollout: Rollout, valid: Tensor, q_taken: Tensor, v: Tensor, rho: Tensor) -> Tensor:
-        """Q^ret (Eq. 5), with the trace truncated at 1 as in Algorithm 2, and not at c. [T, B]"""
-        settings = self.settings
+        # Eq. 5, with the trace truncated at 1 as in Algorithm 2, and not at c.
         trace = settings.decay * rho.clamp(max=settings.retrace_clip)
-        return retrace(rollout.reward, settings.gamma * rollout.alive, valid, q_taken, v, trace)
+        target = retrace(rollout.reward, settings.gamma * rollout.alive, valid, q_taken, v, trace)
+        error, v = target - q_taken, v[:-1]
 
-    def _score_weight(
-        self,
-        policy: Categorical,
-        behavior: Categorical,
-        action: Tensor,
-        q: Tensor,
-        v: Tensor,
-        rho: Tensor,
-        target: Tensor,
-    ) -> Tensor:
-        """The weight of every action's score: bias correction, and truncated importance on the taken one (Eq. 9)."""
-        clip = self.settings.importance_clip
+        # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
+        clip = settings.importance_clip
         weight = bias_correction(policy.probs, behavior.probs, q - v.unsqueeze(-1), clip)
-        return weight.scatter_add(-1, action, truncated_importance(rho, target - v, clip).unsqueeze(-1))
+        taken = truncated_importance(rho, target - v, clip).unsqueeze(-1)
+        direction, removed = self._direction(policy, average, weight.scatter_add(-1, action, taken))
+
+        # Eq. 6: the critic descends 1/2 (target - Q)^2 at the taken action.
+        pull = torch.zeros_like(q).scatter_(-1, action, settings.critic_weight * error.unsqueeze(-1))
+
+        rows = row_weights(valid, rollout.weight)
+
+        def told() -> dict[str, Tensor]:
+            values = {
+                "loss/critic": squared_error(target, q_taken),
+                "policy/entropy": policy.entropy,
+                "policy/kl_to_average": policy.kl(average),
+                "policy/importance": rho,
+                "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
+                "policy/value": v,
+            }
+            return metrics(rows, values)
+
+        report = Report(told, lambda: column_mean(valid, error.abs()))
+        return rows.unsqueeze(-1) * torch.cat((direction, pull), -1), report
 
     def _direction(self, policy: Categorical, average: Categorical, weight: Tensor) -> tuple[Tensor, Tensor]:
         """What the logits climb: the gradient within the trust region (Eq. 10-12), the entropy bonus outside it.
@@ -170,14 +165,14 @@ class Acer(Agent):
         """
         settings = self.settings
         gradient, kl_gradient = policy.score(weight), policy.kl_gradient(average)
-        entropy = settings.entropy * policy.entropy_gradient()
-        if settings.trust_region == "off":
-            return gradient + entropy, torch.zeros_like(gradient[..., :1])
-        constrained = gradient, kl_gradient
-        if settings.trust_region_space == "probs":
-            constrained = policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)
-        removed = multiplier(*constrained, settings.trust_region_delta)
-        return gradient - removed * kl_gradient + entropy, removed
+        removed = torch.zeros_like(gradient[..., :1])
+        if settings.trust_region == "efficient":
+            constrained = gradient, kl_gradient
+            if settings.trust_region_space == "probs":
+                constrained = policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)
+            removed = multiplier(*constrained, settings.trust_region_delta)
+            gradient = torch.addcmul(gradient, removed, kl_gradient, value=-1)
+        return gradient.add(policy.entropy_gradient(), alpha=settings.entropy), removed
 
     @staticmethod
     def _unroll(network: ActorCritic, rollout: Rollout) -> Tensor:

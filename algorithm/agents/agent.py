@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,10 +53,14 @@ class RewardScaling:
 
 @dataclass
 class Report:
-    """What a loss tells: scalar metrics as tensors, the priority of each column [B], the features it made."""
+    """What a loss tells: scalar metrics as tensors, the priority [B] of each column, the features it made.
 
-    metrics: dict[str, Tensor]
-    priority: Tensor | None = None
+    Metrics and priority are computed when they are called, without gradient: they cost a tenth of an update, and
+    nobody wants them of every one.
+    """
+
+    metrics: Callable[[], dict[str, Tensor]]
+    priority: Callable[[], Tensor]
     features: Tensor | None = field(default=None, repr=False)
 
 

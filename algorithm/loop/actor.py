@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithm.loop.parts import Parts, Team
-from algorithm.loop.scores import Scores
+from algorithm.loop.scores import Scores, places
 from algorithm.rollout import Decision, Rollout, Step
 
 
@@ -53,7 +53,7 @@ class Actor:
         return self._columns[role]
 
     def _count(self, role: str, columns: Columns, step: Step) -> None:
-        executed = len(step.lane) - int(step.final.sum())
+        executed = len(step.lane) - int(np.count_nonzero(step.final))
         self.env_steps += executed
         for lane, reward, length in columns.scores.add(step):
             self.episodes.append(Episode(role, lane, reward, length))
@@ -105,17 +105,17 @@ class Columns:
         """Enter one row for each lane of `step`; the rollouts that are now complete."""
         if self.behavior is None:
             self.behavior = np.zeros((*self.first.shape, decision.behavior.shape[-1]), np.float32)
-        lane = step.lane
+        lane = places(step, self.lanes)
         row, slot = self.row[lane], self.slot[lane]
         self._show(row, slot, step)
         full = row == self.rows
         if full.any():
-            self._continue(lane[full])
+            self._continue(step.lane[full])
             row, slot = self.row[lane], self.slot[lane]
             self._show(row, slot, step)
         begun = row == 0
         if begun.any():
-            self._begin(lane[begun], slot[begun])
+            self._begin(step.lane[begun], slot[begun])
         self.sample[row, slot] = decision.sample
         self.behavior[row, slot] = decision.behavior
         self.memory[lane] = decision.memory

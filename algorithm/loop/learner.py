@@ -39,6 +39,7 @@ class Learner:
         self.max_step = max_step
         self.device = torch.device(device)
         self.updates = 0
+        self._kept = torch.zeros((), dtype=torch.int64, device=self.device)
         self.seen = 0  # valid rows observed; schedules run on them
         self.returns = ReturnScale(agent.rewards, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
@@ -61,19 +62,26 @@ class Learner:
             auxiliary.observe(rollout)
 
     def learn(self, rollout: Rollout) -> Report:
-        """One step from one batch. An infinite or undefined gradient changes nothing but `loss/skipped`."""
+        """One step from one batch. An infinite or undefined gradient changes nothing, and is counted in `skipped`."""
         batch = rollout.convert(self._upload)
         batch.reward = self._reward(batch)
         losses, report = self.agent.loss(batch)
-        for name, auxiliary in self.auxiliaries.items():
-            losses[f"auxiliary/{name}"] = loss = auxiliary.loss(self._view(batch, report.features))
-            report.metrics[f"loss/{name}"] = loss.detach()
+        extra = {
+            name: auxiliary.loss(self._view(batch, report.features)) for name, auxiliary in self.auxiliaries.items()
+        }
         self.parameters.gradient.zero_()
-        reduce(torch.add, losses.values()).backward()
-        report.metrics["loss/skipped"] = self._step()
-        report.features = None  # they hold the whole graph of this update
+        reduce(torch.add, [*losses.values(), *extra.values()]).backward()
+        self._step()
         self.updates += 1
-        return report
+        told = {f"loss/{name}": loss.detach() for name, loss in extra.items()}
+        # Without the features, which hold the whole graph of this update.
+        metrics = report.metrics
+        return Report(lambda: {**metrics(), **told}, report.priority)
+
+    @property
+    def skipped(self) -> int:
+        """Updates that were undone because of their gradient."""
+        return self.updates - int(self._kept)
 
     def adopt(self, state: State) -> None:
         """Take over weights and copies from elsewhere and forget the moments."""
@@ -84,7 +92,7 @@ class Learner:
     def state(self) -> dict[str, Tensor]:
         """What a resumed run needs beside the parameters."""
         moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
-        counters = {"updates": torch.tensor(self.updates), "seen": torch.tensor(self.seen)}
+        counters = {"updates": torch.tensor(self.updates), "kept": self._kept.cpu(), "seen": torch.tensor(self.seen)}
         return {**moments, **counters, "returns": torch.from_numpy(self.returns.running.copy())}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -92,22 +100,22 @@ class Learner:
         for step in self._steps:
             step.optimizer.moments.copy_(state[f"moments/{step.name}"])
         self.updates, self.seen = int(state["updates"]), int(state["seen"])
+        self._kept.copy_(state["kept"])
         self.returns.running[:] = state["returns"].numpy()
 
     @torch.no_grad()
-    def _step(self) -> Tensor:
-        """Clip and step each group, then sync; 1. where that was undone because of the gradient, else 0."""
+    def _step(self) -> None:
+        """Clip and step each group, then sync; undone where the gradient is not finite."""
         before = [tensor.clone() for tensor in self._changed]
-        finite = self.parameters.gradient.isfinite().all()
         progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
-        for step in self._steps:
-            step(progress)
+        norm = reduce(torch.add, [step(progress) for step in self._steps])
         self.agent.sync()
         for auxiliary in self.auxiliaries.values():
             auxiliary.sync()
+        finite = norm < torch.inf
         for tensor, old in zip(self._changed, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
-        return 1.0 - finite.float()
+        self._kept += finite
 
     def _reward(self, batch: Rollout) -> Tensor:
         reward = self.returns.scale(batch.reward)
@@ -143,11 +151,13 @@ class _GroupStep:
     gradient: Tensor
     optimizer: Optimizer
 
-    def __call__(self, progress: float) -> None:
+    def __call__(self, progress: float) -> Tensor:
+        """Step, and return the norm of the gradient as it was."""
         norm = self.gradient.norm()
-        self.gradient.mul_((self.group.max_grad_norm / (norm + 1e-6)).clamp(max=1))
+        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
         left = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
         self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * left)
+        return norm
 
 
 def _group(auxiliary: Auxiliary, module: torch.nn.Module) -> Group:

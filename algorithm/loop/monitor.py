@@ -21,6 +21,9 @@ from algorithm.specs import AGENT
 WINDOW = 20  # training episodes whose mean return must reach the goal, and held-out episodes that confirm it
 
 
+SAMPLED = 8  # of so many updates, one is asked for its metrics
+
+
 @dataclass
 class Counters:
     """How far a run is."""
@@ -63,7 +66,7 @@ class Monitor:
         self.lengths: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self.played: dict[str, Played] | None = None  # the last evaluation
         self.confirmed = False
-        self._metrics: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # of each update since the last row
+        self._metrics: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # of updates since the last row
         self._until_check = 0  # training episodes before the goal may be checked again
         self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._begin = time.perf_counter() - counters.seconds
@@ -82,7 +85,8 @@ class Monitor:
     def updated(self, role: str, report: Report) -> None:
         """An update was made."""
         self.counters.updates += 1
-        self._metrics[role].append(report.metrics)
+        if not self._metrics[role] or self.counters.updates % SAMPLED == 0:
+            self._metrics[role].append(report.metrics())
 
     def tick(self, actor: Actor) -> bool:
         """The simulator has moved on: do what is due. True when the run is over."""
@@ -182,6 +186,7 @@ class Monitor:
                 values[self._tag(role, "reward/length")] = float(np.mean(self.lengths[role]))
             for name, value in _mean(self._metrics.pop(role, [])).items():
                 values[self._tag(role, name)] = value
+            values[self._tag(role, "loss/skipped")] = self.parts.teams[role].learner.skipped
             returns.append(f"return{self._of(role)} {self.mean_return(role):.1f}")
         self.metrics.write(now.env_steps, values)
         of = f" of {self.limits.max_step:,}" if self.limits.max_step else ""
@@ -205,7 +210,7 @@ class Monitor:
 
 
 def _mean(updates: list[dict[str, Tensor]]) -> dict[str, float]:
-    """The mean of each metric over all updates."""
+    """The mean of each metric over these updates."""
     if not updates:
         return {}
     return {name: torch.stack([metrics[name] for metrics in updates]).mean().item() for name in updates[0]}

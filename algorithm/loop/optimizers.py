@@ -29,6 +29,7 @@ class Adam(Optimizer):
     def __init__(self, size: int, device: torch.device, epsilon: float, betas: tuple[float, float] = (0.9, 0.999)):
         self.moments = torch.zeros(2 * size + 2, device=device)
         self.first, self.second, self.ones = self.moments[:size], self.moments[size:-2], self.moments[-2:]
+        self.bias1, self.bias2 = self.ones
         self.rates = torch.tensor([1 - beta for beta in betas], device=device)
         self.one = torch.ones(2, device=device)
         self.beta1, self.beta2 = betas
@@ -37,8 +38,8 @@ class Adam(Optimizer):
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
         self.first.lerp_(gradient, 1 - self.beta1)
         self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        bias1, bias2 = self.ones.lerp_(self.one, self.rates).unbind()
-        denominator = (self.second / bias2).sqrt_().add_(self.epsilon).mul_(bias1)
+        self.ones.lerp_(self.one, self.rates)
+        denominator = (self.second / self.bias2).sqrt_().add_(self.epsilon).mul_(self.bias1)
         vector.addcdiv_(self.first, denominator, value=-rate)
 
 

@@ -7,6 +7,11 @@ import numpy as np
 from algorithm.rollout import Step
 
 
+def places(step: Step, lanes: int) -> np.ndarray | slice:
+    """Where the lanes of `step` stand among all: plain slicing is several times faster where all are there."""
+    return slice(None) if len(step.lane) == lanes else step.lane
+
+
 class Scores:
     """The raw return and the executed decisions of the running episode of each lane."""
 
@@ -16,12 +21,12 @@ class Scores:
 
     def add(self, step: Step) -> list[tuple[int, float, int]]:
         """Take in one tick; lane, return and length of each episode that it ended."""
-        lane = step.lane
+        lane = places(step, len(self.lengths))
         self.returns[lane] += step.reward
         over = step.first | step.final | ~step.alive
         finished = []
         if over.any():
-            ended = lane[over & (self.lengths[lane] > 0)]
+            ended = step.lane[over & (self.lengths[lane] > 0)]
             finished = list(
                 zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)
             )

@@ -1,5 +1,6 @@
 """Truncated importance sampling with bias correction (Wang et al. 2017, Eq. 8-9)."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -21,4 +22,4 @@ def bias_correction(
 
     The paper's [1 - c / rho(a)]_+ pi(a) without its division, so that mu(a) = 0 is exact.
     """
-    return (probs - clip * behavior_probs).relu() * advantage
+    return torch.sub(probs, behavior_probs, alpha=clip).relu() * advantage

@@ -39,9 +39,13 @@ class SharedHeads(nn.Module):
                 weight.copy_(nn.init.orthogonal_(torch.empty_like(weight), head.gain))
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        return self.joint(features).split(self.sizes, -1)
+
+    def joint(self, features: Tensor) -> Tensor:
+        """All outputs side by side: [..., F] -> [..., sum of sizes]."""
         rows = features.reshape(-1, features.shape[-1])
         outputs = torch.addmm(self.linear.bias.unsqueeze(1), self.linear.weight, rows.T)
-        return outputs.T.unflatten(0, features.shape[:-1]).split(self.sizes, -1)
+        return outputs.T.view(*features.shape[:-1], -1)
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The first output alone in numpy, on views of the parameters."""
@@ -60,7 +64,11 @@ class SeparateHeads(nn.Module):
         )
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        return tuple(head(layers(features))[0] for layers, head in zip(self.layers, self.heads, strict=True))
+        return tuple(head.joint(layers(features)) for layers, head in zip(self.layers, self.heads, strict=True))
+
+    def joint(self, features: Tensor) -> Tensor:
+        """All outputs side by side: [..., F] -> [..., sum of sizes]."""
+        return torch.cat(self(features), -1)
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """The first output alone in numpy, on views of the parameters; None where its layers have no such form."""

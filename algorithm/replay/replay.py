@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -71,8 +73,8 @@ class Replay:
         chosen = self.rng.integers(len(lane), size=batch)
         return self._read(lane[chosen], start[chosen])
 
-    def prioritize(self, index: np.ndarray, priority: np.ndarray) -> None:
-        """Say how much the windows that began at `index` are worth drawing again."""
+    def prioritize(self, index: np.ndarray, priority: Callable[[], Any]) -> None:
+        """Say how much the windows that began at `index` are worth drawing again; `priority` gives it when asked."""
         self.sampler.prioritize(index, priority)
 
     def state(self) -> Arrays:

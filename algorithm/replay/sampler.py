@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 
@@ -15,5 +18,5 @@ class Uniform:
         lane = ends.searchsorted(drawn, side="right")
         return lane, drawn - ends[lane] + starts[lane]
 
-    def prioritize(self, index: np.ndarray, priority: np.ndarray) -> None:
+    def prioritize(self, index: np.ndarray, priority: Callable[[], Any]) -> None:
         """Uniform replay has no priorities."""

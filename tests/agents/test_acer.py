@@ -97,7 +97,7 @@ def test_the_gradient_is_that_of_the_papers_equations(region, seed):
     loss, bound = literal_loss(agent, rollout)
     torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
 
-    active = agent.loss(rollout)[1].metrics["policy/trust_region_active"].item()
+    active = agent.loss(rollout)[1].metrics()["policy/trust_region_active"].item()
     assert active == pytest.approx(bound)
     assert bound == 0 if region is OFF else 0 < bound < 1
 
@@ -116,7 +116,7 @@ def test_only_logits_and_taken_values_carry_gradient():
     inputs = [value.requires_grad_() for value in (rollout.reward, rollout.behavior)]
     losses, report = agent.loss(rollout)
     assert torch.autograd.grad(losses["acer"], inputs, allow_unused=True) == (None, None)
-    assert not report.priority.requires_grad and not any(value.requires_grad for value in report.metrics.values())
+    assert not report.priority().requires_grad and not any(value.requires_grad for value in report.metrics().values())
 
 
 def test_the_policys_part_sends_nothing_into_the_critic():
@@ -187,8 +187,8 @@ def test_repeating_columns_changes_nothing(region):
     torch.testing.assert_close(again["acer"], once["acer"], rtol=0, atol=1e-12)
     expected = gradients(once["acer"], agent.policy)
     torch.testing.assert_close(gradients(again["acer"], agent.policy), expected, rtol=0, atol=1e-12)
-    for name, value in report.metrics.items():
-        torch.testing.assert_close(repeated.metrics[name], value, rtol=0, atol=1e-12)
+    for name, value in report.metrics().items():
+        torch.testing.assert_close(repeated.metrics()[name], value, rtol=0, atol=1e-12)
 
 
 def test_rows_of_burn_in_are_not_learned():
@@ -223,7 +223,7 @@ def test_without_valid_rows_there_is_nothing_to_learn():
     rollout.first[:], rollout.alive[:] = True, True
     losses, report = agent.loss(rollout)
     assert losses["acer"] == 0 and gradients(losses["acer"], agent.policy).eq(0).all()
-    assert all(value == 0 for value in report.metrics.values())
+    assert all(value == 0 for value in report.metrics().values())
 
 
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
@@ -245,7 +245,7 @@ def test_an_action_that_was_nearly_impossible_and_taken_keeps_everything_finite(
 
 
 def critic_loss(agent, rollout):
-    return agent.loss(rollout)[1].metrics["loss/critic"].item()
+    return agent.loss(rollout)[1].metrics()["loss/critic"].item()
 
 
 def test_the_trace_is_cut_at_its_own_clip_and_not_at_that_of_the_policy_gradient():

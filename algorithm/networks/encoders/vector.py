@@ -28,7 +28,7 @@ class VectorEncoder(nn.Module):
         self.size = prod(spec.shape)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return obs.reshape(len(obs), self.size).float()
+        return obs.flatten(1).float()
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The same in numpy."""
