@@ -16,12 +16,12 @@ def main() -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     results = in_own_processes(train_cartpole, [(seed,) for seed in seeds])
     print(machine())
-    print("| seed | env steps | updates | CPU s | held-out mean |")
-    print("| ---: | ---: | ---: | ---: | ---: |")
+    print("| seed | env steps | updates | CPU s | held-out mean | greedy |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for seed, result in zip(seeds, results, strict=True):
         print(
             f"| {seed} | {result['env_steps']:,} | {result['updates']:,} | {result['cpu_seconds']:.2f} "
-            f"| {result['evaluation']:.1f}{'' if result['reached'] else ' (not reached)'} |"
+            f"| {result['evaluation']:.1f}{'' if result['reached'] else ' (not reached)'} | {result['greedy']:.1f} |"
         )
     print(
         f"reached {sum(result['reached'] for result in results)} of {len(results)}; "

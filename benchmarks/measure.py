@@ -26,10 +26,11 @@ import algorithm.adapters.gym  # noqa: E402, F401
 import algorithm.agents.acer  # noqa: E402, F401
 import algorithm.runtimes.local  # noqa: E402, F401
 from algorithm.experiment import run_folder  # noqa: E402
-from algorithm.experiment.assembly import train  # noqa: E402
+from algorithm.experiment.assembly import play, train  # noqa: E402
 from algorithm.experiment.settings import read_assignments, read_variant, resolve  # noqa: E402
 
 CARTPOLE = "gym/cartpole"
+EPISODES = 20  # played greedily with the weights at the end, off the clock
 
 
 def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]
         begin = time.process_time()
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
+        greedy = play(settings, folder, EPISODES, greedy=True)
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
     active = np.atleast_1d(table["policy/trust_region_active"])
     return {
@@ -54,6 +56,7 @@ def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]
         "cpu_seconds": seconds,
         "reached": bool(result.reached),
         "evaluation": result.evaluation["agent"].mean if result.evaluation else float("nan"),
+        "greedy": greedy["agent"].mean,
         "trust_region_active": float(np.nanmean(active)),
     }
 

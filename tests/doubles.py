@@ -24,6 +24,7 @@ class ShowingAgent:
     def __init__(self, collect_steps: int, state: int = 1):
         self.schedule = Schedule(collect_steps, collect_steps, 1, 0.0, "fixed", 0)
         self.state = state
+        self.rng = np.random.default_rng(0)
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
         obs = step.obs["obs"][:, :1]

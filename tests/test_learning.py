@@ -73,11 +73,12 @@ def test_the_same_seed_gives_the_same_parameters_bit_for_bit(tmp_path):
     assert not torch.equal(states[0]["parameters"]["acer"], states[2]["parameters"]["acer"])
 
 
-def test_evaluation_does_not_touch_training(tmp_path):
+@pytest.mark.parametrize("greedy", [True, False])
+def test_evaluation_does_not_touch_training(tmp_path, greedy):
     weights = []
     for every in (None, 300):
         layer = read_variant(BESIDE_MAIN / "gym/cartpole/config.yaml", "default")
-        short = {"base_config": {"max_step": 1000, "evaluate_every": every}}
+        short = {"base_config": {"max_step": 1000, "evaluate_every": every, "evaluate_greedy": greedy}}
         _, folder, _ = train_quietly(tmp_path, layer, short)
         weights.append(folder.latest().weights("agent")["parameters"]["acer"])
     assert torch.equal(*weights)

@@ -10,7 +10,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.loop.scores import Scores
-from algorithm.rollout import Step
+from algorithm.rollout import Decision, Step
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,36 @@ class Evaluator:
         self.greedy = greedy
 
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
-        """At least `episodes` episodes of each role that appears, from simulators seeded with `seed`."""
+        """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`."""
         steps = self.adapter.reset(seed)
+        rng = np.random.default_rng(seed)
         tallies: dict[str, _Tally] = {}
         while not tallies or not all(tally.done for tally in tallies.values()):
             actions = {}
             for role, step in steps.items():
+                agent = self.agent_of(role)
                 if role not in tallies:
                     lanes = self.adapter.roles[role].lanes
-                    tallies[role] = _Tally(lanes, -(-episodes // lanes), self.agent_of(role).state)
-                tally, agent = tallies[role], self.agent_of(role)
+                    tallies[role] = _Tally(lanes, -(-episodes // lanes), agent.state)
+                tally = tallies[role]
                 memory = tally.memory[step.lane]
                 memory[step.first] = 0
-                decision = (agent.greedy if self.greedy else agent.act)(step, memory)
+                decision = self._decide(agent, step, memory, rng)
                 tally.memory[step.lane] = decision.memory
                 tally.add(step)
                 actions[role] = decision.action
             steps = self.adapter.step(actions)
         return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
+
+    def _decide(self, agent: Agent, step: Step, memory: np.ndarray, rng: np.random.Generator) -> Decision:
+        if self.greedy:
+            return agent.greedy(step, memory)
+        # Training draws from the agent's own generator; what it draws must not depend on when it is evaluated.
+        training, agent.rng = agent.rng, rng
+        try:
+            return agent.act(step, memory)
+        finally:
+            agent.rng = training
 
 
 class _Tally:
