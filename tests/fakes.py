@@ -117,8 +117,8 @@ class TwoGroups(Agent):
         self.critic = ActorCritic(blueprint, role.obs_specs, 1, actions)
         self.target = LaggingCopy(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
         self.groups = {
-            "policy": Group(self.policy, 1e-3, "constant", "adam", 1e-8, False, 1.0),
-            "critic": Group(self.critic, 1e-2, "linear", "rmsprop", 1e-5, True, 10.0),
+            "policy": Group(self.policy, 1e-3, "constant", "adam", 0.999, 1e-8, False, 1.0),
+            "critic": Group(self.critic, 1e-2, "linear", "rmsprop", 0.99, 1e-5, True, 10.0),
         }
         self.lagging = {"target": self.target}
         self.schedule = Schedule(8, 12, 4, 1.5, "fixed", 32)

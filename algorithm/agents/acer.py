@@ -29,6 +29,7 @@ class AcerSettings:
     learning_rate: float
     learning_rate_schedule: Literal["constant", "linear"]
     optimizer: Literal["adam", "rmsprop"]
+    optimizer_decay: float
     optimizer_epsilon: float
     epsilon_inside: bool
     max_grad_norm: float
@@ -76,6 +77,7 @@ class Acer(Agent):
                 settings.learning_rate,
                 settings.learning_rate_schedule,
                 settings.optimizer,
+                settings.optimizer_decay,
                 settings.optimizer_epsilon,
                 settings.epsilon_inside,
                 settings.max_grad_norm,

@@ -22,6 +22,7 @@ class Group:
     learning_rate: float
     learning_rate_schedule: str  # constant | linear (to 0 at max_step)
     optimizer: str  # adam | rmsprop
+    decay: float  # of the mean of squared gradients
     epsilon: float
     epsilon_inside: bool  # rmsprop: under the root, as in the paper, or behind it, as in torch
     max_grad_norm: float

@@ -73,7 +73,9 @@ BOUNDS: Mapping[str, tuple[str, Any]] = {
         ["entropy", "critic_weight", "trust_region_delta", "replay_ratio", "retrace_clip", "replay_start"],
         ("at least 0", lambda value: value >= 0),
     ),
-    **dict.fromkeys(["gamma", "average_decay", "decay"], ("from 0 to 1", lambda value: 0 <= value <= 1)),
+    **dict.fromkeys(
+        ["gamma", "average_decay", "decay", "optimizer_decay"], ("from 0 to 1", lambda value: 0 <= value <= 1)
+    ),
     **dict.fromkeys(["collect_steps", "trace_length", "batch_size"], ("at least 1", lambda value: value >= 1)),
 }
 

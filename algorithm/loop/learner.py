@@ -161,7 +161,7 @@ class _GroupStep:
 
 
 def _group(auxiliary: Auxiliary, module: torch.nn.Module) -> Group:
-    return Group(module, auxiliary.learning_rate, "constant", "adam", 1e-8, False, auxiliary.max_grad_norm)
+    return Group(module, auxiliary.learning_rate, "constant", "adam", 0.99, 1e-8, False, auxiliary.max_grad_norm)
 
 
 def _copies(auxiliaries: Mapping[str, Auxiliary]):

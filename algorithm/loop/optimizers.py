@@ -26,18 +26,17 @@ class Adam(Optimizer):
     `moments`: first, second, and what the same two averages make of a constant 1, which is 1 - beta^t.
     """
 
-    def __init__(self, size: int, device: torch.device, epsilon: float, betas: tuple[float, float] = (0.9, 0.999)):
+    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, momentum: float = 0.9):
         self.moments = torch.zeros(2 * size + 2, device=device)
         self.first, self.second, self.ones = self.moments[:size], self.moments[size:-2], self.moments[-2:]
         self.bias1, self.bias2 = self.ones
-        self.rates = torch.tensor([1 - beta for beta in betas], device=device)
+        self.rates = torch.tensor([1 - momentum, 1 - decay], device=device)
         self.one = torch.ones(2, device=device)
-        self.beta1, self.beta2 = betas
-        self.epsilon = epsilon
+        self.momentum, self.decay, self.epsilon = momentum, decay, epsilon
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
-        self.first.lerp_(gradient, 1 - self.beta1)
-        self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+        self.first.lerp_(gradient, 1 - self.momentum)
+        self.second.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
         self.ones.lerp_(self.one, self.rates)
         denominator = (self.second / self.bias2).sqrt_().add_(self.epsilon).mul_(self.bias1)
         vector.addcdiv_(self.first, denominator, value=-rate)
@@ -49,9 +48,9 @@ class RmsProp(Optimizer):
     Inside is what Mnih et al. 2016 and Wang et al. 2017 use; behind the root is what torch has.
     """
 
-    def __init__(self, size: int, device: torch.device, epsilon: float, inside: bool, decay: float = 0.99):
+    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, inside: bool):
         self.moments = torch.zeros(size, device=device)
-        self.epsilon, self.inside, self.decay = epsilon, inside, decay
+        self.decay, self.epsilon, self.inside = decay, epsilon, inside
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
         self.moments.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
@@ -65,7 +64,7 @@ class RmsProp(Optimizer):
 def make_optimizer(group: Group, size: int, device: torch.device) -> Optimizer:
     """The optimiser that `group` asks for. Raises ValueError for an unknown name."""
     if group.optimizer == "adam":
-        return Adam(size, device, group.epsilon)
+        return Adam(size, device, group.decay, group.epsilon)
     if group.optimizer == "rmsprop":
-        return RmsProp(size, device, group.epsilon, group.epsilon_inside)
+        return RmsProp(size, device, group.decay, group.epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")

@@ -27,19 +27,19 @@ def follow(optimizer, reference, steps=50):
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
 def test_adam_follows_that_of_torch(epsilon):
-    ours, theirs = follow(Adam(7, CPU, epsilon), lambda x: torch.optim.Adam([x], eps=epsilon))
+    ours, theirs = follow(Adam(7, CPU, 0.98, epsilon), lambda x: torch.optim.Adam([x], betas=(0.9, 0.98), eps=epsilon))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
 def test_rmsprop_with_epsilon_behind_the_root_follows_that_of_torch(epsilon):
-    ours, theirs = follow(RmsProp(7, CPU, epsilon, inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon))
+    ours, theirs = follow(RmsProp(7, CPU, 0.99, epsilon, inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("inside", "expected"), [(False, 0.66667), (True, 0.84383)])
 def test_known_answers_of_rmsprop_with_epsilon_behind_and_under_the_root(inside, expected):
-    optimizer, number = RmsProp(1, CPU, 0.1, inside), torch.ones(1)
+    optimizer, number = RmsProp(1, CPU, 0.99, 0.1, inside), torch.ones(1)
     optimizer.step(number, torch.tensor([0.5]), 0.1)
     assert optimizer.moments.item() == pytest.approx(0.0025)
     assert number.item() == pytest.approx(expected, abs=5e-6)
