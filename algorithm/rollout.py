@@ -31,6 +31,13 @@ class Step:
     reward: np.ndarray  # [n] float32
     alive: np.ndarray  # [n] bool
 
+    def recall(self, memory: np.ndarray) -> np.ndarray:
+        """The memory [n, M] of these lanes out of that of all [lanes, M]; zero where an episode starts."""
+        own = memory[self.lane]
+        if own.size:
+            own[self.first] = 0
+        return own
+
 
 @dataclass(slots=True)
 class Decision:

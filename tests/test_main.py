@@ -149,6 +149,16 @@ def test_a_damaged_checkpoint_is_named(capsys):
     assert str(weights) in line
 
 
+@pytest.mark.parametrize("name", ["agent/replay.npz", "agent/learner.pt", "counters.json"])
+def test_a_damaged_checkpoint_is_named_by_resume_too(name, capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    path = RunFolder.find("gym/cartpole", "a").latest().folder / name
+    path.write_bytes(path.read_bytes()[:100])
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume")
+    assert status == 1
+    assert str(path.parent) in line
+
+
 def test_weights_of_another_network_are_named(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     folder = RunFolder.find("gym/cartpole", "a")

@@ -193,6 +193,8 @@ def resolve(layers: list[tuple[str, Tree]]) -> Settings:
     agent = read_dataclass(find("algorithm", base.algorithm).Settings, tree.get(section, {}), section, layers)
     for kind, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         find(kind, name)
+    if base.max_step is None and getattr(agent, "learning_rate_schedule", None) == "linear":
+        raise UserError(f"{section}.learning_rate_schedule is linear to 0 at base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], tree)

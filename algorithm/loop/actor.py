@@ -38,7 +38,7 @@ class Actor:
         for role, step in self._steps.items():
             team = self.parts.team(role)
             columns = self._columns_of(role, team)
-            memory = columns.recall(step)
+            memory = step.recall(columns.memory)
             chooser = team.explorer
             decision = chooser.choose(team.agent, step, memory) if chooser else team.agent.act(step, memory)
             rollouts += [(role, rollout) for rollout in columns.record(step, decision)]
@@ -93,13 +93,6 @@ class Columns:
         self.waiting: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state), np.float32)
         self.scores = Scores(self.lanes)
-
-    def recall(self, step: Step) -> np.ndarray:
-        """The memory [n, state] of the lanes of `step`, zero at the start of an episode."""
-        memory = self.memory[step.lane]
-        if memory.size:
-            memory[step.first] = 0
-        return memory
 
     def record(self, step: Step, decision: Decision) -> list[Rollout]:
         """Enter one row for each lane of `step`; the rollouts that are now complete."""

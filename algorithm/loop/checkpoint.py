@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -48,11 +49,11 @@ class Checkpoint:
 
     def restore(self, role: str, team: Team) -> None:
         """Bring a team to where it was."""
-        generators = self._json()["generators"][role]
-        for name, rng in _generators(team).items():
-            rng.bit_generator.state = generators[name]
         path = self._of(role) / "replay.npz"
         try:
+            generators = self._json()["generators"][role]
+            for name, rng in _generators(team).items():
+                rng.bit_generator.state = generators[name]
             team.learner.parameters.load(self.weights(role))
             team.learner.restore(self._torch(role, "learner.pt"))
             if path.exists():
@@ -60,7 +61,7 @@ class Checkpoint:
                     team.feed.replay.restore(dict(arrays))
         except CheckpointError:
             raise
-        except (ValueError, KeyError, OSError) as error:
+        except (ValueError, KeyError, OSError, BadZipFile) as error:
             raise CheckpointError(f"{self._of(role)}: {error}") from error
 
     def _of(self, role: str) -> Path:

@@ -60,9 +60,7 @@ class Evaluator:
                     lanes = self.adapter.roles[role].lanes
                     tallies[role] = _Tally(lanes, -(-episodes // lanes), agent.state)
                 tally = tallies[role]
-                memory = tally.memory[step.lane]
-                memory[step.first] = 0
-                decision = self._decide(agent, step, memory, rng)
+                decision = self._decide(agent, step, step.recall(tally.memory), rng)
                 tally.memory[step.lane] = decision.memory
                 tally.add(step)
                 actions[role] = decision.action

@@ -19,8 +19,6 @@ from algorithm.loop.parts import Parts
 from algorithm.specs import AGENT
 
 WINDOW = 20  # training episodes whose mean return must reach the goal, and held-out episodes that confirm it
-
-
 SAMPLED = 8  # of so many updates, one is asked for its metrics
 
 
@@ -71,16 +69,17 @@ class Monitor:
         self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._begin = time.perf_counter() - counters.seconds
         self._logged = Counters(**vars(counters))
-        self._next = {
-            name: (counters.env_steps // every + 1) * every
-            for name, every in [
-                ("log", limits.log_every),
-                ("save", limits.save_every),
-                ("evaluate", limits.evaluate_every),
+        self._intervals: list[tuple[int, Callable[[], None]]] = [
+            (every, action)
+            for every, action in [
+                (limits.log_every, self._log),
+                (limits.save_every, self._save),
+                (limits.evaluate_every, self._evaluate),
             ]
             if every
-        }
-        self._soonest = min(self._next.values())
+        ]
+        self._seen = counters.env_steps  # when the intervals were last looked at
+        self._due = self._soonest()
 
     def updated(self, role: str, report: Report) -> None:
         """An update was made."""
@@ -96,12 +95,12 @@ class Monitor:
         ended = bool(actor.episodes)
         while actor.episodes:
             self._episode(actor.episodes.popleft())
-        if counters.env_steps >= self._soonest:
-            for name in [name for name, due in self._next.items() if counters.env_steps >= due]:
-                every = getattr(self.limits, f"{name}_every")
-                self._next[name] = (counters.env_steps // every + 1) * every
-                self._do(name)
-            self._soonest = min(self._next.values())
+        if counters.env_steps >= self._due:
+            for every, action in self._intervals:
+                if counters.env_steps // every > self._seen // every:
+                    action()
+            self._seen = counters.env_steps
+            self._due = self._soonest()
         if ended and self._goal_met():
             self._confirm()
         limits = self.limits
@@ -143,8 +142,9 @@ class Monitor:
         self.confirmed = all(played.mean >= self.limits.goal for played in self.played.values())
         self._until_check = WINDOW
 
-    def _do(self, name: str) -> None:
-        {"log": self._log, "save": self._save, "evaluate": self._evaluate}[name]()
+    def _soonest(self) -> int:
+        """The env step at which an interval ends next."""
+        return min((self._seen // every + 1) * every for every, _ in self._intervals)
 
     def _save(self) -> None:
         self._clock()

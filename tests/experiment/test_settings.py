@@ -116,6 +116,12 @@ def test_what_cannot_be_is_told_in_one_line_with_its_place(assignment, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_linear_schedule_needs_an_end():
+    layers = [("--set", read_assignments(["acer_config.learning_rate_schedule=linear", "base_config.max_step=null"]))]
+    with pytest.raises(UserError, match="learning_rate_schedule is linear to 0 at base_config.max_step"):
+        resolve(layers)
+
+
 def test_variants_stand_on_default_and_on_what_they_inherit(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(
