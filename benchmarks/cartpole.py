@@ -11,7 +11,7 @@ def main() -> None:
     """Print one line per seed and the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--first-seed", type=int, default=6000)
+    parser.add_argument("--first-seed", type=int, default=8000)
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     results = in_own_processes(train_cartpole, [(seed,) for seed in seeds])
