@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
 from algorithm.agents.critics import ActionValues, StateValue
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
 from algorithm.distributions import Categorical
-from algorithm.losses import multiplier, surrogate, truncated_importance
+from algorithm.losses import multiplier, squared_error, surrogate, truncated_importance
 from algorithm.networks import ActorCritic, Blueprint, LaggingCopy
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
@@ -154,14 +154,15 @@ class Acer(Agent):
         direction, removed = self._direction(policy, average, weight.scatter_add(-1, action, taken))
 
         # Eq. 6: the critic descends 1/2 (target - value)^2.
-        error = critic.error(targets, q_taken)
+        target = critic.target(targets)
+        error = target - q_taken
         pull = critic.pull(values, action, settings.critic_weight * error)
 
         weights = row_weights(valid, rollout.weight)
 
         def told() -> dict[str, Tensor]:
             told_of = {
-                "loss/critic": 0.5 * error.square(),
+                "loss/critic": squared_error(target, q_taken),
                 "policy/entropy": policy.entropy,
                 "policy/kl_to_average": policy.kl(average),
                 "policy/importance": rho,

@@ -26,8 +26,8 @@ class Critic(ABC):
         """[...] what is learned where `action` was taken."""
 
     @abstractmethod
-    def error(self, targets: Targets, taken: Tensor) -> Tensor:
-        """[...] the target of `taken`, minus it."""
+    def target(self, targets: Targets) -> Tensor:
+        """[...] the target of what was `taken`."""
 
     @abstractmethod
     def pull(self, values: Tensor, action: Tensor, error: Tensor) -> Tensor:
@@ -50,8 +50,8 @@ class ActionValues(Critic):
     def taken(self, values: Tensor, action: Tensor) -> Tensor:
         return values.gather(-1, action).squeeze(-1)
 
-    def error(self, targets: Targets, taken: Tensor) -> Tensor:
-        return targets.q - taken
+    def target(self, targets: Targets) -> Tensor:
+        return targets.q
 
     def pull(self, values: Tensor, action: Tensor, error: Tensor) -> Tensor:
         return torch.zeros_like(values).scatter_(-1, action, error.unsqueeze(-1))
@@ -71,8 +71,8 @@ class StateValue(Critic):
     def taken(self, values: Tensor, action: Tensor) -> Tensor:
         return values.squeeze(-1)
 
-    def error(self, targets: Targets, taken: Tensor) -> Tensor:
-        return targets.v - taken
+    def target(self, targets: Targets) -> Tensor:
+        return targets.v
 
     def pull(self, values: Tensor, action: Tensor, error: Tensor) -> Tensor:
         return error.unsqueeze(-1)

@@ -24,7 +24,7 @@ def n_step_return(
     not valid keeps its own V and passes nothing to the rows before it.
     """
     error = valid * (reward + discount * v[1:] - v[:-1])
-    trace = (decay * valid * discount)[:-1]
+    trace = (valid * discount * decay)[:-1]
     if horizon is None or horizon >= len(error):
         return v[:-1] + reverse_scan(error, trace)
     ahead = error

@@ -26,7 +26,7 @@ def vtrace(
     A row that is not valid has V_t for both and passes nothing to the rows before it.
     """
     error = valid * (reward + discount * v[1:] - v[:-1])
-    onward = decay * valid * discount
+    onward = valid * discount * decay
     correction = reverse_scan(rho * error, (onward * trace)[:-1])
     following = torch.cat((correction[1:], torch.zeros_like(correction[:1])))
     return v[:-1] + correction, v[:-1] + error + onward * following
