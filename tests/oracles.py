@@ -57,19 +57,24 @@ def vtrace_by_definition(
     `rho` and `trace` [T, B] are truncated already; with both 1 it is the n-step return, `horizon` errors long.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
+    onward = gamma * decay
     for steps, shown, b in _episodes(first):
         error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[shown, b])
-        c, ratio, start = trace[steps, b], rho[steps, b], steps.start
-        onward = gamma * decay
-
-        def ahead(t, error=error, c=c, ratio=ratio):
-            stop = len(error) if horizon is None else min(t + horizon, len(error))
-            return sum(onward ** (k - t) * np.prod(c[t:k]) * ratio[k] * error[k] for k in range(t, stop))
-
-        for t in range(len(error)):
-            target[start + t, b] = v[start + t, b] + ahead(t)
-            estimate[start + t, b] = v[start + t, b] + error[t] + (onward * ahead(t + 1) if t + 1 < len(error) else 0)
+        ahead = _sums(error, onward, rho[steps, b], trace[steps, b], horizon or len(error))
+        for t, row in enumerate(range(steps.start, steps.start + len(error))):
+            target[row, b] = v[row, b] + ahead[t]
+            estimate[row, b] = v[row, b] + error[t] + onward * ahead[t + 1]
     return target, estimate
+
+
+def _sums(error, onward, rho, trace, horizon) -> list[float]:
+    """sum_k (c_t ... c_{k-1}) rho_k error_k, decayed, for each row, and a 0 behind the last."""
+    rows = range(len(error))
+    terms = [
+        [onward ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
+        for t in rows
+    ]
+    return [*map(sum, terms), 0.0]
 
 
 def _episodes(first: np.ndarray):

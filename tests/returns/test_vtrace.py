@@ -59,7 +59,8 @@ BOUNDARY_REWARD = tensor(1, 1, 1, 1, 0, 1)
 REAL = [0, 1, 2, 3, 5]
 
 
-def boundary(rho=BOUNDARY_RHO.clamp(max=1), v=BOUNDARY_V):
+def boundary(v=BOUNDARY_V):
+    rho = BOUNDARY_RHO.clamp(max=1)
     return vtrace(BOUNDARY_REWARD, GAMMA * ALIVE.double(), ~(FIRST[1:] & ALIVE), v, rho, rho)
 
 
