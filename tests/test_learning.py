@@ -54,7 +54,7 @@ def test_a_time_limit_is_no_death(tmp_path, estimator, critic):
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
 def test_the_next_episode_does_not_leak(tmp_path, estimator, critic):
     probe = {
-        "base_config": {"env_name": "leak", "max_step": 16000},
+        "base_config": {"env_name": "leak", "max_step": 12000},
         "acer_config": {"estimator": estimator, "critic": critic, "learning_rate": 0.01},
     }
     settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
