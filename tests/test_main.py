@@ -108,7 +108,7 @@ def test_episodes_are_cut_after_max_step_each_iter():
         (["gym/cartpole", "--set", "base_config.env_name=Pendulum-v1"], "the action space is Box"),
         (["gym/cartpole", "--set", "base_config.nn=none.py"], "there is no none.py"),
         (["gym/cartpole", "--set", "base_config.env_name=env.py"], "there is no env.py"),
-        (["gym/cartpole", "--set", "replay_config.capacity=100"], "at least 160 are needed"),
+        (["gym/cartpole", "--set", "replay_config.capacity=100"], "at least 320 are needed"),
         (["gym/cartpole", "--set", "gamma"], "expected section.key=value"),
         (["gym/cartpole", "--run"], "no run under"),
         (["gym/cartpole", "--run", "-n", "b"], "no run 'b'"),
