@@ -155,6 +155,7 @@ class TeamBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule, capacity = agent.schedule, settings.replay.capacity
+        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.state))
         try:
             replay = Replay(
                 capacity,
@@ -167,7 +168,6 @@ class TeamBuilder:
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.state))
         auxiliaries = {key: find("auxiliaries", key)(**(value or {})) for key, value in settings.auxiliaries.items()}
         explorers = [find("explorer", key)(**(value or {})) for key, value in settings.explorer.items()]
         learner = Learner(agent, role, auxiliaries, settings.base.max_step, device(settings))

@@ -24,7 +24,7 @@ class Budget:
 
     def plan(self, role: str, size: Size) -> None:
         """Raises UserError where the memory that was free at the start is too small."""
-        row = size.bytes / size.rows
+        row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
         of = "" if role == AGENT else f" of {role}"
         self.say(f"replay{of}: {line}")

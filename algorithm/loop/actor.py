@@ -13,7 +13,6 @@ from algorithm.loop.parts import Parts, Team
 from algorithm.loop.scores import Scores, places
 from algorithm.rollout import Decision, Rollout, Step
 
-
 Arrays = dict[str, np.ndarray]
 SIMULATOR = "simulator"  # in an actor's state: where the episodes stand, as JSON
 # What columns consist of, beside what has a width or a length of its own.

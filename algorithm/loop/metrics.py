@@ -39,7 +39,8 @@ class Metrics:
 
     def _rewind(self, env_steps: int) -> None:
         """Rewrite the table without later rows, and without a last one that was not written to its end."""
-        whole = self.table.read_text(encoding="utf-8").rpartition("\n")[0]
+        with self.table.open(newline="") as file:
+            whole = file.read().rpartition("\n")[0]
         reader = csv.DictReader(whole.splitlines())
         rows = [row for row in reader if int(row["env_steps"]) <= env_steps]
         self.columns = list(reader.fieldnames or [])

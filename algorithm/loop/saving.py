@@ -22,7 +22,9 @@ class Saving:
         self.actor, self.monitor = actor, monitor
 
     def __call__(self, counters: Counters) -> None:
-        """Save this moment."""
+        """Save this moment, if there is anything to save."""
+        if not counters.env_steps:
+            return
         try:
             self.checkpoints.save(self.parts, counters, self.actor, self.monitor)
             self.failure = None

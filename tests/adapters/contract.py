@@ -161,9 +161,7 @@ class ShownRow:
 
 
 def _random_actions(adapter: Adapter, steps: dict[str, Step], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {
-        role: random_actions(adapter.roles[role].action_spec, len(step.lane), rng) for role, step in steps.items()
-    }
+    return {role: random_actions(adapter.roles[role].action_spec, len(step.lane), rng) for role, step in steps.items()}
 
 
 def random_actions(spec: ActionSpec, n: int, rng: np.random.Generator) -> np.ndarray:
