@@ -201,16 +201,16 @@ def test_weights_of_another_network_are_named(capsys):
 def test_what_changes_on_resuming_is_said_and_kept(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     config = Path("runs/gym/cartpole/a/config.yaml")
-    config.write_text(config.read_text().replace("evaluate_greedy: true", "evaluate_greedy: false"))
+    config.write_text(config.read_text().replace("keep_checkpoints: 5", "keep_checkpoints: 4"))
     capsys.readouterr()
     more = ["--set", "base_config.max_step=900", "acer_config.learning_rate=0.0005"]
     assert main.main(["gym/cartpole", "-n", "a", "--resume", *more]) == 0
     shown = capsys.readouterr().out
     assert "base_config.max_step: 600 -> 900" in shown
-    assert "base_config.evaluate_greedy: true -> false" in shown
+    assert "base_config.keep_checkpoints: 5 -> 4" in shown
     assert "acer_config.learning_rate:" in shown and "-> 0.0005" in shown
     settings = RunFolder.find("gym/cartpole", "a").settings()
-    assert (settings.base.max_step, settings.base.evaluate_greedy) == (900, False)
+    assert (settings.base.max_step, settings.base.keep_checkpoints) == (900, 4)
     assert settings.agent.learning_rate == 0.0005
     history = [path.name for path in sorted(config.parent.glob("configs/*.yaml"))]
     assert len(history) == 2 and history[0] == "000000000000.yaml"
