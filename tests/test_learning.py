@@ -25,7 +25,7 @@ def train_quietly(tmp_path, *layers):
 
 def values(settings, folder):
     """What the critic makes of every state of a probe, and the policy's probabilities, as trained."""
-    builder = TeamBuilder(settings, folder, folder.latest())
+    builder = TeamBuilder(settings, folder, folder.latest(), print)
     role = folder.roles()["agent"]
     agent = builder("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
