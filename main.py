@@ -57,7 +57,9 @@ def _train(options: argparse.Namespace) -> int:
 
     from algorithm.adapters.adapter import EnvironmentFailed
     from algorithm.experiment.assembly import train
+    from algorithm.experiment.display import live
     from algorithm.experiment.errors import UserError
+    from algorithm.experiment.report import report
     from algorithm.experiment.run_folder import RunFolder
 
     folder = RunFolder.find(options.env, options.name) if options.resume else _new_run(options)
@@ -65,11 +67,12 @@ def _train(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
     try:
-        result = train(settings, folder, console.print)
+        with live(console) as show:
+            result = train(settings, folder, console.print, show)
     except (UserError, EnvironmentFailed):
         folder.discard()
         raise
-    _report(console, options.env, folder.path, result)
+    report(console.print, options.env, folder, result)
     return 0
 
 
@@ -88,23 +91,6 @@ def _new_run(options: argparse.Namespace):
         ]
     )
     return RunFolder.create(options.env, source, run_name(settings.base.name, time.time()), settings.tree)
-
-
-def _report(console, env: str, path, result) -> None:
-    counters = result.counters
-    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {result.seconds:.1f} s"
-    for role, value in result.returns.items():
-        of = f" of {role}" if len(result.returns) > 1 else ""
-        console.print(f"mean return{of} of the last training episodes: {value:.1f}")
-    console.print(
-        {
-            True: f"goal reached and confirmed by held-out episodes after {done}",
-            False: f"goal not reached within {done}",
-            None: f"done after {done}",
-        }[result.reached]
-    )
-    console.print(f"run folder: {path}")
-    console.print(f"play it:    python main.py {env} -n {path.name} --run")
 
 
 def _play(options: argparse.Namespace) -> int:

@@ -103,6 +103,14 @@ class RunFolder:
             raise UserError(f"{self.path} has no checkpoint yet")
         return checkpoint
 
+    def best(self) -> Checkpoint:
+        """What is played: the checkpoint that did best on held-out episodes, or the newest where none was evaluated.
+
+        Once the goal was confirmed, it is the one that confirmed it or a better one. Raises UserError where there is
+        none.
+        """
+        return self.checkpoints(keep=1).best.checkpoint or self.latest()
+
     def blueprint(self, settings: Settings) -> Blueprint | None:
         """The blueprint of the run's own nn.py; None where it has none."""
         path = self.path / settings.base.nn

@@ -44,7 +44,9 @@ class Actor:
             rollouts += [(role, rollout) for rollout in columns.record(step, decision)]
             self._count(role, columns, step)
             actions[role] = decision.action
+        self.parts.clock.book("acting")
         self._steps = self.parts.adapter.step(actions)
+        self.parts.clock.book("environment")
         return rollouts
 
     def _columns_of(self, role: str, team: Team) -> Columns:

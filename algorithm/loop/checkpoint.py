@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from algorithm.loop.monitor import Counters
+from algorithm.loop.history import Counters
 from algorithm.loop.parts import Parts, Team
 from algorithm.networks.parameters import State
 
@@ -83,11 +83,12 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The last `keep` checkpoints of a run."""
+    """The last `keep` checkpoints of a run, and the best one."""
 
     def __init__(self, folder: Path, keep: int):
         self.folder = folder
         self.keep = keep
+        self.best = Best(folder)
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
@@ -113,14 +114,53 @@ class Checkpoints:
         text = json.dumps({"counters": asdict(counters), "generators": generators}, indent=1)
         (fresh / "counters.json").write_text(text)
         fresh.rename(place)
+        best = self.best.checkpoint
         for old in self._complete()[: -self.keep]:
-            shutil.rmtree(old)
+            if best is None or old != best.folder:
+                shutil.rmtree(old)
         return Checkpoint(place)
 
     def _complete(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
         return sorted(path for path in self.folder.iterdir() if path.name.isdigit())
+
+
+class Best:
+    """The file best.json beside the checkpoints: which of them did best on held-out episodes, and its mean return.
+
+    Raises CheckpointError, naming the file, where it cannot be read.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder / "best.json"
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The best checkpoint; None where none was evaluated, or it is no longer there."""
+        name = self._read()[0]
+        place = self.path.parent / name
+        return Checkpoint(place) if name and place.is_dir() else None
+
+    @property
+    def mean(self) -> float:
+        """Its mean return over episodes and roles; minus infinity where none was evaluated."""
+        return self._read()[1]
+
+    def name(self, checkpoint: Checkpoint, mean: float) -> None:
+        """From now on it is this one."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
+        fresh.replace(self.path)
+
+    def _read(self) -> tuple[str, float]:
+        try:
+            content = json.loads(self.path.read_text())
+            return content["checkpoint"], float(content["return"])
+        except FileNotFoundError:
+            return "", float("-inf")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
 
 
 def _generators(team: Team) -> dict[str, np.random.Generator]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+TABLE = "metrics.csv"
+
 
 class Metrics:
     """Writes rows of named numbers by env_steps; a CSV column appears when its name does."""
 
     def __init__(self, folder: Path):
-        self.table = folder / "metrics.csv"
+        self.table = folder / TABLE
         self.events = SummaryWriter(folder / "tensorboard")
         self.columns: list[str] = []
         if self.table.exists():
