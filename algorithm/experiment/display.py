@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from math import isnan
 
 from rich.console import Console
 from rich.live import Live
@@ -45,7 +46,7 @@ def line(progress: Progress) -> str:
     facts = [
         _steps(progress),
         *(f"return{_of(role)} {_returns(standing)}" for role, standing in progress.roles.items()),
-        *(f"{_measures(standing)}" for standing in progress.roles.values() if standing.measures),
+        *(_measures(standing) for standing in progress.roles.values() if standing.measures),
         f"{counters.episodes:,} episodes",
         f"{progress.pace.env_steps:,.0f} steps/s",
         f"{progress.pace.updates:,.0f} updates/s",
@@ -102,6 +103,8 @@ def _steps(progress: Progress) -> str:
 
 
 def _returns(standing: Standing) -> str:
+    if isnan(standing.mean):
+        return "none yet"
     best = "" if standing.best is None else f" (best {standing.best:.1f})"
     return f"{standing.mean:.1f}{best}"
 

@@ -43,7 +43,9 @@ def _outcome(result: Result) -> list[str]:
     for role, played in (result.evaluation or {}).items():
         lines.append(f"held-out{_of(role)}: {played}")
     if result.best is not None and result.best.counters.env_steps != counters.env_steps:
-        lines.append(f"best on held-out episodes, and played: the weights after {result.best.counters.env_steps:,}")
+        lines.append(
+            f"best on held-out episodes, and played: the weights after {result.best.counters.env_steps:,} env steps"
+        )
     return lines
 
 
