@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from math import isnan
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -37,7 +37,12 @@ def live(console: Console) -> Iterator[Show]:
         yield lines(console.print)
         return
     with Live(console=console, auto_refresh=False) as screen:
-        yield lambda progress: screen.update(picture(progress), refresh=True)
+
+        def show(progress: Progress) -> None:
+            if not progress.row:  # rows may come faster than anybody looks
+                screen.update(picture(progress), refresh=True)
+
+        yield show
 
 
 def line(progress: Progress) -> str:
@@ -55,7 +60,7 @@ def line(progress: Progress) -> str:
     return "  ".join([*facts, *_left(progress)])
 
 
-def picture(progress: Progress) -> Table:
+def picture(progress: Progress) -> Group:
     """How a run stands, in a few lines with bars."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
@@ -75,19 +80,15 @@ def picture(progress: Progress) -> Table:
     speed = f"{pace.env_steps:,.0f} env steps/s  {pace.updates:,.0f} updates/s"
     rows.add_row("speed", f"{speed}  {progress.counters.episodes:,} episodes")
     rows.add_row("time", f"{_split(progress)}  {_duration(progress.counters.seconds)} so far")
-    whole = Table.grid()
-    whole.add_row(table)
-    whole.add_row(rows)
-    return whole
+    return Group(table, rows)
 
 
 def _bar(share: float | None) -> ProgressBar | str:
     """Empty where nobody knows how long it is."""
-    return (
-        ""
-        if share is None
-        else ProgressBar(1.0, min(1.0, max(0.0, share)), BAR, complete_style="green", finished_style="bold green")
-    )
+    if share is None:
+        return ""
+    done = min(1.0, max(0.0, share))
+    return ProgressBar(1.0, done, BAR, complete_style="green", finished_style="bold green")
 
 
 def _approach(standing: Standing, goal: float) -> float:

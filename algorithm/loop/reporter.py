@@ -87,9 +87,10 @@ class Reporter:
         self.clock.book("reporting")
 
     def close(self) -> None:
-        """Write the last row and flush everything."""
+        """Write the last row, show how the run ended, and flush everything."""
         try:
             self.log()
+            self.look()
         finally:
             self.metrics.close()
 

@@ -11,7 +11,7 @@ from algorithm.loop.progress import Pace, Progress, Standing
 PACE = Pace(8123.4, 340.0, {"environment": 0.31, "acting": 0.28, "learning": 0.385, "saving": 0.01})
 STANDING = Standing(123.44, 20.0, 150.26, {"entropy": 0.5123, "KL to average": 0.00214})
 PROGRESS = Progress(
-    True, Counters(412_000, 9000, 1234, 600, 75.4), 1_000_000, 200.0, 0.412, 107.6, PACE, {"agent": STANDING}
+    False, Counters(412_000, 9000, 1234, 600, 75.4), 1_000_000, 200.0, 0.412, 107.6, PACE, {"agent": STANDING}
 )
 
 
@@ -54,13 +54,24 @@ def test_roles_are_named_where_there_are_several():
 def test_lines_are_said_for_rows_of_metrics_only():
     said = []
     show = lines(said.append)
-    show(replace(PROGRESS, row=False))
     show(PROGRESS)
+    assert said == []
+    show(replace(PROGRESS, row=True))
     assert said == [line(PROGRESS)]
 
 
+def test_a_picture_is_drawn_when_somebody_looks_and_not_for_rows_of_metrics():
+    console = terminal()
+    with live(console) as show:
+        empty = console.file.tell()
+        show(replace(PROGRESS, row=True))
+        assert console.file.tell() == empty
+        show(PROGRESS)
+        assert console.file.tell() > empty
+
+
 def test_a_terminal_gets_a_picture_with_every_fact():
-    picture = drawn(replace(PROGRESS, row=False))
+    picture = drawn(PROGRESS)
     for fact in (
         "412,000 of 1,000,000 steps",
         "0:01:48 left",
@@ -98,5 +109,5 @@ def test_without_a_terminal_there_are_lines(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
     with live(console) as show:
-        show(PROGRESS)
+        show(replace(PROGRESS, row=True))
     assert file.getvalue() == line(PROGRESS) + "\n"
