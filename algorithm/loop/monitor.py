@@ -36,14 +36,14 @@ class Monitor:
         self.confirmed = False
         self._played_at = -1  # env steps of the last evaluation
         self._until_check = 0  # training episodes before the goal may be checked again
-        self._save_due = self._best_due = False
+        self._best_due = False  # the weights of the last evaluation are the best and not yet saved
         # Saving comes last in a tick, so that a resumed run does nothing of this moment again.
         self._intervals: list[tuple[int, Callable[[], None]]] = [
             (every, action)
             for every, action in [
                 (limits.log_every, reporter.log),
                 (limits.evaluate_every, self._evaluate),
-                (limits.save_every, self._want_save),
+                (limits.save_every, self._save),
             ]
             if every
         ]
@@ -68,7 +68,7 @@ class Monitor:
         over = self._over()
         if over:
             self._evaluate()
-        if self._save_due or self._best_due:
+        if self._best_due:
             self._save()
         if self.clock.now >= self._look_at:
             self._look_at = self.clock.now + LOOK
@@ -148,14 +148,11 @@ class Monitor:
     def _mean_played(self) -> float:
         return sum(result.mean for result in self.played.values()) / len(self.played)
 
-    def _want_save(self) -> None:
-        self._save_due = True
-
     def _save(self) -> None:
         self.clock.book("acting")
         self.history.look_at_the_clock()
         checkpoint = self.save(self.counters)
         if self._best_due:
             self.best.name(checkpoint, self._mean_played())
-        self._save_due = self._best_due = False
+        self._best_due = False
         self.clock.book("saving")
