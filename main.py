@@ -57,7 +57,9 @@ def _train(options: argparse.Namespace) -> int:
 
     from algorithm.adapters.adapter import EnvironmentFailed
     from algorithm.experiment.assembly import train
+    from algorithm.experiment.display import live
     from algorithm.experiment.errors import UserError
+    from algorithm.experiment.report import report
     from algorithm.experiment.resume import resumed_settings
     from algorithm.experiment.run_folder import RunFolder
 
@@ -72,12 +74,13 @@ def _train(options: argparse.Namespace) -> int:
         settings = folder.settings()
     console.print(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
     try:
-        result = train(settings, folder, console.print)
+        with live(console) as show:
+            result = train(settings, folder, console.print, show)
     except (UserError, EnvironmentFailed):
         if not options.resume:
             folder.discard()
         raise
-    _report(console, options.env, folder.path, result)
+    report(console.print, options.env, folder, result)
     return 0
 
 
@@ -99,23 +102,6 @@ def _overrides(options: argparse.Namespace, *flags: str) -> list:
 
     given = {key: value for key in flags if (value := getattr(options, key)) is not None}
     return [("--set", read_assignments(options.set)), ("the command line", {"base_config": given})]
-
-
-def _report(console, env: str, path, result) -> None:
-    counters = result.counters
-    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {result.seconds:.1f} s"
-    for role, value in result.returns.items():
-        of = f" of {role}" if len(result.returns) > 1 else ""
-        console.print(f"mean return{of} of the last training episodes: {value:.1f}")
-    console.print(
-        {
-            True: f"goal reached and confirmed by held-out episodes after {done}",
-            False: f"goal not reached within {done}",
-            None: f"done after {done}",
-        }[result.reached]
-    )
-    console.print(f"run folder: {path}")
-    console.print(f"play it:    python main.py {env} -n {path.name} --run")
 
 
 def _play(options: argparse.Namespace) -> int:

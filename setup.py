@@ -5,6 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 RENDER = ["gymnasium[classic-control]>=1.1,<2"]
+REPORT = ["matplotlib>=3.9"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "beartype>=0.19"]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
@@ -30,8 +31,9 @@ setup(
     ],
     extras_require={
         "render": RENDER,
-        "test": TEST,
-        "dev": TEST + DEV,
+        "report": REPORT,
+        "test": TEST + REPORT,
+        "dev": TEST + REPORT + DEV,
         "benchmark": BENCHMARK,
     },
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import nn
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Schedule
@@ -25,6 +26,7 @@ class ShowingAgent:
         self.schedule = Schedule(collect_steps, collect_steps, 1, 0.0, "fixed", 0)
         self.state = state
         self.rng = np.random.default_rng(0)
+        self.policy = nn.Identity()
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
         obs = step.obs["obs"][:, :1]

@@ -17,7 +17,14 @@ LAYERS = [
 ]
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
-OWNERS = {"gymnasium": {"adapters"}, "mlagents_envs": {"adapters"}, "ray": {"runtimes"}, "yaml": {"experiment"}}
+OWNERS = {
+    "gymnasium": {"adapters"},
+    "mlagents_envs": {"adapters"},
+    "ray": {"runtimes"},
+    "yaml": {"experiment"},
+    "rich": {"experiment"},
+    "matplotlib": {"experiment"},
+}
 # A contract may be seen from its own layer: an explorer stands around an agent.
 CONTRACTS = {"agents.agent"}
 

@@ -15,6 +15,8 @@ import pytest
 import main
 from algorithm import load
 from algorithm.experiment.run_folder import RunFolder
+from algorithm.loop.checkpoint import Checkpoint
+from algorithm.loop.evaluator import Evaluator
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = ["--set", "base_config.max_step=600", "base_config.log_every=200", "base_config.save_every=300"]
@@ -38,7 +40,10 @@ def test_training_then_playing(capsys):
     assert "goal not reached within" in shown
     assert f"run folder: {folder.path}" in shown.replace("\n", "")
     assert f"python main.py gym/cartpole -n {folder.path.name} --run" in shown
-    for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints"):
+    assert f"python main.py gym/cartpole -n {folder.path.name} --resume" in shown
+    assert f"tensorboard --logdir {folder.path}" in shown
+    assert "held-out: return" in shown and "95% interval" in shown
+    for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints", "curve.png"):
         assert (folder.path / name).exists(), name
     assert len(list((folder.path / "checkpoints").iterdir())) >= 2
     assert "reward/return" in (folder.path / "metrics.csv").read_text().splitlines()[0]
@@ -82,7 +87,55 @@ def test_the_run_goes_on_where_it_was():
 def test_only_the_newest_checkpoints_are_kept():
     many = ["--set", "base_config.max_step=600", "base_config.save_every=50", "base_config.keep_checkpoints=2"]
     assert main.main(["gym/cartpole", "-n", "a", *many]) == 0
-    assert len(list(Path("runs/gym/cartpole/a/checkpoints").iterdir())) == 2
+    assert len([path for path in Path("runs/gym/cartpole/a/checkpoints").iterdir() if path.is_dir()]) == 2
+
+
+def test_what_is_played_is_the_best_that_can_be_read_and_what_goes_on_is_the_newest(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    folder = RunFolder.find("gym/cartpole", "a")
+    assert folder.best().folder == folder.latest().folder  # evaluated at the end, and nothing else was
+    checkpoints = folder.checkpoints(keep=5)
+    oldest = Checkpoint(min(path for path in checkpoints.folder.iterdir() if path.is_dir()))
+    checkpoints.best.name(oldest, 1000.0)
+    weights = oldest.folder / "agent" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    capsys.readouterr()
+    assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
+    assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
+    assert "the newest checkpoint is used instead of the best" in shown
+    longer = folder.path / "config.yaml"
+    longer.write_text(longer.read_text().replace("max_step: 600", "max_step: 700"))
+    assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
+    assert "weights after" in capsys.readouterr().out
+
+
+def test_the_weights_that_confirmed_the_goal_are_played(capsys):
+    easy = ["--set", "goal.return=12", "base_config.save_every=100", "base_config.evaluate_every=100"]
+    assert main.main(["gym/cartpole", "-n", "a", *easy]) == 0
+    assert "goal reached and confirmed" in capsys.readouterr().out
+    folder = RunFolder.find("gym/cartpole", "a")
+    assert folder.best().folder == folder.latest().folder
+
+
+def test_a_run_in_parts_is_held_out_as_one_run_is(tmp_path, monkeypatch):
+    played, real = [], Evaluator.play
+    monkeypatch.setattr(
+        Evaluator, "play", lambda self, episodes, seed: played.append(seed) or real(self, episodes, seed)
+    )
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    text = (
+        "default: {base_config: {env_type: PROBE, env_name: truncation, n_envs: 3, evaluate_every: 300, max_step: 600}}"
+    )
+    (folder / "config.yaml").write_text(text)
+    assert main.main(["own/task", "-n", "one"]) == 0
+    whole, played[:] = list(played), []
+    assert main.main(["own/task", "-n", "two", "--set", "base_config.max_step=300"]) == 0
+    config = RunFolder.find("own/task", "two").path / "config.yaml"
+    config.write_text(config.read_text().replace("max_step: 300", "max_step: 600"))
+    assert main.main(["own/task", "-n", "two", "--resume"]) == 0
+    assert played == whole
+    assert len(set(whole)) == 2
 
 
 def test_iterations_end_a_run():
@@ -144,7 +197,7 @@ def test_an_environment_that_does_not_start_is_status_3(tmp_path, capsys):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_plays(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
-    *_, before, last = sorted(Path("runs/gym/cartpole/a/checkpoints").iterdir())
+    *_, before, last = sorted(Path("runs/gym/cartpole/a/checkpoints").glob("0*"))
     weights = last / "agent" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:100])
     capsys.readouterr()
@@ -163,7 +216,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_plays(capsys):
 def test_a_damaged_checkpoint_is_named_and_resume_goes_on_from_the_one_before_it(name, capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     place = Path("runs/gym/cartpole/a/checkpoints")
-    *_, before, last = sorted(place.iterdir())
+    *_, before, last = sorted(place.glob("0*"))
     (last / name).write_bytes((last / name).read_bytes()[:100])
     capsys.readouterr()
     assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
@@ -175,7 +228,7 @@ def test_a_damaged_checkpoint_is_named_and_resume_goes_on_from_the_one_before_it
 
 def test_no_checkpoint_that_can_be_read_is_one_line_naming_all(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
-    places = sorted(Path("runs/gym/cartpole/a/checkpoints").iterdir())
+    places = sorted(Path("runs/gym/cartpole/a/checkpoints").glob("0*"))
     for place in places:
         (place / "agent" / "learner.pt").unlink()
     status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume")
@@ -282,10 +335,10 @@ def test_a_process_goes_on_where_another_ended():
     checkpoint = RunFolder.find("gym/cartpole", "a").latest()
     assert 3000 <= checkpoint.counters.env_steps < 3010
     with Path("runs/gym/cartpole/a/metrics.csv").open(newline="") as file:
-        steps = [int(row["env_steps"]) for row in csv.DictReader(file)]
+        steps = [int(row["env_steps"]) for row in csv.DictReader(file) if row["time/seconds"]]
     assert len(steps) == 6 and steps == sorted(set(steps))
     with np.load(checkpoint.folder / "agent" / "replay.npz") as arrays:
-        assert arrays["head"].sum() > 2900
+        assert arrays["head"].sum() > 2700
 
 
 def test_the_command_line_runs_as_a_process():

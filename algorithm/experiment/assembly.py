@@ -12,6 +12,7 @@ import torch
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
 from algorithm.agents.agent import Agent
+from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.memory import Budget
 from algorithm.experiment.registry import find
@@ -21,10 +22,14 @@ from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
 from algorithm.loop.evaluator import Evaluator, Played
 from algorithm.loop.feed import Feed
+from algorithm.loop.history import WINDOW, Counters, History
 from algorithm.loop.learner import Learner
+from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
-from algorithm.loop.monitor import WINDOW, Counters, Limits, Monitor
+from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts, Team
+from algorithm.loop.progress import Progress
+from algorithm.loop.reporter import Reporter
 from algorithm.loop.saving import Saving
 from algorithm.networks import Blueprint, Mlp, Parameters
 from algorithm.replay import Replay, size_of
@@ -40,12 +45,22 @@ class Result:
     reached: bool | None  # the goal, confirmed by held-out episodes; None without a goal
     counters: Counters
     returns: dict[str, float]  # of each role's last training episodes
-    evaluation: dict[str, Played] | None
+    evaluation: dict[str, Played] | None  # the last one
+    best: Checkpoint | None  # on held-out episodes
     seconds: float
 
 
-def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> Result:
-    """Train in `folder`, from its newest checkpoint where it has one."""
+def train(
+    settings: Settings,
+    folder: RunFolder,
+    say: Callable[[str], None],
+    show: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Train in `folder`, from its newest checkpoint where it has one.
+
+    `say` gets lines for the user. `show` is told several times a second how the run stands; without it, there is a line
+    for each row of metrics.
+    """
     begin = time.perf_counter()
     prepare_process()
     base = settings.base
@@ -61,16 +76,16 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
         for role in checkpoint.roles if checkpoint else []:
             parts.teams[role] = parts.build(role, folder.roles()[role])
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
+        history, ends = History(parts, counters), limits(settings)
         saving = Saving(checkpoints, parts, say)
         monitor = Monitor(
-            parts,
-            limits(settings),
-            counters,
-            Metrics(folder.path, counters.env_steps),
-            # Each evaluation has episodes of its own, whether the run was resumed before it or not.
+            history,
+            ends,
+            Reporter(history, ends, Metrics(folder.path, counters.env_steps), say, show or lines(say)),
+            # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
             lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
             saving,
-            say,
+            checkpoints.best,
         )
         actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
         saving.follow(actor, monitor)
@@ -86,6 +101,7 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
         counters,
         {role: monitor.mean_return(role) for role in parts.teams},
         monitor.played,
+        checkpoints.best.checkpoint,
         time.perf_counter() - begin,
     )
 
@@ -108,9 +124,9 @@ def limits(settings: Settings) -> Limits:
 
 
 def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, render: bool = False) -> dict[str, Played]:
-    """Play whole episodes with a run's newest checkpoint that can be read."""
+    """Play whole episodes with the weights of a run that did best."""
     prepare_process()
-    checkpoint = folder.latest()
+    checkpoint = folder.best()
     agents: dict[str, Agent] = {}
 
     def agent_of(role: str) -> Agent:

@@ -16,7 +16,7 @@ from algorithm.specs import Role
 
 
 def load(path: str | Path, role: str | None = None, disable_sample: bool = False) -> Player:
-    """The agent of a run folder, with the weights of its newest checkpoint.
+    """The agent of a run folder, with the weights that did best on held-out episodes.
 
     `role` may be left out where there is one. `disable_sample` acts greedily. The run folder's nn.py is executed.
     Raises UserError or CheckpointError, naming what is missing.
@@ -29,7 +29,7 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool = False
     name = role or next(iter(roles), None)
     if name not in roles:
         raise UserError(f"{path} has no role {name!r}; there is {', '.join(roles) or 'none'}")
-    return Player(load_agent(settings, folder, folder.latest(), name, roles[name]), roles[name], disable_sample)
+    return Player(load_agent(settings, folder, folder.best(), name, roles[name]), roles[name], disable_sample)
 
 
 class Player:

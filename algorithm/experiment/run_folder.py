@@ -16,7 +16,8 @@ import yaml
 
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Settings, Tree, read_yaml, resolve
-from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, Checkpoints
+from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
+from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace
 from algorithm.networks import Blueprint
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -126,6 +127,21 @@ class RunFolder:
         if checkpoint is None:
             raise UserError(f"{self.path} has no checkpoint yet")
         return checkpoint
+
+    def best(self, say: Callable[[str], None] = print) -> Checkpoint:
+        """What is played: the checkpoint that did best on held-out episodes, or the newest where none was evaluated.
+
+        Once the goal was confirmed, it is the one that confirmed it or a better one. Raises UserError where there is
+        none.
+        """
+        best = self.checkpoints(keep=1).best.checkpoint
+        if best:
+            try:
+                best.check(WEIGHTS)
+                return best
+            except CheckpointError as error:
+                say(f"{error}: the newest checkpoint is used instead of the best")
+        return self.latest(say)
 
     def blueprint(self, settings: Settings) -> Blueprint | None:
         """The blueprint of the run's own nn.py; None where it has none."""

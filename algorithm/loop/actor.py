@@ -53,8 +53,10 @@ class Actor:
             rollouts += [(role, rollout) for rollout in columns.record(step, decision)]
             self._count(role, columns, step)
             actions[role] = decision.action
+        self.parts.clock.book("acting")
         self._steps = self.parts.adapter.step(actions)
         self._between = True
+        self.parts.clock.book("environment")
         return rollouts
 
     def state(self) -> Arrays | None:

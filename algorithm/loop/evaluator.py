@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.loop.scores import Scores
-from algorithm.rollout import Decision, Step
+from algorithm.rollout import Step
+
+# Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
+# In between, 1 / degrees is interpolated, which is right to two decimals.
+DEGREES = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
+STUDENT = np.array([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.980, 1.960])
 
 
 @dataclass(frozen=True)
@@ -31,15 +38,29 @@ class Played:
         return float(np.std(self.returns))
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """95% confidence interval of the mean return, by Student's t; unbounded with one episode."""
+        episodes = len(self.returns)
+        if episodes == 1:
+            return -inf, inf
+        quantile = np.interp(1 / (episodes - 1), 1 / DEGREES[::-1], STUDENT[::-1])
+        half = float(quantile * np.std(self.returns, ddof=1) / np.sqrt(episodes))
+        return self.mean - half, self.mean + half
+
+    @property
     def length(self) -> float:
         """Mean length in executed decisions."""
         return float(np.mean(self.lengths))
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"return {self.mean:.1f} (95% interval {low:.1f} to {high:.1f}) over {len(self.returns)} episodes"
 
 
 class Evaluator:
     """Plays episodes in an adapter of its own: the same number in every lane, so that short ones count no more.
 
-    `agent_of` gives the agent of a role.
+    `agent_of` gives the agent of a role. Nothing that is learned or drawn afterwards depends on what is played here.
     """
 
     def __init__(self, adapter: Adapter, agent_of: Callable[[str], Agent], greedy: bool):
@@ -49,40 +70,49 @@ class Evaluator:
 
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
         """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`."""
+        with ExitStack() as lent:
+            return self._play(episodes, seed, lent)
+
+    def _play(self, episodes: int, seed: int, lent: ExitStack) -> dict[str, Played]:
         steps = self.adapter.reset(seed)
         rng = np.random.default_rng(seed)
         tallies: dict[str, _Tally] = {}
         while not tallies or not all(tally.done for tally in tallies.values()):
             actions = {}
             for role, step in steps.items():
-                agent = self.agent_of(role)
                 if role not in tallies:
+                    agent = lent.enter_context(_undisturbed(self.agent_of(role), rng))
                     lanes = self.adapter.roles[role].lanes
-                    tallies[role] = _Tally(lanes, -(-episodes // lanes), agent.state)
+                    tallies[role] = _Tally(agent, lanes, -(-episodes // lanes))
                 tally = tallies[role]
-                decision = self._decide(agent, step, step.recall(tally.memory), rng)
+                decide = tally.agent.greedy if self.greedy else tally.agent.act
+                decision = decide(step, step.recall(tally.memory))
                 tally.memory[step.lane] = decision.memory
                 tally.add(step)
                 actions[role] = decision.action
             steps = self.adapter.step(actions)
         return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
 
-    def _decide(self, agent: Agent, step: Step, memory: np.ndarray, rng: np.random.Generator) -> Decision:
-        if self.greedy:
-            return agent.greedy(step, memory)
-        # Training draws from the agent's own generator; what it draws must not depend on when it is evaluated.
-        training, agent.rng = agent.rng, rng
-        try:
-            return agent.act(step, memory)
-        finally:
-            agent.rng = training
+
+@contextmanager
+def _undisturbed(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
+    """Lend an agent that draws from `rng` and whose statistics stand still; give it back as it was."""
+    training, learning = agent.rng, agent.policy.training
+    agent.rng = rng
+    agent.policy.eval()
+    try:
+        yield agent
+    finally:
+        agent.rng = training
+        agent.policy.train(learning)
 
 
 class _Tally:
     """What one role's lanes have played."""
 
-    def __init__(self, lanes: int, quota: int, state: int):
-        self.memory = np.zeros((lanes, state), np.float32)
+    def __init__(self, agent: Agent, lanes: int, quota: int):
+        self.agent = agent
+        self.memory = np.zeros((lanes, agent.state), np.float32)
         self.scores = Scores(lanes)
         self.left = np.full(lanes, quota)
         self.returns: list[float] = []

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+TABLE = "metrics.csv"
+
 
 class Metrics:
     """Writes rows of named numbers by env_steps; a CSV column appears when its name does.
@@ -16,7 +18,7 @@ class Metrics:
     """
 
     def __init__(self, folder: Path, env_steps: int = 0):
-        self.table = folder / "metrics.csv"
+        self.table = folder / TABLE
         resumed = self.table.exists()
         self.events = SummaryWriter(folder / "tensorboard", purge_step=env_steps + 1 if resumed else None)
         self.columns: list[str] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.explorers.explorer import Explorer
+from algorithm.loop.clock import Clock
 from algorithm.loop.feed import Feed
 from algorithm.loop.learner import Learner
 from algorithm.specs import Role
@@ -26,11 +27,12 @@ class Team:
 
 @dataclass
 class Parts:
-    """One adapter, and a team for each role, built when the role first appears."""
+    """One adapter, a team for each role, built when the role first appears, and the clock of those who use them."""
 
     adapter: Adapter
     build: Callable[[str, Role], Team]
     teams: dict[str, Team] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
 
     def team(self, role: str) -> Team:
         """The team of `role`."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from algorithm.loop.actor import Actor
-from algorithm.loop.checkpoint import CheckpointError, Checkpoints
-from algorithm.loop.monitor import Counters, Monitor
+from algorithm.loop.checkpoint import Checkpoint, CheckpointError, Stateful
+from algorithm.loop.checkpoints import Checkpoints
+from algorithm.loop.history import Counters
 from algorithm.loop.parts import Parts
 
 
@@ -17,23 +18,25 @@ class Saving:
         self.checkpoints, self.parts, self.say = checkpoints, parts, say
         self.failure: str | None = None  # of the last call
 
-    def follow(self, actor: Actor, monitor: Monitor) -> None:
+    def follow(self, actor: Actor, monitor: Stateful) -> None:
         """Whose state is saved beside that of the teams."""
         self.actor, self.monitor = actor, monitor
 
-    def __call__(self, counters: Counters) -> None:
-        """Save this moment, if there is anything to save."""
+    def __call__(self, counters: Counters) -> Checkpoint | None:
+        """Save this moment, if there is anything to save; None where there is not, or it could not be written."""
         if not counters.env_steps:
-            return
+            return None
         try:
-            self.checkpoints.save(self.parts, counters, self.actor, self.monitor)
+            checkpoint = self.checkpoints.save(self.parts, counters, self.actor, self.monitor)
             self.failure = None
+            return checkpoint
         except OSError as error:
             self.failure = (
                 f"the checkpoint of {counters.env_steps:,} env steps cannot be written to {self.checkpoints.folder}: "
                 f"{error.strerror or error}; the ones before it are kept"
             )
             self.say(f"{self.failure}; the next save tries again")
+            return None
 
     def require(self) -> None:
         """Raises CheckpointError where the last save, which was the run's final one, failed."""

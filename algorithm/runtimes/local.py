@@ -29,3 +29,4 @@ class LocalRuntime:
             report = team.learner.learn(batch)
             team.feed.replay.prioritize(batch.index, report.priority)
             monitor.updated(role, report)
+        parts.clock.book("learning")

@@ -11,9 +11,12 @@ from algorithm.experiment.assembly import TeamBuilder, limits, make_adapter, tra
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import resolve
 from algorithm.loop.actor import Actor
-from algorithm.loop.checkpoint import CheckpointError, Checkpoints
-from algorithm.loop.monitor import Counters, Monitor
+from algorithm.loop.checkpoint import CheckpointError
+from algorithm.loop.checkpoints import Checkpoints
+from algorithm.loop.history import Counters, History
+from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts
+from algorithm.loop.reporter import Reporter
 
 FILES = ["counters.json", "actor.npz", "agent/weights.pt", "agent/learner.pt", "agent/replay.npz"]
 
@@ -29,9 +32,13 @@ class Run:
         builder = TeamBuilder(settings, self.folder, None, lambda line: None)
         self.parts = Parts(make_adapter(settings, self.folder, 2), builder)
         self.actor = Actor(self.parts, seed=0)
-        self.monitor = Monitor(self.parts, limits(settings), Counters(), None, None, None, print)
+        self.monitor = self._monitor(settings)
         self.checkpoints = Checkpoints(tmp_path / "checkpoints", keep)
         self.said = []
+
+    def _monitor(self, settings):
+        history, ends = History(self.parts, Counters()), limits(settings)
+        return Monitor(history, ends, Reporter(history, ends, None, print, print), None, None, None)
 
     def save(self, env_steps: int):
         for _ in range(5):
@@ -174,7 +181,7 @@ def test_a_save_that_fails_is_told_and_only_the_last_one_ends_the_run(run, full_
     told = [line for line in said if "cannot be written" in line]
     assert len(told) == 1
     assert "40 env steps" in told[0] and "kept" in told[0] and "the next save tries again" in told[0]
-    assert [int(path.name) for path in sorted((run.folder.path / "checkpoints").iterdir())] == [80, 100]
+    assert [int(path.name) for path in sorted((run.folder.path / "checkpoints").glob("0*"))] == [80, 100]
 
     limited = False
     settings = run.folder.settings([("test", {"base_config": {"max_step": 150}})])

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.loop.evaluator import Evaluator
+from algorithm.loop.evaluator import Evaluator, Played
+from algorithm.loop.learner import Learner
+from tests.builders import make_acer
 from tests.doubles import Row, ScriptedAdapter, ShowingAgent, step_of
+from tests.fakes import Distillation
 
 
 def lane_row(lane: int, t: int, length: int, reward: float, shown: bool) -> Row:
@@ -111,3 +119,92 @@ def test_playing_again_starts_anew():
         played = evaluator.play(6, seed)["agent"]
         assert played.lengths == [10] * 6
         np.testing.assert_array_equal(played.returns, 10)
+
+
+class Normalising(ShowingAgent):
+    """Its observations are normalised by statistics that move with whatever passes while they are learned."""
+
+    def __init__(self):
+        super().__init__(collect_steps=1)
+        self.policy = nn.BatchNorm1d(1)
+
+    @torch.no_grad()
+    def act(self, step, memory):
+        self.policy(torch.from_numpy(step.obs["obs"]))
+        return super().act(step, memory)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_statistics_stand_still_and_go_on_afterwards(greedy):
+    agent = Normalising()
+    adapter = adapter_of((3, 1.0), (2, 1.0))
+    play(adapter, episodes=2, agent=agent, greedy=greedy)
+    assert agent.policy.num_batches_tracked == 0
+    assert agent.policy.training
+    agent.act(adapter.reset(0)["agent"], np.zeros((2, 1), np.float32))
+    assert agent.policy.num_batches_tracked == 1
+
+
+def numbers(learner) -> dict[str, list[float]]:
+    """Every parameter, copy and statistic."""
+    modules = {"policy": learner.agent.policy, "returns": learner.returns.moments}
+    modules |= {name: auxiliary.module for name, auxiliary in learner.auxiliaries.items()}
+    return {f"{at}.{name}": t.tolist() for at, m in modules.items() for name, t in m.state_dict().items()}
+
+
+def test_nothing_that_is_learned_or_drawn_depends_on_an_evaluation():
+    adapter = ProbeAdapter("choice", 2, {})
+    role = adapter.roles["agent"]
+    agent = make_acer(role, normalize_returns=True)
+    learner = Learner(agent, role, {"distillation": Distillation(0.5)}, None)
+    before, drawn = numbers(learner), agent.rng.bit_generator.state
+    torch_drawn = torch.get_rng_state()
+    Evaluator(adapter, lambda name: agent, greedy=False).play(50, seed=3)
+    assert agent.rng.bit_generator.state == drawn
+    assert torch.equal(torch.get_rng_state(), torch_drawn)
+    assert numbers(learner) == before
+
+
+def test_an_agent_is_given_back_even_where_the_simulator_breaks():
+    agent = Normalising()
+    rng = agent.rng
+    with pytest.raises(IndexError):
+        play(adapter_of((9, 1.0), ticks=5), episodes=1, agent=agent)
+    assert agent.rng is rng and agent.policy.training
+
+
+def test_the_same_seed_plays_the_same_whatever_was_played_before():
+    def adapter():
+        return GymAdapter("CartPole-v1", 3, {})
+
+    agent = make_acer(adapter().roles["agent"])
+    first, second = (Evaluator(adapter(), lambda role: agent, greedy=False) for _ in range(2))
+    first.play(7, seed=1)
+    assert first.play(7, seed=2) == second.play(7, seed=2)
+    assert first.play(7, seed=3) != second.play(7, seed=4)
+
+
+# Student's t with n - 1 degrees of freedom, from a printed table.
+@pytest.mark.parametrize(
+    ("episodes", "quantile"), [(2, 12.706), (3, 4.303), (8, 2.365), (13, 2.179), (20, 2.093), (26, 2.060), (101, 1.984)]
+)
+def test_the_interval_is_students(episodes, quantile):
+    returns = list(np.random.default_rng(0).normal(size=episodes))
+    low, high = Played(returns, [1] * episodes).interval
+    assert high - low == pytest.approx(2 * quantile * np.std(returns, ddof=1) / episodes**0.5, rel=2e-3)
+    assert (low + high) / 2 == pytest.approx(np.mean(returns))
+
+
+def test_nineteen_of_twenty_intervals_hold_the_mean():
+    rng = np.random.default_rng(1)
+    intervals = [Played(list(rng.normal(7, 3, size=5)), [1] * 5).interval for _ in range(2000)]
+    assert np.mean([low < 7 < high for low, high in intervals]) == pytest.approx(0.95, abs=0.015)
+
+
+def test_one_episode_bounds_nothing_and_equal_ones_leave_no_doubt():
+    assert Played([3.0], [1]).interval == (-inf, inf)
+    assert Played([3.0, 3.0], [1, 1]).interval == (3, 3)
+
+
+def test_what_was_played_in_words():
+    assert str(Played([1.0, 3.0], [1, 1])) == "return 2.0 (95% interval -10.7 to 14.7) over 2 episodes"

@@ -16,10 +16,13 @@ from algorithm.experiment.assembly import TeamBuilder, limits, make_adapter, tra
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.settings import merge, read_variant, resolve
 from algorithm.loop.actor import Actor
-from algorithm.loop.checkpoint import Checkpoint, Checkpoints
+from algorithm.loop.checkpoint import Checkpoint
+from algorithm.loop.checkpoints import Checkpoints
+from algorithm.loop.history import History
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts
+from algorithm.loop.reporter import Reporter
 
 NN = """
 from torch import nn
@@ -80,7 +83,7 @@ def shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
     """A copy of a run as if it had been killed some time behind one of its first checkpoints."""
     copy = RunFolder(folder.path.with_name(name))
     shutil.copytree(folder.path, copy.path)
-    for later in sorted((copy.path / "checkpoints").iterdir())[checkpoints:]:
+    for later in sorted((copy.path / "checkpoints").glob("0*"))[checkpoints:]:
         shutil.rmtree(later)
     return copy
 
@@ -123,7 +126,7 @@ def rows(folder: RunFolder) -> list[dict[str, str]]:
 def test_a_run_that_was_killed_and_goes_on_ends_bit_for_bit_where_it_would_have(kind, seed, tmp_path):
     straight = new_run(tmp_path, "straight", kind, seed=seed)
     end = go_on(straight)
-    saved = sorted((straight.path / "checkpoints").iterdir())
+    saved = sorted((straight.path / "checkpoints").glob("0*"))
     assert len(saved) >= 3
     assert any(int(path.name) % (3 * 8) for path in saved[:-1])  # in the middle of a rollout
     for point in {1, len(saved) - 2}:
@@ -159,16 +162,19 @@ def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
     saved = go_on(folder)
     assert not (saved.folder / "actor.npz").exists()
 
-    parts = Parts(make_adapter(settings, folder, 2), TeamBuilder(settings, folder, saved, lambda line: None))
+    parts = Parts(
+        make_adapter(settings, folder, settings.base.n_envs), TeamBuilder(settings, folder, saved, lambda line: None)
+    )
     for role in saved.roles:
         parts.teams[role] = parts.build(role, folder.roles()[role])
     actor = Actor(parts, seed=77)
     counters = saved.counters
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(5)
-    monitor = Monitor(parts, limits(settings), counters, Metrics(tmp_path / "m"), None, None, print)
+    history, ends = History(parts, counters), limits(settings)
+    monitor = Monitor(history, ends, Reporter(history, ends, Metrics(tmp_path / "m"), print, print), None, None, None)
     saved.resume(actor, monitor)
-    assert monitor.recent["agent"] and monitor.lengths["agent"]
+    assert history.recent["agent"].full
     assert_equal(Checkpoints(tmp_path / "again", 1).save(parts, counters, actor, monitor), saved)
 
     rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())

@@ -1,0 +1,58 @@
+"""What a run came to, and what can be done with it now."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+
+from algorithm.experiment.assembly import Result
+from algorithm.experiment.curve import draw_curve
+from algorithm.experiment.run_folder import RunFolder
+from algorithm.specs import AGENT
+
+
+def report(say: Callable[[str], None], environment: str, folder: RunFolder, result: Result) -> None:
+    """Say the result of a run that ended, where it is and the commands to go on from there; draw its curve."""
+    for line in _outcome(result):
+        say(line)
+    goal = folder.settings().goal
+    curve = draw_curve(folder.path, goal.return_ if goal else None, say)
+    run = ["python", "main.py", environment, "-n", folder.path.name]
+    say(f"run folder: {folder.path}")
+    if curve:
+        say(f"curve:      {curve}")
+    say(f"play it:    {_command(*run, '--run')}")
+    say(f"go on:      {_command(*run, '--resume')}")
+    say(f"curves:     {_command('tensorboard', '--logdir', str(folder.path))}")
+
+
+def _outcome(result: Result) -> list[str]:
+    counters = result.counters
+    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {result.seconds:.1f} s"
+    lines = [
+        {
+            True: f"goal reached and confirmed by held-out episodes after {done}",
+            False: f"goal not reached within {done}",
+            None: f"done after {done}",
+        }[result.reached]
+    ]
+    for role, value in result.returns.items():
+        lines.append(f"mean return{_of(role)} of the last training episodes: {value:.1f}")
+    for role, played in (result.evaluation or {}).items():
+        lines.append(f"held-out{_of(role)}: {played}")
+    if result.best is not None and result.best.counters.env_steps != counters.env_steps:
+        lines.append(
+            f"best on held-out episodes, and played: the weights after {result.best.counters.env_steps:,} env steps"
+        )
+    return lines
+
+
+def _command(*words: str) -> str:
+    """Words as the user's shell takes them."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def _of(role: str) -> str:
+    return "" if role == AGENT else f" of {role}"

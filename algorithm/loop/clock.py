@@ -1,0 +1,25 @@
+"""Where the wall time of a run goes."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+PARTS = ("environment", "acting", "learning", "evaluation", "saving", "reporting")
+
+
+class Clock:
+    """Seconds by what they went to.
+
+    Time is booked when a part ends, all of it since the last booking, so that nothing has to be begun and no time
+    belongs to nobody. A booking takes a tenth of a microsecond, where a tick of two copies takes 70.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.now = perf_counter()  # of the last booking: a time that costs nothing to read
+
+    def book(self, part: str) -> None:
+        """The time since the last booking went to `part`."""
+        now = perf_counter()
+        self.seconds[part] += now - self.now
+        self.now = now

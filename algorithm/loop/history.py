@@ -1,0 +1,111 @@
+"""What has happened in a run so far, counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from algorithm.loop.actor import Episode
+from algorithm.loop.parts import Parts
+
+WINDOW = 20  # training episodes whose mean return must reach the goal, and held-out episodes that confirm it
+
+
+@dataclass
+class Counters:
+    """How far a run is."""
+
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    iterations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Recent:
+    """The last training episodes of one role, and the first and the best mean return of a full window."""
+
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    first: float | None = None
+    best: float | None = None
+
+    @property
+    def full(self) -> bool:
+        """There are as many as count."""
+        return len(self.returns) == WINDOW
+
+    @property
+    def mean(self) -> float:
+        """Mean return; NaN before there is one."""
+        return _mean(self.returns)
+
+    @property
+    def length(self) -> float:
+        """Mean length; NaN before there is one."""
+        return _mean(self.lengths)
+
+    def add(self, reward: float, length: int) -> None:
+        """An episode ended."""
+        self.returns.append(reward)
+        self.lengths.append(length)
+        if self.full:
+            mean = self.mean
+            self.first = mean if self.first is None else self.first
+            self.best = mean if self.best is None else max(self.best, mean)
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as values that JSON holds."""
+        return {"returns": list(self.returns), "lengths": list(self.lengths), "first": self.first, "best": self.best}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.returns.extend(state["returns"])
+        self.lengths.extend(state["lengths"])
+        self.first, self.best = state["first"], state["best"]
+
+
+class History:
+    """Counts a run: its counters, and the last training episodes of each role."""
+
+    def __init__(self, parts: Parts, counters: Counters):
+        self.parts = parts
+        self.counters = counters
+        self.recent: dict[str, Recent] = defaultdict(Recent)
+        self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
+        self._begin = perf_counter() - counters.seconds
+
+    def episode(self, episode: Episode) -> None:
+        """A training episode ended."""
+        self.counters.episodes += 1
+        self.recent[episode.role].add(episode.reward, episode.length)
+        self._ended[episode.role].add(episode.lane)
+        if all(len(self._ended[role]) == team.role.lanes for role, team in self.parts.teams.items()):
+            self.counters.iterations += 1
+            self._ended.clear()
+
+    def state(self) -> dict[str, Any]:
+        """What it knows beside the counters, as values that JSON holds."""
+        return {
+            "recent": {role: recent.state() for role, recent in self.recent.items()},
+            "ended": {role: sorted(lanes) for role, lanes in self._ended.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        for role, recent in state["recent"].items():
+            self.recent[role].restore(recent)
+        for role, lanes in state["ended"].items():
+            self._ended[role].update(lanes)
+
+    def look_at_the_clock(self) -> None:
+        """Bring `seconds` up to date."""
+        self.counters.seconds = perf_counter() - self._begin
+
+
+def _mean(values: deque) -> float:
+    return sum(values) / len(values) if values else float("nan")

@@ -1,0 +1,161 @@
+"""Telling what happens in a run: rows of metrics, lines of text, and how it stands for whoever shows it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from algorithm.agents.agent import Report
+from algorithm.loop.evaluator import Played
+from algorithm.loop.history import History
+from algorithm.loop.limits import Limits
+from algorithm.loop.metrics import Metrics
+from algorithm.loop.progress import Moment, Pace, Progress, Standing
+from algorithm.specs import AGENT
+
+SAMPLED = 8  # of so many updates, one is asked for its metrics
+LATEST = 20  # of those, so many make the measures of a Standing
+SOONEST = 1.0  # seconds behind a row before a pace of its own means anything
+MEASURES = {"policy/entropy": "entropy", "policy/kl_to_average": "KL to average"}
+
+
+class Reporter:
+    """Tells of one run: `say` gets lines for the user, `show` how it stands."""
+
+    def __init__(
+        self,
+        history: History,
+        limits: Limits,
+        metrics: Metrics,
+        say: Callable[[str], None],
+        show: Callable[[Progress], None],
+    ):
+        self.history, self.limits, self.metrics = history, limits, metrics
+        self.parts, self.clock = history.parts, history.parts.clock
+        self.say, self.show = say, show
+        self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
+        self._measures: dict[str, dict[str, float]] = {}
+        self._begin = self._row = self._moment()
+        self._pace = Pace.between(self._row, self._row)
+
+    def updated(self, role: str, report: Report) -> None:
+        """An update was made and counted."""
+        if not self._sampled[role] or self.history.counters.updates % SAMPLED == 0:
+            self._sampled[role].append(report.metrics())
+
+    def log(self) -> None:
+        """Write a row of metrics, unless nothing has happened since the last one."""
+        now = self._moment()
+        if now.counters.env_steps > self._row.counters.env_steps:
+            self._measure()
+            self._pace = Pace.between(self._row, now)
+            self.metrics.write(now.counters.env_steps, {**self._times(now), **self._scores()})
+            self._sampled.clear()
+            self._row = now
+            self.show(self._progress(now, row=True))
+        self.clock.book("reporting")
+
+    def look(self) -> None:
+        """Show how the run stands now."""
+        now = self._moment()
+        self._measure()
+        if now.counters.seconds - self._row.counters.seconds > SOONEST:
+            self._pace = Pace.between(self._row, now)
+        self.show(self._progress(now, row=False))
+        self.clock.book("reporting")
+
+    def evaluated(self, played: Mapping[str, Played]) -> None:
+        """Held-out episodes were played."""
+        env_steps = self.history.counters.env_steps
+        values = {}
+        for role, result in played.items():
+            low, high = result.interval
+            measured = {
+                "eval/return": result.mean,
+                "eval/return_low": low,
+                "eval/return_high": high,
+                "eval/return_std": result.std,
+                "eval/length": result.length,
+            }
+            values |= {_tag(role, name): value for name, value in measured.items()}
+            of = "" if role == AGENT else f" of {role}"
+            self.say(f"evaluation{of} at {env_steps:,} env steps: {result}")
+        self.metrics.write(env_steps, values)
+        self.clock.book("reporting")
+
+    def close(self) -> None:
+        """Write the last row, show how the run ended, and flush everything."""
+        try:
+            self.log()
+            self.look()
+        finally:
+            self.metrics.close()
+
+    def _moment(self) -> Moment:
+        self.history.look_at_the_clock()
+        return Moment.of(self.history.counters, self.clock.seconds)
+
+    def _times(self, now: Moment) -> dict[str, float]:
+        return {
+            "time/seconds": now.counters.seconds,
+            "time/env_steps_per_second": self._pace.env_steps,
+            "time/updates_per_second": self._pace.updates,
+            "time/episodes": now.counters.episodes,
+            "time/updates": now.counters.updates,
+            **{f"time/{part}": share for part, share in self._pace.shares.items()},
+        }
+
+    def _scores(self) -> dict[str, float]:
+        values = {}
+        for role, team in self.parts.teams.items():
+            if self.history.recent[role].returns:
+                values[_tag(role, "reward/return")] = self.history.recent[role].mean
+                values[_tag(role, "reward/length")] = self.history.recent[role].length
+            for name, value in _mean(self._sampled[role]).items():
+                values[_tag(role, name)] = value
+            values[_tag(role, "loss/skipped")] = team.learner.skipped
+        return values
+
+    def _measure(self) -> None:
+        for role, sampled in self._sampled.items():
+            latest = [{name: metrics[name] for name in MEASURES if name in metrics} for metrics in sampled[-LATEST:]]
+            self._measures[role] = {MEASURES[name]: value for name, value in _mean(latest).items()}
+
+    def _progress(self, now: Moment, row: bool) -> Progress:
+        limits, counters = self.limits, now.counters
+        done = limits.done(counters)
+        return Progress(
+            row,
+            counters,
+            limits.max_step,
+            limits.goal,
+            done,
+            self._seconds_left(counters.seconds, done),
+            self._pace,
+            {role: self._standing(role) for role in self.parts.teams},
+        )
+
+    def _standing(self, role: str) -> Standing:
+        recent = self.history.recent[role]
+        return Standing(recent.mean, recent.first, recent.best, self._measures.get(role, {}))
+
+    def _seconds_left(self, seconds: float, done: float | None) -> float | None:
+        before = self.limits.done(self._begin.counters)
+        if done is None or before is None or done <= before:
+            return None
+        return max(0.0, (1 - done) / (done - before) * (seconds - self._begin.counters.seconds))
+
+
+def _tag(role: str, name: str) -> str:
+    """Tags carry the role where it has a name."""
+    return name if role == AGENT else f"{name}/{role}"
+
+
+def _mean(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """The mean of each metric over these updates."""
+    if not updates:
+        return {}
+    return {name: torch.stack([metrics[name] for metrics in updates]).mean().item() for name in updates[0]}

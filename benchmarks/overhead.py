@@ -1,0 +1,95 @@
+"""What display, evaluation and saving take of a run's wall time: one run of so many seconds, as a user would start it.
+
+The run's own clock books every moment to a part, and its rows of metrics tell the shares; the display draws for a
+terminal whose output goes nowhere. `--env gym/lunar_lander` or any other folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from measure import CARTPOLE, machine
+from rich.console import Console
+
+from algorithm.experiment import run_folder
+from algorithm.experiment.assembly import train
+from algorithm.experiment.curve import draw_curve, read_columns
+from algorithm.experiment.display import live
+from algorithm.experiment.settings import read_assignments, read_variant, resolve
+from algorithm.loop.clock import PARTS
+from algorithm.loop.metrics import TABLE
+
+LIMIT = 0.05  # of the wall time, for evaluation, saving, reporting and drawing together
+WATCHING = ("evaluation", "saving", "reporting", "the curve at the end")
+
+
+class Over(Exception):
+    """The time is up."""
+
+
+def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Train for so many seconds of wall time; the run's metrics by column, and CPU and drawing seconds."""
+    source = run_folder.environment_folder(env)
+    layers = [("config.yaml", read_variant(source / "config.yaml", "default")), ("", read_assignments(assignments))]
+    with tempfile.TemporaryDirectory() as place, Path(os.devnull).open("w") as nowhere:
+        run_folder.RUNS = Path(place)
+        settings = resolve(layers)
+        folder = run_folder.RunFolder.create(env, source, "run", settings.tree)
+        console = Console(file=nowhere, force_terminal=True, width=120, _environ={"TERM": "xterm-256color"})
+        end, cpu = time.perf_counter() + seconds, time.process_time()
+        over = False
+        with live(console) as draw:
+
+            def show(progress):
+                nonlocal over
+                draw(progress)
+                if not over and time.perf_counter() > end:
+                    over = True
+                    raise Over
+
+            try:
+                train(settings, folder, console.print, show)
+            except Over:
+                pass
+        cpu, begin = time.process_time() - cpu, time.perf_counter()
+        draw_curve(folder.path, None, print)
+        return read_columns(folder.path / TABLE), {"cpu": cpu, "curve": time.perf_counter() - begin}
+
+
+def main() -> None:
+    """Print where the time of one run went."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--env", default=CARTPOLE)
+    parser.add_argument("--every", type=int, default=50_000, help="env steps between evaluations and checkpoints")
+    options = parser.parse_args()
+    endless = ["goal.return=null", "base_config.max_step=null", "acer_config.learning_rate_schedule=constant"]
+    every = [f"base_config.{what}_every={options.every}" for what in ("evaluate", "save")]
+    columns, seconds = run_for(options.seconds, options.env, [*endless, *every])
+
+    rows = np.isfinite(columns["time/seconds"])
+    spent = np.diff(columns["time/seconds"][rows], prepend=0)
+    parts = {part: float(spent @ columns[f"time/{part}"][rows]) for part in PARTS}
+    parts["the curve at the end"] = seconds["curve"]
+    wall = float(spent.sum()) + seconds["curve"]
+    watching = sum(parts[part] for part in WATCHING) / wall
+
+    print(machine())
+    print(f"{options.env}, {options.seconds:.0f} s: {columns['env_steps'][-1]:,.0f} env steps, ", end="")
+    print(f"{np.isfinite(columns['eval/return']).sum()} evaluations, {rows.sum()} rows of metrics, ", end="")
+    print(f"{seconds['cpu']:.1f} CPU seconds")
+    print("| part | seconds | share of the wall time |")
+    print("| --- | ---: | ---: |")
+    for part, taken in parts.items():
+        print(f"| {part} | {taken:.1f} | {taken / wall:.2%} |")
+    print(f"| the last four together | {watching * wall:.1f} | {watching:.2%} |")
+    print(f"at most {LIMIT:.0%}: {'yes' if watching <= LIMIT else 'no'}")
+
+
+if __name__ == "__main__":
+    main()
