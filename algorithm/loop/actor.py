@@ -9,6 +9,7 @@ import numpy as np
 
 from algorithm.loop.parts import Parts, Team
 from algorithm.loop.scores import Scores, places
+from algorithm.loop.screen import Screen
 from algorithm.rollout import Decision, Rollout, Step
 
 
@@ -38,18 +39,21 @@ class Actor:
         for role, step in self._steps.items():
             team = self.parts.team(role)
             columns = self._columns_of(role, team)
+            step, stored = columns.screen(step)
             memory = step.recall(columns.memory)
             chooser = team.explorer
             decision = chooser.choose(team.agent, step, memory) if chooser else team.agent.act(step, memory)
+            actions[role] = decision.action
+            if stored is not None:
+                step, decision = step.take(stored), decision.take(stored)
             rollouts += [(role, rollout) for rollout in columns.record(step, decision)]
             self._count(role, columns, step)
-            actions[role] = decision.action
         self._steps = self.parts.adapter.step(actions)
         return rollouts
 
     def _columns_of(self, role: str, team: Team) -> Columns:
         if role not in self._columns:
-            self._columns[role] = Columns(team)
+            self._columns[role] = Columns(role, team)
         return self._columns[role]
 
     def _count(self, role: str, columns: Columns, step: Step) -> None:
@@ -66,7 +70,7 @@ class Columns:
     decision; a full slot waits until as many are full as there are lanes, while its lane goes on in another.
     """
 
-    def __init__(self, team: Team):
+    def __init__(self, name: str, team: Team):
         role, agent = team.role, team.agent
         self.team = team
         self.rows = agent.schedule.collect_steps
@@ -93,6 +97,7 @@ class Columns:
         self.waiting: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state), np.float32)
         self.scores = Scores(self.lanes)
+        self.screen = Screen(name, self.scores)
 
     def record(self, step: Step, decision: Decision) -> list[Rollout]:
         """Enter one row for each lane of `step`; the rollouts that are now complete."""
