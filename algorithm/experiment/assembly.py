@@ -11,13 +11,16 @@ import numpy as np
 import torch
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.restarting import Restarting
 from algorithm.agents.agent import Agent
 from algorithm.experiment.errors import UserError
+from algorithm.experiment.faults import told
 from algorithm.experiment.registry import find
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import Settings
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
+from algorithm.loop.divergence import Divergence
 from algorithm.loop.evaluator import Evaluator, Played
 from algorithm.loop.feed import Feed
 from algorithm.loop.learner import Learner
@@ -69,7 +72,8 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
             say,
         )
         actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
-        find("runtime", base.runtime)().run(parts, actor, monitor)
+        with told(folder.path / "faults.log", say, counters):
+            find("runtime", base.runtime)().run(parts, actor, monitor, Divergence(parts, base.max_bad_updates))
     finally:
         adapter.close()
         evaluation.close()
@@ -160,10 +164,10 @@ class TeamBuilder:
 def make_adapter(settings: Settings, folder: RunFolder, copies: int, render: bool = False) -> Adapter:
     """The simulator of the settings."""
     base = settings.base
+    cls, name = find("env_type", base.env_type), folder.environment(settings)
+    limit, timeout = base.max_step_each_iter, base.env_timeout
     try:
-        return find("env_type", base.env_type)(
-            folder.environment(settings), copies, base.env_args, base.max_step_each_iter, render
-        )
+        return Restarting(lambda: cls(name, copies, base.env_args, limit, render, timeout), base.max_env_restarts)
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error
 

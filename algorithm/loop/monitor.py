@@ -116,6 +116,11 @@ class Monitor:
         self._save()
         self.metrics.close()
 
+    def give_up(self) -> None:
+        """Log, and leave the checkpoints as they are."""
+        self._log()
+        self.metrics.close()
+
     def mean_return(self, role: str) -> float:
         """Of the last training episodes; NaN before there is one."""
         return float(np.mean(self.recent[role])) if self.recent[role] else float("nan")
