@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
         return _play(options) if options.run else _train(options)
     except (UserError, UnsupportedEnvironment) as error:
         return _fail(error, 2)
-    except (EnvironmentBroke, CheckpointError) as error:
+    except (EnvironmentBroke, CheckpointError, OSError) as error:
         return _fail(error, 1)
     except EnvironmentFailed as error:
         return _fail(error, 3)
