@@ -148,6 +148,8 @@ class GymAdapter(Adapter):
 
     def _raised(self, info: Mapping[str, Any]) -> Array:
         """Lanes whose episode is lost because a step raised. They, and those whose reset raised, are told."""
+        if LOST not in info and REBUILT not in info:
+            return self._none
         lost = self._none
         for key, when in ((LOST, "in a step; its episode is cut and it is rebuilt"), (REBUILT, "in a reset; rebuilt")):
             if key not in info:

@@ -76,9 +76,10 @@ class Screen:
 
 def _finite(step: Step) -> bool:
     """A sum of squares is the cheapest look (1 us for each array); it may overflow, so its infinity proves nothing."""
-    if not isfinite(np.vdot(step.reward, step.reward)):
-        return False
-    return all(value.dtype.kind != "f" or isfinite(np.vdot(value, value)) for value in step.obs.values())
+    for value in (step.reward, *step.obs.values()):
+        if value.dtype.kind == "f" and not isfinite(np.vdot(value, value)):
+            return False
+    return True
 
 
 def _zero(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

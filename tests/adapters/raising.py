@@ -46,6 +46,15 @@ class Raising(CountedEpisodes):
         return before
 
 
+class NowAndThenRaising(CountedEpisodes):
+    """Starts, and raises in every seventh step of a copy."""
+
+    def step(self, action):
+        if self.executed == 6:
+            raise ArithmeticError("the ground gave way")
+        return super().step(action)
+
+
 class AlwaysRaising(CountedEpisodes):
     """Starts, and raises in every step."""
 

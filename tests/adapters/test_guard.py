@@ -12,8 +12,9 @@ from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, Unsu
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.restarting import Restarting
 from algorithm.loop.actor import Actor
+from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
-from tests.adapters.raising import AlwaysRaising, Raising
+from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
 from tests.doubles import ShowingAgent, lanes_of, parts_of
 
 MODES = list(AutoresetMode)
@@ -22,6 +23,39 @@ SEED = 5
 
 def vectorized(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs) -> dict:
     return {"vectorization_mode": kind, "vector_kwargs": {"autoreset_mode": mode}, "culprit": SEED, **kwargs}
+
+
+class TestRaisingNextStep(AdapterContract):
+    mode = AutoresetMode.NEXT_STEP
+
+    def make(self):
+        args = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": self.mode}}
+        return GymAdapter(NowAndThenRaising, 3, args)
+
+
+class TestRaisingSameStep(TestRaisingNextStep):
+    mode = AutoresetMode.SAME_STEP
+
+
+class TestRaisingDisabled(TestRaisingNextStep):
+    mode = AutoresetMode.DISABLED
+
+
+class Breaking(GymAdapter):
+    """Every eighth step of it breaks."""
+
+    ticks = 0
+
+    def step(self, actions):
+        self.ticks += 1
+        if self.ticks == 8:
+            raise EnvironmentBroke("the ground gave way")
+        return super().step(actions)
+
+
+class TestRestarting(AdapterContract):
+    def make(self):
+        return Restarting(lambda: Breaking(NowAndThenRaising, 3, {}), None)
 
 
 def learned(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
