@@ -65,7 +65,10 @@ def learned(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     rows = {}
     for lane, columns in record.items():
         obs = columns.obs["obs"][:, 0, 0]
-        rows[lane] = [(obs[t], obs[t + 1]) for t in np.flatnonzero(columns.valid[:, 0])]
+        valid = np.flatnonzero(columns.valid[:, 0])
+        rows[lane] = [(obs[t], obs[t + 1]) for t in valid]
+        # As the environment gives it: every action has reached the copy that it was meant for.
+        np.testing.assert_allclose(columns.reward[valid, 0], obs[valid] / 8 + columns.sample[valid, 0, 0], rtol=1e-6)
         assert columns.alive.all()
     return actor, rows
 
@@ -139,10 +142,24 @@ def test_what_never_started_is_not_tried_again():
     with pytest.raises(EnvironmentFailed, match="no licence found") as error:
         Restarting(lambda: GymAdapter(NeverStarts, 2, {}), 10)
     assert not isinstance(error.value, EnvironmentBroke)
-    adapter = Restarting(lambda: GymAdapter(NeverResets, 2, {}), 10)
+    made = []
+    adapter = Restarting(lambda: GymAdapter(lambda: made.append(1) or NeverResets(), 1, {}), 10)
     with pytest.raises(EnvironmentFailed, match="the level is missing") as error:
         adapter.reset(SEED)
     assert not isinstance(error.value, EnvironmentBroke)
+    assert len(made) == 1
+
+
+def test_restarts_of_copies_and_of_adapters_are_one_budget():
+    adapter = Restarting(lambda: Breaking(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)}), 6)
+    adapter.reset(SEED)
+    counts = []
+    with pytest.raises(EnvironmentBroke, match="broke 9 times"):
+        for _ in range(40):
+            adapter.step({"agent": np.zeros((2, 1), np.float32)})
+            counts.append(adapter.restarts)
+    # Both copies raise in their seventh step; there is nothing to show, and the adapter breaks in its eighth at once.
+    assert counts == [0] * 6 + [3] * 7 + [6] * 7
 
 
 @pytest.mark.parametrize("copies", [1, 2])
