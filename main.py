@@ -34,22 +34,38 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line. Status: 0 done, 1 failed, 2 for the user to mend, 3 no environment, 130 Ctrl-C."""
+    """Run a command line.
+
+    Status: 0 done, 1 failed, 2 for the user to mend, 3 no environment, 4 diverged, 130 Ctrl-C, 143 SIGTERM.
+    """
     options = parse(arguments)
-    from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+    from algorithm.runtimes.signals import Terminated, terminable
+
+    try:
+        with terminable():
+            return _run(options)
+    except KeyboardInterrupt as error:
+        return _fail("; ".join(["interrupted", *map(str, error.args)]), 130)
+    except Terminated as error:
+        return _fail("; ".join(["terminated", *map(str, error.args)]), 143)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
     from algorithm.experiment.errors import UserError
     from algorithm.loop.checkpoint import CheckpointError
+    from algorithm.loop.divergence import Diverged
 
     try:
         return _play(options) if options.run else _train(options)
     except (UserError, UnsupportedEnvironment) as error:
         return _fail(error, 2)
+    except (EnvironmentBroke, CheckpointError, OSError) as error:
+        return _fail(error, 1)
     except EnvironmentFailed as error:
         return _fail(error, 3)
-    except CheckpointError as error:
-        return _fail(error, 1)
-    except KeyboardInterrupt:
-        return _fail("interrupted" if options.run else "interrupted; what was learned is saved", 130)
+    except Diverged as error:
+        return _fail(error, 4)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -62,13 +78,14 @@ def _train(options: argparse.Namespace) -> int:
     from algorithm.experiment.report import report
     from algorithm.experiment.resume import resumed_settings
     from algorithm.experiment.run_folder import RunFolder
+    from algorithm.runtimes.signals import Terminated
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     if options.resume:
         folder = RunFolder.find(options.env, options.name)
         settings, changes = resumed_settings(folder, _overrides(options, "seed"))
         for line in changes:
-            console.print(line, markup=False)
+            console.print(line)
     else:
         folder = _new_run(options)
         settings = folder.settings()
@@ -76,7 +93,7 @@ def _train(options: argparse.Namespace) -> int:
     try:
         with live(console) as show:
             result = train(settings, folder, console.print, show)
-    except (UserError, EnvironmentFailed):
+    except (UserError, EnvironmentFailed, KeyboardInterrupt, Terminated):
         if not options.resume:
             folder.discard()
         raise

@@ -49,6 +49,11 @@ class Step:
             own[self.first] = 0
         return own
 
+    def take(self, rows: np.ndarray) -> Step:
+        """The part of these rows [n] bool."""
+        obs = {name: value[rows] for name, value in self.obs.items()}
+        return Step(self.lane[rows], obs, self.first[rows], self.final[rows], self.reward[rows], self.alive[rows])
+
 
 @dataclass(slots=True)
 class Decision:
@@ -62,6 +67,10 @@ class Decision:
     action: np.ndarray  # [n, size] float32
     behavior: np.ndarray  # [n, S] float32
     memory: np.ndarray  # [n, M] float32
+
+    def take(self, rows: np.ndarray) -> Decision:
+        """The part of these rows [n] bool."""
+        return Decision(self.sample[rows], self.action[rows], self.behavior[rows], self.memory[rows])
 
 
 @dataclass(slots=True)

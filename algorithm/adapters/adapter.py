@@ -13,7 +13,11 @@ from algorithm.specs import Role
 
 
 class EnvironmentFailed(RuntimeError):
-    """A simulator could not be started, or broke."""
+    """A simulator could not be started."""
+
+
+class EnvironmentBroke(EnvironmentFailed):
+    """A simulator broke after it had started."""
 
 
 class UnsupportedEnvironment(ValueError):
@@ -30,16 +34,21 @@ class Adapter(ABC):
     """
 
     roles: Mapping[str, Role]
+    restarts: int = 0  # how often a copy broke and was rebuilt
 
     @abstractmethod
     def reset(self, seed: int) -> dict[str, Step]:
-        """Start an episode in every lane; the first Step of each role that is there."""
+        """Start an episode in every lane; the first Step of each role that is there.
+
+        Raises EnvironmentFailed where the simulator does not start.
+        """
 
     @abstractmethod
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         """Execute the actions for the lanes of the last Step of each role; the next Step of each role with news.
 
         Where the last observation of a cut episode is known, it is shown as one more row before the next `first`.
+        Raises EnvironmentBroke where the simulator broke, which is of no use then until it is made anew.
         """
 
     def state(self) -> dict[str, Any] | None:

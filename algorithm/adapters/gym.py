@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode
 
-from algorithm.adapters.adapter import Adapter, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import Adapter, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.guard import LOST, REBUILT
+from algorithm.adapters.vector import Make, describe, make_vector, missing
 from algorithm.rollout import Array, Step
 from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
 
-Make = Callable[..., gymnasium.Env]
 Obs = dict[str, np.ndarray]
 
+LOG = logging.getLogger(__name__)
 OBS = "obs"  # the name of an observation that has none
-NATIVE_FROM = 5  # copies from which a native vector environment is faster than SyncVectorEnv (measured on CartPole)
 
 
 class GymAdapter(Adapter):
@@ -29,9 +29,11 @@ class GymAdapter(Adapter):
     `env_name` is an id (`Name-v0`, `namespace/Name-v0`, `module:Name-v0`) or a function that makes an environment.
     `env_args` go to the environment, but for `vectorization_mode` (sync, async, vector_entry_point; chosen by
     speed where absent) and `vector_kwargs`, which have the meaning they have in `gymnasium.make_vec`.
+    `timeout` is how many seconds processes may take for a step or a reset.
 
+    A copy that raises in sync or async is rebuilt: its episode is cut and its final observation not known.
     Raises UnsupportedEnvironment for an unknown id or a space that cannot be served, EnvironmentFailed where the
-    environment does not start.
+    environment does not start, EnvironmentBroke where all of it broke.
     """
 
     def __init__(
@@ -41,9 +43,10 @@ class GymAdapter(Adapter):
         env_args: Mapping[str, Any],
         max_episode_steps: int | None = None,
         render: bool = False,
+        timeout: float | None = None,
     ):
         self._name = env_name
-        self.env = _make(env_name, copies, dict(env_args), max_episode_steps, render)
+        self.env = make_vector(env_name, copies, dict(env_args), max_episode_steps, render, timeout)
         self._single_obs = not isinstance(self.env.single_observation_space, spaces.Dict)
         try:
             obs_specs = _obs_specs(self.env.single_observation_space)
@@ -64,15 +67,17 @@ class GymAdapter(Adapter):
         }[AutoresetMode(mode)]
         self._ended = self._none  # lanes whose episode ended at the last tick
         self._after_final: Step | None = None  # what follows a Step of final rows alone
+        self._asked = self._lanes  # those of the last Step
 
     def reset(self, seed: int) -> dict[str, Step]:
         try:
-            obs, _ = self.env.reset(seed=seed)
+            obs, info = self.env.reset(seed=seed)
         except gymnasium.error.DependencyNotInstalled as error:
-            raise _missing(self._name, error) from error
+            raise missing(self._name, error) from error
         except Exception as error:  # whatever a simulator raises when it starts
-            raise EnvironmentFailed(_message(self._name, "does not start", error)) from error
-        self._ended, self._after_final = self._none, None
+            raise EnvironmentFailed(describe(self._name, "does not start", error)) from error
+        self._raised(info)
+        self._ended, self._after_final, self._asked = self._none, None, self._lanes
         reward = np.zeros(len(self._lanes), np.float32)
         return {AGENT: Step(self._lanes, self._obs(obs), self._all, self._none, reward, self._all)}
 
@@ -80,12 +85,18 @@ class GymAdapter(Adapter):
         if self._after_final is not None:
             step, self._after_final = self._after_final, None
             return {AGENT: step}
-        native = self.roles[AGENT].action_spec.native(actions[AGENT])
-        try:
-            obs, reward, terminated, truncated, info = self.env.step(native)
-        except Exception as error:  # whatever a simulator raises
-            raise EnvironmentFailed(_message(self._name, "broke", error)) from error
-        return {AGENT: self._advance(obs, reward.astype(np.float32), terminated, truncated, info)}
+        action = actions[AGENT]
+        if len(action) < len(self._lanes):  # a lane without an action awaits its reset
+            action = np.zeros((len(self._lanes), action.shape[1]), np.float32)
+            action[self._asked] = actions[AGENT]
+        obs, reward, terminated, truncated, info = self._ask(
+            self.env.step, self.roles[AGENT].action_spec.native(action)
+        )
+        step = self._advance(obs, reward.astype(np.float32), terminated, truncated, info)
+        self._asked = step.lane
+        if not len(step.lane):
+            return self.step({AGENT: action[:0]})
+        return {AGENT: step}
 
     def close(self) -> None:
         self.env.close()
@@ -93,15 +104,18 @@ class GymAdapter(Adapter):
     def _next_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """The final observation comes by itself; the step after it ignores the action and starts the episode."""
         first, self._ended = self._ended, terminated | truncated
-        return Step(self._lanes, self._obs(obs), first, self._ended, reward, ~terminated)
+        step = Step(self._lanes, self._obs(obs), first, self._ended, reward, ~terminated)
+        lost = self._raised(info)
+        return step if lost is self._none else step.take(~lost)
 
     def _same_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """The next episode's observation is already here, the final one stands in `info`."""
-        final = {}
-        if (truncated & ~terminated).any():
-            shown = np.flatnonzero(truncated & ~terminated)
-            final = self._obs(_stack([info["final_obs"][lane] for lane in shown]))
-        return self._restarted(self._obs(obs), final, reward, terminated, truncated)
+        lost = self._raised(info.get("final_info", {}))
+        self._raised(info)
+        cut, final = truncated & ~terminated & ~lost, {}
+        if cut.any():
+            final = self._obs(_stack([info["final_obs"][lane] for lane in np.flatnonzero(cut)]))
+        return self._restarted(self._obs(obs), final, cut, reward, terminated, truncated)
 
     def _disabled(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """Every observation is the episode's own; lanes that ended are reset here."""
@@ -109,13 +123,14 @@ class GymAdapter(Adapter):
         ended = terminated | truncated
         if not ended.any():
             return Step(self._lanes, obs, self._none, self._none, reward, self._all)
-        final = {name: value[truncated & ~terminated].copy() for name, value in obs.items()}
-        obs, _ = self.env.reset(options={"reset_mask": ended})
-        return self._restarted(self._obs(obs), final, reward, terminated, truncated)
+        cut = truncated & ~terminated & ~self._raised(info)
+        final = {name: value[cut].copy() for name, value in obs.items()}
+        obs, info = self._ask(self.env.reset, options={"reset_mask": ended})
+        self._raised(info)
+        return self._restarted(self._obs(obs), final, cut, reward, terminated, truncated)
 
-    def _restarted(self, obs: Obs, final: Obs, reward: Array, terminated: Array, truncated: Array) -> Step:
-        """New starts where episodes ended; the final rows of cut ones come before them, as a Step of their own."""
-        cut = truncated & ~terminated
+    def _restarted(self, obs: Obs, final: Obs, cut: Array, reward: Array, terminated: Array, truncated: Array) -> Step:
+        """New starts where episodes ended; the final rows of `cut` ones come before them, as a Step of their own."""
         following = Step(self._lanes, obs, terminated | truncated, self._none, reward, ~terminated)
         if not cut.any():
             return following
@@ -125,63 +140,32 @@ class GymAdapter(Adapter):
         none, every = self._none[shown], self._all[shown]
         return Step(shown, final, none, every, reward[shown], every)
 
+    def _ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:  # whatever a simulator raises
+            raise EnvironmentBroke(describe(self._name, "broke", error)) from error
+
+    def _raised(self, info: Mapping[str, Any]) -> Array:
+        """Lanes whose episode is lost because a step raised. They, and those whose reset raised, are told."""
+        if LOST not in info and REBUILT not in info:
+            return self._none
+        lost = self._none
+        for key, when in ((LOST, "in a step; its episode is cut and it is rebuilt"), (REBUILT, "in a reset; rebuilt")):
+            if key not in info:
+                continue
+            raised = np.array([text is not None for text in info[key]])
+            for lane in np.flatnonzero(raised):
+                trouble = info[key][lane].strip()
+                LOG.warning(f"the environment of lane {lane} raised {trouble.splitlines()[-1]} {when}")
+                LOG.info(trouble)
+            self.restarts += int(raised.sum())
+            lost = raised if key == LOST else lost
+        return lost
+
     def _obs(self, obs: Any) -> Obs:
         named = {OBS: obs} if self._single_obs else obs
         return {name: np.asarray(named[name], dtype) for name, dtype in self._dtypes.items()}
-
-
-def _make(env_name: str | Make, copies: int, env_args: dict, limit: int | None, render: bool) -> VectorEnv:
-    mode = env_args.pop("vectorization_mode", None)
-    vector_kwargs = env_args.pop("vector_kwargs", {})
-    if render:
-        mode, env_args = "sync", {**env_args, "render_mode": "human"}
-    if limit:
-        env_args["max_episode_steps"] = limit
-    native = not callable(env_name) and _spec(env_name).vector_entry_point is not None
-    if mode is None:
-        mode = "vector_entry_point" if native and copies >= NATIVE_FROM and not vector_kwargs else "sync"
-    if mode == "async":
-        vector_kwargs = {"context": "spawn", **vector_kwargs}
-    if mode == "sync":
-        vector_kwargs = {"copy": False, **vector_kwargs}  # whoever keeps an observation copies it
-    try:
-        if callable(env_name):
-            return _from_function(env_name, copies, env_args, mode, vector_kwargs)
-        return gymnasium.make_vec(env_name, copies, mode, vector_kwargs=vector_kwargs, **env_args)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise _missing(env_name, error) from error
-    except Exception as error:  # whatever a simulator raises when it starts
-        raise EnvironmentFailed(_message(env_name, "does not start", error)) from error
-
-
-def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
-    try:
-        if ":" in env_name:
-            importlib.import_module(env_name.split(":")[0])
-        return gymnasium.spec(env_name.rpartition(":")[2])
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
-
-
-def _missing(env_name: str | Make, error: Exception) -> UnsupportedEnvironment:
-    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {str(error).splitlines()[0]}")
-
-
-def _message(env_name: str | Make, what: str, error: Exception) -> str:
-    name = inspect.getsourcefile(env_name) if callable(env_name) else env_name
-    return f"the environment {name!r} {what}: {type(error).__name__}: {error}"
-
-
-def _from_function(make: Make, copies: int, env_args: dict, mode: str, vector_kwargs: dict) -> VectorEnv:
-    limit = env_args.pop("max_episode_steps", None)
-
-    def make_one() -> gymnasium.Env:
-        env = make(**env_args)
-        return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
-
-    if mode == "async":
-        return AsyncVectorEnv([make_one] * copies, **vector_kwargs)
-    return SyncVectorEnv([make_one] * copies, **vector_kwargs)
 
 
 def _obs_specs(space: spaces.Space) -> dict[str, ObsSpec]:

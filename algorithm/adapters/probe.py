@@ -48,7 +48,7 @@ PROBES = {
 class ProbeAdapter(Adapter):
     """Copies of one of `PROBES`, one lane each; a final row follows every episode, as in Gymnasium's NEXT_STEP mode.
 
-    Raises UnsupportedEnvironment for another name, for `env_args` and for `render`.
+    Raises UnsupportedEnvironment for another name, for `env_args`, `render` and `timeout`.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class ProbeAdapter(Adapter):
         env_args: Mapping[str, Any],
         max_episode_steps: int | None = None,
         render: bool = False,
+        timeout: float | None = None,
     ):
         if env_name not in PROBES:
             raise UnsupportedEnvironment(f"env_name {env_name!r}: the probes are {', '.join(PROBES)}")
@@ -65,6 +66,8 @@ class ProbeAdapter(Adapter):
             raise UnsupportedEnvironment(f"env_args {dict(env_args)}: probes take none")
         if render:
             raise UnsupportedEnvironment("there is nothing to see of a probe")
+        if timeout:
+            raise UnsupportedEnvironment(f"env_timeout is {timeout:g}: probes never make one wait")
         self.probe = PROBES[env_name]
         self.limit = min(self.probe.limit, max_episode_steps or self.probe.limit)
         obs_specs = {OBS: ObsSpec((self.probe.states,))}

@@ -11,15 +11,18 @@ import numpy as np
 import torch
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.restarting import Restarting
 from algorithm.agents.agent import Agent
 from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
+from algorithm.experiment.faults import told
 from algorithm.experiment.memory import Budget
 from algorithm.experiment.registry import find
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import Settings
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
+from algorithm.loop.divergence import Divergence
 from algorithm.loop.evaluator import Evaluator, Played
 from algorithm.loop.feed import Feed
 from algorithm.loop.history import WINDOW, Counters, History
@@ -33,6 +36,7 @@ from algorithm.loop.reporter import Reporter
 from algorithm.loop.saving import Saving
 from algorithm.networks import Blueprint, Mlp, Parameters
 from algorithm.replay import Replay, size_of
+from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 
 TRAINING, EVALUATION, PLAY, TEAM = range(4)  # purposes with seeds of their own
@@ -92,7 +96,9 @@ def train(
         if checkpoint:
             checkpoint.resume(actor, monitor)
         folder.record(settings.tree, counters.env_steps)
-        _run(find("runtime", base.runtime)(), parts, actor, monitor, saving)
+        divergence = Divergence(parts, base.max_bad_updates)
+        with told(folder.path / "faults.log", say, counters):
+            _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)
     finally:
         adapter.close()
         evaluation.close()
@@ -106,11 +112,11 @@ def train(
     )
 
 
-def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, saving: Saving) -> None:
+def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
     """Raises CheckpointError where what a run that ended, or was interrupted, has learned could not be saved."""
     try:
-        runtime.run(parts, actor, monitor)
-    except KeyboardInterrupt:
+        runtime.run(parts, actor, monitor, divergence)
+    except (KeyboardInterrupt, Terminated):
         saving.require()
         raise
     saving.require()
@@ -198,10 +204,10 @@ class TeamBuilder:
 def make_adapter(settings: Settings, folder: RunFolder, copies: int, render: bool = False) -> Adapter:
     """The simulator of the settings."""
     base = settings.base
+    cls, name = find("env_type", base.env_type), folder.environment(settings)
+    limit, timeout = base.max_step_each_iter, base.env_timeout
     try:
-        return find("env_type", base.env_type)(
-            folder.environment(settings), copies, base.env_args, base.max_step_each_iter, render
-        )
+        return Restarting(lambda: cls(name, copies, base.env_args, limit, render, timeout), base.max_env_restarts)
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error
 

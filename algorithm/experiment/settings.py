@@ -48,6 +48,9 @@ class BaseConfig(Section):
     evaluate_every: int | None = Field(ge=1)
     evaluate_greedy: bool
     keep_checkpoints: int = Field(ge=1)
+    max_env_restarts: int | None = Field(ge=0)
+    env_timeout: float | None = Field(gt=0)
+    max_bad_updates: int = Field(ge=1)
 
 
 class ReplayConfig(Section):

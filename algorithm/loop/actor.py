@@ -11,6 +11,7 @@ import numpy as np
 
 from algorithm.loop.parts import Parts, Team
 from algorithm.loop.scores import Scores, places
+from algorithm.loop.screen import Screen
 from algorithm.rollout import Decision, Rollout, Step
 
 Arrays = dict[str, np.ndarray]
@@ -47,12 +48,15 @@ class Actor:
         for role, step in self._steps.items():
             team = self.parts.team(role)
             columns = self._columns_of(role, team)
+            step, stored = columns.screen(step)
             memory = step.recall(columns.memory)
             chooser = team.explorer
             decision = chooser.choose(team.agent, step, memory) if chooser else team.agent.act(step, memory)
+            actions[role] = decision.action
+            if stored is not None:
+                step, decision = step.take(stored), decision.take(stored)
             rollouts += [(role, rollout) for rollout in columns.record(step, decision)]
             self._count(role, columns, step)
-            actions[role] = decision.action
         self.parts.clock.book("acting")
         self._steps = self.parts.adapter.step(actions)
         self._between = True
@@ -92,7 +96,7 @@ class Actor:
 
     def _columns_of(self, role: str, team: Team) -> Columns:
         if role not in self._columns:
-            self._columns[role] = Columns(team)
+            self._columns[role] = Columns(role, team)
         return self._columns[role]
 
     def _count(self, role: str, columns: Columns, step: Step) -> None:
@@ -109,7 +113,7 @@ class Columns:
     decision; a full slot waits until as many are full as there are lanes, while its lane goes on in another.
     """
 
-    def __init__(self, team: Team):
+    def __init__(self, name: str, team: Team):
         role, agent = team.role, team.agent
         self.team = team
         self.rows = agent.schedule.collect_steps
@@ -136,6 +140,7 @@ class Columns:
         self.waiting: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state), np.float32)
         self.scores = Scores(self.lanes)
+        self.screen = Screen(name, self.scores)
 
     def record(self, step: Step, decision: Decision) -> list[Rollout]:
         """Enter one row for each lane of `step`; the rollouts that are now complete."""
@@ -164,7 +169,8 @@ class Columns:
         if self.behavior is not None:
             arrays["behavior"] = self.behavior
         lines = {"free": np.array(self.free, np.int64), "waiting": np.array(self.waiting, np.int64)}
-        return {**arrays, **lines, **{f"scores/{name}": value for name, value in self.scores.state().items()}}
+        scores = {f"scores/{name}": value for name, value in self.scores.state().items()}
+        return {**arrays, **lines, **scores, **self.screen.state()}
 
     def restore(self, state: Arrays) -> None:
         """Take over what `state` gave. Raises ValueError where it was of other lanes."""
@@ -176,6 +182,7 @@ class Columns:
         self.behavior = state["behavior"].copy() if "behavior" in state else None
         self.free, self.waiting = deque(state["free"].tolist()), deque(state["waiting"].tolist())
         self.scores.restore({name: state[f"scores/{name}"] for name in self.scores.state()})
+        self.screen.restore(state)
 
     def _show(self, row: np.ndarray, slot: np.ndarray, step: Step) -> None:
         for name, value in self.obs.items():

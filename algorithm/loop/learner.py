@@ -40,6 +40,7 @@ class Learner:
         self.device = torch.device(device)
         self.updates = 0
         self._kept = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._bad = torch.zeros((), dtype=torch.int64, device=self.device)  # skipped updates since the last good one
         self.seen = 0  # valid rows observed; schedules run on them
         self.returns = ReturnScale(agent.rewards, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
@@ -83,6 +84,11 @@ class Learner:
         """Updates that were undone because of their gradient."""
         return self.updates - int(self._kept)
 
+    @property
+    def skipped_in_a_row(self) -> int:
+        """Skipped updates since the last good one. Like `skipped` it waits for the device."""
+        return int(self._bad)
+
     def adopt(self, state: State) -> None:
         """Take over weights and copies from elsewhere and forget the moments."""
         self.parameters.load(state)
@@ -116,6 +122,7 @@ class Learner:
         for tensor, old in zip(self._changed, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
         self._kept += finite
+        self._bad.add_(1).mul_(~finite)
 
     def _reward(self, batch: Rollout) -> Tensor:
         reward = self.returns.scale(batch.reward)

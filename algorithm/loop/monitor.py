@@ -92,6 +92,10 @@ class Monitor:
         self.history.restore(state)
         self._until_check = state["until_check"]
 
+    def give_up(self) -> None:
+        """Log, and leave the checkpoints as they are."""
+        self.reporter.close()
+
     def mean_return(self, role: str) -> float:
         """Of the last training episodes; NaN before there is one."""
         return self.history.recent[role].mean

@@ -44,3 +44,8 @@ class Scores:
             self.lengths[ended] = 0
         self.lengths[lane] += ~step.final
         return finished
+
+    def forget(self, lanes: np.ndarray) -> None:
+        """Their episodes do not count."""
+        self.returns[lanes] = 0
+        self.lengths[lanes] = 0

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from algorithm.loop.actor import Actor
+from algorithm.loop.divergence import Diverged, Divergence
 from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts
+from algorithm.runtimes.signals import Deferred
 
 
 class LocalRuntime:
     """Collect, learn, count, until the monitor says that the run is over."""
 
-    def run(self, parts: Parts, actor: Actor, monitor: Monitor) -> None:
-        """Train; whatever ends it, the monitor saves what there is."""
-        try:
-            over = False
-            while not over:
-                for role, rollout in actor.collect():
-                    self._learn(role, parts, rollout, monitor)
-                over = monitor.tick(actor)
-        finally:
-            monitor.finish()
+    def run(self, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence) -> None:
+        """Train; whatever ends it but divergence, the monitor saves what there is."""
+        with Deferred() as signals:
+            end = monitor.finish
+            try:
+                over = False
+                while not over:
+                    for role, rollout in actor.collect():
+                        self._learn(role, parts, rollout, monitor, divergence)
+                    over = monitor.tick(actor)
+                    signals.raise_asked()
+                divergence.look()
+            except Diverged:
+                end = monitor.give_up
+                raise
+            finally:
+                signals.hold()
+                end()
 
     @staticmethod
-    def _learn(role, parts, rollout, monitor) -> None:
+    def _learn(role, parts, rollout, monitor, divergence) -> None:
         team = parts.team(role)
         team.learner.observe(rollout)
         for batch in team.feed(rollout):
             report = team.learner.learn(batch)
             team.feed.replay.prioritize(batch.index, report.priority)
             monitor.updated(role, report)
+            divergence.updated()
         parts.clock.book("learning")

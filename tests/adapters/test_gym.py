@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -8,7 +7,8 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
-from algorithm.adapters.gym import NATIVE_FROM, GymAdapter
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.vector import NATIVE_FROM
 from algorithm.loop.actor import Actor
 from algorithm.returns import retrace
 from tests.adapters.contract import AdapterContract
@@ -290,17 +290,6 @@ def test_an_environment_that_cannot_be_made_is_a_failure_with_its_name_and_reaso
         GymAdapter("NeverStarts-v0", 1, {})
     with pytest.raises(EnvironmentFailed, match="counted.py.*no licence found"):
         GymAdapter(NeverStarts, 1, {})
-
-
-def test_an_environment_that_breaks_is_a_failure_with_its_name_and_reason():
-    class Breaks(gymnasium.Wrapper):
-        def step(self, action):
-            raise OSError("connection lost")
-
-    adapter = GymAdapter(lambda: Breaks(gymnasium.make("CartPole-v1")), 1, {})
-    adapter.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match="test_gym.py' broke: OSError: connection lost"):
-        adapter.step({"agent": np.zeros((1, 1), np.float32)})
 
 
 def test_vector_kwargs_mean_the_same_for_any_number_of_copies():

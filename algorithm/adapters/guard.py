@@ -1,0 +1,83 @@
+"""One copy of a Gymnasium environment that may raise: rebuilt where it stands, in whichever process that is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+LOST = "samara_lost"  # in an info: the traceback of a step that raised; its episode is over and its last row unknown
+REBUILT = "samara_rebuilt"  # in an info: the traceback of a reset that raised; the environment was made anew for it
+
+
+class Guard(gymnasium.Wrapper):
+    """Passes everything on until the environment raises; then it is made anew with `make`.
+
+    A step that raised cuts the episode (`truncated`), so that a reset follows in every autoreset mode; what it shows
+    was shown at its start, to be left out. The first reset is not tried again, nor one that fails twice in a row.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env]):
+        super().__init__(make())
+        self._make = make
+        self._seed: int | None = None
+        self._started = False
+        self._rebuilt = 0
+        self._fresh = False  # made anew and not reset since
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """As the environment does."""
+        try:
+            return self.env.step(action)
+        except Exception:  # whatever a simulator raises
+            trouble = traceback.format_exc()
+        self._rebuild()
+        return self._shown, 0.0, False, True, {LOST: trouble}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As the environment does."""
+        if seed is not None:
+            self._seed = seed
+        try:
+            return self._reset(seed, options)
+        except Exception:  # whatever a simulator raises
+            if not self._started:
+                raise
+            trouble = traceback.format_exc()
+        self._rebuild()
+        obs, info = self._reset(seed, options)
+        return obs, {**info, REBUILT: trouble}
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        if self._fresh and seed is None and self._seed is not None:
+            # A new copy must not begin with the episodes of the old one.
+            seed = int(np.random.SeedSequence([self._seed, self._rebuilt]).generate_state(1)[0] >> 1)
+        self._shown, info = self.env.reset(seed=seed, options=options)
+        self._started, self._fresh = True, False
+        return self._shown, info
+
+    def _rebuild(self) -> None:
+        with suppress(Exception):  # what is broken may break once more, and is given up anyway
+            self.env.close()
+        self.env = self._make()
+        self._rebuilt += 1
+        self._fresh = True
+
+
+class Factory:
+    """Makes one guarded copy; Ctrl-C is left to the process that asked for it, where it runs in another."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env]):
+        self.make = make
+        self.owner = os.getpid()
+
+    def __call__(self) -> Guard:
+        if os.getpid() != self.owner:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return Guard(self.make)

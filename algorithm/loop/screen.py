@@ -1,0 +1,99 @@
+"""Numbers that are none, kept from being stored and from being acted on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+
+import numpy as np
+
+from algorithm.adapters.adapter import EnvironmentBroke
+from algorithm.loop.scores import Scores
+from algorithm.rollout import Step
+
+LOG = logging.getLogger(__name__)
+PATIENCE = 30_000  # ticks that a lane may be lost before the run ends
+
+
+class Screen:
+    """Finds NaN and infinity in what one role's lanes are shown.
+
+    A lane with such an observation or reward is lost until its next `first`: its episode is cut as if its final
+    observation were not known, and does not count. `scores` are those of the role's running episodes.
+    """
+
+    def __init__(self, role: str, scores: Scores):
+        self.role, self.scores = role, scores
+        self.lost = np.zeros(len(scores.lengths), bool)
+        self.waited = np.zeros(len(scores.lengths), np.int64)  # ticks since each lane could be stored
+        self._any_lost = False
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Which lanes are lost, and since when."""
+        return {"lost": self.lost, "waited": self.waited}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` gave."""
+        self.lost, self.waited = state["lost"].copy(), state["waited"].copy()
+        self._any_lost = bool(self.lost.any())
+
+    def __call__(self, step: Step) -> tuple[Step, np.ndarray | None]:
+        """The step with finite numbers only, and which of its rows may be stored [n]; None for all of them.
+
+        Raises EnvironmentBroke where a lane stays lost.
+        """
+        if not self._any_lost and _finite(step):
+            return step, None
+        bad = {name: ~np.isfinite(value).reshape(len(value), -1).all(1) for name, value in step.obs.items()}
+        bad_reward, was_lost = ~np.isfinite(step.reward), self.lost[step.lane]
+        # Nothing is learned from what is shown of a death.
+        bad_obs = np.any(list(bad.values()), 0) & (step.alive | ~step.final)
+        still_lost = was_lost & ~step.first
+        lost = still_lost | bad_obs | (bad_reward & ~step.first)
+        # What a start tells of the row before it: nothing, where that row or its reward is not in the record.
+        cut = step.first & (was_lost | bad_reward)
+        for name, rows in bad.items():
+            self._tell(f"observation {name!r}", step.obs[name], step.lane, rows & bad_obs & ~still_lost)
+        self._tell("reward", step.reward, step.lane, bad_reward & ~was_lost)
+        self._keep_account(step.lane, lost, cut)
+        obs = {name: _zero(value, lost | bad[name]) for name, value in step.obs.items()}
+        reward = _zero(step.reward, lost | cut)
+        return replace(step, obs=obs, reward=reward, alive=step.alive | cut), ~lost
+
+    def _tell(self, what: str, values: np.ndarray, lanes: np.ndarray, rows: np.ndarray) -> None:
+        for row in np.flatnonzero(rows):
+            kind = "NaN" if np.isnan(values[row]).any() else "infinite"
+            length = self.scores.lengths[lanes[row]]
+            LOG.warning(
+                f"the {what} of lane {lanes[row]} of role {self.role!r} is {kind} after {length} steps of an "
+                "episode, which is cut there and does not count"
+            )
+
+    def _keep_account(self, lane: np.ndarray, lost: np.ndarray, cut: np.ndarray) -> None:
+        self.scores.forget(lane[lost | cut])
+        self.lost[lane] = lost
+        self.waited[lane] = np.where(lost, self.waited[lane] + 1, 0)
+        self._any_lost = bool(self.lost.any())
+        if self.waited.max() > PATIENCE:
+            raise EnvironmentBroke(
+                f"lane {int(self.waited.argmax())} of role {self.role!r} has shown nothing to learn from for "
+                f"{PATIENCE:,} ticks since a NaN or infinite number; where its episodes have no end of their own, "
+                "set base_config.max_step_each_iter"
+            )
+
+
+def _finite(step: Step) -> bool:
+    """A sum of squares is the cheapest look (1 us for each array); it may overflow, so its infinity proves nothing."""
+    for value in (step.reward, *step.obs.values()):
+        if value.dtype.kind == "f" and not isfinite(np.vdot(value, value)):
+            return False
+    return True
+
+
+def _zero(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """A copy with zeros in these rows [n]."""
+    values = values.copy()
+    values[rows] = 0
+    return values

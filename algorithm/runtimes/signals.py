@@ -1,0 +1,73 @@
+"""Being told to stop: Ctrl-C and SIGTERM, where they do no harm."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+SAVED = "what was learned is saved"
+
+
+class Terminated(BaseException):
+    """SIGTERM came; like KeyboardInterrupt it is no Exception."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """While it lasts SIGTERM raises Terminated; in the main thread, which is the one that signals reach."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+class Deferred:
+    """Within it the first signal waits until `raise_asked`, so that no update is left half made; a second one does not.
+
+    After `hold` all wait until its end. Signals reach the main thread only: in another one it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._asked: list[int] = []
+        self._held = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Deferred:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._ask) for number in STOPS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is None:
+            self.raise_asked()
+
+    def raise_asked(self) -> None:
+        """Raises KeyboardInterrupt or Terminated where a signal waits."""
+        if self._asked:
+            stopped = KeyboardInterrupt if self._asked[0] == signal.SIGINT else Terminated
+            raise stopped(SAVED)
+
+    def hold(self) -> None:
+        """No signal interrupts what comes now."""
+        self._held = True
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked.append(number)
+        if len(self._asked) > 1 and not self._held:
+            self.raise_asked()

@@ -1,0 +1,90 @@
+"""Real runs of small environments, in processes that can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+import main
+from algorithm import load
+from algorithm.experiment.run_folder import RunFolder
+
+BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
+AGENT = {"replay_start": 50, "batch_size": 2, "trace_length": 10, "collect_steps": 10, "replay_ratio": 1}
+CARTPOLE = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+ARGUMENTS = ["own/task", "-n", "a"]
+
+
+def write_task(env: str = CARTPOLE, **base) -> None:
+    """An environment folder own/task in the working directory, with `env` as its env.py."""
+    folder = Path("envs/own/task")
+    folder.mkdir(parents=True)
+    tree = {"base_config": {**BASE, **base}, "replay_config": {"capacity": 1000}, "acer_config": AGENT}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"default": tree}))
+    (folder / "env.py").write_text(env)
+
+
+def run_folder() -> RunFolder:
+    return RunFolder.find("own/task", "a")
+
+
+def saved_steps() -> list[int]:
+    """env_steps of the checkpoints on disk."""
+    return sorted(int(path.name) for path in (run_folder().path / "checkpoints").glob("[0-9]*"))
+
+
+def assert_playable() -> None:
+    """The newest checkpoint loads and acts."""
+    assert load(run_folder().path).act(np.zeros(4)) in (0, 1)
+
+
+class Run:
+    """`main.py arguments` in a forked process, the leader of a group of its own: it begins where imports are done."""
+
+    def __init__(self, *arguments: str):
+        self.out, self.err = Path("out.txt"), Path("err.txt")
+        for path in (self.out, self.err):
+            path.write_text("")
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become(arguments)
+
+    def _become(self, arguments) -> None:
+        status = 99
+        try:
+            os.setsid()
+            for number, path in ((1, self.out), (2, self.err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+            sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: PTH123
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            status = main.main(list(arguments))
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
+
+    def wait_for(self, text: str, seconds: float = 60) -> None:
+        until = time.monotonic() + seconds
+        while text not in self.out.read_text():
+            assert time.monotonic() < until, self.err.read_text()
+            time.sleep(0.01)
+
+    def signal(self, number: int, group: bool = False) -> None:
+        (os.killpg if group else os.kill)(self.pid, number)
+
+    def status(self) -> int:
+        """Exit status; minus the signal that ended it."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def left_behind(self) -> bool:
+        """A process of its group still lives."""
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True

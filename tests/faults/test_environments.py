@@ -1,0 +1,117 @@
+"""Environments that misbehave, under real runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import main
+from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
+
+BROKEN = """
+import os, time
+import gymnasium
+import numpy as np
+
+class Broken(gymnasium.Wrapper):
+    steps = 0  # of all copies in this process
+
+    def step(self, action):
+        Broken.steps += 1
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        {fault}
+        return obs, reward, terminated, truncated, info
+
+def make():
+    return Broken(gymnasium.make("CartPole-v1"))
+"""
+
+
+def train(capsys, fault: str, *arguments: str, **base) -> tuple[int, str, str]:
+    """Status and what was shown on both streams."""
+    write_task(BROKEN.format(fault=fault), **base)
+    status = main.main([*ARGUMENTS, *arguments])
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.out + shown.err
+    return status, shown.out, shown.err
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("if Broken.steps % 50 == 0: obs = obs * np.nan", "the observation 'obs' of lane 1 of role 'agent' is NaN"),
+        ("if Broken.steps % 51 == 0: reward = -np.inf", "the reward of lane 0 of role 'agent' is infinite"),
+    ],
+)
+def test_no_number_that_is_none_is_stored(fault, named, capsys):
+    status, out, err = train(capsys, fault)
+    assert status == 0 and err == ""
+    assert named in out
+    lines = [line for line in out.splitlines() if "role 'agent'" in line]
+    assert 5 < len(lines) <= 20
+    assert named in (run_folder().path / "faults.log").read_text()
+    with np.load(run_folder().latest().folder / "agent" / "replay.npz") as arrays:
+        assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
+    assert run_folder().latest().counters.updates > 0
+
+
+def test_an_environment_that_raises_is_told_in_a_line_and_in_the_log(capsys):
+    status, out, err = train(capsys, "if Broken.steps == 100: raise OSError('connection lost')")
+    assert status == 0 and err == ""
+    # Once in training; and once where held-out episodes are played at the end, in copies of their own.
+    told = [line for line in out.splitlines() if "connection lost" in line]
+    assert len(told) == 2 and "lane 1 raised OSError: connection lost in a step" in told[0]
+    log = (run_folder().path / "faults.log").read_text()
+    assert "Traceback (most recent call last)" in log and "env.py" in log
+    assert max(saved_steps()) >= 600
+
+
+def test_an_environment_that_always_raises_ends_the_run_with_what_was_learned(capsys):
+    status, _, err = train(capsys, "if Broken.steps > 400: raise OSError('gone')", max_env_restarts=3)
+    assert status == 1
+    assert err.count("\n") == 1
+    assert "broke 4 times, which is more than base_config.max_env_restarts" in err
+    assert max(saved_steps()) > 350
+    assert_playable()
+
+
+def test_an_environment_that_hangs_is_named(capsys):
+    args = {"n_envs": 1, "env_args": {"vectorization_mode": "async"}, "env_timeout": 0.5, "max_env_restarts": 0}
+    status, _, err = train(capsys, "if Broken.steps == 50: time.sleep(1000)", **args)
+    assert status == 1
+    assert err.count("\n") == 1
+    assert "no answer of copy 0 within 0.5 s" in err
+    assert_playable()
+
+
+def test_a_process_that_exits_is_replaced_within_the_budget(capsys):
+    args = {"n_envs": 1, "env_args": {"vectorization_mode": "async"}, "max_env_restarts": 1}
+    status, out, err = train(capsys, "if Broken.steps == 150: os._exit(9)", **args)
+    assert status == 1
+    assert out.count("exit code 9") == 1 and err.count("exit code 9") == 1
+    assert "broke 2 times" in err
+    assert_playable()
+
+
+def test_an_environment_whose_processes_do_not_start_is_status_3(capsys):
+    write_task("def make():\n    raise OSError('no display')\n", n_envs=1, env_args={"vectorization_mode": "async"})
+    assert main.main(ARGUMENTS) == 3
+    assert "OSError: no display" in capsys.readouterr().err
+    assert not Path("runs/own/task/a").exists()
+
+
+def test_a_time_limit_needs_processes(capsys):
+    write_task(env_timeout=3)
+    assert main.main(ARGUMENTS) == 2
+    assert "env_timeout is 3" in capsys.readouterr().err
+
+
+def test_divergence_ends_the_run_and_leaves_the_last_checkpoint(capsys):
+    fault, fresh_only = "if Broken.steps > 320: reward = 1e30", ["--set", "acer_config.replay_ratio=0"]
+    status, out, err = train(capsys, fault, *fresh_only, max_bad_updates=5)
+    assert status == 4
+    assert err.count("\n") == 1
+    assert "role 'agent' had a NaN or infinite loss or gradient (base_config.max_bad_updates is 5)" in err
+    assert "updates of role 'agent' were skipped up to update" in out
+    assert len(saved_steps()) == 1 and saved_steps()[0] < 320
+    assert_playable()

@@ -1,0 +1,154 @@
+"""Runs that are stopped, killed, or left without room on the disk."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import main
+from tests.faults.runs import ARGUMENTS, CARTPOLE, Run, assert_playable, run_folder, saved_steps, write_task
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")
+resource = pytest.importorskip("resource")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_kill_9_at_any_moment_leaves_a_run_that_goes_on():
+    write_task(save_every=20, max_step=100_000)
+    rng = random.Random(0)
+    for attempt in range(6):
+        run = Run(*ARGUMENTS, *(["--resume"] if attempt else []))
+        run.wait_for("steps/s")
+        time.sleep(rng.random() * 0.2)
+        run.signal(signal.SIGKILL, group=True)
+        assert run.status() == -signal.SIGKILL
+        assert run.err.read_text() == ""
+        assert_playable()
+    killed_at = max(saved_steps())
+    config = run_folder().path / "config.yaml"
+    config.write_text(config.read_text().replace("max_step: 100000", f"max_step: {killed_at + 200}"))
+    assert main.main([*ARGUMENTS, "--resume"]) == 0
+    assert max(saved_steps()) >= killed_at + 200
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_signal_ends_a_run_after_saving(number, status, kind):
+    write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
+    run = Run(*ARGUMENTS)
+    run.wait_for("steps/s")
+    run.signal(number, group=number == signal.SIGINT)  # as a terminal sends it
+    assert run.status() == status
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert run.err.read_text() == f"{word}; what was learned is saved\n"
+    assert not run.left_behind()
+    assert len(saved_steps()) == 1
+    assert_playable()
+
+
+def test_more_signals_do_no_harm():
+    write_task(max_step=None, save_every=None)
+    run = Run(*ARGUMENTS)
+    run.wait_for("steps/s")
+    for _ in range(5):
+        run.signal(signal.SIGINT)
+        time.sleep(0.002)
+    assert run.status() == 130
+    assert "Traceback" not in run.err.read_text()
+    assert_playable()
+
+
+def test_a_second_signal_ends_a_step_that_hangs():
+    write_task("import time\n" + CARTPOLE.replace("gymnasium.make('CartPole-v1')", "Stuck()") + STUCK)
+    run = Run(*ARGUMENTS)
+    run.wait_for("stuck")
+    run.signal(signal.SIGTERM)
+    time.sleep(0.3)
+    run.signal(signal.SIGTERM)
+    assert run.status() == 143
+    assert_playable()
+
+
+STUCK = """
+class Stuck(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.steps = 0
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 100:
+            print("stuck", flush=True)
+            time.sleep(1000)
+        return self.env.step(action)
+"""
+
+
+def test_a_signal_before_the_first_step_leaves_the_name_free():
+    write_task("import time\ndef make():\n    print('starting', flush=True)\n    time.sleep(1000)\n")
+    run = Run(*ARGUMENTS)
+    run.wait_for("starting")
+    run.signal(signal.SIGTERM)
+    assert run.status() == 143
+    assert run.err.read_text() == "terminated\n"
+    assert not Path("runs/own/task/a").exists()
+
+
+def test_a_truncated_checkpoint_is_named(capsys):
+    write_task(max_step=400)
+    assert main.main(ARGUMENTS) == 0
+    weights = run_folder().latest().folder / "agent" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:500])
+    capsys.readouterr()
+    main.main([*ARGUMENTS, "--run"])
+    shown = capsys.readouterr()
+    assert str(weights) in shown.err + shown.out
+    assert "Traceback" not in shown.err
+
+
+# Checkpoints of about 60 kB fill it within a few hundred steps.
+ON_A_SMALL_DISK = """
+mkdir -p runs && mount -t tmpfs -o size=400k none runs || exit 77
+"$PYTHON" "$MAIN" own/task -n a > out.txt 2> err.txt
+echo $? > status.txt
+cp -r runs kept
+"""
+
+
+def test_a_full_disk_is_named_and_the_last_good_checkpoint_stays():
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare to mount a tmpfs with")
+    write_task(save_every=100, keep_checkpoints=50)
+    where = {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "MAIN": str(ROOT / "main.py")}
+    command = ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK]
+    finished = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, timeout=100)
+    if not Path("status.txt").exists():
+        pytest.skip(f"a tmpfs may not be mounted here: {finished.stderr.strip()}")
+    assert_disk_is_named(int(Path("status.txt").read_text()), Path("err.txt").read_text())
+    shutil.rmtree("runs")
+    Path("kept").rename("runs")
+    assert_playable()
+
+
+def test_a_file_that_may_not_grow_is_named_and_the_last_good_checkpoint_stays():
+    write_task(save_every=100, max_step=None)
+    run = Run(*ARGUMENTS)
+    run.wait_for("steps/s")
+    while not Path("runs/own/task/a/checkpoints").exists() or not saved_steps():
+        time.sleep(0.01)
+    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (1000, 1000))
+    status = run.status()
+    assert status == 1
+    assert run.err.read_text().count("\n") == 1
+    assert_playable()
+
+
+def assert_disk_is_named(status: int, err: str) -> None:
+    assert status == 1, err
+    assert err.count("\n") == 1, err
+    assert "space" in err.lower() or "disk" in err.lower()
