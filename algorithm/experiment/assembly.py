@@ -42,8 +42,13 @@ class Result:
     seconds: float
 
 
-def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> Result:
-    """Train in `folder`, from its newest checkpoint where it has one."""
+def train(
+    settings: Settings,
+    folder: RunFolder,
+    say: Callable[[str], None],
+    ended: Callable[[Result], None] = lambda result: None,
+) -> Result:
+    """Train in `folder`, from its newest checkpoint if it has one; whatever ends it, `ended` hears how far it came."""
     begin = time.perf_counter()
     prepare_process()
     base = settings.base
@@ -69,17 +74,21 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
             say,
         )
         actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
-        find("runtime", base.runtime)().run(parts, actor, monitor)
+        try:
+            find("runtime", base.runtime)().run(parts, actor, monitor)
+        finally:
+            result = Result(
+                None if monitor.limits.goal is None else monitor.confirmed,
+                counters,
+                {role: monitor.mean_return(role) for role in parts.teams},
+                monitor.played,
+                time.perf_counter() - begin,
+            )
+            ended(result)
     finally:
         adapter.close()
         evaluation.close()
-    return Result(
-        None if monitor.limits.goal is None else monitor.confirmed,
-        counters,
-        {role: monitor.mean_return(role) for role in parts.teams},
-        monitor.played,
-        time.perf_counter() - begin,
-    )
+    return result
 
 
 def limits(settings: Settings) -> Limits:
@@ -89,10 +98,21 @@ def limits(settings: Settings) -> Limits:
     return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, base.evaluate_every, goal)
 
 
-def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, render: bool = False) -> dict[str, Played]:
-    """Play whole episodes with a run's newest checkpoint."""
+def play(
+    settings: Settings,
+    folder: RunFolder,
+    episodes: int,
+    greedy: bool,
+    render: bool = False,
+    ckpt: str | None = None,
+    copies: int | None = None,
+) -> dict[str, Played]:
+    """Play whole episodes with a run's newest checkpoint, or with the one that `ckpt` names.
+
+    In as many `copies` as evaluation plays in, unless told otherwise.
+    """
     prepare_process()
-    checkpoint = folder.latest()
+    checkpoint = folder.checkpoint(ckpt)
     agents: dict[str, Agent] = {}
 
     def agent_of(role: str) -> Agent:
@@ -100,7 +120,7 @@ def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, ren
             agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 
-    adapter = make_adapter(settings, folder, 1 if render else evaluation_copies(settings), render)
+    adapter = make_adapter(settings, folder, copies or evaluation_copies(settings), render)
     try:
         return Evaluator(adapter, agent_of, greedy).play(episodes, draw_seed(seeds(settings.base.seed, PLAY)))
     finally:
@@ -118,6 +138,12 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder}: {error}") from error
     return agent
+
+
+def check_network(settings: Settings, folder: RunFolder) -> None:
+    """Raises CheckpointError where the run's newest checkpoint is of another network than the one in `folder`."""
+    for name, role in folder.roles().items():
+        load_agent(settings, folder, folder.latest(), name, role)
 
 
 class TeamBuilder:
@@ -204,9 +230,10 @@ def device(settings: Settings) -> torch.device:
     name = settings.base.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    found = torch.device(name)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise UserError(f"base_config.device is {name}, but torch finds no such device; use cpu or auto")
-    return torch.device(name)
+    return found
 
 
 def prepare_process() -> None:

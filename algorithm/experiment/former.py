@@ -11,7 +11,7 @@ FORMER: dict[str, str] = {
     "evaluate_per_step": "base_config.evaluate_every",
     "evaluate_per_iter": "base_config.evaluate_every",
     "evaluate_per_iteration": "base_config.evaluate_every",
-    "reset_on_iteration": "gone: a lane starts its next episode by itself, and an iteration ends without touching any lane",
+    "reset_on_iteration": "gone: every lane starts its next episode by itself; an iteration only counts them",
     "max_step_per_iter": "base_config.max_step_each_iter",
     "n_agents": "base_config.n_envs",
     "scene": "base_config.env_name",
@@ -34,7 +34,7 @@ FORMER: dict[str, str] = {
     "buffer_len": "replay_config.capacity",
     "start_train_at": "acer_config.replay_start",
     "discount": "acer_config.gamma",
-    "c": "two settings: acer_config.retrace_clip (of the trace) and acer_config.importance_clip (of the policy gradient)",
+    "c": "acer_config.retrace_clip in the trace and acer_config.importance_clip in the policy gradient",
     "trust_region_threshold": "acer_config.trust_region_delta",
     "tau": "acer_config.average_decay",
     "lr": "acer_config.learning_rate",
@@ -69,7 +69,16 @@ def former_flag(name: str, flags: dict[str, str]) -> str | None:
     return f"it is now {flags.get(instead) or f'--set {instead}=...'}"
 
 
-_SAME = ("batch_size", "replay_ratio", "trust_region", "reward_clip", "max_grad_norm", "learning_rate", "gamma", "entropy")
+_SAME = (
+    "batch_size",
+    "replay_ratio",
+    "trust_region",
+    "reward_clip",
+    "max_grad_norm",
+    "learning_rate",
+    "gamma",
+    "entropy",
+)
 
 
 def _instead(text: str | None) -> str | None:

@@ -18,6 +18,7 @@ from algorithm.experiment.former import former_setting
 from algorithm.experiment.registry import find
 
 Tree = dict[str, Any]
+Layer = tuple[str, Tree]  # settings, and the name of where they come from
 DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
 OPEN = ("nn_config", "auxiliaries", "explorer", "base_config.env_args")  # mappings whose keys are not ours
 
@@ -170,7 +171,7 @@ def merge(below: Tree, above: Tree) -> Tree:
     return merged
 
 
-def resolve(layers: list[tuple[str, Tree]]) -> Settings:
+def resolve(layers: list[Layer]) -> Settings:
     """Defaults under `layers`, each with the name of where it comes from. Raises UserError for what cannot be."""
     tree = defaults()
     known = list(_paths(tree))
@@ -197,7 +198,7 @@ def resolve(layers: list[tuple[str, Tree]]) -> Settings:
     return Settings(base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], tree)
 
 
-def read_dataclass(cls: type, values: Tree, section: str, layers: list[tuple[str, Tree]]) -> Any:
+def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:
     """A settings dataclass from its section of the tree."""
     hints = get_type_hints(cls)
     values = {key: _exact(hints[key], value) for key, value in values.items() if key in hints}
@@ -258,7 +259,7 @@ def _nearest(path: str, known: list[str]) -> str | None:
     return f"did you mean {found[0]}?" if found else None
 
 
-def _explain(error: ValidationError, layers: list[tuple[str, Tree]], section: str | None = None) -> str:
+def _explain(error: ValidationError, layers: list[Layer], section: str | None = None) -> str:
     first = error.errors()[0]
     section = section or {"BaseConfig": "base_config", "ReplayConfig": "replay_config", "Goal": "goal"}[error.title]
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part).split(".")[0]
@@ -266,7 +267,7 @@ def _explain(error: ValidationError, layers: list[tuple[str, Tree]], section: st
     return f"{_source(layers, section, key)}: {section}.{key} is {first['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def _source(layers: list[tuple[str, Tree]], section: str, key: str) -> str:
+def _source(layers: list[Layer], section: str, key: str) -> str:
     """Where a value was last set."""
     for source, layer in reversed(layers):
         if key in (layer.get(section) or {}):
