@@ -20,6 +20,7 @@ Make = Callable[..., gymnasium.Env]
 Obs = dict[str, np.ndarray]
 
 OBS = "obs"  # the name of an observation that has none
+PACKAGES = {"ALE": "ale-py", "dm_control": "shimmy[dm-control]", "MiniGrid": "minigrid"}  # of namespaces, for pip
 NATIVE_FROM = 5  # copies from which a native vector environment is faster than SyncVectorEnv (measured on CartPole)
 
 
@@ -148,7 +149,7 @@ def _make(env_name: str | Make, copies: int, env_args: dict, limit: int | None, 
         if callable(env_name):
             return _from_function(env_name, copies, env_args, mode, vector_kwargs)
         return gymnasium.make_vec(env_name, copies, mode, vector_kwargs=vector_kwargs, **env_args)
-    except gymnasium.error.DependencyNotInstalled as error:
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise _missing(env_name, error) from error
     except Exception as error:  # whatever a simulator raises when it starts
         raise EnvironmentFailed(_message(env_name, "does not start", error)) from error
@@ -159,12 +160,18 @@ def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
         if ":" in env_name:
             importlib.import_module(env_name.split(":")[0])
         return gymnasium.spec(env_name.rpartition(":")[2])
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+    except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
+        raise _missing(env_name, error) from error
+    except gymnasium.error.Error as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
 
 
 def _missing(env_name: str | Make, error: Exception) -> UnsupportedEnvironment:
-    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {str(error).splitlines()[0]}")
+    line = str(error).splitlines()[0]
+    package = getattr(error, "name", None) or PACKAGES.get(str(env_name).partition("/")[0])
+    if package and "pip install" not in line:
+        line += f"; pip install {package}"
+    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
 
 
 def _message(env_name: str | Make, what: str, error: Exception) -> str:

@@ -60,8 +60,9 @@ def train(
     evaluation = make_adapter(settings, folder, evaluation_copies(settings))
     try:
         parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint))
-        for role in checkpoint.roles if checkpoint else []:
-            parts.teams[role] = parts.build(role, folder.roles()[role])
+        # What cannot be built is known before anything begins.
+        for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
+            parts.teams[role] = parts.build(role, _role(folder, adapter, role))
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         held_out = seeds(base.seed, EVALUATION, counters.env_steps)
         monitor = Monitor(
@@ -89,6 +90,22 @@ def train(
         adapter.close()
         evaluation.close()
     return result
+
+
+def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
+    """A role as the simulator offers it, or as it was if it has yet to appear. Raises UserError where they differ."""
+    before, now = folder.roles().get(name), adapter.roles.get(name)
+    if before and now and before != now:
+        raise UserError(
+            f"{folder.path} was made for {_offer(before)}; the environment has {_offer(now)}: train a new run"
+        )
+    return now or before
+
+
+def _offer(role: Role) -> str:
+    observed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in role.obs_specs.items())
+    acted = f"{role.action_spec.continuous} continuous and {list(role.action_spec.branches)} discrete actions"
+    return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, {acted}"
 
 
 def limits(settings: Settings) -> Limits:
@@ -201,6 +218,8 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
         return find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
     except ValueError as error:
         raise UserError(str(error)) from error
+    except Exception as error:  # whatever a network of the user's raises
+        raise UserError(f"{folder.nn_from / settings.base.nn}: {type(error).__name__}: {error}") from error
 
 
 def default_blueprint(role: Role) -> Blueprint:

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
+WIDTH = 200  # of tables where there is no terminal
+
 
 class Output:
     """Lines go to standard output; with `as_json` to standard error, and `result` follows on standard output."""
@@ -23,7 +25,10 @@ class Output:
         """Where people read (rich takes a moment to load, so not before there is something to say)."""
         from rich.console import Console
 
-        return Console(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
+        console = Console(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = WIDTH
+        return console
 
     def keep(self, path: Path) -> None:
         """From now on, what is said is written to `path` too."""
@@ -42,8 +47,8 @@ class Output:
         self._write(text)
 
     def show(self, table: Any) -> None:
-        """A table of rich, as wide as it must be where there is no terminal."""
-        self.console.print(table, soft_wrap=False, width=None if self.console.is_terminal else 200)
+        """A table of rich."""
+        self.console.print(table, soft_wrap=False)
 
     def fail(self, message: str, error: BaseException, debug: bool) -> None:
         """One line on standard error, behind the traceback if that is wanted; a kept file always gets both."""

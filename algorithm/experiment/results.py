@@ -30,7 +30,7 @@ def record_of(result: Result, status: int) -> Record:
         "env_steps": counters.env_steps,
         "updates": counters.updates,
         "episodes": counters.episodes,
-        "seconds": round(result.seconds, 3),
+        "seconds": round(counters.seconds, 3),
         "returns": {role: _number(value) for role, value in result.returns.items()},
         "evaluation": None if result.evaluation is None else played_record(result.evaluation),
     }

@@ -160,6 +160,8 @@ class RunFolder:
         if not path.is_file():
             if settings.base.nn != "nn.py":
                 raise UserError(f"base_config.nn: there is no {settings.base.nn} in {self.nn_from}")
+            if settings.nn:
+                raise UserError(f"nn_config: there is no nn.py in {self.nn_from} whose blueprint would take it")
             return None
         blueprint = getattr(_module(path), "blueprint", None)
         if callable(blueprint):
