@@ -189,8 +189,8 @@ def _underscored(text: str) -> str:
 def _unknown(flag: str) -> str:
     if instead := former_flag(flag.lstrip("-"), FLAGS):
         return f"{flag} is no option here; {instead}"
-    near = get_close_matches(flag, [option.spelling for option in OPTIONS], 1)
-    return f"{flag} is no option; {f'did you mean {near[0]}?' if near else 'python main.py --help lists them all'}"
+    near = get_close_matches(flag.lstrip("-"), [option.name for option in OPTIONS], 1)
+    return f"{flag} is no option; {f'did you mean --{near[0]}?' if near else 'python main.py --help lists them all'}"
 
 
 def _mode(options: argparse.Namespace) -> str:

@@ -63,13 +63,13 @@ def former_setting(path: str) -> str | None:
 def former_flag(name: str, flags: dict[str, str]) -> str | None:
     """What to write instead of the flag `--name`; `flags` are ours by the setting they set."""
     # A setting keeps its name where ACER-torch had a flag of that name.
-    instead = FORMER.get(name) or (f"acer_config.{name}" if name in _SAME else None)
+    instead = FORMER.get(name) or (f"acer_config.{name}" if name in SAME else None)
     if instead is None or " " in instead or instead.startswith("-"):
         return _instead(instead)
     return f"it is now {flags.get(instead) or f'--set {instead}=...'}"
 
 
-_SAME = (
+SAME = (
     "batch_size",
     "replay_ratio",
     "trust_region",
