@@ -11,12 +11,21 @@ import argparse  # noqa: E402
 import sys  # noqa: E402
 
 from algorithm.experiment.command_line import EPISODES, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
-from algorithm.experiment.errors import UserError  # noqa: E402
 from algorithm.experiment.output import Output  # noqa: E402
+
+# How each kind of failure ends: exit status and line. By name, since most kinds take a while to import.
+STATUSES = {
+    "UserError": (2, "{error}"),
+    "UnsupportedEnvironment": (2, "{error}"),
+    "EnvironmentFailed": (3, "{error}"),
+    "CheckpointError": (1, "{error}"),
+    "KeyboardInterrupt": (130, "interrupted{saved}"),
+    "BaseException": (1, "{kind}: {error} (unexpected; --debug shows where it comes from)"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line; its exit status (`_statuses`)."""
+    """Run a command line; its exit status, 0 or one of `STATUSES`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments:
         print(page())
@@ -28,30 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
         command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt) as error:  # whatever happens has a status and one line
-        status, message = _status(error, saved="env_steps" in output.result)
+        status, message = _status(error, output.saved)
         output.fail(message, error, "--debug" in arguments)
     output.finish(status)
     return status
 
 
-def _statuses() -> list[tuple[type[BaseException], int, str]]:
-    """How each kind of failure ends: the first row that fits, exit status and line."""
-    from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
-    from algorithm.loop.checkpoint import CheckpointError
-
-    return [
-        (UnsupportedEnvironment, 2, "{error}"),
-        (EnvironmentFailed, 3, "{error}"),
-        (CheckpointError, 1, "{error}"),
-        (KeyboardInterrupt, 130, "interrupted{saved}"),
-        (BaseException, 1, "{kind}: {error} (unexpected; --debug shows where it comes from)"),
-    ]
-
-
 def _status(error: BaseException, saved: bool = False) -> tuple[int, str]:
-    if isinstance(error, UserError):  # at once: the other kinds take a while to import
-        return 2, str(error)
-    status, line = next((status, line) for kind, status, line in _statuses() if isinstance(error, kind))
+    status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
     said = "; what was learned is saved" if saved else ""
     return status, line.format(error=error, kind=type(error).__name__, saved=said)
 
@@ -96,6 +89,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
             record = record_of(results[0], status)
             write(folder.path, record)
             folder.forget_replaced()
+            output.saved = True
             began.append({"run": folder.path.as_posix(), **record})
         elif options.mode != RESUME:
             output.stop_keeping()

@@ -1,5 +1,7 @@
 """The command line as a user types it."""
 
+import builtins
+import json
 import os
 import signal
 import subprocess
@@ -193,6 +195,7 @@ def test_ctrl_c_saves_what_was_learned():
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == b"interrupted; what was learned is saved\n"
+    assert json.loads(Path("runs/gym/cartpole/a/result.json").read_text())["status"] == 130
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
 
 
@@ -202,6 +205,12 @@ def test_what_cannot_be_shown_is_said(monkeypatch, capsys):
     status, line = fails(capsys, "gym/cartpole", "-n", "a", "--run", "--render")
     assert status == 2
     assert "pip install" in line
+
+
+def test_every_kind_of_failure_with_a_status_exists():
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py"))
+    for kind in main.STATUSES:
+        assert hasattr(builtins, kind) or f"class {kind}(" in code, kind
 
 
 def test_the_command_line_runs_as_a_process():

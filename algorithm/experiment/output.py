@@ -18,6 +18,7 @@ class Output:
     def __init__(self, as_json: bool):
         self.as_json = as_json
         self.result: dict[str, Any] = {}  # what the command reached so far
+        self.saved = False  # whether a run has begun, whose end saves what it learned
         self._log: TextIO | None = None
 
     @cached_property
