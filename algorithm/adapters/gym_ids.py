@@ -22,8 +22,8 @@ def find_id(name: str, namespace: str | None = None) -> str:
     for spec in gymnasium.registry.values():
         named[_plain(spec.name)][spec.namespace].append(spec)
     found = named.get(_plain(re.sub(r"-v\d+$", "", name)), {})
-    places: list[str | None] = list(found)
-    own = [place for place in places if place and namespace and _plain(place) == _plain(namespace)]
+    places = list(found)
+    own: list[str | None] = [place for place in places if place and namespace and _plain(place) == _plain(namespace)]
     chosen = own or [place for place in places if place is None] or places
     newest = [max(found[place], key=lambda spec: spec.version or 0).id for place in chosen]
     if len(newest) == 1:
