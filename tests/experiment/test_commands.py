@@ -82,12 +82,11 @@ def test_a_script_hears_of_failures_too(capsys):
 def test_a_run_that_breaks_leaves_its_result(task, capsys):
     (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 500}}\n")
     (task / "env.py").write_text(
-        "import gymnasium\n"
+        "import gymnasium, itertools\n"
+        "STEPS = itertools.count()\n"  # of all copies: another one breaks too
         "class Breaks(gymnasium.Wrapper):\n"
-        "    steps = 0\n"
         "    def step(self, action):\n"
-        "        self.steps += 1\n"
-        "        if self.steps > 100:\n"
+        "        if next(STEPS) > 100:\n"
         "            raise OSError('the motor is hot')\n"
         "        return super().step(action)\n"
         "def make():\n"
