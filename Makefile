@@ -1,7 +1,7 @@
 # What CI runs, on any machine with Python 3.10-3.13.
 PYTHON ?= python
 
-.PHONY: check test slow format lint types
+.PHONY: check test slow format lint types docs
 
 check: test lint types
 
@@ -21,3 +21,6 @@ lint:
 
 types:
 	$(PYTHON) -m mypy
+
+docs:
+	$(PYTHON) -m algorithm.experiment.reference

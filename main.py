@@ -9,139 +9,142 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 
 import argparse  # noqa: E402
 import sys  # noqa: E402
-import time  # noqa: E402
 
-EPISODES = 20  # that --run plays
+from algorithm.experiment.command_line import EPISODES, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
+from algorithm.experiment.output import Output  # noqa: E402
+from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
 
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="main.py", description=__doc__)
-    parser.add_argument("env", help="environment folder below envs/, for example gym/cartpole")
-    parser.add_argument("-n", "--name", help="name of the run; {time} and <time> become the start time")
-    parser.add_argument("-c", "--config", default="default", help="variant in the folder's config.yaml")
-    parser.add_argument(
-        "--run", action="store_true", help=f"play {EPISODES} episodes with a trained run (the latest without -n)"
-    )
-    parser.add_argument("--render", action="store_true", help="with --run: show the environment")
-    parser.add_argument("--disable_sample", "--disable-sample", action="store_true", help="with --run: act greedily")
-    parser.add_argument("--resume", action="store_true", help="go on with a run (the latest without -n)")
-    parser.add_argument("--seed", type=int, help="short for --set base_config.seed=...")
-    parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="section.key=value", help="override settings"
-    )
-    return parser.parse_args(arguments)
+# How each kind of failure ends: exit status and line. By name, since most kinds take a while to import.
+STATUSES = {
+    "UserError": (2, "{error}"),
+    "UnsupportedEnvironment": (2, "{error}"),
+    "EnvironmentFailed": (3, "{error}"),
+    "EnvironmentBroke": (1, "{error}"),
+    "Diverged": (4, "{error}"),
+    "CheckpointError": (1, "{error}"),
+    "OSError": (1, "{kind}: {error}"),
+    "KeyboardInterrupt": (130, "interrupted{saved}"),
+    "Terminated": (143, "terminated{saved}"),
+    "BaseException": (1, "{kind}: {error} (unexpected; --debug shows where it comes from)"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line.
-
-    Status: 0 done, 1 failed, 2 for the user to mend, 3 no environment, 4 diverged, 130 Ctrl-C, 143 SIGTERM.
-    """
-    options = parse(arguments)
-    from algorithm.runtimes.signals import Terminated, terminable
-
+    """Run a command line; its exit status, 0 or one of `STATUSES`."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        print(page())
+        return 0
+    output = Output("--json" in arguments)
     try:
+        options = parse(arguments)
+        command = {RUN: _play, LIST: _list, INIT: _init}.get(options.mode, _train)
         with terminable():
-            return _run(options)
-    except KeyboardInterrupt as error:
-        return _fail("; ".join(["interrupted", *map(str, error.args)]), 130)
-    except Terminated as error:
-        return _fail("; ".join(["terminated", *map(str, error.args)]), 143)
+            command(options, output)
+        status = 0
+    except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
+        status, message = _status(error, output.saved)
+        output.fail(message, error, "--debug" in arguments)
+    output.finish(status)
+    return status
 
 
-def _run(options: argparse.Namespace) -> int:
-    from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
-    from algorithm.experiment.errors import UserError
-    from algorithm.loop.checkpoint import CheckpointError
-    from algorithm.loop.divergence import Diverged
+def _status(error: BaseException, saved: bool = False) -> tuple[int, str]:
+    status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
+    said = "; what was learned is saved" if saved else ""
+    return status, line.format(error=error, kind=type(error).__name__, saved=said)
 
+
+def _train(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.results import spread, spread_lines
+    from algorithm.experiment.session import create, planned, resumed
+
+    began: list[dict] = []  # the record of each run, in order
     try:
-        return _play(options) if options.run else _train(options)
-    except (UserError, UnsupportedEnvironment) as error:
-        return _fail(error, 2)
-    except (EnvironmentBroke, CheckpointError, OSError) as error:
-        return _fail(error, 1)
-    except EnvironmentFailed as error:
-        return _fail(error, 3)
-    except Diverged as error:
-        return _fail(error, 4)
+        if options.mode == RESUME:
+            folder, settings, changes = resumed(options)
+            for line in changes:
+                output.say(line)
+            _learn(options, output, folder, settings, began)
+        else:
+            for name, settings in planned(options):
+                _learn(options, output, create(options, name, settings), settings, began)
+    finally:
+        if options.repeat:
+            output.result = {"runs": began, "spread": spread(began)}
+            for line in spread_lines(began):
+                output.say(line)
+        elif began:
+            output.result = began[0]
 
 
-def _train(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from algorithm.adapters.adapter import EnvironmentFailed
+def _learn(options: argparse.Namespace, output: Output, folder, settings, began: list[dict]) -> None:
+    """Train in a run's folder; result.json is written there, whatever ends it."""
     from algorithm.experiment.assembly import train
     from algorithm.experiment.display import live
-    from algorithm.experiment.errors import UserError
     from algorithm.experiment.report import report
-    from algorithm.experiment.resume import resumed_settings
-    from algorithm.experiment.run_folder import RunFolder
-    from algorithm.runtimes.signals import Terminated
+    from algorithm.experiment.results import record_of, write
 
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    if options.resume:
-        folder = RunFolder.find(options.env, options.name)
-        settings, changes = resumed_settings(folder, _overrides(options, "seed"))
-        for line in changes:
-            console.print(line)
-    else:
-        folder = _new_run(options)
-        settings = folder.settings()
-    console.print(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
+    if options.logger_in_file:
+        output.keep(folder.path / "log.txt")
+    output.say(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
+    results = []
+    status = 0
     try:
-        with live(console) as show:
-            result = train(settings, folder, console.print, show)
-    except (UserError, EnvironmentFailed, KeyboardInterrupt, Terminated):
-        if not options.resume:
-            folder.discard()
+        with live(output.console, output.say) as show:
+            result = train(settings, folder, output.say, show, results.append)
+    except BaseException as error:
+        status, _ = _status(error)
         raise
-    report(console.print, options.env, folder, result)
-    return 0
+    finally:
+        if results:
+            record = record_of(results[0], status)
+            write(folder.path, record)
+            folder.forget_replaced()
+            output.saved = True
+            began.append({"run": folder.path.as_posix(), **record})
+        elif options.mode != RESUME:
+            output.stop_keeping()
+            folder.discard()
+    report(output.say, options.env, folder, result)
 
 
-def _new_run(options: argparse.Namespace):
-    from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
-    from algorithm.experiment.settings import read_variant, resolve
+def _play(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.assembly import evaluation_copies, play
+    from algorithm.experiment.results import played_record
+    from algorithm.experiment.session import found
 
-    source = environment_folder(options.env)
-    config = source / "config.yaml"
-    settings = resolve(
-        [(str(config), read_variant(config, options.config)), *_overrides(options, "name", "seed")],
-    )
-    return RunFolder.create(options.env, source, run_name(settings.base.name, time.time()), settings.tree)
-
-
-def _overrides(options: argparse.Namespace, *flags: str) -> list:
-    """The layers of settings that the command line gives."""
-    from algorithm.experiment.settings import read_assignments
-
-    given = {key: value for key in flags if (value := getattr(options, key)) is not None}
-    return [("--set", read_assignments(options.set)), ("the command line", {"base_config": given})]
-
-
-def _play(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from algorithm.experiment.assembly import play
-    from algorithm.experiment.run_folder import RunFolder
-
-    folder = RunFolder.find(options.env, options.name)
-    played = play(folder.settings(), folder, EPISODES, options.disable_sample, options.render)
-    console = Console(highlight=False, soft_wrap=True)
+    folder, settings = found(options)
+    if options.logger_in_file:
+        output.keep(folder.path / "log.txt")
+    copies = options.agents or (1 if options.render else evaluation_copies(settings))
+    episodes = options.max_iter * copies if options.max_iter else EPISODES
+    played = play(settings, folder, episodes, options.disable_sample, options.render, options.ckpt, copies)
     for role, result in played.items():
         of = f" of {role}" if len(played) > 1 else ""
-        console.print(
+        output.say(
             f"{folder.path}{of}: return {result.mean:.1f} +- {result.std:.1f}, "
             f"length {result.length:.1f}, over {len(result.returns)} episodes"
         )
-    return 0
+    output.result = {"run": folder.path.as_posix(), "evaluation": played_record(played)}
 
 
-def _fail(message: object, status: int) -> int:
-    print(f"{message}", file=sys.stderr)
-    return status
+def _list(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.results import runs, table
+
+    records = runs(options.env)
+    output.result = {"runs": records}
+    output.show(table(records))
+
+
+def _init(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.scaffold import write
+    from algorithm.experiment.session import layers
+
+    folder = write(options.init, layers(options))
+    output.result = {"folder": folder.as_posix()}
+    output.say(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
+    output.say(f"train it: python main.py {options.init}")
 
 
 if __name__ == "__main__":

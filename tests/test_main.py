@@ -1,6 +1,8 @@
 """The command line as a user types it."""
 
+import builtins
 import csv
+import json
 import os
 import shutil
 import signal
@@ -312,6 +314,7 @@ def test_ctrl_c_saves_what_was_learned():
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == b"interrupted; what was learned is saved\n"
+    assert json.loads(Path("runs/gym/cartpole/a/result.json").read_text())["status"] == 130
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
 
 
@@ -339,6 +342,12 @@ def test_a_process_goes_on_where_another_ended():
     assert len(steps) == 6 and steps == sorted(set(steps))
     with np.load(checkpoint.folder / "agent" / "replay.npz") as arrays:
         assert arrays["head"].sum() > 2700
+
+
+def test_every_kind_of_failure_with_a_status_exists():
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py"))
+    for kind in main.STATUSES:
+        assert hasattr(builtins, kind) or f"class {kind}(" in code, kind
 
 
 def test_the_command_line_runs_as_a_process():

@@ -21,6 +21,7 @@ from algorithm.adapters.guard import Factory
 Make = Callable[..., gymnasium.Env]
 
 NATIVE_FROM = 5  # copies from which a native vector environment is faster than SyncVectorEnv (measured on CartPole)
+PACKAGES = {"ALE": "ale-py", "dm_control": "shimmy[dm-control]", "MiniGrid": "minigrid"}  # of namespaces, for pip
 GRACE = 5.0  # seconds that processes have to end by themselves
 
 
@@ -48,7 +49,7 @@ def make_vector(
         if limit:
             env_args["max_episode_steps"] = limit
         return gymnasium.make_vec(env_name, copies, mode, vector_kwargs=vector_kwargs, **env_args)
-    except gymnasium.error.DependencyNotInstalled as error:
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise missing(env_name, error) from error
     except Exception as error:  # whatever a simulator raises when it starts
         raise EnvironmentFailed(describe(env_name, "does not start", error)) from error
@@ -118,7 +119,11 @@ def describe(env_name: str | Make, what: str, error: Exception) -> str:
 
 def missing(env_name: str | Make, error: Exception) -> UnsupportedEnvironment:
     """Of an environment that needs a package."""
-    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {str(error).splitlines()[0]}")
+    line = str(error).splitlines()[0]
+    package = getattr(error, "name", None) or PACKAGES.get(str(env_name).partition("/")[0])
+    if package and "pip install" not in line:
+        line += f"; pip install {package}"
+    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
 
 
 def _factory(env_name: str | Make, env_args: dict, limit: int | None) -> Factory:
@@ -138,7 +143,9 @@ def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
         if ":" in env_name:
             importlib.import_module(env_name.split(":")[0])
         return gymnasium.spec(env_name.rpartition(":")[2])
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+    except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
+        raise missing(env_name, error) from error
+    except gymnasium.error.Error as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
 
 

@@ -59,11 +59,12 @@ def train(
     folder: RunFolder,
     say: Callable[[str], None],
     show: Callable[[Progress], None] | None = None,
+    ended: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Train in `folder`, from its newest checkpoint where it has one.
 
     `say` gets lines for the user. `show` is told several times a second how the run stands; without it, there is a line
-    for each row of metrics.
+    for each row of metrics. Whatever ends the run, `ended` hears how far it came.
     """
     begin = time.perf_counter()
     prepare_process()
@@ -77,8 +78,9 @@ def train(
     evaluation = make_adapter(settings, folder, evaluation_copies(settings))
     try:
         parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint, say))
-        for role in checkpoint.roles if checkpoint else []:
-            parts.teams[role] = parts.build(role, folder.roles()[role])
+        # What cannot be built is known before anything begins.
+        for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
+            parts.teams[role] = parts.build(role, _role(folder, adapter, role))
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         history, ends = History(parts, counters), limits(settings)
         saving = Saving(checkpoints, parts, say)
@@ -97,19 +99,39 @@ def train(
             checkpoint.resume(actor, monitor)
         folder.record(settings.tree, counters.env_steps)
         divergence = Divergence(parts, base.max_bad_updates)
-        with told(folder.path / "faults.log", say, counters):
-            _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)
+        try:
+            with told(folder.path / "faults.log", say, counters):
+                _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)
+        finally:
+            result = Result(
+                None if monitor.limits.goal is None else monitor.confirmed,
+                counters,
+                {role: monitor.mean_return(role) for role in parts.teams},
+                monitor.played,
+                checkpoints.best.checkpoint,
+                time.perf_counter() - begin,
+            )
+            ended(result)
     finally:
         adapter.close()
         evaluation.close()
-    return Result(
-        None if monitor.limits.goal is None else monitor.confirmed,
-        counters,
-        {role: monitor.mean_return(role) for role in parts.teams},
-        monitor.played,
-        checkpoints.best.checkpoint,
-        time.perf_counter() - begin,
-    )
+    return result
+
+
+def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
+    """A role as the simulator offers it, or as it was if it has yet to appear. Raises UserError where they differ."""
+    before, now = folder.roles().get(name), adapter.roles.get(name)
+    if before and now and before != now:
+        raise UserError(
+            f"{folder.path} was made for {_offer(before)}; the environment has {_offer(now)}: train a new run"
+        )
+    return now or before
+
+
+def _offer(role: Role) -> str:
+    observed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in role.obs_specs.items())
+    acted = f"{role.action_spec.continuous} continuous and {list(role.action_spec.branches)} discrete actions"
+    return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, {acted}"
 
 
 def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
@@ -129,10 +151,21 @@ def limits(settings: Settings) -> Limits:
     return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, base.evaluate_every, goal)
 
 
-def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, render: bool = False) -> dict[str, Played]:
-    """Play whole episodes with the weights of a run that did best."""
+def play(
+    settings: Settings,
+    folder: RunFolder,
+    episodes: int,
+    greedy: bool,
+    render: bool = False,
+    ckpt: str | None = None,
+    copies: int | None = None,
+) -> dict[str, Played]:
+    """Play whole episodes with the weights of a run that did best, or with the checkpoint that `ckpt` names.
+
+    In as many `copies` as evaluation plays in, unless told otherwise.
+    """
     prepare_process()
-    checkpoint = folder.best()
+    checkpoint = folder.checkpoint(ckpt)
     agents: dict[str, Agent] = {}
 
     def agent_of(role: str) -> Agent:
@@ -140,7 +173,7 @@ def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, ren
             agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 
-    adapter = make_adapter(settings, folder, 1 if render else evaluation_copies(settings), render)
+    adapter = make_adapter(settings, folder, copies or evaluation_copies(settings), render)
     try:
         return Evaluator(adapter, agent_of, greedy).play(episodes, draw_seed(seeds(settings.base.seed, PLAY)))
     finally:
@@ -158,6 +191,12 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder}: {error}") from error
     return agent
+
+
+def check_network(settings: Settings, folder: RunFolder) -> None:
+    """Raises CheckpointError where the run's newest checkpoint is of another network than the one in `folder`."""
+    for name, role in folder.roles().items():
+        load_agent(settings, folder, folder.latest(), name, role)
 
 
 class TeamBuilder:
@@ -219,6 +258,8 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
         return find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
     except ValueError as error:
         raise UserError(str(error)) from error
+    except Exception as error:  # whatever a network of the user's raises
+        raise UserError(f"{folder.nn_from / settings.base.nn}: {type(error).__name__}: {error}") from error
 
 
 def default_blueprint(role: Role) -> Blueprint:
@@ -248,9 +289,10 @@ def device(settings: Settings) -> torch.device:
     name = settings.base.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    found = torch.device(name)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise UserError(f"base_config.device is {name}, but torch finds no such device; use cpu or auto")
-    return torch.device(name)
+    return found
 
 
 def prepare_process() -> None:

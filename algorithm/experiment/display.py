@@ -31,10 +31,10 @@ def lines(say: Callable[[str], None]) -> Show:
 
 
 @contextmanager
-def live(console: Console) -> Iterator[Show]:
-    """A picture that changes in place, below whatever is printed; lines where `console` is no terminal."""
+def live(console: Console, say: Callable[[str], None]) -> Iterator[Show]:
+    """A picture that changes in place, below whatever is printed; lines for `say` where `console` is no terminal."""
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lines(console.print)
+        yield lines(say)
         return
     with Live(console=console, auto_refresh=False) as screen:
 

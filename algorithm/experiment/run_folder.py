@@ -3,55 +3,63 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import yaml
 
+from algorithm.experiment.environments import BESIDE_MAIN, HERE, environment_name, environments, is_file_name
 from algorithm.experiment.errors import UserError
-from algorithm.experiment.settings import Settings, Tree, read_yaml, resolve
+from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
 from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace
 from algorithm.networks import Blueprint
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
-BESIDE_MAIN = Path(__file__).resolve().parents[2] / "envs"
 RUNS = Path("runs")
 
 
 def environment_folder(name: str) -> Path:
     """The folder envs/<name>, looked for in the working directory and then beside main.py."""
-    for place in (Path("envs"), BESIDE_MAIN):
+    name = environment_name(name)
+    for place in (HERE, BESIDE_MAIN):
         folder = place / name
         if (folder / "config.yaml").is_file():
             return folder
-    known = sorted({path.parent.relative_to(BESIDE_MAIN).as_posix() for path in BESIDE_MAIN.rglob("config.yaml")})
-    raise UserError(f"no environment folder {name!r} with a config.yaml under ./envs; there is {', '.join(known)}")
+    known = environments()
+    near = get_close_matches(name, known, 1)
+    there = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+    raise UserError(f"no environment folder {name!r} with a config.yaml under ./envs; {there}")
 
 
 def run_name(name: str, start: float) -> str:
     """`name` with {time} and <time> replaced by the start time. Raises UserError for what is no folder name."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(start))
-    name = name.replace("{time}", stamp).replace("<time>", stamp)
-    if not name or name.startswith(".") or any(sign in name for sign in '/\\:*?"<>|'):
+    filled = name.replace("{time}", stamp).replace("<time>", stamp)
+    if not is_file_name(filled) or "{" in filled:
         raise UserError(
-            f"run name {name!r}: use a plain folder name; the environment's folder comes before it by itself"
+            f"run name {name!r}: use a plain folder name, {{time}} in it for the start time; "
+            "the environment's folder comes before it by itself"
         )
-    return name
+    return filled
 
 
 class RunFolder:
-    """runs/<environment>/<name>/."""
+    """runs/<environment>/<name>/. Its network comes from `nn_from`: its own copy of nn.py, unless told otherwise."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, nn_from: Path | None = None):
         self.path = path
+        self.nn_from = nn_from or path
 
     @classmethod
     def create(cls, environment: str, source: Path, name: str, tree: Tree) -> RunFolder:
@@ -59,10 +67,9 @@ class RunFolder:
 
         Raises UserError where a run of this name exists.
         """
+        cls.free(environment, name)
         folder = cls(RUNS / environment / name)
-        if (folder.path / "config.yaml").exists():
-            raise UserError(f"run {folder.path} exists already; choose another name with -n")
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.path.mkdir(parents=True)
         for code in source.glob("*.py"):
             shutil.copy2(code, folder.path / code.name)
         folder.record(tree, env_steps=0)
@@ -86,15 +93,48 @@ class RunFolder:
         return read_yaml(history[-1]) if history else {}
 
     def discard(self) -> None:
-        """Remove a run that never began to learn, so that its name is free again."""
+        """Remove a run that never began to learn, so that its name is free again, or that of the run it replaced."""
         if not self.checkpoints(keep=1):
             shutil.rmtree(self.path)
+            if self._replaced.exists():
+                self._replaced.rename(self.path)
+
+    def forget_replaced(self) -> None:
+        """The run has begun: remove the one it replaced."""
+        if self._replaced.exists():
+            shutil.rmtree(self._replaced)
+
+    @property
+    def _replaced(self) -> Path:
+        """Where the run stands that this one replaces; a run's own name never starts with a dot."""
+        return self.path.with_name(f".{self.path.name}")
+
+    @staticmethod
+    def free(environment: str, name: str) -> None:
+        """Raises UserError where a run of this name exists."""
+        path = RUNS / environment / name
+        if path.exists():
+            raise UserError(
+                f"run {path} exists already; --resume goes on with it, --force replaces it, -n gives another name"
+            )
+
+    @classmethod
+    def set_aside(cls, environment: str, name: str) -> None:
+        """Make way for a run that replaces one of this name. Raises UserError for a folder that is no run."""
+        folder = cls(RUNS / environment / name)
+        if folder.path.exists():
+            if not (folder.path / "config.yaml").is_file():
+                raise UserError(
+                    f"{folder.path} is no run (it has no config.yaml), so --force leaves it; use another name"
+                )
+            folder.forget_replaced()
+            folder.path.rename(folder._replaced)
 
     @classmethod
     def find(cls, environment: str, name: str | None) -> RunFolder:
         """The run `name` of an environment, or its latest one. Raises UserError where there is none."""
         place = RUNS / environment
-        runs = [path.parent for path in place.glob("*/config.yaml")]
+        runs = [path.parent for path in place.glob("[!.]*/config.yaml")]
         if name is None:
             if not runs:
                 raise UserError(f"there is no run under {place} yet; train one with: python main.py {environment}")
@@ -110,8 +150,8 @@ class RunFolder:
         """The file of its settings."""
         return self.path / "config.yaml"
 
-    def settings(self, layers: Sequence[tuple[str, Tree]] = ()) -> Settings:
-        """What the run goes by, with `layers` on top."""
+    def settings(self, *layers: Layer) -> Settings:
+        """What the run goes by, under `layers`."""
         return resolve([(str(self.config), read_yaml(self.config)), *layers])
 
     def checkpoints(self, keep: int) -> Checkpoints:
@@ -143,24 +183,41 @@ class RunFolder:
                 say(f"{error}: the newest checkpoint is used instead of the best")
         return self.latest(say)
 
+    def checkpoint(self, which: str | None) -> Checkpoint:
+        """A checkpoint by its env steps or its folder; the best for None. Raises UserError where there is none."""
+        if which is None:
+            return self.best()
+        folder = self.path / "checkpoints"
+        path = folder / f"{int(which):012d}" if which.isdecimal() else Path(which)
+        if (path / "counters.json").is_file():
+            return Checkpoint(path)
+        there = [str(int(other.name)) for other in sorted(folder.glob("*")) if other.name.isdecimal()]
+        raise UserError(f"--ckpt {which}: there is no such checkpoint; {self.path} has {', '.join(there) or 'none'}")
+
     def blueprint(self, settings: Settings) -> Blueprint | None:
-        """The blueprint of the run's own nn.py; None where it has none."""
-        path = self.path / settings.base.nn
+        """The blueprint that nn.py holds; None where there is no nn.py. Raises UserError where it breaks."""
+        path = self.nn_from / settings.base.nn
         if not path.is_file():
             if settings.base.nn != "nn.py":
-                raise UserError(f"base_config.nn: there is no {settings.base.nn} in the environment's folder")
+                raise UserError(f"base_config.nn: there is no {settings.base.nn} in {self.nn_from}")
+            if settings.nn:
+                raise UserError(f"nn_config: there is no nn.py in {self.nn_from} whose blueprint would take it")
             return None
         blueprint = getattr(_module(path), "blueprint", None)
         if callable(blueprint):
-            try:
-                blueprint = blueprint(**settings.nn)
-            except TypeError as error:
-                raise UserError(f"nn_config does not fit {path}: {error}") from error
+            blueprint = _call(blueprint, settings.nn, path)
         elif settings.nn:
             raise UserError(f"nn_config: blueprint in {path} takes none, since it is not a function")
         if not isinstance(blueprint, Blueprint):
             raise UserError(f"{path}: expected `blueprint`, a Blueprint or a function that returns one")
         return blueprint
+
+    def adopt_network(self, settings: Settings) -> None:
+        """Make the file that the network comes from the run's own. Raises UserError where there is none."""
+        source = self.nn_from / settings.base.nn
+        if not source.is_file():
+            raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
+        shutil.copy2(source, self.path / settings.base.nn)
 
     def environment(self, settings: Settings) -> str | Callable[..., Any]:
         """The environment's id, or `make` of the run's own env.py."""
@@ -209,6 +266,26 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{path}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever is in it
+        raise _broken(path, error) from error
     return module
+
+
+def _call(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Path) -> Any:
+    """What the function `blueprint` returns. Raises UserError where it does not take `nn_config`, or breaks."""
+    try:
+        inspect.signature(blueprint).bind(**nn_config)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"nn_config does not fit {path}: {error}") from error
+    try:
+        return blueprint(**nn_config)
+    except Exception as error:  # whatever is in it
+        raise _broken(path, error) from error
+
+
+def _broken(path: Path, error: BaseException) -> UserError:
+    """The error as one line that names where in the file it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    where = f", line {lines[-1]}" if lines else ""
+    return UserError(f"{path}{where}: {type(error).__name__}: {error}")

@@ -8,15 +8,17 @@ from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
+from algorithm.experiment import yaml_text
 from algorithm.experiment.errors import UserError
+from algorithm.experiment.former import former_setting
 from algorithm.experiment.registry import find
 
 Tree = dict[str, Any]
+Layer = tuple[str, Tree]  # settings, and the name of where they come from
 DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
 OPEN = ("nn_config", "auxiliaries", "explorer", "base_config.env_args")  # mappings whose keys are not ours
 
@@ -24,7 +26,14 @@ OPEN = ("nn_config", "auxiliaries", "explorer", "base_config.env_args")  # mappi
 class Section(BaseModel):
     """Typed settings without a default of their own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _device(text: Any) -> Any:
+    name = re.sub(r"^gpu\b", "cuda", str(text).casefold())
+    if not re.fullmatch(r"cpu|auto|cuda(:\d+)?", name):
+        raise ValueError("it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda) or auto")
+    return name
 
 
 class BaseConfig(Section):
@@ -39,7 +48,7 @@ class BaseConfig(Section):
     name: str
     nn: str
     seed: int = Field(ge=0)
-    device: str = Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")
+    device: Annotated[str, BeforeValidator(_device)]
     max_step: int | None = Field(ge=1)
     max_iter: int | None = Field(ge=1)
     max_step_each_iter: int | None = Field(ge=1)
@@ -97,25 +106,14 @@ class Settings:
     tree: Tree
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 numbers: 1e-3 is one, not a string."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
-    list("-+0123456789."),
-)
-
-
 def read_yaml(path: Path) -> Tree:
     """A YAML file that holds a mapping. Raises UserError naming file and line."""
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        tree = yaml_text.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected a mapping of sections, found {type(tree).__name__}")
     return tree
@@ -130,7 +128,10 @@ def read_variant(path: Path, variant: str) -> Tree:
     """One variant of an environment's config.yaml, on top of `default` and whatever it inherits."""
     variants = read_yaml(path)
     if variant not in variants:
-        raise UserError(f"{path}: no variant {variant!r}; there is {', '.join(variants)}")
+        raise UserError(f"{path}: no variant {variant!r}; there is {', '.join(map(str, variants))}")
+    for name, tree in variants.items():
+        if not isinstance(tree, Mapping | None):
+            raise UserError(f"{path}: the variant {name!r} is {tree!r}; expected a mapping of sections")
     chain = [variant]
     while parent := _parent(variants, chain[-1]):
         if parent in chain or parent not in variants:
@@ -144,26 +145,23 @@ def read_variant(path: Path, variant: str) -> Tree:
 
 
 def _parent(variants: Tree, name: str) -> str | None:
-    return (variants[name] or {}).get("inherit", None if name == "default" else "default")
+    return (variants[name] or {}).get("inherit", None if name == "default" or "default" not in variants else "default")
 
 
-def read_assignments(assignments: list[str]) -> Tree:
-    """`section.key=value` strings as a tree; values are YAML."""
+def read_assignments(assignments: list[str], flag: str = "--set", section: str = "") -> Tree:
+    """`section.key=value` strings that came with `flag` as a tree below `section`; values are YAML."""
     tree: Tree = {}
     for text in assignments:
         path, equals, value = text.partition("=")
         if not equals or not path:
-            raise UserError(f"--set {text}: expected section.key=value")
-        branch: Tree = {}
-        leaf = branch
-        *sections, key = path.split(".")
-        for section in sections:
-            leaf = leaf.setdefault(section, {})
+            raise UserError(f"{flag} {text}: expected {'key' if section else 'section.key'}=value")
         try:
-            leaf[key] = yaml.load(value, _Loader)
-        except yaml.YAMLError as error:
-            raise UserError(f"--set {text}: the value is not YAML") from error
-        tree = merge(tree, branch)
+            leaf = yaml_text.load(value)
+        except ValueError as error:
+            raise UserError(f"{flag} {text}: the value is not YAML") from error
+        for key in reversed(f"{section}{path.replace('-', '_')}".split(".")):
+            leaf = {key: leaf}
+        tree = merge(tree, leaf)
     return tree
 
 
@@ -176,10 +174,10 @@ def merge(below: Tree, above: Tree) -> Tree:
     return merged
 
 
-def resolve(layers: list[tuple[str, Tree]]) -> Settings:
+def resolve(layers: list[Layer]) -> Settings:
     """Defaults under `layers`, each with the name of where it comes from. Raises UserError for what cannot be."""
     tree = defaults()
-    known = set(_paths(tree))
+    known = list(_paths(tree))
     for source, layer in layers:
         _check_keys(source, layer, known)
         tree = merge(tree, layer)
@@ -187,9 +185,9 @@ def resolve(layers: list[tuple[str, Tree]]) -> Settings:
         if not isinstance(tree[section], Mapping):
             raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
     try:
-        base = BaseConfig.model_validate(tree["base_config"])
-        replay = ReplayConfig.model_validate(tree["replay_config"])
-        goal = Goal.model_validate(tree["goal"]) if tree["goal"] is not None else None
+        base = _read_section(BaseConfig, tree["base_config"])
+        replay = _read_section(ReplayConfig, tree["replay_config"])
+        goal = _read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
     except ValidationError as error:
         raise UserError(_explain(error, layers)) from error
     section = f"{base.algorithm.lower()}_config"
@@ -203,12 +201,13 @@ def resolve(layers: list[tuple[str, Tree]]) -> Settings:
     return Settings(base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], tree)
 
 
-def read_dataclass(cls: type, values: Tree, section: str, layers: list[tuple[str, Tree]]) -> Any:
+def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:
     """A settings dataclass from its section of the tree."""
     hints = get_type_hints(cls)
-    values = {key: _without_case(hints[key], value) for key, value in values.items() if key in hints}
+    values = {key: _exact(hints[key], value) for key, value in values.items() if key in hints}
+    model = create_model(cls.__name__, __base__=Section, **{key: (hint, ...) for key, hint in hints.items()})
     try:
-        settings = TypeAdapter(cls).validate_python(values)
+        settings = cls(**dict(model.model_validate(values)))
     except ValidationError as error:
         raise UserError(_explain(error, layers, section)) from error
     for key, (allowed, holds) in BOUNDS.items():
@@ -218,12 +217,20 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[tuple[str
     return settings
 
 
-def _without_case(hint: Any, value: Any) -> Any:
-    """The allowed word that `value` means, where `hint` is a list of words. YAML reads a bare `off` as False."""
+def _exact(hint: Any, value: Any) -> Any:
+    """`value` as `hint` takes it: words without case (YAML reads a bare `off` as False), 1e6 as a whole number."""
     if get_origin(hint) is Literal:
         spelled = "off" if value is False else str(value)
         return next((word for word in get_args(hint) if word.casefold() == spelled.casefold()), value)
+    kinds = get_args(hint) or (hint,)
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        return int(value)
     return value
+
+
+def _read_section(model: type[Section], values: Tree) -> Any:
+    hints = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    return model.model_validate({key: _exact(hints.get(key), value) for key, value in values.items()})
 
 
 def _paths(tree: Tree, prefix: str = "") -> Iterator[str]:
@@ -234,11 +241,12 @@ def _paths(tree: Tree, prefix: str = "") -> Iterator[str]:
             yield from _paths(value, f"{path}.")
 
 
-def _check_keys(source: str, layer: Tree, known: set[str], prefix: str = "") -> None:
+def _check_keys(source: str, layer: Tree, known: list[str], prefix: str = "") -> None:
     for key, value in layer.items():
         path = f"{prefix}{key}"
         if path not in known:
-            raise UserError(f"{source}: {path} is no setting{_suggest(path, known)}")
+            instead = former_setting(path) or _nearest(path, known)
+            raise UserError(f"{source}: {path} is no setting{f'; {instead}' if instead else ''}")
         sections = any(other.startswith(f"{path}.") for other in known)
         if sections and not isinstance(value, Mapping) and not (path == "goal" and value is None):
             raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
@@ -246,27 +254,25 @@ def _check_keys(source: str, layer: Tree, known: set[str], prefix: str = "") -> 
             _check_keys(source, value, known, f"{path}.")
 
 
-def _suggest(path: str, known: set[str]) -> str:
+def _nearest(path: str, known: list[str]) -> str | None:
     section, _, key = path.rpartition(".")
     elsewhere = [other for other in known if other.rpartition(".")[2] == key]
     near = get_close_matches(path, [other for other in known if other.rpartition(".")[0] == section], 1)
     found = elsewhere or near or get_close_matches(path, known, 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    return f"did you mean {found[0]}?" if found else None
 
 
-def _explain(error: ValidationError, layers: list[tuple[str, Tree]], section: str | None = None) -> str:
+def _explain(error: ValidationError, layers: list[Layer], section: str | None = None) -> str:
     first = error.errors()[0]
     section = section or {"BaseConfig": "base_config", "ReplayConfig": "replay_config", "Goal": "goal"}[error.title]
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part).split(".")[0]
     if not key:  # settings that do not go together
         return f"{section}: {first['ctx']['error']}"
-    return (
-        f"{_source(layers, section, key)}: {section}.{key} is {first['input']!r}; "
-        f"{first['msg'][0].lower()}{first['msg'][1:]}"
-    )
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{_source(layers, section, key)}: {section}.{key} is {first['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def _source(layers: list[tuple[str, Tree]], section: str, key: str) -> str:
+def _source(layers: list[Layer], section: str, key: str) -> str:
     """Where a value was last set."""
     for source, layer in reversed(layers):
         if key in (layer.get(section) or {}):

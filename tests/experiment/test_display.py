@@ -24,7 +24,7 @@ def terminal() -> Console:
 def drawn(progress) -> str:
     """What a terminal gets."""
     console = terminal()
-    with live(console) as show:
+    with live(console, console.print) as show:
         show(progress)
     return console.file.getvalue()
 
@@ -62,7 +62,7 @@ def test_lines_are_said_for_rows_of_metrics_only():
 
 def test_a_picture_is_drawn_when_somebody_looks_and_not_for_rows_of_metrics():
     console = terminal()
-    with live(console) as show:
+    with live(console, console.print) as show:
         empty = console.file.tell()
         show(replace(PROGRESS, row=True))
         assert console.file.tell() == empty
@@ -96,7 +96,7 @@ def test_the_bar_of_the_goal_runs_from_the_first_mean_to_the_goal(mean, cells):
 
 def test_what_is_said_meanwhile_stands_above_the_picture():
     console = terminal()
-    with live(console) as show:
+    with live(console, console.print) as show:
         show(PROGRESS)
         console.print("evaluation at 5")
         show(PROGRESS)
@@ -108,6 +108,6 @@ def test_what_is_said_meanwhile_stands_above_the_picture():
 def test_without_a_terminal_there_are_lines(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
-    with live(console) as show:
+    with live(console, console.print) as show:
         show(replace(PROGRESS, row=True))
     assert file.getvalue() == line(PROGRESS) + "\n"

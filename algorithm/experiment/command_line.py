@@ -1,0 +1,217 @@
+"""The command line: one table of options, from which the parser, the help page and the reference are made."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from algorithm.experiment.environments import environment_name, environments
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.former import former_flag
+
+EPISODES = 20  # that --run plays
+
+TRAIN, RESUME, RUN, LIST, INIT = "training", "--resume", "--run", "--list", "--init"
+LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, LIST, INIT)
+MAKE = (TRAIN, RESUME, RUN, INIT)  # what needs settings
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its spellings, what it does, with what it goes, and the setting that it is short for."""
+
+    spelling: str
+    help: str
+    goes_with: tuple[str, ...]
+    setting: str | None = None
+    short: str | None = None
+    parse: Mapping[str, Any] = field(default_factory=dict)  # what argparse is told besides
+
+    @property
+    def name(self) -> str:
+        """Its attribute of the parsed options."""
+        return self.spelling.removeprefix("--")
+
+
+def _whole(metavar: str = "N") -> dict[str, Any]:
+    return {"type": int, "metavar": metavar}
+
+
+_ON: dict[str, Any] = {"action": "store_true"}
+_PAIRS: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=VALUE"}
+
+OPTIONS = (
+    Option("--config", "variant in the folder's config.yaml", (TRAIN,), short="-c", parse={"metavar": "VARIANT"}),
+    Option(
+        "--name",
+        "name of the run; {time} and <time> become the start time. Without it --run and --resume take the latest",
+        (TRAIN, RESUME, RUN),
+        "base_config.name",
+        "-n",
+    ),
+    Option("--run", f"play {EPISODES} episodes with a trained run", PLAY, parse=_ON),
+    Option("--resume", "go on with a run", (RESUME,), parse=_ON),
+    Option("--force", "replace a run that has this name already", (TRAIN,), parse=_ON),
+    Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parse=_ON),
+    Option(
+        "--init",
+        "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for --set base_config.env_name=ID",
+        (INIT,),
+        parse={"metavar": "GROUP/NAME"},
+    ),
+    Option(
+        "--repeat",
+        "train NAME-1 ... NAME-N with successive seeds; then their mean and spread",
+        (TRAIN,),
+        parse=_whole(),
+    ),
+    Option("--set", "override settings, for example acer_config.gamma=0.995", MAKE, parse=_PAIRS),
+    Option("--env_args", "keyword arguments of the environment", MAKE, "base_config.env_args", parse=_PAIRS),
+    Option("--agents", "copies of the environment", MAKE, "base_config.n_envs", parse=_whole()),
+    Option("--max_step", "env steps after which training ends", (*LEARN, INIT), "base_config.max_step", parse=_whole()),
+    Option(
+        "--max_iter",
+        "iterations after which training ends: every lane has ended an episode. With --run: episodes per lane",
+        MAKE,
+        "base_config.max_iter",
+        parse=_whole(),
+    ),
+    Option("--seed", "seed of everything", MAKE, "base_config.seed", parse=_whole()),
+    Option("--device", "cpu, cuda (or gpu), cuda:1, or auto", MAKE, "base_config.device"),
+    Option("--nn", "file with the network in the environment's folder", (TRAIN, RESUME, RUN), "base_config.nn"),
+    Option(
+        "--use_env_nn",
+        "take the network's file from the environment's folder, not the run's copy",
+        (RESUME, RUN),
+        parse=_ON,
+    ),
+    Option("--ckpt", "checkpoint to play with: its env steps, or a checkpoint's folder", PLAY),
+    Option("--render", "show the environment", PLAY, parse=_ON),
+    Option("--disable_sample", "take the most probable action instead of sampling", PLAY, parse=_ON),
+    Option(
+        "--logger_in_file", "write what is printed to log.txt in the run folder too", (TRAIN, RESUME, RUN), parse=_ON
+    ),
+    Option(
+        "--json",
+        "one line of JSON with the result on standard output; what is for people goes to standard error",
+        EVERY,
+        parse=_ON,
+    ),
+    Option("--debug", "show where an error comes from", EVERY, parse=_ON),
+    Option("--port", "port of a Unity environment; there are none yet", EVERY, short="-p", parse=_whole()),
+    Option("--editor", "train in the Unity editor; not there yet", EVERY, parse=_ON),
+)
+FLAGS = {option.setting: option.spelling for option in OPTIONS if option.setting}
+
+EXAMPLES = """\
+python main.py gym/cartpole -n "test_{time}"        train
+python main.py gym/cartpole --run --render         watch the latest run
+python main.py gym/cartpole -n NAME --resume       go on with a run
+python main.py --list                              all runs with their results
+python main.py --init gym/acrobot                  a folder for an environment of Gymnasium
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        raise UserError(f"{message}; python main.py --help lists every option")
+
+
+def parser() -> argparse.ArgumentParser:
+    """What argparse makes of the table."""
+    made = _Parser(
+        prog="main.py",
+        usage="python main.py ENV [options]",
+        description="Train an agent in an environment's folder, or play with a trained one. Dashes may be underscores.",
+        epilog=f"examples:\n{EXAMPLES}\nevery setting: docs/configuration.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("env", nargs="?", metavar="ENV", help="environment folder below envs/, for example gym/cartpole")
+    for option in OPTIONS:
+        spellings = [option.short] * bool(option.short) + [option.spelling]
+        made.add_argument(*spellings, help=option.help.replace("%", "%%"), **option.parse)
+    return made
+
+
+def page() -> str:
+    """What is shown where nothing is asked for."""
+    return (
+        "Samara trains actor-critic agents with experience replay in the environments of envs/.\n\n"
+        f"{EXAMPLES}\nenvironments: {', '.join(environments())}\n\n"
+        "python main.py --help lists every option, docs/configuration.md every setting."
+    )
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options, with `mode` among them. Raises UserError, in one line, for what cannot be."""
+    options, rest = parser().parse_known_args([_underscored(text) for text in arguments])
+    words = [text for text in rest if not text.startswith("-")]
+    if unknown := [text for text in rest if text.startswith("-")]:
+        raise UserError(_unknown(unknown[0].partition("=")[0]))
+    if options.env is None and words:  # argparse stops looking for it at the first option
+        options.env = words.pop(0)
+    if words:
+        raise UserError(f"{words[0]!r} is one word too many; names and values with blanks go in quotes")
+    if options.port is not None or options.editor:
+        raise UserError("--port and --editor are for Unity environments, which are not served yet")
+    if options.env is not None:
+        options.env = environment_name(options.env)
+    options.mode = _mode(options)
+    _check(options)
+    return options
+
+
+def overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """What the flags that are short for settings set, as a tree; --set and --env_args are read where YAML is."""
+    tree: dict[str, dict[str, Any]] = {}
+    for option in OPTIONS:
+        value = getattr(options, option.name)
+        # The name of a run that is there sets nothing.
+        names_run = option.name == "name" and options.mode != TRAIN
+        if option.setting and option.name != "env_args" and value is not None and not names_run:
+            section, key = option.setting.split(".")
+            tree.setdefault(section, {})[key] = value
+    return tree
+
+
+def _underscored(text: str) -> str:
+    """A long option with underscores, whatever it was spelled with."""
+    if not text.startswith("--"):
+        return text
+    name, equals, value = text[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def _unknown(flag: str) -> str:
+    if instead := former_flag(flag.lstrip("-"), FLAGS):
+        return f"{flag} is no option here; {instead}"
+    near = get_close_matches(flag.lstrip("-"), [option.name for option in OPTIONS], 1)
+    return f"{flag} is no option; {f'did you mean --{near[0]}?' if near else 'python main.py --help lists them all'}"
+
+
+def _mode(options: argparse.Namespace) -> str:
+    asked = [mode for mode in (RESUME, RUN, LIST, INIT) if getattr(options, mode.removeprefix("--"))]
+    if len(asked) > 1:
+        raise UserError(f"{asked[0]} and {asked[1]} exclude each other")
+    return asked[0] if asked else TRAIN
+
+
+def _check(options: argparse.Namespace) -> None:
+    for option in OPTIONS:
+        if getattr(options, option.name) not in (None, False) and options.mode not in option.goes_with:
+            raise UserError(f"{option.spelling} goes with {' and '.join(option.goes_with)}, not with {options.mode}")
+    if options.env is None and options.mode not in (LIST, INIT):
+        known = ", ".join(environments())
+        raise UserError(
+            f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
+        )
+    if options.env is not None and options.mode == INIT:
+        raise UserError(f"--init {options.init} names the folder already; leave out {options.env!r}")
+    for name in ("repeat", "max_iter"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} is {value}; it must be at least 1")

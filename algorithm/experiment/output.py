@@ -1,0 +1,72 @@
+"""What a command tells: lines for people, one line of JSON for scripts, and a copy in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TextIO
+
+WIDTH = 200  # of tables where there is no terminal
+
+
+class Output:
+    """Lines go to standard output; with `as_json` to standard error, and `result` follows on standard output."""
+
+    def __init__(self, as_json: bool):
+        self.as_json = as_json
+        self.result: dict[str, Any] = {}  # what the command reached so far
+        self.saved = False  # whether a run has begun, whose end saves what it learned
+        self._log: TextIO | None = None
+
+    @cached_property
+    def console(self):
+        """Where people read (rich takes a moment to load, so not before there is something to say)."""
+        from rich.console import Console
+
+        console = Console(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = WIDTH
+        return console
+
+    def keep(self, path: Path) -> None:
+        """From now on, what is said is written to `path` too."""
+        self.stop_keeping()
+        self._log = path.open("a", encoding="utf-8")
+
+    def stop_keeping(self) -> None:
+        """Close the file."""
+        if self._log:
+            self._log.close()
+            self._log = None
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.console.print(text)
+        self._write(text)
+
+    def show(self, table: Any) -> None:
+        """A table of rich."""
+        self.console.print(table, soft_wrap=False)
+
+    def fail(self, message: str, error: BaseException, debug: bool) -> None:
+        """One line on standard error, behind the traceback if that is wanted; a kept file always gets both."""
+        trace = "".join(traceback.format_exception(error))
+        if debug:
+            print(trace, end="", file=sys.stderr)
+        line = " ".join(message.split())
+        print(line, file=sys.stderr)
+        self._write(f"{trace}{line}")
+        self.result.setdefault("error", line)
+
+    def finish(self, status: int) -> None:
+        """The result for scripts, if one is listening."""
+        self.stop_keeping()
+        if self.as_json:
+            print(json.dumps({**self.result, "status": status}, allow_nan=False), flush=True)
+
+    def _write(self, text: str) -> None:
+        if self._log:
+            print(text, file=self._log, flush=True)

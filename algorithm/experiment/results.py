@@ -1,0 +1,194 @@
+"""What runs reached: result.json of one run, and the table of all of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from rich.table import Table
+
+from algorithm.experiment.assembly import Result
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.run_folder import RUNS
+from algorithm.loop.evaluator import Played
+
+Record = dict[str, Any]  # as it stands in result.json
+FILE = "result.json"
+
+
+def record_of(result: Result, status: int) -> Record:
+    """A run that ended with exit status `status`."""
+    counters = result.counters
+    return {
+        "reached": result.reached,
+        "status": status,
+        "env_steps": counters.env_steps,
+        "updates": counters.updates,
+        "episodes": counters.episodes,
+        "seconds": round(counters.seconds, 3),
+        "returns": {role: _number(value) for role, value in result.returns.items()},
+        "evaluation": None if result.evaluation is None else played_record(result.evaluation),
+    }
+
+
+def played_record(played: Mapping[str, Played]) -> Record:
+    """Episodes that were played, for each role."""
+    return {
+        role: {
+            "mean": one.mean,
+            "low": _number(one.interval[0]),
+            "high": _number(one.interval[1]),
+            "std": one.std,
+            "length": one.length,
+            "episodes": len(one.returns),
+        }
+        for role, one in played.items()
+    }
+
+
+def write(folder: Path, record: Record) -> None:
+    """Put a record into a run folder, whole or not at all."""
+    fresh = folder / f"{FILE}.new"
+    fresh.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    fresh.replace(folder / FILE)
+
+
+def read(folder: Path) -> Record:
+    """What a run reached. A run that has no result yet, or went on after it, has `status` null.
+
+    Raises UserError for a file that cannot be read.
+    """
+    path = folder / FILE
+    so_far = _so_far(folder)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return so_far
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; remove the file to list the run by its metrics") from error
+    return record if record["env_steps"] >= so_far["env_steps"] else so_far
+
+
+def _so_far(folder: Path) -> Record:
+    """What metrics.csv tells of a run that has not ended."""
+    table = folder / "metrics.csv"
+    rows: list[dict[str, str]] = []
+    if table.exists():
+        with table.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("time/seconds")]
+    last = rows[-1] if rows else {}
+    returns = {
+        name.removeprefix("reward/return").removeprefix("/") or "agent": float(value)
+        for name, value in last.items()
+        if name and name.startswith("reward/return") and value
+    }
+    return {
+        "reached": None,
+        "status": None,
+        "env_steps": int(last.get("env_steps", 0)),
+        "updates": int(float(last.get("time/updates", 0))),
+        "episodes": int(float(last.get("time/episodes", 0))),
+        "seconds": float(last.get("time/seconds", 0)),
+        "returns": returns,
+        "evaluation": None,
+    }
+
+
+def runs(environment: str | None) -> list[Record]:
+    """The records of all runs, or of one environment's, newest last; `run` is the folder.
+
+    Raises UserError where there is none.
+    """
+    place = RUNS / environment if environment else RUNS
+    found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
+    made = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
+    if not made:
+        raise UserError(f"there is no run under {place.as_posix()} yet; train one with: python main.py gym/cartpole")
+    return [{"run": path.parent.as_posix(), **read(path.parent)} for path in made]
+
+
+def table(records: list[Record]) -> Table:
+    """Runs as a table for people."""
+    made = Table()
+    made.add_column("run", overflow="fold")
+    made.add_column("result")
+    for name in ("env steps", "episodes", "seconds", "return", "evaluation"):
+        made.add_column(name, justify="right")
+    for one in records:
+        made.add_row(
+            Path(one["run"]).relative_to(RUNS).as_posix(),
+            state(one),
+            f"{one['env_steps']:,}",
+            f"{one['episodes']:,}",
+            f"{one['seconds']:.1f}",
+            _by_role({role: _shown(value) for role, value in one["returns"].items()}),
+            _by_role({role: f"{p['mean']:.1f} +- {p['std']:.1f}" for role, p in (one["evaluation"] or {}).items()}),
+        )
+    return made
+
+
+def state(record: Record) -> str:
+    """How a run ended, in a few words."""
+    status = record["status"]
+    if status == 0:
+        return {True: "goal reached", False: "goal not reached", None: "done"}[record["reached"]]
+    named = {None: "unfinished", 4: "diverged", 130: "interrupted", 143: "ended"}
+    return named.get(status, f"failed ({status})")
+
+
+def spread(records: list[Record]) -> dict[str, dict[str, float | None]]:
+    """Mean and spread over repeated runs of every number in their records; `std` is null for a single one."""
+    columns: dict[str, list[float]] = {}
+    for one in records:
+        numbers = {name: one[name] for name in ("env_steps", "updates", "episodes", "seconds")}
+        numbers |= {_named("return", role): value for role, value in one["returns"].items()}
+        numbers |= {_named("evaluation", role): played["mean"] for role, played in (one["evaluation"] or {}).items()}
+        for name, value in numbers.items():
+            if value is not None:
+                columns.setdefault(name, []).append(value)
+    return {
+        name: {
+            "mean": fmean(values),
+            "std": stdev(values) if len(values) > 1 else None,
+            "min": min(values),
+            "max": max(values),
+            "runs": len(values),
+        }
+        for name, values in columns.items()
+    }
+
+
+def spread_lines(records: list[Record]) -> list[str]:
+    """`spread` for people."""
+    if not records:
+        return []
+    lines = [f"{len(records)} runs: {', '.join(Path(one['run']).name for one in records)}"]
+    if any(one["reached"] is not None for one in records):
+        lines.append(f"goal reached in {sum(one['reached'] is True for one in records)} of {len(records)}")
+    for name, one in spread(records).items():
+        std = "" if one["std"] is None else f" +- {one['std']:,.1f}"
+        lines.append(f"{name}: {one['mean']:,.1f}{std} ({one['min']:,.1f} to {one['max']:,.1f})")
+    return lines
+
+
+def _named(name: str, role: str) -> str:
+    return name if role == "agent" else f"{name} of {role}"
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _by_role(shown: Mapping[str, str]) -> str:
+    if len(shown) == 1:
+        return next(iter(shown.values()))
+    return "\n".join(f"{role} {text}" for role, text in shown.items()) or "-"

@@ -1,0 +1,122 @@
+"""`--init`: a commented environment folder for any environment of Gymnasium."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.gym_ids import find_id, solved_at
+from algorithm.experiment.environments import HERE, environment_name
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.reference import entries
+from algorithm.experiment.registry import find
+from algorithm.experiment.settings import Layer, Settings, Tree, merge, resolve
+from algorithm.specs import Role
+
+# Settings that people look for first; the others stand in default_config.yaml alone.
+SHOWN = ("env_type", "env_name", "env_args", "algorithm", "n_envs", "max_step", "max_step_each_iter", "evaluate_every")
+COLUMN = 40  # where comments begin
+
+NN = '''\
+"""What the agent sees, and the network that acts on it."""
+
+from algorithm.networks import Blueprint, Mlp, Vector
+
+
+def blueprint(units: int = {units}):
+    """Every observation as a vector, two hidden layers; nn_config in config.yaml gives the arguments."""
+    return Blueprint(encoders={{"*": Vector()}}, body=Mlp(units, units))
+'''
+VARIANT = """\
+
+# A variant stands on `default` and says what differs: python main.py {name} -c large
+large:
+  nn_config:
+    units: 256
+"""
+
+
+def write(name: str, layers: list[Layer]) -> Path:
+    """Make envs/`name`, which opens and fits. Raises UserError where it cannot be, EnvironmentFailed as adapters do."""
+    name = environment_name(name)
+    if name.count("/") != 1:
+        raise UserError(f"--init {name}: expected group/name, for example gym/acrobot")
+    folder = HERE / name
+    if folder.exists():
+        raise UserError(f"--init {name}: {folder} exists already, and is left as it is; choose another name")
+    tree: Tree = {}
+    for _, layer in layers:
+        tree = merge(tree, layer)
+    settings = resolve(layers)  # refuses what is no setting
+    if settings.base.env_type.casefold() != "gym":
+        raise UserError(f"--init writes folders for Gymnasium, not for base_config.env_type {settings.base.env_type}")
+    env_name = settings.base.env_name or _guess(name)
+    role = _open(env_name, settings)
+    asked = {"env_type": "GYM", "env_name": env_name, "algorithm": settings.base.algorithm}
+    tree = merge({"base_config": asked, "goal": {"return": solved_at(env_name)}}, tree)
+    text = _config(name, env_name, role, merge(_shown(settings), tree))
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    (folder / "nn.py").write_text(NN.format(units=64), encoding="utf-8")
+    return folder
+
+
+def _guess(name: str) -> str:
+    group, _, task = name.partition("/")
+    try:
+        return find_id(task, group)
+    except UnsupportedEnvironment as error:
+        raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name=ID") from error
+
+
+def _open(env_name: str, settings: Settings) -> Role:
+    """The role that the environment offers, which also shows that it starts."""
+    adapter = find("env_type", "GYM")(env_name, 1, settings.base.env_args, settings.base.max_step_each_iter)
+    try:
+        adapter.reset(settings.base.seed)
+        return next(iter(adapter.roles.values()))
+    finally:
+        adapter.close()
+
+
+def _shown(settings: Settings) -> Tree:
+    return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN}}
+
+
+def _config(name: str, env_name: str, role: Role, tree: Tree) -> str:
+    lines = [f"# {env_name}: python main.py {name}", "#"]
+    for key, spec in role.obs_specs.items():
+        lines.append(f"# observes {key}: {spec.dtype} {list(spec.shape)}")
+    lines += [f"# acts with {_actions(role)}", "#", "# Every setting stands in default_config.yaml; these override it."]
+    lines += ["default:", *_lines(tree, {entry.path: entry.meaning for entry in entries()})]
+    return "\n".join(lines) + "\n" + VARIANT.format(name=name)
+
+
+def _actions(role: Role) -> str:
+    spec = role.action_spec
+    parts = [f"{spec.continuous} continuous numbers"] * bool(spec.continuous)
+    parts += [f"one of {actions} actions" for actions in spec.branches]
+    return " and ".join(parts)
+
+
+def _lines(tree: Tree, meanings: dict[str, str], above: str = "", indent: int = 1) -> Iterator[str]:
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        section = isinstance(value, dict) and value
+        line = f"{'  ' * indent}{key}:" + ("" if section else f" {_value(value)}")
+        meaning = meanings.get(path)
+        yield f"{line:<{COLUMN}}# {meaning}" if meaning else line
+        if section:
+            yield from _lines(value, meanings, f"{path}.", indent + 1)
+
+
+def _value(value: Any) -> str:
+    """A value in one line of YAML."""
+    if isinstance(value, float):
+        return json.dumps(value)
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

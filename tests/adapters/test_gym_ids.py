@@ -1,0 +1,52 @@
+"""Ids of Gymnasium by what people call them."""
+
+import gymnasium
+import pytest
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.gym_ids import find_id, solved_at
+
+
+@pytest.fixture(autouse=True)
+def twins():
+    """Environments of one name in two namespaces."""
+    for namespace in ("north", "south"):
+        gymnasium.register(f"{namespace}/Twin-v0", entry_point="nothing:Nothing")
+    yield
+    for namespace in ("north", "south"):
+        del gymnasium.registry[f"{namespace}/Twin-v0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "found"),
+    [
+        ("cartpole", None, "CartPole-v1"),
+        ("Cart-Pole", "gym", "CartPole-v1"),
+        ("mountain_car", "gym", "MountainCar-v0"),
+        ("mountain_car_continuous", "gym", "MountainCarContinuous-v0"),
+        ("cartpole", "phys2d", "phys2d/CartPole-v1"),
+        ("CartPole-v0", None, "CartPole-v1"),
+        ("twin", "north", "north/Twin-v0"),
+    ],
+)
+def test_names_are_matched_without_case_underscores_and_version(name, namespace, found):
+    assert find_id(name, namespace) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("acrobat", "no Gymnasium environment of the name 'acrobat'; near it is Acrobot-v1"),
+        ("twin", "several Gymnasium environments of the name 'twin'; near it are north/Twin-v0, south/Twin-v0"),
+        ("zzzz", "no Gymnasium environment of the name 'zzzz'"),
+    ],
+)
+def test_what_is_none_or_several_is_told_with_what_is_near(name, message):
+    with pytest.raises(UnsupportedEnvironment) as error:
+        find_id(name)
+    assert str(error.value) == message
+
+
+def test_thresholds_are_gymnasiums_own():
+    assert solved_at("CartPole-v1") == 475
+    assert solved_at("Pendulum-v1") is None

@@ -1,0 +1,258 @@
+"""What a user may get wrong: every row is an exit status and one line that says what, where and what would be right."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import main
+
+SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
+PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}
+NN = "from algorithm.networks import Blueprint, Mlp, Vector\n"
+
+
+def environment(config=None, **files) -> None:
+    """An environment folder mine/task with these files; the configuration is that of a probe where it is not given."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    text = config if isinstance(config, str) else yaml.safe_dump(config or {"default": {"base_config": PROBE}})
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    for name, code in files.items():
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+
+
+def default(**sections) -> dict:
+    """A configuration of the probe with more settings."""
+    base = {**PROBE, **sections.pop("base_config", {})}
+    return {"default": {"base_config": base, **sections}}
+
+
+def gym(env_name, **base) -> dict:
+    """A configuration of a Gymnasium environment."""
+    return {"default": {"base_config": {"env_type": "GYM", "env_name": env_name, **SHORT, **base}}}
+
+
+def fails(capsys, command: str) -> tuple[int, str]:
+    """Exit status and the line on standard error of a command line, which shows nothing else."""
+    status = main.main(command.split())
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1, shown.err
+    assert "Traceback" not in shown.err + shown.out
+    return status, shown.err
+
+
+COMMANDS = [
+    # options
+    ("mine/task --nonsense", "--nonsense is no option"),
+    ("mine/task --rendr", "did you mean --render?"),
+    ("mine/task --conf default", "did you mean --config?"),
+    ("mine/task more", "'more' is one word too many"),
+    ("-n a", "name the environment's folder first"),
+    ("mine/task --agents", "--agents"),
+    ("mine/task --agents two", "invalid int value: 'two'"),
+    ("mine/task --agents 0", "base_config.n_envs is 0"),
+    ("mine/task --max_step -5", "base_config.max_step is -5"),
+    ("mine/task --max-iter 0", "--max_iter is 0; it must be at least 1"),
+    ("mine/task --seed 1.5", "invalid int value: '1.5'"),
+    ("mine/task --seed -1", "base_config.seed is -1"),
+    ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
+    ("mine/task --port 5005", "--port and --editor are for Unity"),
+    ("mine/task --editor", "--port and --editor are for Unity"),
+    ("mine/task --render", "--render goes with --run, not with training"),
+    ("mine/task --ckpt 5", "--ckpt goes with --run, not with training"),
+    ("mine/task --disable-sample", "--disable_sample goes with --run"),
+    ("mine/task --use-env-nn", "--use_env_nn goes with --resume and --run"),
+    ("mine/task --run --resume", "--resume and --run exclude each other"),
+    ("mine/task --resume --force", "--force goes with training, not with --resume"),
+    ("mine/task --run --max_step 5", "--max_step goes with"),
+    ("mine/task --run --config x", "--config goes with training, not with --run"),
+    ("mine/task --resume --repeat 2", "--repeat goes with training"),
+    ("mine/task --list --seed 1", "--seed goes with"),
+    # old names
+    ("mine/task --lr 1e-3", "it is now --set acer_config.learning_rate=..."),
+    ("mine/task --num-workers 4", "it is now --agents"),
+    ("mine/task --t-max 1000", "it is now --max_step"),
+    ("mine/task --env-name CartPole-v1", "the folder's name, first on the command line"),
+    ("mine/task --no-lock", "gone: one process learns"),
+    ("mine/task --set base_config.write_summary_per_step=9", "it is now base_config.log_every"),
+    ("mine/task --set acer_config.save_model_per_step=9", "it is now base_config.save_every"),
+    ("mine/task --set base_config.reset_on_iteration=true", "gone: every lane starts its next episode by itself"),
+    # places
+    ("mine/tusk", "did you mean mine/task?"),
+    ("nowhere", "no environment folder 'nowhere' with a config.yaml under ./envs; there is mine/task"),
+    ("../envs/mine/task", "give its folder below envs/"),
+    ("/mine/task", "give its folder below envs/"),
+    ("mine/task -n a/b", "use a plain folder name"),
+    ("mine/task -n ..", "use a plain folder name"),
+    ("mine/task -n a:b", "use a plain folder name"),
+    ("mine/task -n con", "use a plain folder name"),
+    ("mine/task -n {tme}", "{time} in it for the start time"),
+    ("mine/task -c fast", "no variant 'fast'; there is default"),
+    ("mine/task --run", "there is no run under runs"),
+    ("mine/task --run -n b", "there is no run 'b' under runs"),
+    ("mine/task --resume", "train one with: python main.py mine/task"),
+    ("mine/task --resume -n b", "there is no run 'b'"),
+    ("--list", "there is no run under runs yet"),
+    ("mine/task --list", "there is no run under runs/mine/task yet"),
+    ("--init acrobot", "expected group/name"),
+    ("--init gym/a:b", "give its folder below envs/"),
+    ("--init mine/task", "exists already, and is left as it is"),
+    ("--init gym/acrobat", "near it is Acrobot-v1"),
+    ("--init gym/pendulum", "the action space is Box"),
+    ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
+    ("--init gym/chain --set base_config.env_type=PROBE", "--init writes folders for Gymnasium"),
+    ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
+    # assignments
+    ("mine/task --set gamma", "--set gamma: expected section.key=value"),
+    ("mine/task --set =1", "--set =1: expected section.key=value"),
+    ("mine/task --set acer_config.gamma=[", "the value is not YAML"),
+    ("mine/task --set acer_config.gama=1", "did you mean acer_config.gamma?"),
+    ("mine/task --set base_config.gamma=1", "did you mean acer_config.gamma?"),
+    ("mine/task --set base_config=1", "base_config is a section"),
+    ("mine/task --set base_config.seed.x=1", "base_config.seed is {'x': 1}"),
+    ("mine/task --set acer_config.gamma=high", "acer_config.gamma is 'high'; input should be a valid number"),
+    ("mine/task --set acer_config.gamma=2", "acer_config.gamma is 2.0; it must be from 0 to 1"),
+    ("mine/task --set acer_config.gamma=.nan", "acer_config.gamma is nan"),
+    ("mine/task --set acer_config.learning_rate=.inf", "acer_config.learning_rate is inf"),
+    ("mine/task --set acer_config.learning_rate=true", "acer_config.learning_rate is True"),
+    ("mine/task --set base_config.n_envs='3'", "base_config.n_envs is '3'; input should be a valid integer"),
+    ("mine/task --set base_config.n_envs=true", "base_config.n_envs is True"),
+    ("mine/task --set base_config.n_envs=1.5", "base_config.n_envs is 1.5"),
+    ("mine/task --set base_config.evaluate_greedy=1", "base_config.evaluate_greedy is 1"),
+    ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
+    ("mine/task --set base_config.device=tpu", "it must be cpu, cuda, cuda:1 (a certain one), gpu"),
+    ("mine/task --device cuda:99", "torch finds no such device"),
+    ("mine/task --set replay_config.capacity=5", "replay_config.capacity"),
+    ("mine/task --env_args limit", "--env_args limit: expected key=value"),
+    ("mine/task --env_args limit=3", "probes take none"),
+    ("mine/task --nn other.py", "there is no other.py"),
+    ("mine/task --set nn_config.units=3", "nn_config: "),
+    ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
+]
+
+FOLDERS = [
+    # config.yaml
+    (default(acer_config={"gama": 0.9}), {}, 2, "config.yaml: acer_config.gama is no setting; did you mean"),
+    (default(base_config={"gamma": 0.9}), {}, 2, "base_config.gamma is no setting; did you mean acer_config.gamma?"),
+    (default(replay_config={"batch_size": 3}), {}, 2, "did you mean acer_config.batch_size?"),
+    (default(acer_config={"worker_steps": 5}), {}, 2, "it is now acer_config.collect_steps"),
+    (default(goal=475), {}, 2, "goal is a section"),
+    (default(base_config={"n_envs": "many"}), {}, 2, "config.yaml: base_config.n_envs is 'many'"),
+    ({"default": 3}, {}, 2, "the variant 'default' is 3"),
+    ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which is not there"),
+    ({"default": {"inherited": "default"}}, {}, 2, "it is now inherit, in the variant itself"),
+    ({"fast": None}, {}, 2, "no variant 'default'; there is fast"),
+    ("default: [", {}, 2, "config.yaml: not YAML"),
+    ("- 1", {}, 2, "expected a mapping of sections, found list"),
+    ("default: {goal: null}\ndefault: {}", {}, 2, "default is there twice"),
+    ({"default": None}, {}, 2, "base_config.env_name is not set"),
+    # environments
+    (gym("Nothing-v1"), {}, 2, "env_name 'Nothing-v1'"),
+    (gym("CartPole-v9"), {}, 2, "versioned environments"),
+    (gym("ALE/Pong-v5"), {}, 2, "pip install ale-py"),
+    (gym("no_such_module:Thing-v1"), {}, 2, "pip install no_such_module"),
+    (gym("Pendulum-v1"), {}, 2, "the action space is Box"),
+    (gym("Blackjack-v1"), {}, 2, "observation 'obs' is Tuple"),
+    (gym("FrozenLake-v1"), {}, 2, "observation 'obs' is Discrete"),
+    (gym("CartPole-v1", env_args={"gravity_of_mars": 1}), {}, 3, "unexpected keyword argument 'gravity_of_mars'"),
+    (default(base_config={"env_name": "chains"}), {}, 2, "the probes are"),
+    (gym("env.py"), {}, 2, "there is no env.py"),
+    (gym("env.py"), {"env": "def make(:"}, 2, "env.py: SyntaxError"),
+    (gym("env.py"), {"env": "x = 1"}, 2, "expected a function make(**env_args)"),
+    (gym("env.py"), {"env": "import nothing_of_this_name"}, 2, "ModuleNotFoundError"),
+    (gym("env.py"), {"env": "def make(): raise OSError('no\\ndisplay')"}, 3, "does not start: OSError: no display"),
+    # networks
+    (None, {"nn": "def blueprint(:"}, 2, "nn.py: SyntaxError"),
+    (None, {"nn": "x = 1\n1/0"}, 2, "nn.py, line 2: ZeroDivisionError"),
+    (None, {"nn": "import sys\nsys.exit(5)"}, 2, "nn.py, line 2: SystemExit: 5"),
+    (None, {"nn": "x = 1"}, 2, "expected `blueprint`"),
+    (None, {"nn": "blueprint = 3"}, 2, "expected `blueprint`"),
+    (None, {"nn": "def blueprint(): return 3"}, 2, "expected `blueprint`"),
+    (None, {"nn": "def blueprint(units): ..."}, 2, "nn_config does not fit"),
+    (None, {"nn": "def blueprint():\n    raise KeyError('x')"}, 2, "nn.py, line 2: KeyError: 'x'"),
+    (None, {"nn": NN + "blueprint = Blueprint(encoders={'eye': Vector()})"}, 2, "eye"),
+    (None, {"nn": NN + "blueprint = Blueprint(body=Mlp(-3))"}, 2, "nn.py"),
+    (
+        default(nn_config={"width": 3}),
+        {"nn": NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))"},
+        2,
+        "unexpected keyword argument 'width'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_a_command_that_cannot_be_is_one_line_and_status_2(command, message, capsys):
+    environment()
+    status, line = fails(capsys, command)
+    assert message in line
+    assert status == 2
+    assert not list(Path.cwd().rglob("runs/**/config.yaml"))  # the name stays free
+
+
+@pytest.mark.parametrize(("config", "files", "status", "message"), FOLDERS)
+def test_a_broken_folder_is_one_line_that_names_it(config, files, status, message, capsys):
+    environment(config, **files)
+    found, line = fails(capsys, "mine/task -n a")
+    assert message in line
+    assert found == status
+    assert not Path("runs/mine/task/a").exists()
+
+
+def test_the_folder_that_these_rows_break_works_when_whole(capsys):
+    environment(nn=NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))")
+    assert main.main("mine/task -n a --set nn_config.units=8".split()) == 0
+    assert main.main("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0".split()) == 0
+
+
+EXISTING = [
+    ("mine/task -n a", 2, "run runs/mine/task/a exists already; --resume goes on with it, --force replaces it"),
+    ("mine/task -n b --repeat 2", 2, "run runs/mine/task/b-2 exists already"),
+    ("mine/task -n a --run --ckpt 39", 2, "--ckpt 39: there is no such checkpoint; runs/mine/task/a has 40"),
+    ("mine/task -n a --run --ckpt runs", 2, "--ckpt runs: there is no such checkpoint"),
+    ("mine/task -n a --run --nn other.py", 2, "there is no other.py"),
+    ("mine/task -n a --run --set acer_config.gama=1", 2, "did you mean acer_config.gamma?"),
+    ("mine/task -n a --run --render", 2, "there is nothing to see of a probe"),
+    ("mine/task -n a --resume --use_env_nn", 2, "--use_env_nn: there is no nn.py in envs/mine/task"),
+    ("mine/task -n a --resume --set base_config.env_name=chain", 2, "was made for 1 lane(s)"),
+    ("mine/task -n a --resume --agents 3", 2, "the environment has 3 lane(s)"),
+    ("mine/task -n . --run", 2, "there is no run '.'"),
+    ("mine/other --list", 2, "there is no run under runs/mine/other yet"),
+    ("mine --force -n task", 2, "no environment folder 'mine'"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A working directory with two runs, made once."""
+    place = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        environment()
+        assert main.main("mine/task -n a".split()) == 0
+        assert main.main("mine/task -n b-2".split()) == 0
+    return place
+
+
+@pytest.mark.parametrize(("command", "status", "message"), EXISTING, ids=[row[0] for row in EXISTING])
+def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
+    command, status, message, trained, monkeypatch, capsys
+):
+    monkeypatch.chdir(trained)
+    before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")}
+    found, line = fails(capsys, command)
+    assert message in line.replace("\\", "/")
+    assert found == status
+    assert {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")} == before
+
+
+def test_an_unexpected_error_is_named_and_debug_shows_where(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr("algorithm.experiment.results.table", lambda records: 1 / 0)
+    status, line = fails(capsys, "--list")
+    assert status == 1
+    assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")
+    assert main.main(["--list", "--debug"]) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "1 / 0" in shown

@@ -1,0 +1,317 @@
+"""What each command leaves behind and tells, for people and for scripts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import main
+from algorithm.experiment.run_folder import RunFolder
+
+CONFIG = """
+default:
+  base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
+  acer_config: {collect_steps: 5, trace_length: 5}
+goal:
+  goal: {return: 10}
+"""
+NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
+
+
+@pytest.fixture(autouse=True)
+def task():
+    """The folder mine/task: episodes of ten steps and return 10 in three lanes."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "nn.py").write_text(NN)
+    return folder
+
+
+def result(name: str) -> dict:
+    """result.json of a run."""
+    return json.loads(Path(f"runs/mine/task/{name}/result.json").read_text())
+
+
+def call(command: str, capsys) -> dict:
+    """What a command tells a script."""
+    status = main.main([*command.split(), "--json"])
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1, shown
+    record = json.loads(shown)
+    assert record["status"] == status
+    return record
+
+
+def test_a_run_leaves_its_result_and_tells_it(capsys):
+    told = call("mine/task -n a -c goal", capsys)
+    assert told == {"run": "runs/mine/task/a", **result("a")}
+    seconds = told.pop("seconds")
+    assert 0 < seconds < 60
+    assert told.pop("updates") > 0
+    assert told == {
+        "run": "runs/mine/task/a",
+        "reached": False,  # there are not yet 20 episodes
+        "status": 0,
+        "env_steps": 90,
+        "episodes": 6,
+        "returns": {"agent": 10.0},
+        "evaluation": None,
+    }
+    told = call("mine/task -n b -c goal --max_step 400", capsys)
+    assert told["reached"] is True
+    assert told["evaluation"] == {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
+    assert call("mine/task -n c", capsys)["reached"] is None
+
+
+def test_what_is_for_people_goes_to_standard_error_with_json(capsys):
+    assert main.main("mine/task -n a --json".split()) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("{") and "run folder: " in shown.err
+    assert main.main("mine/task -n b".split()) == 0
+    shown = capsys.readouterr()
+    assert "run folder: " in shown.out and shown.err == ""
+
+
+def test_a_script_hears_of_failures_too(capsys):
+    assert call("mine/tusk", capsys)["error"].startswith("no environment folder 'mine/tusk'")
+    assert call("mine/task --nonsense", capsys)["status"] == 2
+
+
+def test_a_run_that_breaks_leaves_its_result(task, capsys):
+    (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 500}}\n")
+    (task / "env.py").write_text(
+        "import gymnasium, itertools\n"
+        "STEPS = itertools.count()\n"  # of all copies: another one breaks too
+        "class Breaks(gymnasium.Wrapper):\n"
+        "    def step(self, action):\n"
+        "        if next(STEPS) > 100:\n"
+        "            raise OSError('the motor is hot')\n"
+        "        return super().step(action)\n"
+        "def make():\n"
+        "    return Breaks(gymnasium.make('CartPole-v1'))\n"
+    )
+    told = call("mine/task -n a", capsys)
+    assert "the motor is hot" in told.pop("error")
+    assert told == {"run": "runs/mine/task/a", **result("a")}
+    assert told["status"] == 3 and told["env_steps"] > 50 and told["episodes"] > 0
+
+
+def test_an_interrupted_run_leaves_its_result(monkeypatch, capsys):
+    def interrupt(monitor, actor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("algorithm.loop.monitor.Monitor.tick", interrupt)
+    assert call("mine/task -n a", capsys)["error"] == "interrupted; what was learned is saved"
+    assert result("a")["status"] == 130
+    assert result("a")["returns"] == {"agent": None}  # no episode has ended
+
+
+def test_repeated_runs_are_runs_with_successive_seeds(capsys):
+    told = call("mine/task -n a --seed 5 --repeat 3 --set base_config.env_name=choice", capsys)
+    assert [Path(one["run"]).name for one in told["runs"]] == ["a-1", "a-2", "a-3"]
+    assert [RunFolder.find("mine/task", f"a-{k}").settings().base.seed for k in (1, 2, 3)] == [5, 6, 7]
+    alone = call("mine/task -n b --seed 6 --set base_config.env_name=choice", capsys)
+    for key in ("env_steps", "updates", "episodes", "returns"):
+        assert alone[key] == told["runs"][1][key]
+    returns = [one["returns"]["agent"] for one in told["runs"]]
+    assert len(set(returns)) > 1
+    spread = told["spread"]["return"]
+    assert spread["mean"] == pytest.approx(sum(returns) / 3)
+    assert spread["std"] == pytest.approx((sum((x - spread["mean"]) ** 2 for x in returns) / 2) ** 0.5)
+    assert (spread["min"], spread["max"], spread["runs"]) == (min(returns), max(returns), 3)
+
+
+def test_repeated_runs_end_with_their_spread_for_people(capsys):
+    assert main.main("mine/task -n a --repeat 2 -c goal --max_step 400".split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "2 runs: a-1, a-2" in lines
+    assert "goal reached in 2 of 2" in lines
+    assert "evaluation: 10.0 +- 0.0 (10.0 to 10.0)" in lines
+
+
+def test_repeated_runs_stop_at_the_first_that_fails_and_say_what_there_is(monkeypatch, capsys):
+    from algorithm.experiment import assembly
+
+    whole = assembly.train
+    monkeypatch.setattr(
+        assembly, "train", lambda settings, *rest: whole(settings, *rest) if settings.base.seed == 0 else 1 / 0
+    )
+    told = call("mine/task -n a --repeat 3", capsys)
+    assert told["status"] == 1 and len(told["runs"]) == 1
+    assert not Path("runs/mine/task/a-2").exists()
+
+
+def test_runs_are_listed_with_their_results_newest_last(capsys):
+    for name in ("b", "a"):
+        assert main.main(["mine/task", "-n", name, "-c", "goal"]) == 0
+    shutil.copytree("envs/mine/task", "envs/mine/other")
+    assert main.main("mine/other -n c".split()) == 0
+    capsys.readouterr()
+    (Path("runs/mine/task/a") / "result.json").unlink()  # as where it was killed
+    assert main.main(["--list"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "mine/" in line]
+    assert [next(word for word in row.split() if "/" in word) for row in rows] == [
+        "mine/task/b",
+        "mine/task/a",
+        "mine/other/c",
+    ]
+    for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
+        assert state in row and " 90 " in row and " 6 " in row and " 10.0 " in row
+    told = call("mine/task --list", capsys)
+    assert [one["run"] for one in told["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
+    assert told["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
+    assert told["runs"][1]["status"] is None and told["runs"][1]["env_steps"] == 90
+
+
+def test_a_run_that_went_on_after_its_result_is_unfinished(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    old = Path("runs/mine/task/a/result.json").read_text()
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["env_steps"] == 150
+    Path("runs/mine/task/a/result.json").write_text(old)
+    capsys.readouterr()
+    told = call("--list", capsys)["runs"][0]
+    assert told["status"] is None and told["env_steps"] == 150
+
+
+def test_a_run_with_nothing_yet_is_listed(capsys):
+    folder = Path("runs/mine/task/a")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    assert call("--list", capsys)["runs"][0]["env_steps"] == 0
+    assert main.main(["--list"]) == 0
+    assert "unfinished" in capsys.readouterr().out
+    (folder / "result.json").write_text("{")
+    assert str(folder / "result.json") in call("--list", capsys)["error"]
+
+
+def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    old = result("a")
+    assert main.main("mine/task -n a --force --set base_config.env_name=nothing".split()) == 2
+    assert result("a") == old
+    assert main.main("mine/task -n a --force --max_step 30".split()) == 0
+    assert result("a")["env_steps"] == 30
+    assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
+    assert main.main("mine/task -n b --force".split()) == 0  # nothing to replace
+
+
+def test_force_leaves_a_folder_that_is_no_run(capsys):
+    Path("runs/mine/task/a").mkdir(parents=True)
+    assert main.main("mine/task -n a --force".split()) == 2
+    assert "is no run" in capsys.readouterr().err
+    assert Path("runs/mine/task/a").exists()
+
+
+def test_playing_tells_what_was_played(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    capsys.readouterr()
+    told = call("mine/task --run", capsys)
+    played = {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
+    assert told == {"run": "runs/mine/task/a", "evaluation": played, "status": 0}
+
+
+def test_max_iter_is_episodes_per_lane_with_run(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    capsys.readouterr()
+    told = call("mine/task --run --agents 3 --max_iter 4", capsys)
+    assert told["evaluation"]["agent"]["episodes"] == 12
+    cut = call("mine/task --run --agents 1 --max_iter 1 --set base_config.max_step_each_iter=4", capsys)
+    assert cut["evaluation"]["agent"] == {"mean": 4.0, "low": None, "high": None, "std": 0.0, "length": 4.0, "episodes": 1}
+
+
+def test_max_iter_ends_training_when_every_lane_has_ended_so_many_episodes(capsys):
+    told = call("mine/task -n a --max_iter 2 --max_step 9999", capsys)
+    assert (told["episodes"], told["env_steps"]) == (6, 60)
+    cut = call("mine/task -n b --max_iter 2 --set base_config.max_step_each_iter=4", capsys)
+    assert (cut["episodes"], cut["env_steps"], cut["returns"]) == (6, 24, {"agent": 4.0})
+
+
+def test_an_iteration_wants_an_end_of_every_lane_since_the_last_one(task, capsys):
+    (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 2, max_step: 500}}\n")
+    (task / "env.py").write_text(
+        "import gymnasium, numpy\n"
+        "LANES = iter([[1, 1, 1, 30], [6, 6, 6, 6, 6]] + [[1]] * 20)\n"
+        "class Lane(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(0, 1, (1,))\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n"
+        "    def __init__(self):\n"
+        "        self.lengths = iter(next(LANES) * 99)\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        self.left = next(self.lengths)\n"
+        "        return numpy.zeros(1, numpy.float32), {}\n"
+        "    def step(self, action):\n"
+        "        self.left -= 1\n"
+        "        return numpy.zeros(1, numpy.float32), 1.0, self.left == 0, False, {}\n"
+        "make = Lane\n"
+    )
+    # The first lane ends three episodes in the first iteration; none of them counts for the second.
+    assert call("mine/task -n a --max_iter 2", capsys)["episodes"] == 4 + 5
+
+
+def test_a_checkpoint_is_played_by_its_env_steps_or_its_folder(monkeypatch, capsys):
+    from algorithm.experiment import assembly
+
+    played = []
+    load = assembly.load_agent
+    monkeypatch.setattr(assembly, "load_agent", lambda *args: played.append(args[2].folder.name) or load(*args))
+    assert main.main("mine/task -n a".split()) == 0
+    for which in ("30", "runs/mine/task/a/checkpoints/000000000060", None):
+        assert main.main(["mine/task", "--run", *(["--ckpt", which] if which else [])]) == 0
+    assert [int(name) for name in played] == [30, 60, 90]
+
+
+def test_the_environments_network_is_used_where_asked_for(task, capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    own = Path("runs/mine/task/a/nn.py")
+    (task / "nn.py").write_text(NN.replace("8", "4"))
+    for mode in ("--run", "--resume"):
+        assert main.main(["mine/task", mode, "--use_env_nn", "--seed", "1"]) == 1
+        assert "another network" in capsys.readouterr().err
+        assert own.read_text() == NN
+    changed = NN + "# the same network, with another comment\n"
+    (task / "nn.py").write_text(changed)
+    assert main.main("mine/task --run --use_env_nn".split()) == 0
+    assert own.read_text() == NN
+    assert main.main("mine/task --resume --use_env_nn --max_step 120".split()) == 0
+    assert own.read_text() == changed
+
+
+def test_another_file_may_hold_the_network(task, capsys):
+    (task / "other.py").write_text(NN.replace("8", "4"))
+    assert main.main("mine/task -n a --nn other.py".split()) == 0
+    assert main.main("mine/task --run".split()) == 0
+
+
+def test_what_is_printed_is_kept_in_the_run_folder(capsys):
+    assert main.main("mine/task -n a --logger_in_file".split()) == 0
+    shown = capsys.readouterr().out
+    log = Path("runs/mine/task/a/log.txt")
+    assert log.read_text() == shown
+    assert main.main("mine/task -n a --run --logger_in_file".split()) == 0
+    assert log.read_text() == shown + capsys.readouterr().out
+    assert main.main("mine/task -n a --run --logger_in_file --ckpt 7".split()) == 2
+    assert capsys.readouterr().err in log.read_text()
+    assert "Traceback" in log.read_text()
+
+
+def test_env_args_reach_the_environment(task):
+    (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, max_step: 60, n_envs: 1}}\n")
+    (task / "env.py").write_text(
+        "import gymnasium\n"
+        "def make(limit, names):\n"
+        "    assert names == ['a', 'b']\n"
+        "    return gymnasium.make('CartPole-v1', max_episode_steps=limit)\n"
+    )
+    assert main.main(["mine/task", "-n", "a", "--env_args", "limit=3", "names=[a, b]"]) == 0
+    assert result("a")["returns"] == {"agent": 3.0}
+    assert RunFolder.find("mine/task", "a").settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
+
+
+@pytest.mark.parametrize(("word", "meaning"), [("CPU", "cpu"), ("gpu", "cuda"), ("GPU:1", "cuda:1"), ("Auto", "auto")])
+def test_devices_are_named_as_people_write_them(word, meaning):
+    from algorithm.experiment.settings import resolve
+
+    assert resolve([("test", {"base_config": {"device": word}})]).base.device == meaning
