@@ -35,12 +35,15 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments:
         print(page())
         return 0
-    output = Output("--json" in arguments)
+    with terminable():
+        return _command(arguments, Output("--json" in arguments))
+
+
+def _command(arguments: list[str], output: Output) -> int:
     try:
         options = parse(arguments)
         command = {RUN: _play, LIST: _list, INIT: _init}.get(options.mode, _train)
-        with terminable():
-            command(options, output)
+        command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
         status, message = _status(error, output.saved)

@@ -81,7 +81,7 @@ class Restarting(Adapter):
     def _count(self, restarts: int, error: EnvironmentFailed | None) -> None:
         self.restarts = restarts
         if self._budget is not None and restarts > self._budget:
-            reason = f": {error}" if error else ""
+            reason = f": {error}" if error else "; faults.log tells how"
             raise EnvironmentBroke(
                 f"the environment broke {restarts} times, which is more than base_config.max_env_restarts{reason}"
             ) from error

@@ -17,8 +17,10 @@ from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.memory import Budget
+from algorithm.experiment.process import device, prepare_process
 from algorithm.experiment.registry import find
 from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.seeding import EVALUATION, PLAY, TEAM, TRAINING, draw_seed, seeds
 from algorithm.experiment.settings import Settings
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
@@ -38,8 +40,6 @@ from algorithm.networks import Blueprint, Mlp, Parameters
 from algorithm.replay import Replay, size_of
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
-
-TRAINING, EVALUATION, PLAY, TEAM = range(4)  # purposes with seeds of their own
 
 
 @dataclass(frozen=True)
@@ -272,36 +272,3 @@ def evaluation_copies(settings: Settings) -> int:
     """As many as there are episodes to play; no more processes than training has, though."""
     asynchronous = settings.base.env_args.get("vectorization_mode") == "async"
     return settings.base.n_envs if asynchronous else WINDOW
-
-
-def seeds(seed: int, *purpose: int) -> np.random.SeedSequence:
-    """Independent seeds for each purpose of a run."""
-    return np.random.SeedSequence([seed, *purpose])
-
-
-def draw_seed(sequence: np.random.SeedSequence) -> int:
-    """The next seed of a sequence, as simulators take them; every call gives another."""
-    return int(sequence.spawn(1)[0].generate_state(1)[0] >> 1)
-
-
-def device(settings: Settings) -> torch.device:
-    """The device of the settings. Raises UserError where it is not there."""
-    name = settings.base.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    found = torch.device(name)
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"base_config.device is {name}, but torch finds no such device; use cpu or auto")
-    return found
-
-
-def prepare_process() -> None:
-    """One thread, and memory that is kept.
-
-    Small networks only lose with more threads, and processes beside this one keep their core. Freeing one large block
-    that was never touched lets glibc keep up to twice as much: otherwise it hands the pages of every activation back to
-    the system and faults them in again (with 6,400 rows, three times the time of a forward pass). Elsewhere it does
-    nothing.
-    """
-    torch.set_num_threads(1)
-    torch.empty(31 * 2**20, dtype=torch.uint8)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from algorithm.agents.agent import Agent
-from algorithm.experiment.assembly import load_agent, prepare_process
+from algorithm.experiment.assembly import load_agent
 from algorithm.experiment.errors import UserError
+from algorithm.experiment.process import prepare_process
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.rollout import Step
 from algorithm.specs import Role

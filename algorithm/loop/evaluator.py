@@ -12,6 +12,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.loop.scores import Scores
+from algorithm.loop.screen import Screen
 from algorithm.rollout import Step
 
 # Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
@@ -83,13 +84,8 @@ class Evaluator:
                 if role not in tallies:
                     agent = lent.enter_context(_undisturbed(self.agent_of(role), rng))
                     lanes = self.adapter.roles[role].lanes
-                    tallies[role] = _Tally(agent, lanes, -(-episodes // lanes))
-                tally = tallies[role]
-                decide = tally.agent.greedy if self.greedy else tally.agent.act
-                decision = decide(step, step.recall(tally.memory))
-                tally.memory[step.lane] = decision.memory
-                tally.add(step)
-                actions[role] = decision.action
+                    tallies[role] = _Tally(role, agent, lanes, -(-episodes // lanes))
+                actions[role] = tallies[role].act(step, self.greedy)
             steps = self.adapter.step(actions)
         return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
 
@@ -110,10 +106,11 @@ def _undisturbed(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
 class _Tally:
     """What one role's lanes have played."""
 
-    def __init__(self, agent: Agent, lanes: int, quota: int):
+    def __init__(self, role: str, agent: Agent, lanes: int, quota: int):
         self.agent = agent
         self.memory = np.zeros((lanes, agent.state), np.float32)
         self.scores = Scores(lanes)
+        self.screen = Screen(role, self.scores)
         self.left = np.full(lanes, quota)
         self.returns: list[float] = []
         self.lengths: list[int] = []
@@ -122,7 +119,15 @@ class _Tally:
     def done(self) -> bool:
         return not self.left.any()
 
-    def add(self, step: Step) -> None:
+    def act(self, step: Step, greedy: bool) -> np.ndarray:
+        """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
+        step, counted = self.screen(step)
+        decision = (self.agent.greedy if greedy else self.agent.act)(step, step.recall(self.memory))
+        self.memory[step.lane] = decision.memory
+        self._add(step if counted is None else step.take(counted))
+        return decision.action
+
+    def _add(self, step: Step) -> None:
         for lane, reward, length in self.scores.add(step):
             if self.left[lane]:
                 self.left[lane] -= 1

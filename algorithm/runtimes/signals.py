@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
+BURST = 1.0  # seconds in which several signals are one
 
 
 SAVED = "what was learned is saved"
@@ -20,19 +23,36 @@ class Terminated(BaseException):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """While it lasts SIGTERM raises Terminated; in the main thread, which is the one that signals reach."""
+    """While it lasts SIGTERM raises Terminated, and Ctrl-C KeyboardInterrupt, once; more at once change nothing.
+
+    So whoever holds the key down does not interrupt what the first one made begin. In the main thread only, which is
+    the one that signals reach.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    global _raised_at
+    _raised_at = -math.inf
+    before = {number: signal.signal(number, _stop) for number in STOPS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+_raised_at = -math.inf  # signals are the process's, and so is when one was last heard
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    if time.monotonic() - _raised_at > BURST:
+        _raise(number)
+
+
+def _raise(number: int) -> None:
+    global _raised_at
+    _raised_at = time.monotonic()
+    raise KeyboardInterrupt(SAVED) if number == signal.SIGINT else Terminated(SAVED)
 
 
 class Deferred:
@@ -60,8 +80,7 @@ class Deferred:
     def raise_asked(self) -> None:
         """Raises KeyboardInterrupt or Terminated where a signal waits."""
         if self._asked:
-            stopped = KeyboardInterrupt if self._asked[0] == signal.SIGINT else Terminated
-            raise stopped(SAVED)
+            _raise(self._asked[0])
 
     def hold(self) -> None:
         """No signal interrupts what comes now."""

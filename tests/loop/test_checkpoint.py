@@ -184,7 +184,7 @@ def test_a_save_that_fails_is_told_and_only_the_last_one_ends_the_run(run, full_
     assert [int(path.name) for path in sorted((run.folder.path / "checkpoints").glob("0*"))] == [80, 100]
 
     limited = False
-    settings = run.folder.settings([("test", {"base_config": {"max_step": 150}})])
+    settings = run.folder.settings(("test", {"base_config": {"max_step": 150}}))
     full_disk(12_000)
     with pytest.raises(CheckpointError, match="cannot be written"):
         train(settings, run.folder, say)
