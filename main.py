@@ -58,16 +58,24 @@ def _train(options: argparse.Namespace) -> int:
     from algorithm.adapters.adapter import EnvironmentFailed
     from algorithm.experiment.assembly import train
     from algorithm.experiment.errors import UserError
+    from algorithm.experiment.resume import resumed_settings
     from algorithm.experiment.run_folder import RunFolder
 
-    folder = RunFolder.find(options.env, options.name) if options.resume else _new_run(options)
-    settings = folder.settings()
     console = Console(highlight=False, soft_wrap=True)
+    if options.resume:
+        folder = RunFolder.find(options.env, options.name)
+        settings, changes = resumed_settings(folder, _overrides(options, "seed"))
+        for line in changes:
+            console.print(line, markup=False)
+    else:
+        folder = _new_run(options)
+        settings = folder.settings()
     console.print(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
     try:
         result = train(settings, folder, console.print)
     except (UserError, EnvironmentFailed):
-        folder.discard()
+        if not options.resume:
+            folder.discard()
         raise
     _report(console, options.env, folder.path, result)
     return 0
@@ -75,19 +83,22 @@ def _train(options: argparse.Namespace) -> int:
 
 def _new_run(options: argparse.Namespace):
     from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
-    from algorithm.experiment.settings import read_assignments, read_variant, resolve
+    from algorithm.experiment.settings import read_variant, resolve
 
     source = environment_folder(options.env)
     config = source / "config.yaml"
-    flags = {key: value for key in ("name", "seed") if (value := getattr(options, key)) is not None}
     settings = resolve(
-        [
-            (str(config), read_variant(config, options.config)),
-            ("--set", read_assignments(options.set)),
-            ("the command line", {"base_config": flags}),
-        ]
+        [(str(config), read_variant(config, options.config)), *_overrides(options, "name", "seed")],
     )
     return RunFolder.create(options.env, source, run_name(settings.base.name, time.time()), settings.tree)
+
+
+def _overrides(options: argparse.Namespace, *flags: str) -> list:
+    """The layers of settings that the command line gives."""
+    from algorithm.experiment.settings import read_assignments
+
+    given = {key: value for key in flags if (value := getattr(options, key)) is not None}
+    return [("--set", read_assignments(options.set)), ("the command line", {"base_config": given})]
 
 
 def _report(console, env: str, path, result) -> None:

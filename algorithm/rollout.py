@@ -31,6 +31,17 @@ class Step:
     reward: np.ndarray  # [n] float32
     alive: np.ndarray  # [n] bool
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it as named arrays."""
+        own = {name: getattr(self, name) for name in ("lane", "first", "final", "reward", "alive")}
+        return {**own, **{f"obs/{name}": value for name, value in self.obs.items()}}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> Step:
+        """The Step that gave `arrays`."""
+        own = {name: value for name, value in arrays.items() if not name.startswith("obs/")}
+        return cls(obs={name[4:]: value for name, value in arrays.items() if name not in own}, **own)
+
     def recall(self, memory: np.ndarray) -> np.ndarray:
         """The memory [n, M] of these lanes out of that of all [lanes, M]; zero where an episode starts."""
         own = memory[self.lane]

@@ -6,7 +6,7 @@ import argparse
 
 from measure import in_own_processes, machine, spread, train_cartpole
 
-DELTAS = (1.0, 0.2, 0.1, 0.05)
+DELTAS = (1.0, 0.3, 0.2, 0.1, 0.05)
 
 
 def main() -> None:

@@ -37,11 +37,23 @@ class TwoRoles(Adapter):
     def step(self, actions):
         self.tick += 1
         if self.tick == LATE:
-            self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
+            self._appear()
         return {role: self._show(role) for role in self.roles}
+
+    def state(self):
+        return {"tick": self.tick, "generator": self.rng.bit_generator.state}
+
+    def restore(self, state):
+        self.tick = state["tick"]
+        self.rng.bit_generator.state = state["generator"]
+        if self.tick >= LATE:
+            self._appear()
 
     def close(self):
         pass
+
+    def _appear(self):
+        self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
 
     def _show(self, role):
         spec = self.roles[role]
@@ -70,6 +82,12 @@ class Skipping(Adapter):
         asked = np.flatnonzero(self.tick % (np.arange(len(self.age)) + 1) == 0)
         self.age[asked] = (self.age[asked] + 1) % 7
         return {"agent": self._show(asked)}
+
+    def state(self):
+        return {"tick": self.tick, "age": self.age.tolist()}
+
+    def restore(self, state):
+        self.tick, self.age[:] = state["tick"], state["age"]
 
     def close(self):
         pass

@@ -30,33 +30,74 @@ def retrace_by_definition(
     inside the piece is looked at.
     """
     target = np.full(np.shape(reward), np.nan)
-    rows, columns = target.shape
+    for steps, shown, b in _episodes(first):
+        error = _errors(reward[steps, b], alive[steps, b], gamma, q_taken[steps, b], v[shown, b])
+        q, c = q_taken[steps, b], trace[steps, b]
+        for t in range(len(error)):
+            ahead = (gamma ** (k - t) * np.prod(c[t + 1 : k + 1]) * error[k] for k in range(t, len(error)))
+            target[steps.start + t, b] = q[t] + sum(ahead)
+    return target
+
+
+def vtrace_by_definition(
+    reward: np.ndarray,
+    alive: np.ndarray,
+    first: np.ndarray,
+    gamma: float,
+    v: np.ndarray,
+    rho: np.ndarray,
+    trace: np.ndarray,
+    decay: float = 1.0,
+    horizon: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """V-trace as the sum of Espeholt et al. 2018, Eq. 1, for each episode alone, and r + gamma (V' + lambda (v' - V')).
+
+        v_t = V_t + sum_{k >= t} (gamma lambda)^{k-t} (c_t ... c_{k-1}) rho_k (r_k + gamma V_{k+1} - V_k)
+
+    `rho` and `trace` [T, B] are truncated already; with both 1 it is the n-step return, `horizon` errors long.
+    """
+    target, estimate = np.full((2, *np.shape(reward)), np.nan)
+    onward = gamma * decay
+    for steps, shown, b in _episodes(first):
+        error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[shown, b])
+        ahead = _sums(error, onward, rho[steps, b], trace[steps, b], horizon or len(error))
+        for t, row in enumerate(range(steps.start, steps.start + len(error))):
+            target[row, b] = v[row, b] + ahead[t]
+            estimate[row, b] = v[row, b] + error[t] + onward * ahead[t + 1]
+    return target, estimate
+
+
+def _sums(error, onward, rho, trace, horizon) -> list[float]:
+    """sum_k (c_t ... c_{k-1}) rho_k error_k, decayed, for each row, and a 0 behind the last."""
+    rows = range(len(error))
+    terms = [
+        [onward ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
+        for t in rows
+    ]
+    return [*map(sum, terms), 0.0]
+
+
+def _episodes(first: np.ndarray):
+    """Each episode's rows, its shown observations (one more where its end is in the record), and its column."""
+    rows, columns = first.shape[0] - 1, first.shape[1]
     for b in range(columns):
         starts = [0, *(t for t in range(1, rows + 1) if first[t, b])]
         for start, stop in zip(starts, [*starts[1:], rows + 1], strict=True):
             # Observations start .. stop-1 belong to this episode; the last of them has no successor.
-            steps = slice(start, min(stop, rows))
-            target[steps, b] = _episode(
-                reward[steps, b], alive[steps, b], gamma, q_taken[steps, b], v[start:stop, b], trace[steps, b]
-            )
-    return target
+            if start < rows:
+                yield slice(start, min(stop, rows)), slice(start, stop), b
 
 
-def _episode(reward, alive, gamma, q_taken, v, trace) -> list[float]:
-    """The targets of one episode given its own rows only; `v` may have one more row than the others."""
+def _errors(reward, alive, gamma, base, v) -> list[float]:
+    """One-step errors against `base` of those rows of one episode that can be learned."""
     errors = []
     for k in range(len(reward)):
         if not alive[k]:
-            errors.append(reward[k] - q_taken[k])
-            break
+            return [*errors, reward[k] - base[k]]
         if k + 1 == len(v):
             break
-        errors.append(reward[k] + gamma * v[k + 1] - q_taken[k])
-    targets = [
-        q_taken[t] + sum(gamma ** (k - t) * np.prod(trace[t + 1 : k + 1]) * errors[k] for k in range(t, len(errors)))
-        for t in range(len(errors))
-    ]
-    return targets + [float("nan")] * (len(reward) - len(errors))
+        errors.append(reward[k] + gamma * v[k + 1] - base[k])
+    return errors
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -24,8 +24,8 @@ def train_quietly(tmp_path, *layers):
 
 
 def values(settings, folder):
-    """Q of every state of a probe and of every action, and the policy's probabilities, as trained."""
-    builder = TeamBuilder(settings, folder, folder.latest())
+    """What the critic makes of every state of a probe, and the policy's probabilities, as trained."""
+    builder = TeamBuilder(settings, folder, folder.latest(), print)
     role = folder.roles()["agent"]
     agent = builder("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
@@ -34,14 +34,29 @@ def values(settings, folder):
     return q.numpy(), logits.softmax(-1).numpy()
 
 
-def test_a_time_limit_is_no_death(tmp_path):
-    settings, folder, _ = train_quietly(tmp_path, PROBE, {"base_config": {"env_name": "truncation", "max_step": 12000}})
+PAIRS = [
+    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
+    *((estimator, "v") for estimator in ("vtrace", "n_step")),
+]
+
+
+@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+def test_a_time_limit_is_no_death(tmp_path, estimator, critic):
+    probe = {
+        "base_config": {"env_name": "truncation", "max_step": 6000},
+        "acer_config": {"estimator": estimator, "critic": critic, "learning_rate": 0.01},
+    }
+    settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
     q, _ = values(settings, folder)
     np.testing.assert_allclose(q, 10, atol=0.5)  # taking the limit for a death gives 4.4
 
 
-def test_the_next_episode_does_not_leak(tmp_path):
-    probe = {"base_config": {"env_name": "leak", "max_step": 16000}, "acer_config": {"learning_rate": 0.01}}
+@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+def test_the_next_episode_does_not_leak(tmp_path, estimator, critic):
+    probe = {
+        "base_config": {"env_name": "leak", "max_step": 12000},
+        "acer_config": {"estimator": estimator, "critic": critic, "learning_rate": 0.01},
+    }
     settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
     q, _ = values(settings, folder)
     np.testing.assert_allclose(q[0], -41, atol=2)  # a leak gives about -68

@@ -1,6 +1,8 @@
 """The command line as a user types it."""
 
+import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,7 +110,7 @@ def test_episodes_are_cut_after_max_step_each_iter():
         (["gym/cartpole", "--set", "base_config.env_name=Pendulum-v1"], "the action space is Box"),
         (["gym/cartpole", "--set", "base_config.nn=none.py"], "there is no none.py"),
         (["gym/cartpole", "--set", "base_config.env_name=env.py"], "there is no env.py"),
-        (["gym/cartpole", "--set", "replay_config.capacity=100"], "at least 160 are needed"),
+        (["gym/cartpole", "--set", "replay_config.capacity=100"], "at least 320 are needed"),
         (["gym/cartpole", "--set", "gamma"], "expected section.key=value"),
         (["gym/cartpole", "--run"], "no run under"),
         (["gym/cartpole", "--run", "-n", "b"], "no run 'b'"),
@@ -140,23 +142,47 @@ def test_an_environment_that_does_not_start_is_status_3(tmp_path, capsys):
     assert "OSError: no display" in line
 
 
-def test_a_damaged_checkpoint_is_named(capsys):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_plays(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
-    weights = RunFolder.find("gym/cartpole", "a").latest().folder / "agent" / "weights.pt"
+    *_, before, last = sorted(Path("runs/gym/cartpole/a/checkpoints").iterdir())
+    weights = last / "agent" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:100])
+    capsys.readouterr()
+    assert main.main(["gym/cartpole", "--run", "-n", "a"]) == 0
+    assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
+    assert f"checkpoint {before.name} is used instead" in shown
+    (last / "agent" / "replay.npz").unlink()  # which is not needed for playing
+    shutil.rmtree(before / "agent")
     status, line = fails(capsys, "gym/cartpole", "--run", "-n", "a")
     assert status == 1
-    assert str(weights) in line
+    assert str(weights) in line and str(before / "agent" / "weights.pt") in line
+    assert line.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["agent/replay.npz", "agent/learner.pt", "counters.json"])
-def test_a_damaged_checkpoint_is_named_by_resume_too(name, capsys):
+def test_a_damaged_checkpoint_is_named_and_resume_goes_on_from_the_one_before_it(name, capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
-    path = RunFolder.find("gym/cartpole", "a").latest().folder / name
-    path.write_bytes(path.read_bytes()[:100])
+    place = Path("runs/gym/cartpole/a/checkpoints")
+    *_, before, last = sorted(place.iterdir())
+    (last / name).write_bytes((last / name).read_bytes()[:100])
+    capsys.readouterr()
+    assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
+    assert f"{last / name} is damaged" in (shown := capsys.readouterr().out)
+    assert f"checkpoint {before.name} is used instead" in shown
+    assert (place / f"damaged-{last.name}").is_dir()
+    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+
+
+def test_no_checkpoint_that_can_be_read_is_one_line_naming_all(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    places = sorted(Path("runs/gym/cartpole/a/checkpoints").iterdir())
+    for place in places:
+        (place / "agent" / "learner.pt").unlink()
     status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume")
     assert status == 1
-    assert str(path.parent) in line
+    assert line.count("\n") == 1
+    for place in places:
+        assert f"{place / 'agent' / 'learner.pt'} is missing" in line
 
 
 def test_weights_of_another_network_are_named(capsys):
@@ -167,6 +193,46 @@ def test_weights_of_another_network_are_named(capsys):
     status, line = fails(capsys, "gym/cartpole", "--run", "-n", "a")
     assert status == 1
     assert "another network" in line
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume")
+    assert status == 1
+    assert "another network" in line
+
+
+def test_what_changes_on_resuming_is_said_and_kept(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    config = Path("runs/gym/cartpole/a/config.yaml")
+    config.write_text(config.read_text().replace("keep_checkpoints: 5", "keep_checkpoints: 4"))
+    capsys.readouterr()
+    more = ["--set", "base_config.max_step=900", "acer_config.learning_rate=0.0005"]
+    assert main.main(["gym/cartpole", "-n", "a", "--resume", *more]) == 0
+    shown = capsys.readouterr().out
+    assert "base_config.max_step: 600 -> 900" in shown
+    assert "base_config.keep_checkpoints: 5 -> 4" in shown
+    assert "acer_config.learning_rate:" in shown and "-> 0.0005" in shown
+    settings = RunFolder.find("gym/cartpole", "a").settings()
+    assert (settings.base.max_step, settings.base.keep_checkpoints) == (900, 4)
+    assert settings.agent.learning_rate == 0.0005
+    history = [path.name for path in sorted(config.parent.glob("configs/*.yaml"))]
+    assert len(history) == 2 and history[0] == "000000000000.yaml"
+    assert int(history[1][:12]) >= 600
+
+
+@pytest.mark.parametrize("change", ["base_config.n_envs=3", "replay_config.capacity=900", "acer_config.optimizer=adam"])
+def test_what_cannot_change_on_resuming_is_refused_and_the_run_kept(change, capsys):
+    rmsprop = ["acer_config.optimizer=rmsprop"]
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT, *rmsprop]) == 0
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume", "--set", change)
+    assert status == 2
+    assert line.startswith(change.split("=")[0]) and "not possible with --resume" in line
+    assert line.count("\n") == 1
+    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+
+
+def test_a_replay_that_does_not_fit_into_memory_is_refused(capsys):
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--set", "replay_config.capacity=1_000_000_000_000")
+    assert status == 2
+    assert "MB of memory are free" in line and "rows fit" in line
+    assert not Path("runs/gym/cartpole/a").exists()
 
 
 def test_an_environment_of_the_folders_own(tmp_path):
@@ -202,6 +268,24 @@ def test_what_cannot_be_shown_is_said(monkeypatch, capsys):
     status, line = fails(capsys, "gym/cartpole", "-n", "a", "--run", "--render")
     assert status == 2
     assert "pip install" in line
+
+
+def test_a_process_goes_on_where_another_ended():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a"]
+    base = ["--set", "base_config.log_every=500", "goal=null"]
+    for arguments in ([*base, "base_config.max_step=1500"], ["--resume", "--set", "base_config.max_step=3000"]):
+        finished = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, timeout=100)
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stderr == ""
+    assert "base_config.max_step: 1500 -> 3000" in finished.stdout
+    checkpoint = RunFolder.find("gym/cartpole", "a").latest()
+    assert 3000 <= checkpoint.counters.env_steps < 3010
+    with Path("runs/gym/cartpole/a/metrics.csv").open(newline="") as file:
+        steps = [int(row["env_steps"]) for row in csv.DictReader(file)]
+    assert len(steps) == 6 and steps == sorted(set(steps))
+    with np.load(checkpoint.folder / "agent" / "replay.npz") as arrays:
+        assert arrays["head"].sum() > 2900
 
 
 def test_the_command_line_runs_as_a_process():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,17 @@ class Adapter(ABC):
 
         Where the last observation of a cut episode is known, it is shown as one more row before the next `first`.
         """
+
+    def state(self) -> dict[str, Any] | None:
+        """Where every episode stands, as values that JSON holds; None where the simulator cannot tell."""
+        return None
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put every episode, and `roles`, where `state` says; the next call is `step`.
+
+        Raises ValueError where the state is not of such a simulator.
+        """
+        raise ValueError(f"{type(self).__name__} cannot put episodes where they were")
 
     @abstractmethod
     def close(self) -> None:

@@ -90,6 +90,18 @@ class ProbeAdapter(Adapter):
         self._ended = ~first & (~alive | (self._age >= self.limit))
         return self._show(first, np.where(first, 0.0, reward), alive)
 
+    def state(self) -> dict[str, Any]:
+        episodes = {"state": self._state.tolist(), "age": self._age.tolist(), "ended": self._ended.tolist()}
+        return {"generator": self._rng.bit_generator.state, **episodes}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if len(state["state"]) != len(self._lanes):
+            raise ValueError(f"{len(state['state'])} copies were saved; there are {len(self._lanes)}")
+        self._rng = np.random.default_rng()
+        self._rng.bit_generator.state = state["generator"]
+        self._state, self._age = np.array(state["state"]), np.array(state["age"])
+        self._ended = np.array(state["ended"])
+
     def close(self) -> None:
         pass
 

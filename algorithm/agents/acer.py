@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
+from algorithm.agents.critics import ActionValues, StateValue
+from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.distributions import Categorical
-from algorithm.losses import bias_correction, multiplier, squared_error, surrogate, truncated_importance
+from algorithm.losses import multiplier, squared_error, surrogate, truncated_importance
 from algorithm.networks import ActorCritic, Blueprint, LaggingCopy
-from algorithm.returns import retrace
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
 
@@ -40,7 +41,10 @@ class AcerSettings:
     reward_clip: float | None
     normalize_returns: bool
     average_decay: float  # alpha, of the average policy network
-    retrace_clip: float  # of rho in the trace (Eq. 5; 1 in Algorithm 2)
+    estimator: Literal["retrace", "vtrace", "n_step", "tree_backup", "q_lambda"]
+    critic: Literal["q", "v"]
+    retrace_clip: float  # of rho in the trace (Eq. 5; 1 in Algorithm 2), c-bar of V-trace
+    vtrace_clip: float  # rho-bar
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
     decay: float  # lambda, of the trace
     trust_region: Literal["off", "efficient"]
@@ -52,9 +56,17 @@ class AcerSettings:
     replay_ratio: float  # mean number of replayed batches for each rollout
     replay_start: int  # rows stored before the first replayed batch
 
+    def __post_init__(self):
+        if self.critic == "v" and self.estimator not in OF_STATES:
+            raise ValueError(
+                f"estimator {self.estimator} is of action values: with critic v there is {', '.join(OF_STATES)}"
+            )
+        if self.estimator == "vtrace" and self.vtrace_clip < self.retrace_clip:
+            raise ValueError(f"vtrace_clip {self.vtrace_clip} must not be below retrace_clip {self.retrace_clip}")
+
 
 class Acer(Agent):
-    """ACER with Retrace, truncated importance sampling with bias correction, and the efficient trust region.
+    """ACER: an off-policy estimator, truncated importance sampling with bias correction, the efficient trust region.
 
     Raises ValueError for an action space other than one discrete branch.
     """
@@ -68,9 +80,12 @@ class Acer(Agent):
         self.settings = settings
         self.rng = rng
         self.actions = spec.branches[0]
-        self.policy = ActorCritic(blueprint, role.obs_specs, self.actions, self.actions)
+        self.critic = ActionValues(self.actions) if settings.critic == "q" else StateValue()
+        self.estimate = ESTIMATORS[settings.estimator]
+        self.truncation = Truncation(settings.retrace_clip, settings.vtrace_clip, settings.decay)
+        self.policy = ActorCritic(blueprint, role.obs_specs, self.actions, self.critic.size)
         self.state = self.policy.state
-        self.average = LaggingCopy(self.policy, ActorCritic(blueprint, role.obs_specs, self.actions, self.actions))
+        self.average = LaggingCopy(self.policy, ActorCritic(blueprint, role.obs_specs, self.actions, self.critic.size))
         self.groups = {
             "acer": Group(
                 self.policy,
@@ -111,41 +126,42 @@ class Acer(Agent):
         features = self._unroll(self.policy, rollout)
         outputs = self.policy.heads.joint(features)
         with torch.no_grad():
-            direction, report = self._climb(rollout, *outputs.split(self.actions, -1))
+            direction, report = self._climb(rollout, *outputs.split([self.actions, self.critic.size], -1))
         report.features = features
         return {"acer": surrogate(direction, outputs[:-1]).sum()}, report
 
-    def _climb(self, rollout: Rollout, logits: Tensor, q: Tensor) -> tuple[Tensor, Report]:
-        """What logits and q [T, B, 2 A] climb, as means over valid rows, in closed form; and how it went."""
-        settings = self.settings
+    def _climb(self, rollout: Rollout, logits: Tensor, values: Tensor) -> tuple[Tensor, Report]:
+        """What logits and values [T, B, ...] climb, as means over valid rows, in closed form; and how it went."""
+        settings, critic = self.settings, self.critic
         average = Categorical(self.average.copy.heads(self._unroll(self.average.copy, rollout)[:-1])[0])
         rollout = rollout.after_burn_in()
         action, valid = rollout.sample.long(), rollout.valid
         policy, behavior = Categorical(logits), Categorical(rollout.behavior)
-        v = policy.expectation(q)
-        policy, q = policy.rows(slice(-1)), q[:-1]
-        q_taken = q.gather(-1, action).squeeze(-1)
+        v = critic.v(values, policy)
+        policy, values = policy.rows(slice(-1)), values[:-1]
+        q_taken = critic.taken(values, action)
         log_rho = (policy.log_probs - behavior.log_probs).gather(-1, action).squeeze(-1)
         rho = log_rho.clamp(-20, 20).exp()
 
-        # Eq. 5, with the trace truncated at 1 as in Algorithm 2, and not at c.
-        trace = settings.decay * rho.clamp(max=settings.retrace_clip)
-        target = retrace(rollout.reward, settings.gamma * rollout.alive, valid, q_taken, v, trace)
-        error, v = target - q_taken, v[:-1]
+        # Eq. 5, or another estimator in its place.
+        prob_taken = policy.probs.gather(-1, action).squeeze(-1)
+        rows = Rows(rollout.reward, settings.gamma * rollout.alive, valid, v, q_taken, rho, prob_taken)
+        targets, v = self.estimate(rows, self.truncation), v[:-1]
 
         # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
-        clip = settings.importance_clip
-        weight = bias_correction(policy.probs, behavior.probs, q - v.unsqueeze(-1), clip)
-        taken = truncated_importance(rho, target - v, clip).unsqueeze(-1)
+        weight = critic.correction(values, v, policy, behavior, settings.importance_clip)
+        taken = truncated_importance(rho, targets.q - v, settings.importance_clip).unsqueeze(-1)
         direction, removed = self._direction(policy, average, weight.scatter_add(-1, action, taken))
 
-        # Eq. 6: the critic descends 1/2 (target - Q)^2 at the taken action.
-        pull = torch.zeros_like(q).scatter_(-1, action, settings.critic_weight * error.unsqueeze(-1))
+        # Eq. 6: the critic descends 1/2 (target - value)^2.
+        target = critic.target(targets)
+        error = target - q_taken
+        pull = critic.pull(values, action, settings.critic_weight * error)
 
-        rows = row_weights(valid, rollout.weight)
+        weights = row_weights(valid, rollout.weight)
 
         def told() -> dict[str, Tensor]:
-            values = {
+            told_of = {
                 "loss/critic": squared_error(target, q_taken),
                 "policy/entropy": policy.entropy,
                 "policy/kl_to_average": policy.kl(average),
@@ -153,10 +169,10 @@ class Acer(Agent):
                 "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
                 "policy/value": v,
             }
-            return metrics(rows, values)
+            return metrics(weights, told_of)
 
         report = Report(told, lambda: column_mean(valid, error.abs()))
-        return rows.unsqueeze(-1) * torch.cat((direction, pull), -1), report
+        return weights.unsqueeze(-1) * torch.cat((direction, pull), -1), report
 
     def _direction(self, policy: Categorical, average: Categorical, weight: Tensor) -> tuple[Tensor, Tensor]:
         """What the logits climb: the gradient within the trust region (Eq. 10-12), the entropy bonus outside it.
@@ -192,7 +208,9 @@ class Acer(Agent):
         return self.policy.torso.encode(obs)
 
     def q(self, features: Tensor, sample: Tensor) -> Tensor:
-        return self.policy.heads(features)[1].gather(-1, sample.long()).squeeze(-1)
+        if self.settings.critic == "v":
+            raise ValueError("a critic of states (critic: v) knows no action's value")
+        return self.critic.taken(self.policy.heads(features)[1], sample.long())
 
     def sync(self) -> None:
         """theta_a <- alpha theta_a + (1 - alpha) theta, after every step (Wang et al. 2017, Algorithm 2)."""

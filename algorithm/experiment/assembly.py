@@ -13,6 +13,7 @@ import torch
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
 from algorithm.agents.agent import Agent
 from algorithm.experiment.errors import UserError
+from algorithm.experiment.memory import Budget
 from algorithm.experiment.registry import find
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import Settings
@@ -24,8 +25,9 @@ from algorithm.loop.learner import Learner
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.monitor import WINDOW, Counters, Limits, Monitor
 from algorithm.loop.parts import Parts, Team
+from algorithm.loop.saving import Saving
 from algorithm.networks import Blueprint, Mlp, Parameters
-from algorithm.replay import Replay
+from algorithm.replay import Replay, size_of
 from algorithm.specs import Role
 
 TRAINING, EVALUATION, PLAY, TEAM = range(4)  # purposes with seeds of their own
@@ -48,28 +50,34 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
     prepare_process()
     base = settings.base
     checkpoints = folder.checkpoints(base.keep_checkpoints)
-    checkpoint = checkpoints.latest()
+    checkpoint = checkpoints.latest(say)
+    checkpoints.begin(checkpoint)
     counters = checkpoint.counters if checkpoint else Counters()
     adapter = make_adapter(settings, folder, base.n_envs)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
     evaluation = make_adapter(settings, folder, evaluation_copies(settings))
     try:
-        parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint))
+        parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint, say))
         for role in checkpoint.roles if checkpoint else []:
             parts.teams[role] = parts.build(role, folder.roles()[role])
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
-        held_out = seeds(base.seed, EVALUATION, counters.env_steps)
+        saving = Saving(checkpoints, parts, say)
         monitor = Monitor(
             parts,
             limits(settings),
             counters,
-            Metrics(folder.path),
-            lambda episodes: evaluator.play(episodes, draw_seed(held_out)),
-            lambda counters: checkpoints.save(parts, counters),
+            Metrics(folder.path, counters.env_steps),
+            # Each evaluation has episodes of its own, whether the run was resumed before it or not.
+            lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
+            saving,
             say,
         )
         actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
-        find("runtime", base.runtime)().run(parts, actor, monitor)
+        saving.follow(actor, monitor)
+        if checkpoint:
+            checkpoint.resume(actor, monitor)
+        folder.record(settings.tree, counters.env_steps)
+        _run(find("runtime", base.runtime)(), parts, actor, monitor, saving)
     finally:
         adapter.close()
         evaluation.close()
@@ -82,6 +90,16 @@ def train(settings: Settings, folder: RunFolder, say: Callable[[str], None]) -> 
     )
 
 
+def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, saving: Saving) -> None:
+    """Raises CheckpointError where what a run that ended, or was interrupted, has learned could not be saved."""
+    try:
+        runtime.run(parts, actor, monitor)
+    except KeyboardInterrupt:
+        saving.require()
+        raise
+    saving.require()
+
+
 def limits(settings: Settings) -> Limits:
     """When a run does what."""
     base = settings.base
@@ -90,7 +108,7 @@ def limits(settings: Settings) -> Limits:
 
 
 def play(settings: Settings, folder: RunFolder, episodes: int, greedy: bool, render: bool = False) -> dict[str, Played]:
-    """Play whole episodes with a run's newest checkpoint."""
+    """Play whole episodes with a run's newest checkpoint that can be read."""
     prepare_process()
     checkpoint = folder.latest()
     agents: dict[str, Agent] = {}
@@ -123,8 +141,11 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
 class TeamBuilder:
     """Builds the team of a role when it first appears, as it was in `checkpoint` if it was there."""
 
-    def __init__(self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None):
+    def __init__(
+        self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, say: Callable[[str], None]
+    ):
         self.settings, self.folder, self.checkpoint = settings, folder, checkpoint
+        self.budget = Budget(say)
 
     def __call__(self, name: str, role: Role) -> Team:
         settings = self.settings
@@ -133,10 +154,11 @@ class TeamBuilder:
         agent_seed, feed_seed, replay_seed, network_seed = root.spawn(4)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
-        schedule = agent.schedule
+        schedule, capacity = agent.schedule, settings.replay.capacity
+        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.state))
         try:
             replay = Replay(
-                settings.replay.capacity,
+                capacity,
                 role.lanes,
                 schedule.collect_steps,
                 schedule.trace_length,

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,8 @@ import yaml
 
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Settings, Tree, read_yaml, resolve
-from algorithm.loop.checkpoint import Checkpoint, Checkpoints
+from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, Checkpoints
+from algorithm.loop.files import replace
 from algorithm.networks import Blueprint
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
@@ -63,13 +64,29 @@ class RunFolder:
         folder.path.mkdir(parents=True, exist_ok=True)
         for code in source.glob("*.py"):
             shutil.copy2(code, folder.path / code.name)
-        text = yaml.safe_dump(tree, sort_keys=False)
-        (folder.path / "config.yaml").write_text(text, encoding="utf-8")
+        folder.record(tree, env_steps=0)
         return folder
+
+    def record(self, tree: Tree, env_steps: int) -> None:
+        """Write what the run goes by from `env_steps` on: config.yaml, and configs/<env_steps>.yaml where it is new."""
+        history = self.path / "configs"
+        history.mkdir(exist_ok=True)
+        for path in history.glob("*.yaml"):
+            if int(path.stem) > env_steps:  # of a way that is not gone on with
+                path.unlink()
+        if self.last_settings() != tree:
+            replace(history / f"{env_steps:012d}.yaml", _dump(tree))
+        if not self.config.exists() or read_yaml(self.config) != tree:
+            replace(self.config, _dump(tree))
+
+    def last_settings(self) -> Tree:
+        """What the run went by when it last went on; nothing where it never did."""
+        history = sorted((self.path / "configs").glob("*.yaml"))
+        return read_yaml(history[-1]) if history else {}
 
     def discard(self) -> None:
         """Remove a run that never began to learn, so that its name is free again."""
-        if self.checkpoints(keep=1).latest() is None:
+        if not self.checkpoints(keep=1):
             shutil.rmtree(self.path)
 
     @classmethod
@@ -87,18 +104,25 @@ class RunFolder:
             )
         return cls(place / name)
 
-    def settings(self) -> Settings:
-        """What the run was made with."""
-        path = self.path / "config.yaml"
-        return resolve([(str(path), read_yaml(path))])
+    @property
+    def config(self) -> Path:
+        """The file of its settings."""
+        return self.path / "config.yaml"
+
+    def settings(self, layers: Sequence[tuple[str, Tree]] = ()) -> Settings:
+        """What the run goes by, with `layers` on top."""
+        return resolve([(str(self.config), read_yaml(self.config)), *layers])
 
     def checkpoints(self, keep: int) -> Checkpoints:
         """The run's checkpoints."""
         return Checkpoints(self.path / "checkpoints", keep)
 
-    def latest(self) -> Checkpoint:
-        """The newest checkpoint. Raises UserError where there is none."""
-        checkpoint = self.checkpoints(keep=1).latest()
+    def latest(self, say: Callable[[str], None] = print) -> Checkpoint:
+        """The newest checkpoint whose weights can be read; `say` is told of those that cannot.
+
+        Raises UserError where there is no checkpoint, CheckpointError where none can be read.
+        """
+        checkpoint = self.checkpoints(keep=1).latest(say, WEIGHTS)
         if checkpoint is None:
             raise UserError(f"{self.path} has no checkpoint yet")
         return checkpoint
@@ -142,7 +166,7 @@ class RunFolder:
         roles = self.roles()
         if name not in roles:
             text = json.dumps({key: asdict(value) for key, value in {**roles, name: role}.items()}, indent=1)
-            (self.path / "roles.json").write_text(text)
+            replace(self.path / "roles.json", text)
 
     def roles(self) -> Mapping[str, Role]:
         """The roles that have appeared in this run."""
@@ -155,8 +179,12 @@ class RunFolder:
                 {key: ObsSpec(tuple(spec["shape"]), spec["dtype"]) for key, spec in role["obs_specs"].items()},
                 ActionSpec(**{key: tuple(v) if isinstance(v, list) else v for key, v in role["action_spec"].items()}),
             )
-            for name, role in json.loads(path.read_text()).items()
+            for name, role in json.loads(path.read_text(encoding="utf-8")).items()
         }
+
+
+def _dump(tree: Tree) -> str:
+    return yaml.safe_dump(tree, sort_keys=False)
 
 
 def _module(path: Path) -> ModuleType:

@@ -255,6 +255,8 @@ def _explain(error: ValidationError, layers: list[tuple[str, Tree]], section: st
     first = error.errors()[0]
     section = section or {"BaseConfig": "base_config", "ReplayConfig": "replay_config", "Goal": "goal"}[error.title]
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part).split(".")[0]
+    if not key:  # settings that do not go together
+        return f"{section}: {first['ctx']['error']}"
     return (
         f"{_source(layers, section, key)}: {section}.{key} is {first['input']!r}; "
         f"{first['msg'][0].lower()}{first['msg'][1:]}"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
+import json
+from collections import defaultdict, deque
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 import numpy as np
 
 from algorithm.loop.parts import Parts, Team
 from algorithm.loop.scores import Scores, places
 from algorithm.rollout import Decision, Rollout, Step
+
+Arrays = dict[str, np.ndarray]
+SIMULATOR = "simulator"  # in an actor's state: where the episodes stand, as JSON
+# What columns consist of, beside what has a width or a length of its own.
+STATE = ("first", "reward", "alive", "sample", "memory_at_start", "joined", "version", "lane", "row", "slot", "memory")
 
 
 @dataclass(frozen=True)
@@ -31,10 +38,12 @@ class Actor:
         self.episodes: deque[Episode] = deque()  # finished and not yet taken by whoever counts them
         self._columns: dict[str, Columns] = {}
         self._steps = parts.adapter.reset(seed)
+        self._between = True  # two ticks: what was decided has been executed
 
     def collect(self) -> list[tuple[str, Rollout]]:
         """One tick of the simulator for all roles; the rollouts that it completed."""
         rollouts, actions = [], {}
+        self._between = False
         for role, step in self._steps.items():
             team = self.parts.team(role)
             columns = self._columns_of(role, team)
@@ -45,7 +54,39 @@ class Actor:
             self._count(role, columns, step)
             actions[role] = decision.action
         self._steps = self.parts.adapter.step(actions)
+        self._between = True
         return rollouts
+
+    def state(self) -> Arrays | None:
+        """Every unfinished column and what the simulator shows, to go on inside episodes.
+
+        None where the simulator cannot be put back, or was interrupted in the middle of a tick: then what is
+        unfinished is lost, and the columns of new episodes are not joined to what was handed over.
+        """
+        simulator = self.parts.adapter.state() if self._between else None
+        if simulator is None:
+            return None
+        arrays = {SIMULATOR: np.array(json.dumps(simulator))}
+        for role, columns in self._columns.items():
+            arrays |= {f"{quote(role, safe='')}/columns/{name}": value for name, value in columns.state().items()}
+        for role, step in self._steps.items():
+            arrays |= {f"{quote(role, safe='')}/step/{name}": value for name, value in step.arrays().items()}
+        return arrays
+
+    def restore(self, state: Arrays) -> None:
+        """Take over what `state` gave. Raises ValueError where it was of other roles or lanes."""
+        self.parts.adapter.restore(json.loads(str(state[SIMULATOR])))
+        parts: dict[tuple[str, str], Arrays] = defaultdict(dict)
+        for path, value in state.items():
+            if path != SIMULATOR:
+                role, kind, name = path.split("/", 2)
+                parts[unquote(role), kind][name] = value
+        self._columns, self._steps = {}, {}
+        for (role, kind), arrays in parts.items():
+            if kind == "columns":
+                self._columns_of(role, self.parts.team(role)).restore(arrays)
+            else:
+                self._steps[role] = Step.of(arrays)
 
     def _columns_of(self, role: str, team: Team) -> Columns:
         if role not in self._columns:
@@ -114,6 +155,25 @@ class Columns:
         self.memory[lane] = decision.memory
         self.row[lane] = row + 1
         return self._complete()
+
+    def state(self) -> Arrays:
+        """Everything, as named arrays."""
+        arrays = {name: getattr(self, name) for name in STATE} | {f"obs/{name}": v for name, v in self.obs.items()}
+        if self.behavior is not None:
+            arrays["behavior"] = self.behavior
+        lines = {"free": np.array(self.free, np.int64), "waiting": np.array(self.waiting, np.int64)}
+        return {**arrays, **lines, **{f"scores/{name}": value for name, value in self.scores.state().items()}}
+
+    def restore(self, state: Arrays) -> None:
+        """Take over what `state` gave. Raises ValueError where it was of other lanes."""
+        if state["first"].shape != self.first.shape:
+            raise ValueError(f"columns of {state['first'].shape} rows and slots; this run has {self.first.shape}")
+        for name in STATE:
+            setattr(self, name, state[name].copy())
+        self.obs = {name: state[f"obs/{name}"].copy() for name in self.obs}
+        self.behavior = state["behavior"].copy() if "behavior" in state else None
+        self.free, self.waiting = deque(state["free"].tolist()), deque(state["waiting"].tolist())
+        self.scores.restore({name: state[f"scores/{name}"] for name in self.scores.state()})
 
     def _show(self, row: np.ndarray, slot: np.ndarray, step: Step) -> None:
         for name, value in self.obs.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -32,6 +32,14 @@ class Feed:
             if batch is None:
                 return
             yield batch
+
+    def state(self) -> dict[str, float]:
+        """What a resumed run needs beside the replay and the generator."""
+        return {"owed": self.owed}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Take over what `state` gave."""
+        self.owed = state["owed"]
 
     def _draw(self) -> int:
         """How many batches: Poisson(replay_ratio) (Wang et al. 2017, Algorithm 1), or its mean."""

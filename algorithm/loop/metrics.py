@@ -10,15 +10,18 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class Metrics:
-    """Writes rows of named numbers by env_steps; a CSV column appears when its name does."""
+    """Writes rows of named numbers by env_steps; a CSV column appears when its name does.
 
-    def __init__(self, folder: Path):
+    What a run wrote behind `env_steps`, where it goes on now, is dropped: it will come again.
+    """
+
+    def __init__(self, folder: Path, env_steps: int = 0):
         self.table = folder / "metrics.csv"
-        self.events = SummaryWriter(folder / "tensorboard")
+        resumed = self.table.exists()
+        self.events = SummaryWriter(folder / "tensorboard", purge_step=env_steps + 1 if resumed else None)
         self.columns: list[str] = []
-        if self.table.exists():
-            with self.table.open(newline="") as file:
-                self.columns = next(csv.reader(file), [])
+        if resumed:
+            self._rewind(env_steps)
 
     def write(self, env_steps: int, values: Mapping[str, float]) -> None:
         """Append one row."""
@@ -34,6 +37,15 @@ class Metrics:
         """Flush everything."""
         self.events.close()
 
+    def _rewind(self, env_steps: int) -> None:
+        """Rewrite the table without later rows, and without a last one that was not written to its end."""
+        with self.table.open(newline="") as file:
+            whole = file.read().rpartition("\n")[0]
+        reader = csv.DictReader(whole.splitlines())
+        rows = [row for row in reader if int(row["env_steps"]) <= env_steps]
+        self.columns = list(reader.fieldnames or [])
+        self._rewrite(rows)
+
     def _widen(self, new: list[str]) -> None:
         """Rewrite the table with more columns, whole or not at all."""
         rows = []
@@ -41,6 +53,9 @@ class Metrics:
             with self.table.open(newline="") as file:
                 rows = list(csv.DictReader(file))
         self.columns += new
+        self._rewrite(rows)
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
         fresh = self.table.with_suffix(".new")
         with fresh.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)

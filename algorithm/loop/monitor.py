@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,8 +74,8 @@ class Monitor:
             (every, action)
             for every, action in [
                 (limits.log_every, self._log),
-                (limits.save_every, self._save),
                 (limits.evaluate_every, self._evaluate),
+                (limits.save_every, self._save),  # last, so that nothing of this moment is done again on resuming
             ]
             if every
         ]
@@ -95,14 +96,14 @@ class Monitor:
         ended = bool(actor.episodes)
         while actor.episodes:
             self._episode(actor.episodes.popleft())
+        if ended and self._goal_met():
+            self._confirm()
         if counters.env_steps >= self._due:
             for every, action in self._intervals:
                 if counters.env_steps // every > self._seen // every:
                     action()
             self._seen = counters.env_steps
             self._due = self._soonest()
-        if ended and self._goal_met():
-            self._confirm()
         limits = self.limits
         return (
             self.confirmed
@@ -111,10 +112,30 @@ class Monitor:
         )
 
     def finish(self) -> None:
-        """Log and save what there is."""
-        self._log()
-        self._save()
-        self.metrics.close()
+        """Log and save what there is; save even where there is no logging any more."""
+        try:
+            self._log()
+        finally:
+            self._save()
+            self.metrics.close()
+
+    def state(self) -> dict[str, Any]:
+        """What decides beside the counters, as values that JSON holds. The intervals follow from the counters."""
+        return {
+            "recent": {role: list(returns) for role, returns in self.recent.items()},
+            "lengths": {role: list(lengths) for role, lengths in self.lengths.items()},
+            "ended": {role: sorted(lanes) for role, lanes in self._ended.items()},
+            "until_check": self._until_check,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        for role, returns in state["recent"].items():
+            self.recent[role].extend(returns)
+            self.lengths[role].extend(state["lengths"][role])
+        for role, lanes in state["ended"].items():
+            self._ended[role].update(lanes)
+        self._until_check = state["until_check"]
 
     def mean_return(self, role: str) -> float:
         """Of the last training episodes; NaN before there is one."""

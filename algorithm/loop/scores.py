@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from algorithm.rollout import Step
@@ -18,6 +20,14 @@ class Scores:
     def __init__(self, lanes: int):
         self.returns = np.zeros(lanes)
         self.lengths = np.zeros(lanes, np.int64)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns and lengths so far."""
+        return {"returns": self.returns, "lengths": self.lengths}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` gave."""
+        self.returns, self.lengths = state["returns"].copy(), state["lengths"].copy()
 
     def add(self, step: Step) -> list[tuple[int, float, int]]:
         """Take in one tick; lane, return and length of each episode that it ended."""

@@ -12,6 +12,7 @@ from algorithm.replay.ring import Arrays, Ring
 from algorithm.replay.sampler import Uniform
 from algorithm.rollout import Rollout
 
+SAMPLER = "sampler/"  # before the names of the sampler's arrays
 REDRAWS = 8  # of windows across a break, before all whole windows are listed
 
 
@@ -78,12 +79,14 @@ class Replay:
         self.sampler.prioritize(index, priority)
 
     def state(self) -> Arrays:
-        """Everything stored, as named arrays."""
-        return self.ring.state()
+        """Everything stored and every priority, as named arrays."""
+        return {**self.ring.state(), **{SAMPLER + name: value for name, value in self.sampler.state().items()}}
 
     def restore(self, state: Arrays) -> None:
         """Take over what `state` gave. Raises ValueError where it was another size of replay."""
-        self.ring.restore(state)
+        of_sampler = {name: value for name, value in state.items() if name.startswith(SAMPLER)}
+        self.ring.restore({name: value for name, value in state.items() if name not in of_sampler})
+        self.sampler.restore({name.removeprefix(SAMPLER): value for name, value in of_sampler.items()})
 
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
         """[lanes] in strides: the oldest row at which a window may begin, and how many such rows there are."""

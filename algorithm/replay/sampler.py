@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,13 @@ class Uniform:
         drawn = rng.integers(ends[-1], size=batch)
         lane = ends.searchsorted(drawn, side="right")
         return lane, drawn - ends[lane] + starts[lane]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a resumed run needs: nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` gave."""
 
     def prioritize(self, index: np.ndarray, priority: Callable[[], Any]) -> None:
         """Uniform replay has no priorities."""

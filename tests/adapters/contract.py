@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 
 import numpy as np
+import pytest
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.rollout import Step
@@ -34,12 +36,7 @@ class AdapterContract:
             cls.roles.append(set(cls.adapter.roles))
             cls.shown.append(deepcopy(steps))
             cls.kept.append(steps)
-            steps = cls.adapter.step(
-                {
-                    role: random_actions(cls.adapter.roles[role].action_spec, len(step.lane), rng)
-                    for role, step in steps.items()
-                }
-            )
+            steps = cls.adapter.step(_random_actions(cls.adapter, steps, rng))
 
     @classmethod
     def teardown_class(cls):
@@ -116,6 +113,29 @@ class AdapterContract:
             for name in step.obs:
                 np.testing.assert_array_equal(step.obs[name], again[role].obs[name])
 
+    def test_a_simulator_that_can_tell_where_it_is_goes_on_there(self):
+        adapter, rng = self.make(), np.random.default_rng(1)
+        adapter.reset(seed=3)
+        if adapter.state() is None:
+            with pytest.raises(ValueError):
+                adapter.restore({})
+            adapter.close()
+            return
+        steps = adapter.reset(seed=3)
+        for _ in range(7):
+            steps = adapter.step(_random_actions(adapter, steps, rng))
+        other = self.make()
+        other.reset(seed=4)
+        other.restore(json.loads(json.dumps(adapter.state())))
+        assert set(other.roles) == set(adapter.roles)
+        for _ in range(50):
+            actions = _random_actions(adapter, steps, rng)
+            steps, others = adapter.step(actions), other.step(actions)
+            assert steps.keys() == others.keys()
+            for role, step in steps.items():
+                for name, value in step.arrays().items():
+                    np.testing.assert_array_equal(value, others[role].arrays()[name], name)
+
     def test_closing_twice_is_harmless(self):
         adapter = self.make()
         adapter.close()
@@ -138,6 +158,10 @@ class ShownRow:
     def __init__(self, step: Step, i: int):
         self.first, self.final = bool(step.first[i]), bool(step.final[i])
         self.reward, self.alive = float(step.reward[i]), bool(step.alive[i])
+
+
+def _random_actions(adapter: Adapter, steps: dict[str, Step], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {role: random_actions(adapter.roles[role].action_spec, len(step.lane), rng) for role, step in steps.items()}
 
 
 def random_actions(spec: ActionSpec, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -11,7 +11,7 @@ from algorithm.replay import Replay
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec
 from tests.builders import exact, make_acer, make_exact_acer, make_role, random_rollout
-from tests.oracles import retrace_by_definition, softmax
+from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
 # Exact in float32, in which a bool times a float is computed.
 GAMMA = 0.875
@@ -36,38 +36,55 @@ def loss_gradients(agent, rollout):
 
 
 def forward(network, obs):
-    """Logits and Q of three actions by the formulas of a network with one hidden layer."""
+    """Logits of three actions and the critic's values by the formulas of a network with one hidden layer."""
     hidden, head = network.torso.body.layers[0], network.heads.linear
     features = torch.relu(obs @ hidden.weight.T + hidden.bias)
-    return (features @ head.weight.T + head.bias).split(3, -1)
+    outputs = features @ head.weight.T + head.bias
+    return outputs[..., :3], outputs[..., 3:]
+
+
+def literal_targets(s, rollout, taken, v, rho, prob_taken):
+    """What the policy compares with V, and what the critic regresses on, for each row; NaN where nothing is learned."""
+    episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), s.gamma)
+    ones = np.ones_like(rho)
+    trace = {
+        "retrace": np.minimum(s.retrace_clip, rho),
+        "tree_backup": prob_taken,
+        "q_lambda": ones,
+    }.get(s.estimator)
+    if trace is not None:
+        target = retrace_by_definition(*episodes, taken, v, s.decay * trace)
+        return target, target
+    ratios = (
+        [np.minimum(clip, rho) for clip in (s.vtrace_clip, s.retrace_clip)] if s.estimator == "vtrace" else [ones] * 2
+    )
+    of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.decay)
+    return of_action, of_action if s.critic == "q" else of_state
 
 
 def literal_loss(agent, rollout):
     """Wang et al. 2017, Eq. 5-12, row by row, everything that is a constant there detached; and rows that it bound."""
     s = agent.settings
-    logits, q = forward(agent.policy, rollout.obs["obs"])
+    logits, values = forward(agent.policy, rollout.obs["obs"])
     average = forward(agent.average.copy, rollout.obs["obs"])[0].detach().softmax(-1)
     pi, mu = logits.softmax(-1).detach(), rollout.behavior.softmax(-1)
-    v = (pi * q.detach()).sum(-1)
     action = rollout.sample.long()
-    taken = q[:-1].gather(-1, action).squeeze(-1)
+    if s.critic == "q":
+        v, taken, q = (pi * values.detach()).sum(-1), values[:-1].gather(-1, action).squeeze(-1), values.detach()
+    else:
+        v, taken, q = values.detach().squeeze(-1), values[:-1].squeeze(-1), None
     rho = (pi[:-1] / mu).gather(-1, action).squeeze(-1)
-    target = retrace_by_definition(
-        rollout.reward.numpy(),
-        rollout.alive.numpy(),
-        rollout.first.numpy(),
-        s.gamma,
-        taken.detach().numpy(),
-        v.numpy(),
-        s.decay * rho.clamp(max=s.retrace_clip).numpy(),
-    )
+    prob_taken = pi[:-1].gather(-1, action).squeeze(-1)
+    numbers = (x.detach().numpy() for x in (taken, v, rho, prob_taken))
+    target, regressed = literal_targets(s, rollout, *numbers)
     loss, learned, bound = 0.0, 0, 0
     for t, b in np.argwhere(~np.isnan(target)):
         a = action[t, b, 0]
         phi = logits[t, b] if s.trust_region_space == "logits" else logits[t, b].softmax(-1)
-        z, active = projected(s, phi.detach(), average[t, b], mu[t, b], a, target[t, b], v[t, b], q[t, b].detach())
+        known = None if q is None else q[t, b]
+        z, active = projected(s, phi.detach(), average[t, b], mu[t, b], a, target[t, b], v[t, b], known)
         entropy = -(logits[t, b].softmax(-1) * logits[t, b].log_softmax(-1)).sum()
-        row = -z @ phi - s.entropy * entropy + s.critic_weight * (target[t, b] - taken[t, b]) ** 2 / 2
+        row = -z @ phi - s.entropy * entropy + s.critic_weight * (regressed[t, b] - taken[t, b]) ** 2 / 2
         loss, learned, bound = loss + rollout.weight[b] * row, learned + 1, bound + active
     return loss / learned, bound / learned
 
@@ -78,7 +95,8 @@ def projected(settings, phi, average, mu, action, target, v, q):
     log_pi = phi.log_softmax(-1) if settings.trust_region_space == "logits" else phi.log()
     rho, c = log_pi.detach().exp() / mu, settings.importance_clip
     objective = rho[action].clamp(max=c) * (target - v) * log_pi[action]
-    objective = objective + ((1 - c / rho).clamp(min=0) * log_pi.detach().exp() * (q - v) * log_pi).sum()
+    if q is not None:  # a critic of states knows nothing of actions that were not taken
+        objective = objective + ((1 - c / rho).clamp(min=0) * log_pi.detach().exp() * (q - v) * log_pi).sum()
     kl = (average * (average.log() - log_pi)).sum()
     (g,), (k,) = torch.autograd.grad(objective, phi, retain_graph=True), torch.autograd.grad(kl, phi)
     excess = k @ g - settings.trust_region_delta
@@ -100,6 +118,51 @@ def test_the_gradient_is_that_of_the_papers_equations(region, seed):
     active = agent.loss(rollout)[1].metrics()["policy/trust_region_active"].item()
     assert active == pytest.approx(bound)
     assert bound == 0 if region is OFF else 0 < bound < 1
+
+
+PAIRS = [
+    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
+    *((estimator, "v") for estimator in ("vtrace", "n_step")),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(estimator, critic, seed):
+    agent = make_exact_acer(
+        body=Mlp(16),
+        seed=seed,
+        gamma=GAMMA,
+        decay=0.75,  # exact as well
+        retrace_clip=0.8,
+        vtrace_clip=1.5,
+        importance_clip=1.5,
+        critic_weight=0.7,
+        estimator=estimator,
+        critic=critic,
+        **LOGITS,
+    )
+    rollout = exact(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
+    loss, _ = literal_loss(agent, rollout)
+    torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ["retrace", "tree_backup", "q_lambda"])
+def test_estimates_of_action_values_need_a_critic_of_actions(estimator):
+    with pytest.raises(ValueError, match=f"{estimator} is of action values: with critic v there is vtrace, n_step"):
+        make_acer(estimator=estimator, critic="v")
+
+
+def test_vtraces_correction_is_not_cut_below_its_trace():
+    with pytest.raises(ValueError, match="vtrace_clip 0.5 must not be below retrace_clip 1.0"):
+        make_acer(estimator="vtrace", vtrace_clip=0.5)
+    make_acer(vtrace_clip=0.5)  # another estimator does not read it
+
+
+def test_a_critic_of_states_has_no_action_values_for_auxiliaries():
+    agent = make_acer(estimator="vtrace", critic="v")
+    with pytest.raises(ValueError, match="critic: v"):
+        agent.q(torch.zeros(1, 16), torch.zeros(1, 1))
 
 
 def test_columns_count_by_their_weight():

@@ -49,7 +49,7 @@ def test_a_resumed_run_goes_on_in_the_same_table(tmp_path):
     metrics = Metrics(tmp_path)
     metrics.write(10, {"a": 1, "b": 2})
     metrics.close()
-    again = Metrics(tmp_path)
+    again = Metrics(tmp_path, env_steps=10)
     again.write(20, {"b": 3})
     again.write(30, {"c": 4})
     again.close()
@@ -59,6 +59,36 @@ def test_a_resumed_run_goes_on_in_the_same_table(tmp_path):
         ["30", "", "", "4"],
     ]
     assert list(table(tmp_path)[0]) == ["env_steps", "a", "b", "c"]
+
+
+def test_what_comes_again_is_dropped(tmp_path):
+    metrics = Metrics(tmp_path)
+    for env_steps in (10, 20, 30):
+        metrics.write(env_steps, {"a": env_steps / 10, "b": 0})
+    metrics.close()
+    again = Metrics(tmp_path, env_steps=20)
+    again.write(25, {"a": 7})
+    again.write(35, {"a": 8})
+    again.close()
+    assert [(row["env_steps"], row["a"]) for row in table(tmp_path)] == [
+        ("10", "1.0"),
+        ("20", "2.0"),
+        ("25", "7"),
+        ("35", "8"),
+    ]
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("a")] == [(10, 1), (20, 2), (25, 7), (35, 8)]
+
+
+def test_a_row_that_was_not_written_to_its_end_is_dropped(tmp_path):
+    metrics = Metrics(tmp_path)
+    metrics.write(10, {"a": 1})
+    metrics.close()
+    whole = (tmp_path / "metrics.csv").read_bytes()
+    for partial in (b"1", b"12,", b"12,3", b"12,3\r"):
+        (tmp_path / "metrics.csv").write_bytes(whole + partial)
+        Metrics(tmp_path, env_steps=1000).close()
+        assert table(tmp_path) == [{"env_steps": "10", "a": "1"}]
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):

@@ -58,6 +58,7 @@ BLUEPRINTS = {
     "no body, both layers": (Blueprint(policy=Mlp(7), critic=Mlp(6, activation="tanh")), ONE),
     "several observations": (Blueprint(body=Mlp(16)), SEVERAL),
     "two encoders": (Blueprint(encoders={"cam*": Vector(), "*": Vector()}, body=Mlp(16)), SEVERAL),
+    "scaled vectors": (Blueprint(encoders={"sp*": Vector((1.0, 2.0, 0.5, 3.0)), "*": Vector(0.1)}), SEVERAL),
     "an encoder without numpy": (Blueprint(encoders={"*": Doubling()}, body=Mlp(16)), ONE),
     "memory": (Blueprint(body=Mlp(8), memory=RunningSum), ONE),
     "memory without body": (Blueprint(memory=RunningSum, policy=Mlp(7)), SEVERAL),
@@ -215,3 +216,16 @@ def test_layers_that_cannot_be_are_refused_by_name():
         Mlp(8, activation="gelu")
     with pytest.raises(ValueError, match="at least one layer"):
         Mlp()
+
+
+def test_vectors_are_scaled_component_by_component():
+    network = make(Blueprint(encoders={"speed": Vector((1.0, 2.0, 0.5, 3.0)), "*": Vector(0.1)}), SEVERAL)
+    obs = tensors(observations(SEVERAL, 2))
+    speed = obs["speed"] * torch.tensor([1.0, 2.0, 0.5, 3.0])
+    expected = torch.cat([0.1 * obs["camera"].flatten(1).float(), speed, 0.1 * obs["place"]], -1)
+    torch.testing.assert_close(network.torso.encode(obs), expected)
+
+
+def test_a_wrong_number_of_scales_is_refused():
+    with pytest.raises(ValueError, match="2 scales for an observation of 4 numbers"):
+        Vector((1.0, 2.0))(SEVERAL["speed"])

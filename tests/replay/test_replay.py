@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.replay import Replay
+from algorithm.replay import Replay, Size, size_of
+from algorithm.rollout import Rollout
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.doubles import EncodedLanes, assert_intact, starts_of
 
 
@@ -266,3 +268,30 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk
         for _ in range(-(-(length + burn_in) // chunk)):
             replay.add(encoded.rollout(*range(lanes)))
         assert_intact(replay.sample(8))
+
+
+@pytest.mark.parametrize("memory", [0, 5])
+def test_the_size_is_known_before_anything_is_written(memory):
+    role = Role(3, {"eye": ObsSpec((4, 4, 2), "uint8"), "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
+    replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), recurrent=memory > 0)
+    rows, lanes = 8, np.arange(3)
+    one = np.zeros((rows, 3), np.float32)
+    replay.add(
+        Rollout(
+            obs={"eye": np.zeros((rows + 1, 3, 4, 4, 2), np.uint8), "v": np.zeros((rows + 1, 3, 5), np.float32)},
+            first=np.zeros((rows + 1, 3), bool),
+            sample=one[..., None],
+            reward=one,
+            alive=one == 0,
+            behavior=np.zeros((rows, 3, 6), np.float32),
+            memory=np.zeros((3, memory), np.float32),
+            lane=lanes,
+            joined=lanes > 3,
+            weight=np.ones(3, np.float32),
+            index=lanes,
+            version=lanes,
+        )
+    )
+    size = size_of(200, role, 8, memory)
+    kept = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
+    assert size == Size(replay.ring.rows * 3, sum(value.nbytes for value in kept.values()))

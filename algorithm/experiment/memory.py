@@ -1,0 +1,50 @@
+"""Whether what a run will keep fits into this machine's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from algorithm.experiment.errors import UserError
+from algorithm.replay import Size
+from algorithm.specs import AGENT
+
+MEMINFO = Path("/proc/meminfo")
+MB = 10**6
+
+
+class Budget:
+    """Tells the size of each replay before it is allocated, and refuses what does not fit beside those before it."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say = say
+        self.free = available()
+        self.planned = 0
+
+    def plan(self, role: str, size: Size) -> None:
+        """Raises UserError where the memory that was free at the start is too small."""
+        row = size.bytes / max(size.rows, 1)
+        line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
+        of = "" if role == AGENT else f" of {role}"
+        self.say(f"replay{of}: {line}")
+        self.planned += size.bytes
+        if self.free is not None and self.planned > self.free:
+            left = max(0, self.free - self.planned + size.bytes)
+            raise UserError(
+                f"replay_config.capacity: {line}, but {left / MB:,.1f} MB of memory are free; "
+                f"at most {int(left / row):,} rows fit"
+            )
+
+
+def available() -> int | None:
+    """Bytes that can still be used; where only the size of the memory is known, that; None where nothing is."""
+    try:
+        lines = MEMINFO.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass  # not Linux, or a very old one
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

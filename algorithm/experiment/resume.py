@@ -1,0 +1,63 @@
+"""Going on with a run under other settings: what may change, and what does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.settings import Settings, Tree
+
+# What the saved state would not fit any more; those of every algorithm are found by their last name.
+FIXED: Mapping[str, str] = {
+    "base_config.env_type": "the saved experience is of this simulator",
+    "base_config.env_name": "the saved experience is of this environment",
+    "base_config.algorithm": "the saved networks are this algorithm's",
+    "base_config.n_envs": "the saved replay has a lane for each copy",
+    "base_config.name": "the run has its name",
+    "base_config.nn": "the saved networks are of this file",
+    "nn_config": "the saved networks have this shape",
+    "replay_config.capacity": "the saved replay has this size",
+    "collect_steps": "the saved replay has columns of this length",
+    "optimizer": "the saved moments are this optimizer's",
+}
+
+
+def resumed_settings(folder: RunFolder, layers: list[tuple[str, Tree]]) -> tuple[Settings, list[str]]:
+    """The run's settings with `layers` on top, and one line for each that is not what the run last went by.
+
+    So what was edited in the run's config.yaml is among the lines. Raises UserError for what cannot change.
+    """
+    settings = folder.settings(layers)
+    lines = []
+    for path, old, new in changes(folder.last_settings(), settings.tree):
+        line = f"{path}: {_shown(old)} -> {_shown(new)}"
+        if why := _fixed(path):
+            raise UserError(f"{line} is not possible with --resume: {why}; train a new run instead")
+        lines.append(line)
+    return settings, lines
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Path, old and new value of every setting that differs; null is what is not there, words match without case."""
+    for key in {**old, **new}:
+        path, before, after = f"{prefix}{key}", old.get(key), new.get(key)
+        if isinstance(before, Mapping) or isinstance(after, Mapping):
+            yield from changes(before or {}, after or {}, f"{path}.")
+        elif _plain(before) != _plain(after):
+            yield path, before, after
+
+
+def _fixed(path: str) -> str | None:
+    section = path.partition(".")[0]
+    return FIXED.get(path) or FIXED.get(section) or FIXED.get(path.rpartition(".")[2])
+
+
+def _plain(value: Any) -> Any:
+    return value.casefold() if isinstance(value, str) else value
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,32 @@
+"""How much memory a replay will take, before any of it is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from algorithm.specs import Role
+
+
+@dataclass(frozen=True)
+class Size:
+    """Rows over all lanes, and the bytes that they take once all are written."""
+
+    rows: int
+    bytes: int
+
+
+def size_of(capacity: int, role: Role, chunk: int, memory: int) -> Size:
+    """Of a replay of `capacity` rows in columns of `chunk` rows, for an agent with `memory` numbers per lane.
+
+    The statistics of a policy are taken to be two numbers for each continuous dimension and one for each action.
+    """
+    spec = role.action_spec
+    columns = capacity // role.lanes // chunk * role.lanes
+    obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())
+    numbers = spec.size + 2 * spec.continuous + sum(spec.branches) + 1  # sample, behavior and reward: float32
+    row = obs + 4 * numbers + 2 + 8  # first and alive are bytes, the ring's own count is int64
+    column = 4 * memory + 8  # and the version, int64
+    return Size(columns * chunk, columns * (chunk * row + column))

@@ -1,0 +1,43 @@
+"""CartPole-v1 with every estimator and critic, as a ratio of Retrace's env steps."""
+
+from __future__ import annotations
+
+import argparse
+from statistics import median
+
+from measure import in_own_processes, machine, spread, train_cartpole
+
+PAIRS = [
+    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
+    *((estimator, "v") for estimator in ("vtrace", "n_step")),
+]
+
+
+def main() -> None:
+    """Print one line per pair."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=2100)
+    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="for every pair")
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    print(machine())
+    print("| estimator | critic | reached | env steps, median [range] | of Retrace's | held-out mean, worst seed |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    of_retrace = None
+    for estimator, critic in PAIRS:
+        changes = [f"acer_config.estimator={estimator}", f"acer_config.critic={critic}", *options.set]
+        results = in_own_processes(train_cartpole, [(seed, changes) for seed in seeds])
+        steps = [result["env_steps"] for result in results]
+        of_retrace = of_retrace or median(steps)
+        reached = sum(result["reached"] for result in results)
+        worst = min(result["evaluation"] for result in results)
+        print(
+            f"| {estimator} | {critic} | {reached} of {len(results)} | {spread(steps)} | "
+            f"{median(steps) / of_retrace:.2f} | {worst:.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What does not fit into memory is refused before it is allocated."""
+
+import pytest
+
+from algorithm.experiment import memory
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.memory import Budget, available
+from algorithm.replay import Size
+
+
+def test_the_memory_of_this_machine_is_known_where_it_says_so():
+    free = available()
+    assert free is None or 10**7 < free < 10**15
+
+
+def test_available_memory_is_what_linux_calls_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemFree: 5 kB\nMemAvailable:   400 kB\n")
+    assert available() == 400 * 1024
+
+
+def test_sizes_are_told_and_added_up(monkeypatch):
+    said = []
+    monkeypatch.setattr(memory, "available", lambda: 10_000_000)
+    budget = Budget(said.append)
+    budget.plan("agent", Size(10_000, 600_000))
+    assert said == ["replay: 10,000 rows of 60 bytes are 0.6 MB"]
+    with pytest.raises(UserError, match=r"capacity: 100,000 rows.*9\.5 MB.*but 9\.4 MB.*at most 98,947 rows fit"):
+        budget.plan("other", Size(100_000, 9_500_000))
+    assert said[1].startswith("replay of other:")
+
+
+def test_nothing_is_refused_where_the_memory_is_unknown(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: None)
+    Budget(lambda line: None).plan("agent", Size(10**12, 10**15))

@@ -1,0 +1,185 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithm.returns import n_step_return, vtrace
+from tests.builders import random_boundaries
+from tests.oracles import vtrace_by_definition
+
+GAMMA = 0.9
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# Three steps, cut at the end.
+REWARD, V, RHO = tensor(1, 0, 2), tensor(0.4, 1, 0.8, 3), tensor(1, 2, 0.5)
+ONE = torch.ones(3).double()
+
+
+def estimate(rho, trace=None, decay=1.0, reward=REWARD, v=V, gamma=GAMMA):
+    valid = torch.ones(len(reward), dtype=torch.bool)
+    return vtrace(reward, torch.full_like(reward, gamma), valid, v, rho, rho if trace is None else trace, decay)
+
+
+def close(actual, *expected):
+    torch.testing.assert_close(actual, tensor(*expected), rtol=0, atol=1e-10)
+
+
+def test_known_answers():
+    v, q = estimate(RHO.clamp(max=1))
+    close(v, 3.2275, 2.475, 2.75)
+    close(q, 3.2275, 2.475, 4.7)
+    close(RHO.clamp(max=1) * (q - V[:-1]), 2.8275, 1.475, 1.95)
+
+
+def test_on_policy_both_are_the_n_step_return():
+    v, q = estimate(ONE)
+    close(v, 4.807, 4.23, 4.7)
+    close(q, 4.807, 4.23, 4.7)
+
+
+def test_with_a_decay_the_estimate_of_q_decays_without_its_own_ratio():
+    close(estimate(RHO.clamp(max=1), decay=0.9)[1], 2.952595, 2.2995, 4.7)
+
+
+def test_the_rows_own_ratio_is_in_the_target_of_v_and_not_in_that_of_q():
+    v, q = estimate(tensor(0.2, 1, 0.5))
+    close(v[:1], 0.9655)
+    close(q[:1], 3.2275)
+
+
+# A death, then a cut whose final observation is shown as row 4, then a third episode that the record cuts.
+FIRST, ALIVE = torch.tensor([0, 0, 1, 0, 0, 1, 0]).bool(), torch.tensor([1, 0, 1, 1, 1, 1]).bool()
+BOUNDARY_V, BOUNDARY_RHO = tensor(0.3, 0.6, 0.4, 0.2, 4, 0.8, 2), tensor(2, 0.5, 0.8, 0.25, 7, 1)
+BOUNDARY_REWARD = tensor(1, 1, 1, 1, 0, 1)
+REAL = [0, 1, 2, 3, 5]
+
+
+def boundary(v=BOUNDARY_V):
+    rho = BOUNDARY_RHO.clamp(max=1)
+    return vtrace(BOUNDARY_REWARD, GAMMA * ALIVE.double(), ~(FIRST[1:] & ALIVE), v, rho, rho)
+
+
+def test_a_death_ends_the_return_and_a_cut_bootstraps_from_its_final_observation():
+    v, q = boundary()
+    close(v[REAL], 1.72, 0.8, 1.816, 1.3, 2.8)
+    close(q[REAL], 1.72, 1, 2.17, 4.6, 2.8)
+
+
+def test_a_row_that_is_not_learned_keeps_its_own_value():
+    for estimated in boundary():
+        close(estimated[4:5], 4)
+
+
+def test_the_value_behind_a_death_is_arbitrary():
+    v = BOUNDARY_V.clone()
+    v[2] = 1e6
+    for actual, expected in zip(boundary(v=v), boundary(), strict=True):
+        torch.testing.assert_close(actual[:2], expected[:2], rtol=0, atol=0)
+
+
+def test_with_finite_truncation_the_fixed_point_is_another_policy():
+    # One state, pi = (.9, .1), mu = (.5, .5), reward (1, 0), rho-bar 1: min(rho-bar mu, pi) = (.5, .1) / .6.
+    pi, mu, reward, v = tensor(0.9, 0.1), tensor(0.5, 0.5), tensor(1, 0), 0.0
+    none, ever = torch.zeros(1).double(), torch.ones(1, dtype=torch.bool)
+    for _ in range(200):
+        ahead = tensor(v, 0)
+        targets = [
+            vtrace(reward[a : a + 1], none, ever, ahead, rho := (pi / mu)[a : a + 1].clamp(max=1), rho)[0]
+            for a in range(2)
+        ]
+        v = float(mu @ torch.cat(targets))
+    assert v == pytest.approx(0.5 / 0.6, abs=1e-6)
+
+
+def random_trace(seed, rows=None, columns=3):
+    rng = np.random.default_rng(seed)
+    rows = rows or int(rng.integers(1, 14))
+    first, alive, final = random_boundaries(rng, rows, columns)
+    return {
+        "reward": np.where(final, 0, rng.normal(size=(rows, columns))),
+        "alive": alive,
+        "first": first,
+        "gamma": float(rng.uniform(0, 1)),
+        "v": rng.normal(size=(rows + 1, columns)),
+        "rho": rng.uniform(0, 2, size=(rows, columns)),
+        "trace": rng.uniform(0, 1.5, size=(rows, columns)),
+        "decay": float(rng.uniform(0, 1)),
+    }
+
+
+def run(reward, alive, first, gamma, v, rho, trace, decay):
+    reward, alive, first, v, rho, trace = map(torch.from_numpy, (reward, alive, first, v, rho, trace))
+    valid = ~(first[1:] & alive)
+    targets = vtrace(reward, gamma * alive.to(reward.dtype), valid, v, rho, trace, decay)
+    return *(target.numpy() for target in targets), valid.numpy()
+
+
+many = settings(max_examples=60, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@many
+@given(seeds)
+def test_windows_across_episodes_equal_each_episode_alone(seed):
+    trace = random_trace(seed)
+    *actual, valid = run(**trace)
+    for estimated, expected in zip(actual, vtrace_by_definition(**trace), strict=True):
+        np.testing.assert_array_equal(valid, ~np.isnan(expected))
+        np.testing.assert_allclose(estimated, np.where(valid, expected, trace["v"][:-1]), rtol=0, atol=1e-10)
+
+
+@many
+@given(seeds)
+def test_what_a_row_that_is_not_learned_holds_reaches_no_other_row(seed):
+    trace = random_trace(seed)
+    *actual, valid = run(**trace)
+    for name in ("reward", "rho", "trace"):
+        trace[name] = np.where(valid, trace[name], 1e6)
+    for changed, before in zip(run(**trace), actual, strict=False):
+        np.testing.assert_array_equal(changed[valid], before[valid])
+
+
+@many
+@given(seeds)
+def test_a_trace_cut_in_two_reproduces_its_tail(seed):
+    trace = random_trace(seed, rows=9)
+    whole = run(**trace)
+    for start in range(1, 9):
+        tail = {name: value if np.isscalar(value) else value[start:] for name, value in trace.items()}
+        for part, all_of_it in zip(run(**tail), whole, strict=True):
+            np.testing.assert_allclose(part, all_of_it[start:], rtol=0, atol=1e-10)
+
+
+def test_permuting_columns_permutes_targets():
+    trace = random_trace(3, rows=8, columns=5)
+    order = np.array([3, 0, 4, 1, 2])
+    permuted = {name: value if np.isscalar(value) else value[:, order] for name, value in trace.items()}
+    for actual, expected in zip(run(**permuted), run(**trace), strict=True):
+        np.testing.assert_array_equal(actual, expected[:, order])
+
+
+@many
+@given(seeds)
+def test_without_truncation_and_ratios_it_is_the_n_step_return(seed):
+    trace = random_trace(seed)
+    ones = np.ones_like(trace["rho"])
+    v, q, valid = run(**{**trace, "rho": ones, "trace": ones})
+    reward, alive = torch.from_numpy(trace["reward"]), torch.from_numpy(trace["alive"])
+    n_step = n_step_return(
+        reward, trace["gamma"] * alive.double(), torch.from_numpy(valid), torch.from_numpy(trace["v"]), trace["decay"]
+    )
+    np.testing.assert_allclose(v, n_step.numpy(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(q, n_step.numpy(), rtol=0, atol=1e-12)
+
+
+def test_edge_cases():
+    reward = tensor(1.5)
+    for estimated in estimate(tensor(0.3), reward=reward, v=tensor(7.0, 2.0), gamma=0.0)[1:]:
+        close(estimated, 1.5)
+    v, q = estimate(RHO, trace=torch.zeros(3).double())
+    torch.testing.assert_close(v, V[:-1] + RHO * (REWARD + GAMMA * V[1:] - V[:-1]), rtol=0, atol=1e-12)
