@@ -5,6 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 RENDER = ["gymnasium[classic-control]>=1.1,<2"]
+BOX2D = ["gymnasium[box2d]>=1.1,<2"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "beartype>=0.19"]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
@@ -30,6 +31,7 @@ setup(
     ],
     extras_require={
         "render": RENDER,
+        "box2d": BOX2D,
         "test": TEST,
         "dev": TEST + DEV,
         "benchmark": BENCHMARK,

@@ -1,4 +1,4 @@
-"""An environment's folder until its goal is confirmed: env steps and CPU seconds of the default variant, seed by seed."""
+"""A folder until its goal is confirmed: env steps and CPU seconds of the default variant, seed by seed."""
 
 from __future__ import annotations
 

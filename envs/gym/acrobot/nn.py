@@ -1,4 +1,4 @@
-"""Two angles as cosines and sines, and their velocities: which way to push depends on these from the first update on."""
+"""Two angles as cosines and sines, and their velocities: on these depends which way to push, from the start."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 
