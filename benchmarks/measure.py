@@ -29,13 +29,20 @@ from algorithm.experiment import run_folder  # noqa: E402
 from algorithm.experiment.assembly import play, train  # noqa: E402
 from algorithm.experiment.settings import read_assignments, read_variant, resolve  # noqa: E402
 
-CARTPOLE = "gym/cartpole"
 EPISODES = 20  # played greedily with the weights at the end, off the clock
 
 
 def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]:
-    """Train the default variant of gym/cartpole with `section.key=value` changes; what it took and reached."""
-    source = run_folder.environment_folder(CARTPOLE)
+    """Train gym/cartpole; what it took and reached."""
+    return train_folder("gym/cartpole", seed, assignments)
+
+
+def train_folder(env: str, seed: int, assignments: Iterable[str] = (), episodes: int = EPISODES) -> dict[str, Any]:
+    """Train the default variant of a folder with `section.key=value` changes; what it took and reached.
+
+    `episodes` are played greedily with the weights at the end, off the clock.
+    """
+    source = run_folder.environment_folder(env)
     layers = [
         ("config.yaml", read_variant(source / "config.yaml", "default")),
         ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}"])),
@@ -43,11 +50,11 @@ def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as place:
         run_folder.RUNS = Path(place)
         settings = resolve(layers)
-        folder = run_folder.RunFolder.create(CARTPOLE, source, "run", settings.tree)
+        folder = run_folder.RunFolder.create(env, source, "run", settings.tree)
         begin = time.process_time()
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
-        greedy = play(settings, folder, EPISODES, greedy=True)
+        greedy = play(settings, folder, episodes, greedy=True)
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
     active = np.atleast_1d(table["policy/trust_region_active"])
     return {

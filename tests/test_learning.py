@@ -99,14 +99,23 @@ def test_evaluation_does_not_touch_training(tmp_path, greedy):
     assert torch.equal(*weights)
 
 
-@pytest.mark.parametrize("config", sorted(BESIDE_MAIN.rglob("config.yaml")), ids=lambda path: path.parent.name)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_an_environment_reaches_its_goal(tmp_path, config, seed):
-    layer = read_variant(config, "default")
-    goal = resolve([("test", layer)]).goal
+QUICK = 50000  # env steps within which a goal must be reached for its first seed to be tried on every push
+
+
+def learning_tests():
+    """Every environment's folder that has a goal, with three seeds."""
+    for config in sorted(BESIDE_MAIN.rglob("config.yaml")):
+        goal = resolve([("test", read_variant(config, "default"))]).goal
+        for seed in range(3 if goal else 0):
+            slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or goal.within > QUICK else []
+            yield pytest.param(config, goal, seed, marks=slow, id=f"{config.parent.name}-{seed}")
+
+
+@pytest.mark.parametrize(("config", "goal", "seed"), list(learning_tests()))
+def test_an_environment_reaches_its_goal(tmp_path, config, goal, seed):
     limit = {"base_config": {"seed": seed, "max_step": goal.within}}
     source = config.parent
-    settings = resolve([("test", layer), ("limit", limit)])
+    settings = resolve([("test", read_variant(config, "default")), ("limit", limit)])
     folder = RunFolder.create(source.name, source, f"seed{seed}", settings.tree)
     result = train(settings, folder, lambda line: None)
     assert result.reached

@@ -1,20 +1,24 @@
-"""CartPole-v1 until the goal is confirmed: env steps and CPU seconds of the default variant, seed by seed."""
+"""A folder until its goal is confirmed: env steps and CPU seconds of the default variant, seed by seed."""
 
 from __future__ import annotations
 
 import argparse
 
-from measure import in_own_processes, machine, spread, train_cartpole
+from measure import EPISODES, in_own_processes, machine, spread, train_folder
 
 
 def main() -> None:
     """Print one line per seed and the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--first-seed", type=int, default=8000)
+    parser.add_argument("env", help="environment folder below envs/, for example gym/cartpole")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument(
+        "--episodes", type=int, default=EPISODES, help="played greedily with the weights at the end, off the clock"
+    )
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    results = in_own_processes(train_cartpole, [(seed,) for seed in seeds])
+    results = in_own_processes(train_folder, [(options.env, seed, (), options.episodes) for seed in seeds])
     print(machine())
     print("| seed | env steps | updates | CPU s | held-out mean | greedy |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
