@@ -144,8 +144,8 @@ class Acer(Agent):
         rho = log_rho.clamp(-20, 20).exp()
 
         # Eq. 5, or another estimator in its place.
-        prob_taken = policy.probs.gather(-1, action).squeeze(-1)
-        rows = Rows(rollout.reward, settings.gamma * rollout.alive, valid, v, q_taken, rho, prob_taken)
+        discount = settings.gamma * rollout.alive
+        rows = Rows(rollout.reward, discount, valid, v, q_taken, rho, lambda: policy.log_prob(action.squeeze(-1)).exp())
         targets, v = self.estimate(rows, self.truncation), v[:-1]
 
         # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.

@@ -22,7 +22,7 @@ class Rows:
     v: Tensor
     q_taken: Tensor  # of a critic of states: v of the row
     rho: Tensor  # pi / mu of the taken action
-    prob_taken: Tensor  # pi of the taken action
+    prob_taken: Callable[[], Tensor]  # pi of the taken action; one estimator reads it
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "retrace": _of_action_values(lambda rows, truncation: rows.rho.clamp(max=truncation.trace)),
     "vtrace": _vtrace,
     "n_step": _n_step,
-    "tree_backup": _of_action_values(lambda rows, truncation: rows.prob_taken),
+    "tree_backup": _of_action_values(lambda rows, truncation: rows.prob_taken()),
     "q_lambda": _of_action_values(lambda rows, truncation: torch.ones_like(rows.rho)),
 }
 OF_STATES = ("vtrace", "n_step")  # those that a critic of states can learn from

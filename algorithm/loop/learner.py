@@ -40,7 +40,7 @@ class Learner:
         self.device = torch.device(device)
         self.updates = 0
         self._kept = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._bad = torch.zeros((), dtype=torch.int64, device=self.device)  # skipped updates since the last good one
+        self._good_at = torch.zeros((), dtype=torch.int64, device=self.device)  # updates up to the last kept one
         self.seen = 0  # valid rows observed; schedules run on them
         self.returns = ReturnScale(agent.rewards, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
@@ -87,7 +87,7 @@ class Learner:
     @property
     def skipped_in_a_row(self) -> int:
         """Skipped updates since the last good one. Like `skipped` it waits for the device."""
-        return int(self._bad)
+        return self.updates - int(self._good_at)
 
     def adopt(self, state: State) -> None:
         """Take over weights and copies from elsewhere and forget the moments."""
@@ -107,6 +107,7 @@ class Learner:
             step.optimizer.moments.copy_(state[f"moments/{step.name}"])
         self.updates, self.seen = int(state["updates"]), int(state["seen"])
         self._kept.copy_(state["kept"])
+        self._good_at.fill_(self.updates)
         self.returns.running[:] = state["returns"].numpy()
 
     @torch.no_grad()
@@ -122,7 +123,7 @@ class Learner:
         for tensor, old in zip(self._changed, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
         self._kept += finite
-        self._bad.add_(1).mul_(~finite)
+        self._good_at.masked_fill_(finite, self.updates + 1)
 
     def _reward(self, batch: Rollout) -> Tensor:
         reward = self.returns.scale(batch.reward)

@@ -18,6 +18,11 @@ class Limits:
     evaluate_every: int | None
     goal: float | None
 
+    @property
+    def evaluated(self) -> bool:
+        """Whether held-out episodes are asked for at all; then they are also played where the run ends."""
+        return self.goal is not None or self.evaluate_every is not None
+
     def done(self, counters: Counters) -> float | None:
         """Share of the way to the nearer of `max_step` and `max_iter`; 1 or more ends a run, None never does."""
         ways = [(counters.env_steps, self.max_step), (counters.iterations, self.max_iter)]

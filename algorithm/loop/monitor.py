@@ -67,7 +67,7 @@ class Monitor:
         if counters.env_steps >= self._due:
             self._attend()
         over = self._over()
-        if over:
+        if over and self.limits.evaluated:
             self._evaluate()
         if self._best_due:
             self._save()

@@ -27,9 +27,8 @@ def rows(seed, on_policy=False):
         (pi * q).sum(-1),
         np.take_along_axis(q[:-1], action, -1)[..., 0],
         rho,
-        prob,
     )
-    return Rows(*map(torch.from_numpy, arrays))
+    return Rows(*map(torch.from_numpy, arrays), lambda: torch.from_numpy(prob))
 
 
 def q_target(name, batch, truncation=FULL):

@@ -136,11 +136,17 @@ def test_the_goal_counts_the_mean_and_not_every_episode(tmp_path):
 
 @pytest.mark.parametrize("interval", [None, 10], ids=["end", "end and interval"])
 def test_a_run_is_evaluated_once_where_it_ends(tmp_path, interval):
-    run = Run(tmp_path, max_step=20, evaluate_every=interval, held_out=[1, 2])
+    run = Run(tmp_path, max_step=20, evaluate_every=interval, goal=100.0, held_out=[1, 2])
     over = [run.go(10), run.go(10)]
     assert over == [False, True]
     assert run.done.count(("evaluate", 20)) == 1
     assert run.best == 20
+
+
+def test_who_asks_for_no_evaluation_gets_none(tmp_path):
+    run = Run(tmp_path, max_step=20)
+    assert run.go(20)
+    assert run.done == [] and run.best is None
 
 
 def test_an_interrupted_run_is_saved_and_not_evaluated(tmp_path):
