@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measure import CARTPOLE, machine
+from measure import machine
 from rich.console import Console
 
 from algorithm.experiment import run_folder
@@ -43,7 +43,7 @@ def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str,
         console = Console(file=nowhere, force_terminal=True, width=120, _environ={"TERM": "xterm-256color"})
         end, cpu = time.perf_counter() + seconds, time.process_time()
         over = False
-        with live(console) as draw:
+        with live(console, console.print) as draw:
 
             def show(progress):
                 nonlocal over
@@ -65,7 +65,7 @@ def main() -> None:
     """Print where the time of one run went."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--env", default=CARTPOLE)
+    parser.add_argument("--env", default="gym/cartpole")
     parser.add_argument("--every", type=int, default=50_000, help="env steps between evaluations and checkpoints")
     options = parser.parse_args()
     endless = ["goal.return=null", "base_config.max_step=null", "acer_config.learning_rate_schedule=constant"]
