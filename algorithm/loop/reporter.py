@@ -16,8 +16,8 @@ from algorithm.loop.metrics import Metrics
 from algorithm.loop.progress import Moment, Pace, Progress, Standing
 from algorithm.specs import AGENT
 
-SAMPLED = 8  # of so many updates, one is asked for its metrics
-LATEST = 20  # of those, so many make the measures of a Standing
+SAMPLED = 16  # of so many updates, one is asked for its metrics
+LATEST = 10  # of those, so many make the measures of a Standing
 SOONEST = 1.0  # seconds behind a row before a pace of its own means anything
 MEASURES = {"policy/entropy": "entropy", "policy/kl_to_average": "KL to average"}
 
