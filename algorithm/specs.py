@@ -10,6 +10,11 @@ import numpy as np
 AGENT = "agent"  # the role in a simulator that names none
 
 
+def of_role(role: str) -> str:
+    """` of <role>` for a sentence; nothing where the simulator names no roles."""
+    return "" if role == AGENT else f" of {role}"
+
+
 @dataclass(frozen=True)
 class ObsSpec:
     """One observation of one lane: its shape without the lane axis, and its dtype as numpy names it."""

@@ -12,6 +12,11 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 
 
+def later_seed(seed: int, restarts: int) -> int:
+    """The seed of what is made anew for the `restarts`-th time: its episodes are not those of what it replaces."""
+    return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0] >> 1)
+
+
 class EnvironmentFailed(RuntimeError):
     """A simulator could not be started."""
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 import gymnasium
-import numpy as np
+
+from algorithm.adapters.adapter import later_seed
 
 LOST = "samara_lost"  # in an info: the traceback of a step that raised; its episode is over and its last row unknown
 REBUILT = "samara_rebuilt"  # in an info: the traceback of a reset that raised; the environment was made anew for it
@@ -56,8 +57,7 @@ class Guard(gymnasium.Wrapper):
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         if self._fresh and seed is None and self._seed is not None:
-            # A new copy must not begin with the episodes of the old one.
-            seed = int(np.random.SeedSequence([self._seed, self._rebuilt]).generate_state(1)[0] >> 1)
+            seed = later_seed(self._seed, self._rebuilt)
         self._shown, info = self.env.reset(seed=seed, options=options)
         self._started, self._fresh = True, False
         return self._shown, info

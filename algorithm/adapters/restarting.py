@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter, EnvironmentBroke, EnvironmentFailed
+from algorithm.adapters.adapter import Adapter, EnvironmentBroke, EnvironmentFailed, later_seed
 from algorithm.rollout import Step
 
 LOG = logging.getLogger(__name__)
@@ -70,11 +70,10 @@ class Restarting(Adapter):
         self._count(self._before, error)
         LOG.warning(f"{error}; all copies are started anew, their episodes are cut")
         LOG.info(traceback.format_exc())
-        seed = np.random.SeedSequence([self._seed or 0, self._broken]).generate_state(1)[0] >> 1
         try:
             self._inner = self._make()
             self.roles = self._inner.roles
-            return self._inner.reset(int(seed))
+            return self._inner.reset(later_seed(self._seed or 0, self._broken))
         except EnvironmentFailed as again:
             raise EnvironmentBroke(f"{again}; it had broken: {error}") from again
 

@@ -53,6 +53,13 @@ class Result:
     best: Checkpoint | None  # on held-out episodes
     seconds: float
 
+    @classmethod
+    def of(cls, monitor: Monitor, seconds: float) -> Result:
+        """What a monitor has seen of a run that took so long."""
+        reached = None if monitor.limits.goal is None else monitor.confirmed
+        returns = {role: monitor.mean_return(role) for role in monitor.parts.teams}
+        return cls(reached, monitor.counters, returns, monitor.played, monitor.best.checkpoint, seconds)
+
 
 def train(
     settings: Settings,
@@ -77,10 +84,7 @@ def train(
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
     evaluation = make_adapter(settings, folder, evaluation_copies(settings))
     try:
-        parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint, say))
-        # What cannot be built is known before anything begins.
-        for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
-            parts.teams[role] = parts.build(role, _role(folder, adapter, role))
+        parts = _parts(adapter, settings, folder, checkpoint, say)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         history, ends = History(parts, counters), limits(settings)
         saving = Saving(checkpoints, parts, say)
@@ -103,19 +107,26 @@ def train(
             with told(folder.path / "faults.log", say, counters):
                 _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)
         finally:
-            result = Result(
-                None if monitor.limits.goal is None else monitor.confirmed,
-                counters,
-                {role: monitor.mean_return(role) for role in parts.teams},
-                monitor.played,
-                checkpoints.best.checkpoint,
-                time.perf_counter() - begin,
-            )
+            result = Result.of(monitor, time.perf_counter() - begin)
             ended(result)
     finally:
         adapter.close()
         evaluation.close()
     return result
+
+
+def _parts(
+    adapter: Adapter,
+    settings: Settings,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    say: Callable[[str], None],
+) -> Parts:
+    """The teams of all roles that are known already: what cannot be built is known before anything begins."""
+    parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint, say))
+    for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
+        parts.teams[role] = parts.build(role, _role(folder, adapter, role))
+    return parts
 
 
 def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:

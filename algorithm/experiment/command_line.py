@@ -111,7 +111,7 @@ python main.py gym/cartpole -n "test_{time}"        train
 python main.py gym/cartpole --run --render         watch the latest run
 python main.py gym/cartpole -n NAME --resume       go on with a run
 python main.py --list                              all runs with their results
-python main.py --init gym/mountain_car                a folder for an environment of Gymnasium
+python main.py --init gym/mountain_car             a folder for an environment of Gymnasium
 """
 
 

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from algorithm.loop.progress import Progress, Standing
-from algorithm.specs import AGENT
+from algorithm.specs import of_role
 
 Show = Callable[[Progress], None]
 BAR = 32  # columns
@@ -50,7 +50,7 @@ def line(progress: Progress) -> str:
     counters = progress.counters
     facts = [
         _steps(progress),
-        *(f"return{_of(role)} {_returns(standing)}" for role, standing in progress.roles.items()),
+        *(f"return{of_role(role)} {_returns(standing)}" for role, standing in progress.roles.items()),
         *(_measures(standing) for standing in progress.roles.values() if standing.measures),
         f"{counters.episodes:,} episodes",
         f"{progress.pace.env_steps:,.0f} steps/s",
@@ -73,9 +73,9 @@ def picture(progress: Progress) -> Group:
     for role, standing in progress.roles.items():
         bar = _bar(_approach(standing, progress.goal)) if progress.goal is not None else ""
         goal = "" if progress.goal is None else f", goal {progress.goal:,g}"
-        table.add_row(f"return{_of(role)}", bar, f"{_returns(standing)}{goal}")
+        table.add_row(f"return{of_role(role)}", bar, f"{_returns(standing)}{goal}")
         if standing.measures:
-            rows.add_row(f"policy{_of(role)}", _measures(standing))
+            rows.add_row(f"policy{of_role(role)}", _measures(standing))
     pace = progress.pace
     speed = f"{pace.env_steps:,.0f} env steps/s  {pace.updates:,.0f} updates/s"
     rows.add_row("speed", f"{speed}  {progress.counters.episodes:,} episodes")
@@ -125,7 +125,3 @@ def _left(progress: Progress) -> list[str]:
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _of(role: str) -> str:
-    return "" if role == AGENT else f" of {role}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from algorithm.experiment.errors import UserError
 from algorithm.replay import Size
-from algorithm.specs import AGENT
+from algorithm.specs import of_role
 
 MEMINFO = Path("/proc/meminfo")
 MB = 10**6
@@ -26,8 +26,7 @@ class Budget:
         """Raises UserError where the memory that was free at the start is too small."""
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
-        of = "" if role == AGENT else f" of {role}"
-        self.say(f"replay{of}: {line}")
+        self.say(f"replay{of_role(role)}: {line}")
         self.planned += size.bytes
         if self.free is not None and self.planned > self.free:
             left = max(0, self.free - self.planned + size.bytes)

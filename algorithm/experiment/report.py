@@ -10,7 +10,7 @@ from collections.abc import Callable
 from algorithm.experiment.assembly import Result
 from algorithm.experiment.curve import draw_curve
 from algorithm.experiment.run_folder import RunFolder
-from algorithm.specs import AGENT
+from algorithm.specs import of_role
 
 
 def report(say: Callable[[str], None], environment: str, folder: RunFolder, result: Result) -> None:
@@ -39,9 +39,9 @@ def _outcome(result: Result) -> list[str]:
         }[result.reached]
     ]
     for role, value in result.returns.items():
-        lines.append(f"mean return{_of(role)} of the last training episodes: {value:.1f}")
+        lines.append(f"mean return{of_role(role)} of the last training episodes: {value:.1f}")
     for role, played in (result.evaluation or {}).items():
-        lines.append(f"held-out{_of(role)}: {played}")
+        lines.append(f"held-out{of_role(role)}: {played}")
     if result.best is not None and result.best.counters.env_steps != counters.env_steps:
         lines.append(
             f"best on held-out episodes, and played: the weights after {result.best.counters.env_steps:,} env steps"
@@ -52,7 +52,3 @@ def _outcome(result: Result) -> list[str]:
 def _command(*words: str) -> str:
     """Words as the user's shell takes them."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
-
-
-def _of(role: str) -> str:
-    return "" if role == AGENT else f" of {role}"

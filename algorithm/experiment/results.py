@@ -16,6 +16,9 @@ from algorithm.experiment.assembly import Result
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RUNS
 from algorithm.loop.evaluator import Played
+from algorithm.loop.files import replace
+from algorithm.loop.metrics import TABLE
+from algorithm.specs import AGENT, of_role
 
 Record = dict[str, Any]  # as it stands in result.json
 FILE = "result.json"
@@ -53,9 +56,7 @@ def played_record(played: Mapping[str, Played]) -> Record:
 
 def write(folder: Path, record: Record) -> None:
     """Put a record into a run folder, whole or not at all."""
-    fresh = folder / f"{FILE}.new"
-    fresh.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    fresh.replace(folder / FILE)
+    replace(folder / FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def read(folder: Path) -> Record:
@@ -76,14 +77,14 @@ def read(folder: Path) -> Record:
 
 def _so_far(folder: Path) -> Record:
     """What metrics.csv tells of a run that has not ended."""
-    table = folder / "metrics.csv"
+    table = folder / TABLE
     rows: list[dict[str, str]] = []
     if table.exists():
         with table.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row.get("time/seconds")]
     last = rows[-1] if rows else {}
     returns = {
-        name.removeprefix("reward/return").removeprefix("/") or "agent": float(value)
+        name.removeprefix("reward/return").removeprefix("/") or AGENT: float(value)
         for name, value in last.items()
         if name and name.startswith("reward/return") and value
     }
@@ -146,8 +147,8 @@ def spread(records: list[Record]) -> dict[str, dict[str, float | None]]:
     columns: dict[str, list[float]] = {}
     for one in records:
         numbers = {name: one[name] for name in ("env_steps", "updates", "episodes", "seconds")}
-        numbers |= {_named("return", role): value for role, value in one["returns"].items()}
-        numbers |= {_named("evaluation", role): played["mean"] for role, played in (one["evaluation"] or {}).items()}
+        numbers |= {f"return{of_role(role)}": value for role, value in one["returns"].items()}
+        numbers |= {f"evaluation{of_role(role)}": played["mean"] for role, played in (one["evaluation"] or {}).items()}
         for name, value in numbers.items():
             if value is not None:
                 columns.setdefault(name, []).append(value)
@@ -174,10 +175,6 @@ def spread_lines(records: list[Record]) -> list[str]:
         std = "" if one["std"] is None else f" +- {one['std']:,.1f}"
         lines.append(f"{name}: {one['mean']:,.1f}{std} ({one['min']:,.1f} to {one['max']:,.1f})")
     return lines
-
-
-def _named(name: str, role: str) -> str:
-    return name if role == "agent" else f"{name} of {role}"
 
 
 def _number(value: float) -> float | None:

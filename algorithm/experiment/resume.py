@@ -8,7 +8,7 @@ from typing import Any
 
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import Layer, Settings
+from algorithm.experiment.settings import Settings
 
 # What the saved state would not fit any more; those of every algorithm are found by their last name.
 FIXED: Mapping[str, str] = {
@@ -25,19 +25,18 @@ FIXED: Mapping[str, str] = {
 }
 
 
-def resumed_settings(folder: RunFolder, layers: list[Layer]) -> tuple[Settings, list[str]]:
-    """The run's settings with `layers` on top, and one line for each that is not what the run last went by.
+def changed(folder: RunFolder, settings: Settings) -> list[str]:
+    """One line for each of `settings` that is not what the run last went by.
 
     So what was edited in the run's config.yaml is among the lines. Raises UserError for what cannot change.
     """
-    settings = folder.settings(*layers)
     lines = []
     for path, old, new in changes(folder.last_settings(), settings.tree):
         line = f"{path}: {_shown(old)} -> {_shown(new)}"
         if why := _fixed(path):
             raise UserError(f"{line} is not possible with --resume: {why}; train a new run instead")
         lines.append(line)
-    return settings, lines
+    return lines
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -7,7 +7,7 @@ import time
 
 from algorithm.experiment.assembly import check_network
 from algorithm.experiment.command_line import overrides
-from algorithm.experiment.resume import resumed_settings
+from algorithm.experiment.resume import changed
 from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
 from algorithm.experiment.settings import Layer, Settings, read_assignments, read_variant, resolve
 
@@ -38,7 +38,7 @@ def create(options: argparse.Namespace, name: str, settings: Settings) -> RunFol
 def resumed(options: argparse.Namespace) -> tuple[RunFolder, Settings, list[str]]:
     """The run to go on with, its settings, and a line for each that changes. Raises UserError for what cannot."""
     folder, settings = found(options)
-    _, changes = resumed_settings(folder, layers(options))
+    changes = changed(folder, settings)
     if options.use_env_nn:
         check_network(settings, folder)  # before the run's own copy is replaced
         folder.adopt_network(settings)

@@ -14,7 +14,7 @@ from algorithm.loop.history import History
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.progress import Moment, Pace, Progress, Standing
-from algorithm.specs import AGENT
+from algorithm.specs import AGENT, of_role
 
 SAMPLED = 16  # of so many updates, one is asked for its metrics
 LATEST = 10  # of those, so many make the measures of a Standing
@@ -81,8 +81,7 @@ class Reporter:
                 "eval/length": result.length,
             }
             values |= {_tag(role, name): value for name, value in measured.items()}
-            of = "" if role == AGENT else f" of {role}"
-            self.say(f"evaluation{of} at {env_steps:,} env steps: {result}")
+            self.say(f"evaluation{of_role(role)} at {env_steps:,} env steps: {result}")
         self.metrics.write(env_steps, values)
         self.clock.book("reporting")
 

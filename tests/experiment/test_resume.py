@@ -3,7 +3,7 @@
 import pytest
 
 from algorithm.experiment.errors import UserError
-from algorithm.experiment.resume import changes, resumed_settings
+from algorithm.experiment.resume import changed, changes
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import merge, read_assignments, resolve
 
@@ -16,7 +16,8 @@ def folder(tmp_path):
 
 
 def resumed(folder, *assignments):
-    return resumed_settings(folder, [("--set", read_assignments(list(assignments)))])
+    settings = folder.settings(("--set", read_assignments(list(assignments))))
+    return settings, changed(folder, settings)
 
 
 def test_nothing_changes_without_a_word(folder):
