@@ -7,10 +7,9 @@ from statistics import median
 
 from measure import in_own_processes, machine, spread, train_cartpole
 
-PAIRS = [
-    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
-    *((estimator, "v") for estimator in ("vtrace", "n_step")),
-]
+from algorithm.agents.estimators import ESTIMATORS, OF_STATES
+
+PAIRS = [*((estimator, "q") for estimator in ESTIMATORS), *((estimator, "v") for estimator in OF_STATES)]
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,11 @@ from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
+# Every estimator with every critic that it goes with.
+PAIRS = [
+    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
+    *((estimator, "v") for estimator in ("vtrace", "n_step")),
+]
 
 
 class Raw:
@@ -69,6 +76,22 @@ def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tupl
                 first[row + 1 : row + 2, column] = True
             row += 1
     return first, alive, final
+
+
+def random_rows(names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3) -> dict[str, Any]:
+    """What an estimator reads over random boundaries: reward, alive, first, gamma, and of the others those `names`."""
+    rng = np.random.default_rng(seed)
+    rows = rows or int(rng.integers(1, 14))
+    first, alive, final = random_boundaries(rng, rows, columns)
+    reward, gamma = np.where(final, 0, rng.normal(size=(rows, columns))), float(rng.uniform(0, 1))
+    others = {
+        "q_taken": rng.normal(size=(rows, columns)),
+        "v": rng.normal(size=(rows + 1, columns)),
+        "rho": rng.uniform(0, 2, size=(rows, columns)),
+        "trace": rng.uniform(0, 1.5, size=(rows, columns)),
+        "decay": float(rng.uniform(0, 1)),
+    }
+    return {"reward": reward, "alive": alive, "first": first, "gamma": gamma, **{name: others[name] for name in names}}
 
 
 def random_rollout(

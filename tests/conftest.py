@@ -19,3 +19,18 @@ torch.set_num_threads(1)
 def _working_directory(tmp_path, monkeypatch):
     """Runs go under the working directory, so every test has one of its own."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def registered_fakes(monkeypatch):
+    """The fakes behind every contract stand in the registry, under names that settings can give."""
+    from algorithm.experiment import registry  # not before the import hook is installed
+
+    for table, name, row in [
+        (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),
+        (registry.ADAPTERS, "SKIPPING", "Skipping"),
+        (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
+        (registry.AUXILIARIES, "distillation", "Distillation"),
+        (registry.EXPLORERS, "mixture", "Mixture"),
+    ]:
+        monkeypatch.setitem(table, name, f"tests.fakes:{row}")

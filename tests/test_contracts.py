@@ -6,15 +6,17 @@ import torch
 
 import main
 from algorithm import load
-from algorithm.experiment import registry
 from algorithm.experiment.run_folder import RunFolder
 from tests.fakes import LATE
+
+pytestmark = pytest.mark.usefixtures("registered_fakes")
 
 NN = """
 from algorithm.networks import Blueprint, Mlp
 from tests.fakes import RunningSum
 blueprint = Blueprint(body=Mlp(8){memory})
 """
+
 
 CONFIG = """
 default:
@@ -39,18 +41,6 @@ FAKES = {
         "memory": ", memory=RunningSum",
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def _fakes(monkeypatch):
-    for table, name, row in [
-        (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),
-        (registry.ADAPTERS, "SKIPPING", "Skipping"),
-        (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
-        (registry.AUXILIARIES, "distillation", "Distillation"),
-        (registry.EXPLORERS, "mixture", "Mixture"),
-    ]:
-        monkeypatch.setitem(table, name, f"tests.fakes:{row}")
 
 
 def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", explorer="{}", memory=""):

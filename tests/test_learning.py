@@ -7,6 +7,7 @@ import torch
 from algorithm.experiment.assembly import TeamBuilder, train
 from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
 from algorithm.experiment.settings import read_variant, resolve
+from tests.builders import PAIRS
 
 PROBE = {
     "base_config": {"env_type": "PROBE", "n_envs": 4, "log_every": 1000},
@@ -34,33 +35,27 @@ def values(settings, folder):
     return q.numpy(), logits.softmax(-1).numpy()
 
 
-PAIRS = [
-    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
-    *((estimator, "v") for estimator in ("vtrace", "n_step")),
-]
+def learned_values(tmp_path, env_name, max_step, estimator, critic):
+    """What a critic makes of the states of a probe after so many steps."""
+    probe = {
+        "base_config": {"env_name": env_name, "max_step": max_step},
+        "acer_config": {"estimator": estimator, "critic": critic, "learning_rate": 0.01},
+    }
+    settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
+    return values(settings, folder)[0]
 
 
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
 def test_a_time_limit_is_no_death(tmp_path, estimator, critic):
-    probe = {
-        "base_config": {"env_name": "truncation", "max_step": 6000},
-        "acer_config": {"estimator": estimator, "critic": critic, "learning_rate": 0.01},
-    }
-    settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
-    q, _ = values(settings, folder)
-    np.testing.assert_allclose(q, 10, atol=0.5)  # taking the limit for a death gives 4.4
+    learned = learned_values(tmp_path, "truncation", 6000, estimator, critic)
+    np.testing.assert_allclose(learned, 10, atol=0.5)  # taking the limit for a death gives 4.4
 
 
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
 def test_the_next_episode_does_not_leak(tmp_path, estimator, critic):
-    probe = {
-        "base_config": {"env_name": "leak", "max_step": 12000},
-        "acer_config": {"estimator": estimator, "critic": critic, "learning_rate": 0.01},
-    }
-    settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
-    q, _ = values(settings, folder)
-    np.testing.assert_allclose(q[0], -41, atol=2)  # a leak gives about -68
-    np.testing.assert_allclose(q[1], 10, atol=1)  # and -32
+    learned = learned_values(tmp_path, "leak", 12000, estimator, critic)
+    np.testing.assert_allclose(learned[0], -41, atol=2)  # a leak gives about -68
+    np.testing.assert_allclose(learned[1], 10, atol=1)  # and -32
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])

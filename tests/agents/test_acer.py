@@ -10,7 +10,7 @@ from algorithm.networks import Mlp
 from algorithm.replay import Replay
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec
-from tests.builders import exact, make_acer, make_exact_acer, make_role, random_rollout
+from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
 # Exact in float32, in which a bool times a float is computed.
@@ -118,12 +118,6 @@ def test_the_gradient_is_that_of_the_papers_equations(region, seed):
     active = agent.loss(rollout)[1].metrics()["policy/trust_region_active"].item()
     assert active == pytest.approx(bound)
     assert bound == 0 if region is OFF else 0 < bound < 1
-
-
-PAIRS = [
-    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
-    *((estimator, "v") for estimator in ("vtrace", "n_step")),
-]
 
 
 @pytest.mark.parametrize("seed", range(2))

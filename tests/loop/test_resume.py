@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.experiment import registry
 from algorithm.experiment.assembly import TeamBuilder, limits, make_adapter, train
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.settings import merge, read_variant, resolve
@@ -23,6 +22,8 @@ from algorithm.loop.metrics import Metrics
 from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts
 from algorithm.loop.reporter import Reporter
+
+pytestmark = pytest.mark.usefixtures("registered_fakes")
 
 NN = """
 from torch import nn
@@ -51,18 +52,6 @@ RUNS = {
         "memory": True,
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def _fakes(monkeypatch):
-    for table, name, row in [
-        (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),
-        (registry.ADAPTERS, "SKIPPING", "Skipping"),
-        (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
-        (registry.AUXILIARIES, "distillation", "Distillation"),
-        (registry.EXPLORERS, "mixture", "Mixture"),
-    ]:
-        monkeypatch.setitem(table, name, f"tests.fakes:{row}")
 
 
 def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.returns import retrace
-from tests.builders import random_boundaries
+from tests.builders import random_rows
 from tests.oracles import retrace_by_definition
 
 GAMMA = 0.9
@@ -106,19 +108,7 @@ def test_without_its_final_observation_the_last_row_of_a_cut_episode_is_not_lear
     assert (~(first[1:] & alive)).tolist() == [True, True, True, False, True]
 
 
-def random_trace(seed, rows=None, columns=3):
-    rng = np.random.default_rng(seed)
-    rows = rows or int(rng.integers(1, 14))
-    first, alive, final = random_boundaries(rng, rows, columns)
-    return {
-        "reward": np.where(final, 0, rng.normal(size=(rows, columns))),
-        "alive": alive,
-        "first": first,
-        "gamma": float(rng.uniform(0, 1)),
-        "q_taken": rng.normal(size=(rows, columns)),
-        "v": rng.normal(size=(rows + 1, columns)),
-        "trace": rng.uniform(0, 1.5, size=(rows, columns)),
-    }
+random_trace = partial(random_rows, ("q_taken", "v", "trace"))
 
 
 def run(reward, alive, first, gamma, q_taken, v, trace):

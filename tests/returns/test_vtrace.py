@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.returns import n_step_return, vtrace
-from tests.builders import random_boundaries
+from tests.builders import random_rows
 from tests.oracles import vtrace_by_definition
 
 GAMMA = 0.9
@@ -96,20 +98,7 @@ def test_with_finite_truncation_the_fixed_point_is_another_policy():
     assert v == pytest.approx(0.5 / 0.6, abs=1e-6)
 
 
-def random_trace(seed, rows=None, columns=3):
-    rng = np.random.default_rng(seed)
-    rows = rows or int(rng.integers(1, 14))
-    first, alive, final = random_boundaries(rng, rows, columns)
-    return {
-        "reward": np.where(final, 0, rng.normal(size=(rows, columns))),
-        "alive": alive,
-        "first": first,
-        "gamma": float(rng.uniform(0, 1)),
-        "v": rng.normal(size=(rows + 1, columns)),
-        "rho": rng.uniform(0, 2, size=(rows, columns)),
-        "trace": rng.uniform(0, 1.5, size=(rows, columns)),
-        "decay": float(rng.uniform(0, 1)),
-    }
+random_trace = partial(random_rows, ("v", "rho", "trace", "decay"))
 
 
 def run(reward, alive, first, gamma, v, rho, trace, decay):
