@@ -122,7 +122,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
         output.keep(folder.path / "log.txt")
     copies = options.agents or (1 if options.render else evaluation_copies(settings))
     episodes = options.max_iter * copies if options.max_iter else EPISODES
-    played = play(settings, folder, episodes, options.disable_sample, options.render, options.ckpt, copies)
+    played = play(settings, folder, episodes, options.disable_sample, options.render, options.ckpt, copies, output.say)
     for role, result in played.items():
         of = f" of {role}" if len(played) > 1 else ""
         output.say(

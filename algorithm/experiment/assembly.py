@@ -170,13 +170,14 @@ def play(
     render: bool = False,
     ckpt: str | None = None,
     copies: int | None = None,
+    say: Callable[[str], None] = print,
 ) -> dict[str, Played]:
     """Play whole episodes with the weights of a run that did best, or with the checkpoint that `ckpt` names.
 
-    In as many `copies` as evaluation plays in, unless told otherwise.
+    In as many `copies` as evaluation plays in, unless told otherwise. `say` hears of a checkpoint that is passed over.
     """
     prepare_process()
-    checkpoint = folder.checkpoint(ckpt)
+    checkpoint = folder.checkpoint(ckpt, say)
     agents: dict[str, Agent] = {}
 
     def agent_of(role: str) -> Agent:

@@ -183,10 +183,10 @@ class RunFolder:
                 say(f"{error}: the newest checkpoint is used instead of the best")
         return self.latest(say)
 
-    def checkpoint(self, which: str | None) -> Checkpoint:
+    def checkpoint(self, which: str | None, say: Callable[[str], None]) -> Checkpoint:
         """A checkpoint by its env steps or its folder; the best for None. Raises UserError where there is none."""
         if which is None:
-            return self.best()
+            return self.best(say)
         folder = self.path / "checkpoints"
         path = folder / f"{int(which):012d}" if which.isdecimal() else Path(which)
         if (path / "counters.json").is_file():

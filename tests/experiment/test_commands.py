@@ -324,3 +324,15 @@ def test_devices_are_named_as_people_write_them(word, meaning):
     from algorithm.experiment.settings import resolve
 
     assert resolve([("test", {"base_config": {"device": word}})]).base.device == meaning
+
+
+def test_a_checkpoint_that_is_passed_over_is_told_beside_the_json(capsys):
+    call("mine/task -n a -c goal --max_step 400", capsys)
+    places = sorted(Path("runs/mine/task/a/checkpoints").glob("0*"))
+    shutil.copytree(places[-1], places[-1].with_name("0" * 12))
+    weights = places[-1] / "agent" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert main.main("mine/task -n a --run --json".split()) == 0
+    shown = capsys.readouterr()
+    assert shown.out.count("\n") == 1 and json.loads(shown.out)["evaluation"]
+    assert "weights.pt is damaged" in shown.err
