@@ -125,10 +125,10 @@ class Acer(Agent):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
         features = self._unroll(self.policy, rollout)
         outputs = self.policy.heads.joint(features)
-        with torch.no_grad():
+        with torch.inference_mode():
             direction, report = self._climb(rollout, *outputs.split([self.actions, self.critic.size], -1))
         report.features = features
-        return {"acer": surrogate(direction, outputs[:-1]).sum()}, report
+        return {"acer": surrogate(direction.clone(), outputs[:-1]).sum()}, report
 
     def _climb(self, rollout: Rollout, logits: Tensor, values: Tensor) -> tuple[Tensor, Report]:
         """What logits and values [T, B, ...] climb, as means over valid rows, in closed form; and how it went."""
