@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 AGENT = "agent"  # the role in a simulator that names none
+# The observation that tells which actions are allowed (1), those of all branches side by side; no network reads it.
+MASK = "action_mask"
 
 
 def of_role(role: str) -> str:
