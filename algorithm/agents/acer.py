@@ -1,4 +1,4 @@
-"""Actor-critic with experience replay (Wang et al. 2017, arXiv 1611.01224), one discrete branch.
+"""Actor-critic with experience replay (Wang et al. 2017, arXiv 1611.01224), for actions of every kind.
 
 Gradients with respect to the policy's statistics are written in closed form and sent through the network once.
 """
@@ -14,13 +14,22 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
-from algorithm.agents.critics import ActionValues, StateValue
+from algorithm.agents.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
-from algorithm.distributions import Categorical
+from algorithm.distributions import (
+    Branch,
+    Clipped,
+    Distribution,
+    Family,
+    FixedGaussian,
+    Gaussian,
+    Squashed,
+    family_of,
+)
 from algorithm.losses import multiplier, squared_error, surrogate, truncated_importance
-from algorithm.networks import ActorCritic, Blueprint, LaggingCopy
+from algorithm.networks import ActorCritic, Blueprint, Deviation, LaggingCopy
 from algorithm.rollout import Decision, Rollout, Step
-from algorithm.specs import Role
+from algorithm.specs import ActionSpec, Role
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,11 @@ class AcerSettings:
     vtrace_clip: float  # rho-bar
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
     decay: float  # lambda, of the trace
+    advantage_samples: int  # n, the actions u_i of a stochastic dueling critic (Eq. 13)
+    std: Literal["fixed", "learned", "state"]  # of continuous actions
+    std_init: float
+    std_floor: float
+    squash: bool
     trust_region: Literal["off", "efficient"]
     trust_region_space: Literal["logits", "probs"]  # phi, the statistics that are projected (Eq. 11)
     trust_region_delta: float  # delta (Eq. 11)
@@ -55,6 +69,7 @@ class AcerSettings:
     batch_size: int  # windows of a replayed batch
     replay_ratio: float  # mean number of replayed batches for each rollout
     replay_start: int  # rows stored before the first replayed batch
+    on_policy: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self):
         if self.critic == "v" and self.estimator not in OF_STATES:
@@ -63,29 +78,33 @@ class AcerSettings:
             )
         if self.estimator == "vtrace" and self.vtrace_clip < self.retrace_clip:
             raise ValueError(f"vtrace_clip {self.vtrace_clip} must not be below retrace_clip {self.retrace_clip}")
+        if self.std != "fixed" and self.std_init <= self.std_floor:
+            raise ValueError(f"std_init {self.std_init} must be above std_floor {self.std_floor}, unless std is fixed")
 
 
 class Acer(Agent):
     """ACER: an off-policy estimator, truncated importance sampling with bias correction, the efficient trust region.
 
-    Raises ValueError for an action space other than one discrete branch.
+    One discrete branch has a value of each action; any other kind of action has a stochastic dueling critic.
+    Raises ValueError for settings that do not suit the kind of action.
     """
 
     Settings = AcerSettings
 
     def __init__(self, settings: AcerSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         spec = role.action_spec
-        if spec.continuous or len(spec.branches) != 1:
-            raise ValueError(f"ACER serves a single discrete branch so far, not {spec}")
+        _check(settings, spec)
         self.settings = settings
         self.rng = rng
-        self.actions = spec.branches[0]
-        self.critic = ActionValues(self.actions) if settings.critic == "q" else StateValue()
-        self.estimate = ESTIMATORS[settings.estimator]
+        self.family = _family(settings, spec)
+        self.critic = _critic(settings, spec, self.family)
+        self.estimate = self.estimate_actor = ESTIMATORS[settings.estimator]
+        if settings.estimator == "retrace" and isinstance(self.critic, StochasticDueling):
+            self.estimate_actor = ESTIMATORS["q_lambda"]  # Q^opc (Eq. 16 and 21)
         self.truncation = Truncation(settings.retrace_clip, settings.vtrace_clip, settings.decay)
-        self.policy = ActorCritic(blueprint, role.obs_specs, self.actions, self.critic.size)
+        self.policy = self._network(blueprint, role)
         self.state = self.policy.state
-        self.average = LaggingCopy(self.policy, ActorCritic(blueprint, role.obs_specs, self.actions, self.critic.size))
+        self.average = LaggingCopy(self.policy, self._network(blueprint, role))
         self.groups = {
             "acer": Group(
                 self.policy,
@@ -106,63 +125,79 @@ class Acer(Agent):
             settings.replay_ratio,
             "poisson",
             settings.replay_start,
+            settings.on_policy,
         )
         self.rewards = RewardScaling(
             settings.reward_scale, settings.reward_clip, settings.normalize_returns, settings.gamma
         )
 
+    def _network(self, blueprint: Blueprint, role: Role) -> ActorCritic:
+        settings, means, deviation = self.settings, role.action_spec.continuous, None
+        if means:
+            deviation = Deviation(means, settings.std, settings.std_init, settings.std_floor)
+        columns = self.family.statistics
+        return ActorCritic(blueprint, role.obs_specs, columns, self.critic.values, deviation, self.critic.encoded)
+
     def act(self, step: Step, memory: np.ndarray) -> Decision:
-        return self._decide(step, memory, lambda statistics: Categorical.sample(statistics, self.rng))
+        return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
 
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
-        return self._decide(step, memory, Categorical.mode)
+        return self._decide(step, memory, self.family.mode)
 
     def _decide(self, step: Step, memory: np.ndarray, choose: Callable[[np.ndarray], np.ndarray]) -> Decision:
         statistics, memory = self.policy.act(step.obs, memory)
         sample = choose(statistics)
-        return Decision(sample, Categorical.to_action(sample), statistics, memory)
+        return Decision(sample, self.family.to_action(sample), statistics, memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
         features = self._unroll(self.policy, rollout)
-        outputs = self.policy.heads.joint(features)
+        outputs = self.policy.outputs(features)
+        whole, rollout = rollout, rollout.after_burn_in()
+        statistics, values = outputs.detach().split([self.family.statistics, self.critic.values], -1)
+        policy = self.family(self.policy.mask(statistics, rollout.obs))
+        judged = self.critic.judge(self.policy, features, values, policy, rollout.sample)
         with torch.inference_mode():
-            direction, report = self._climb(rollout, *outputs.split([self.actions, self.critic.size], -1))
+            average = self._policy(self.average.copy, self._unroll(self.average.copy, whole), rollout.obs)
+            direction, pull, report = self._climb(rollout, average.rows(slice(-1)), judged)
         report.features = features
-        return {"acer": surrogate(direction.clone(), outputs[:-1]).sum()}, report
+        loss = surrogate(direction.clone(), outputs[:-1]).sum()
+        if pull is not None:
+            loss = loss + surrogate(pull.clone(), judged.advantages).sum()
+        return {"acer": loss}, report
 
-    def _climb(self, rollout: Rollout, logits: Tensor, values: Tensor) -> tuple[Tensor, Report]:
-        """What logits and values [T, B, ...] climb, as means over valid rows, in closed form; and how it went."""
-        settings, critic = self.settings, self.critic
-        average = Categorical(self.average.copy.heads(self._unroll(self.average.copy, rollout)[:-1])[0])
-        rollout = rollout.after_burn_in()
-        action, valid = rollout.sample.long(), rollout.valid
-        policy, behavior = Categorical(logits), Categorical(rollout.behavior)
-        v = critic.v(values, policy)
-        policy, values = policy.rows(slice(-1)), values[:-1]
-        q_taken = critic.taken(values, action)
-        log_rho = (policy.log_probs - behavior.log_probs).gather(-1, action).squeeze(-1)
-        rho = log_rho.clamp(-20, 20).exp()
+    def _climb(
+        self, rollout: Rollout, average: Distribution, judged: Judgement
+    ) -> tuple[Tensor, Tensor | None, Report]:
+        """What statistics and values [T, B, ...], and advantages, climb in closed form: means over valid rows."""
+        settings, sample, valid = self.settings, rollout.sample, rollout.valid
+        policy, behavior = judged.policy, self.family(rollout.behavior)
+        log_rho = (policy.log_prob(sample) - behavior.log_prob(sample)).clamp(-20, 20)
+        rho, dimensions = log_rho.exp(), self.family.dimensions
+        root = rho if dimensions == 1 else (log_rho / dimensions).exp()
 
         # Eq. 5, or another estimator in its place.
-        discount = settings.gamma * rollout.alive
-        rows = Rows(rollout.reward, discount, valid, v, q_taken, rho, lambda: policy.log_prob(action.squeeze(-1)).exp())
-        targets, v = self.estimate(rows, self.truncation), v[:-1]
+        discount, prob_taken = settings.gamma * rollout.alive, lambda: policy.log_prob(sample).exp()
+        rows = Rows(rollout.reward, discount, valid, judged.v, judged.taken, rho, root, prob_taken)
+        targets, v = self.estimate(rows, self.truncation), judged.v[:-1]
+        returns = targets if self.estimate_actor is self.estimate else self.estimate_actor(rows, self.truncation)
 
-        # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
-        weight = critic.correction(values, v, policy, behavior, settings.importance_clip)
-        taken = truncated_importance(rho, targets.q - v, settings.importance_clip).unsqueeze(-1)
-        direction, removed = self._direction(policy, average, weight.scatter_add(-1, action, taken))
+        # Eq. 8-9; Eq. 15-16 of a critic that samples.
+        weight = truncated_importance(rho, returns.q - v, settings.importance_clip)
+        direction, removed = self._direction(judged, weight, behavior, average)
 
-        # Eq. 6: the critic descends 1/2 (target - value)^2.
-        target = critic.target(targets)
-        error = target - q_taken
-        pull = critic.pull(values, action, settings.critic_weight * error)
+        # Eq. 6: the critic descends 1/2 (target - value)^2; both such errors of a critic that samples.
+        target = judged.target(targets)
+        error = target - judged.taken
+        pull, of_advantages = judged.pull(error, targets)
 
         weights = row_weights(valid, rollout.weight)
+        climbed = weights.unsqueeze(-1) * torch.cat((direction, settings.critic_weight * pull), -1)
+        if of_advantages is not None:
+            of_advantages = settings.critic_weight * weights * of_advantages
 
         def told() -> dict[str, Tensor]:
             told_of = {
-                "loss/critic": squared_error(target, q_taken),
+                "loss/critic": squared_error(target, judged.taken),
                 "policy/entropy": policy.entropy,
                 "policy/kl_to_average": policy.kl(average),
                 "policy/importance": rho,
@@ -171,26 +206,31 @@ class Acer(Agent):
             }
             return metrics(weights, told_of)
 
-        report = Report(told, lambda: column_mean(valid, error.abs()))
-        return weights.unsqueeze(-1) * torch.cat((direction, pull), -1), report
+        return climbed, of_advantages, Report(told, lambda: column_mean(valid, error.abs()))
 
-    def _direction(self, policy: Categorical, average: Categorical, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """What the logits climb: the gradient within the trust region (Eq. 10-12), the entropy bonus outside it.
+    def _direction(
+        self, judged: Judgement, weight: Tensor, behavior: Distribution, average: Distribution
+    ) -> tuple[Tensor, Tensor]:
+        """What statistics climb: the gradient within the trust region (Eq. 10-12), the entropy bonus outside it.
 
         Also how much of the KL gradient [T, B, 1] was taken away from each row. The step that reaches the logits is
         their gradient minus a multiple of pi - average, whichever coordinates Eq. 11 is stated in; these decide the
         multiple.
         """
-        settings = self.settings
-        gradient, kl_gradient = policy.score(weight), policy.kl_gradient(average)
+        settings, policy = self.settings, judged.policy
+        gradient = judged.gradient(weight, behavior, settings.importance_clip)
         removed = torch.zeros_like(gradient[..., :1])
         if settings.trust_region == "efficient":
-            constrained = gradient, kl_gradient
+            constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
             if settings.trust_region_space == "probs":
-                constrained = policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)
+                in_probs = judged.gradient_in_probs(weight, behavior, settings.importance_clip)
+                constrained = in_probs, policy.kl_gradient_in_probs(average)
             removed = multiplier(*constrained, settings.trust_region_delta)
             gradient = torch.addcmul(gradient, removed, kl_gradient, value=-1)
         return gradient.add(policy.entropy_gradient(), alpha=settings.entropy), removed
+
+    def _policy(self, network: ActorCritic, features: Tensor, obs: Mapping[str, Tensor]) -> Distribution:
+        return self.family(network.mask(network.outputs(features)[..., : self.family.statistics], obs))
 
     @staticmethod
     def _unroll(network: ActorCritic, rollout: Rollout) -> Tensor:
@@ -208,10 +248,29 @@ class Acer(Agent):
         return self.policy.torso.encode(obs)
 
     def q(self, features: Tensor, sample: Tensor) -> Tensor:
-        if self.settings.critic == "v":
-            raise ValueError("a critic of states (critic: v) knows no action's value")
-        return self.critic.taken(self.policy.heads(features)[1], sample.long())
+        statistics, values = self.policy.outputs(features).split([self.family.statistics, self.critic.values], -1)
+        return self.critic.q(self.policy, features, values, self.family(statistics.detach()), sample)
 
     def sync(self) -> None:
         """theta_a <- alpha theta_a + (1 - alpha) theta, after every step (Wang et al. 2017, Algorithm 2)."""
         self.average.move(1 - self.settings.average_decay)
+
+
+def _family(settings: AcerSettings, spec: ActionSpec) -> Family:
+    bounded = Squashed if settings.squash else Clipped
+    return family_of(spec.continuous, spec.branches, bounded, FixedGaussian if settings.std == "fixed" else Gaussian)
+
+
+def _critic(settings: AcerSettings, spec: ActionSpec, family: Family) -> Critic:
+    if settings.critic == "v":
+        return StateValue()
+    if isinstance(family, Branch):
+        return ActionValues(family.statistics)
+    return StochasticDueling(family, settings.advantage_samples)
+
+
+def _check(settings: AcerSettings, spec: ActionSpec) -> None:
+    if settings.estimator == "tree_backup" and spec.continuous:
+        raise ValueError("estimator tree_backup needs probabilities of actions; continuous ones have densities")
+    if settings.trust_region_space == "probs" and (spec.continuous or len(spec.branches) > 1):
+        raise ValueError(f"trust_region_space probs is of a single discrete branch, not of {spec}; take logits")

@@ -22,6 +22,7 @@ class Rows:
     v: Tensor
     q_taken: Tensor  # of a critic of states: v of the row
     rho: Tensor  # pi / mu of the taken action
+    root: Tensor  # rho^(1/d), d the continuous numbers and discrete branches of an action
     prob_taken: Callable[[], Tensor]  # pi of the taken action; one estimator reads it
 
 
@@ -35,22 +36,22 @@ class Truncation:
 
 
 class Targets(NamedTuple):
-    """Estimates [T, B] of Q(x_t, a_t), and the target of V(x_t)."""
+    """Estimates [T, B] of Q(x_t, a_t), and the target of V(x_t), which not every critic wants."""
 
     q: Tensor
-    v: Tensor
+    v: Callable[[], Tensor]
 
 
 Estimator = Callable[[Rows, Truncation], Targets]
 
 
 def _of_action_values(trace: Callable[[Rows, Truncation], Tensor]) -> Estimator:
-    """Retrace or a relative of it. Its target is one of an action's value; a critic of states has no use for it."""
+    """Retrace or a relative of it. Its target is one of an action's value; that of the state is Eq. 14."""
 
     def estimate(rows: Rows, truncation: Truncation) -> Targets:
         coefficient = truncation.decay * trace(rows, truncation)
         target = retrace(rows.reward, rows.discount, rows.valid, rows.q_taken, rows.v, coefficient)
-        return Targets(target, rows.v[:-1])
+        return Targets(target, lambda: torch.addcmul(rows.v[:-1], rows.rho.clamp(max=1), target - rows.q_taken))
 
     return estimate
 
@@ -58,17 +59,18 @@ def _of_action_values(trace: Callable[[Rows, Truncation], Tensor]) -> Estimator:
 def _vtrace(rows: Rows, truncation: Truncation) -> Targets:
     rho, trace = rows.rho.clamp(max=truncation.correction), rows.rho.clamp(max=truncation.trace)
     v, q = vtrace(rows.reward, rows.discount, rows.valid, rows.v, rho, trace, truncation.decay)
-    return Targets(q, v)
+    return Targets(q, lambda: v)
 
 
 def _n_step(rows: Rows, truncation: Truncation) -> Targets:
     target = n_step_return(rows.reward, rows.discount, rows.valid, rows.v, truncation.decay)
-    return Targets(target, target)
+    return Targets(target, lambda: target)
 
 
 ESTIMATORS: Mapping[str, Estimator] = {
     # The trace is truncated at 1 as in ACER's Algorithm 2, and not at the policy gradient's c.
-    "retrace": _of_action_values(lambda rows, truncation: rows.rho.clamp(max=truncation.trace)),
+    # Of several numbers the ratio's root: the product would cut traces at once (section 5.1).
+    "retrace": _of_action_values(lambda rows, truncation: rows.root.clamp(max=truncation.trace)),
     "vtrace": _vtrace,
     "n_step": _n_step,
     "tree_backup": _of_action_values(lambda rows, truncation: rows.prob_taken()),

@@ -78,17 +78,17 @@ class Goal(Section):
 # What an agent's settings must satisfy beyond their types: those of every algorithm are found here by name.
 BOUNDS: Mapping[str, tuple[str, Any]] = {
     **dict.fromkeys(
-        ["learning_rate", "max_grad_norm", "optimizer_epsilon", "reward_scale", "reward_clip", "importance_clip"],
+        ["learning_rate", "max_grad_norm", "optimizer_epsilon", "reward_scale", "reward_clip", "importance_clip", "std_init"],
         ("above 0", lambda value: value > 0),
     ),
     **dict.fromkeys(
-        ["entropy", "critic_weight", "trust_region_delta", "replay_ratio", "retrace_clip", "replay_start"],
+        ["entropy", "critic_weight", "trust_region_delta", "replay_ratio", "retrace_clip", "replay_start", "std_floor"],
         ("at least 0", lambda value: value >= 0),
     ),
     **dict.fromkeys(
         ["gamma", "average_decay", "decay", "optimizer_decay"], ("from 0 to 1", lambda value: 0 <= value <= 1)
     ),
-    **dict.fromkeys(["collect_steps", "trace_length", "batch_size"], ("at least 1", lambda value: value >= 1)),
+    **dict.fromkeys(["collect_steps", "trace_length", "batch_size", "advantage_samples"], ("at least 1", lambda value: value >= 1)),
 }
 
 

@@ -1,8 +1,16 @@
 """Weights, directions and errors per step. Nothing here reduces over rows or detaches."""
 
 from algorithm.losses.critic import squared_error
-from algorithm.losses.importance import bias_correction, truncated_importance
+from algorithm.losses.importance import bias_correction, sampled_bias_correction, truncated_importance
 from algorithm.losses.policy_gradient import surrogate
 from algorithm.losses.trust_region import multiplier, project_gradient
 
-__all__ = ["bias_correction", "multiplier", "project_gradient", "squared_error", "surrogate", "truncated_importance"]
+__all__ = [
+    "bias_correction",
+    "multiplier",
+    "project_gradient",
+    "sampled_bias_correction",
+    "squared_error",
+    "surrogate",
+    "truncated_importance",
+]

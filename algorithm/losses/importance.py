@@ -23,3 +23,10 @@ def bias_correction(
     The paper's [1 - c / rho(a)]_+ pi(a) without its division, so that mu(a) = 0 is exact.
     """
     return torch.sub(probs, behavior_probs, alpha=clip).relu() * advantage
+
+
+def sampled_bias_correction(
+    rho: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], clip: float
+) -> Float[Tensor, "*B"]:
+    """[1 - c / rho(a')]_+ A(a'): the weight of the score of a sample a' of pi (Wang et al. 2017, Eq. 15)."""
+    return (1 - clip / rho).relu() * advantage

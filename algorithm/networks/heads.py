@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Layers
-from algorithm.networks.mlp import numpy_linear
+from algorithm.networks.mlp import Mlp, numpy_linear
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,20 @@ class SeparateHeads(nn.Module):
             return None
         hidden = layers.numpy()
         return lambda x: head(hidden(x))
+
+
+class ActionHead(nn.Module):
+    """One value for each action: features [..., F] and actions [K, ..., E] -> [K, ...].
+
+    `layers` stand in front of the output and read features and action side by side; without them it is one hidden
+    layer as wide as the features.
+    """
+
+    def __init__(self, inputs: int, encoded: int, layers: Layers | None):
+        super().__init__()
+        self.layers: Any = (layers or Mlp(inputs))(inputs + encoded)
+        self.head = SharedHeads(self.layers.size, Head(1, gain=1.0))
+
+    def forward(self, features: Tensor, actions: Tensor) -> Tensor:
+        both = torch.cat((features.expand(*actions.shape[:-1], -1), actions), -1)
+        return self.head.joint(self.layers(both)).squeeze(-1)
