@@ -16,7 +16,7 @@ from torch import Tensor
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
 from algorithm.agents.critics import ActionValues, StateValue
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
-from algorithm.distributions import Categorical
+from algorithm.distributions import Branch, Categorical
 from algorithm.losses import multiplier, squared_error, surrogate, truncated_importance
 from algorithm.networks import ActorCritic, Blueprint, LaggingCopy
 from algorithm.rollout import Decision, Rollout, Step
@@ -80,6 +80,7 @@ class Acer(Agent):
         self.settings = settings
         self.rng = rng
         self.actions = spec.branches[0]
+        self.family = Branch(self.actions)
         self.critic = ActionValues(self.actions) if settings.critic == "q" else StateValue()
         self.estimate = ESTIMATORS[settings.estimator]
         self.truncation = Truncation(settings.retrace_clip, settings.vtrace_clip, settings.decay)
@@ -112,15 +113,15 @@ class Acer(Agent):
         )
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
-        return self._decide(step, memory, lambda statistics: Categorical.sample(statistics, self.rng))
+        return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
 
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
-        return self._decide(step, memory, Categorical.mode)
+        return self._decide(step, memory, self.family.mode)
 
     def _decide(self, step: Step, memory: np.ndarray, choose: Callable[[np.ndarray], np.ndarray]) -> Decision:
         statistics, memory = self.policy.act(step.obs, memory)
         sample = choose(statistics)
-        return Decision(sample, Categorical.to_action(sample), statistics, memory)
+        return Decision(sample, self.family.to_action(sample), statistics, memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
         features = self._unroll(self.policy, rollout)
@@ -145,7 +146,7 @@ class Acer(Agent):
 
         # Eq. 5, or another estimator in its place.
         discount = settings.gamma * rollout.alive
-        rows = Rows(rollout.reward, discount, valid, v, q_taken, rho, lambda: policy.log_prob(action.squeeze(-1)).exp())
+        rows = Rows(rollout.reward, discount, valid, v, q_taken, rho, lambda: policy.log_prob(action).exp())
         targets, v = self.estimate(rows, self.truncation), v[:-1]
 
         # Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top.
@@ -182,7 +183,7 @@ class Acer(Agent):
         multiple.
         """
         settings = self.settings
-        gradient, kl_gradient = policy.score(weight), policy.kl_gradient(average)
+        gradient, kl_gradient = policy.score_of_all(weight), policy.kl_gradient(average)
         removed = torch.zeros_like(gradient[..., :1])
         if settings.trust_region == "efficient":
             constrained = gradient, kl_gradient
