@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, metrics, row_weights
 from algorithm.auxiliaries.auxiliary import Auxiliary, View
-from algorithm.distributions import Categorical
+from algorithm.distributions import Branch, Categorical
 from algorithm.explorers.explorer import Explorer
 from algorithm.losses import squared_error, surrogate
 from algorithm.networks import ActorCritic, Blueprint, LaggingCopy, RunningMoments
@@ -131,6 +131,7 @@ class TwoGroups(Agent):
 
     def __init__(self, settings: TwoGroupsSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         actions = role.action_spec.branches[0]
+        self.family = Branch(actions)
         self.policy = ActorCritic(blueprint, role.obs_specs, actions, 1)
         self.critic = ActorCritic(blueprint, role.obs_specs, 1, actions)
         self.target = LaggingCopy(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
@@ -144,15 +145,15 @@ class TwoGroups(Agent):
         self.state, self.rng = self.policy.state, rng
 
     def act(self, step, memory):
-        return self._decide(step, memory, lambda statistics: Categorical.sample(statistics, self.rng))
+        return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
 
     def greedy(self, step, memory):
-        return self._decide(step, memory, Categorical.mode)
+        return self._decide(step, memory, self.family.mode)
 
     def _decide(self, step, memory, choose):
         statistics, memory = self.policy.act(step.obs, memory)
         sample = choose(statistics)
-        return Decision(sample, Categorical.to_action(sample), statistics, memory)
+        return Decision(sample, self.family.to_action(sample), statistics, memory)
 
     def loss(self, rollout: Rollout):
         features = self._unroll(self.policy, rollout)
@@ -165,7 +166,7 @@ class TwoGroups(Agent):
             v = policy.expectation(target_q)
             taken = target_q[:-1].gather(-1, action).squeeze(-1)
             target = retrace(rollout.reward, 0.9 * rollout.alive, rollout.valid, taken, v, torch.ones_like(taken))
-            direction = policy.rows(slice(-1)).score(
+            direction = policy.rows(slice(-1)).score_of_all(
                 torch.zeros_like(q[:-1]).scatter(-1, action, (target - v[:-1]).unsqueeze(-1))
             )
         weights = row_weights(rollout.valid, rollout.weight)
@@ -244,5 +245,6 @@ class Mixture(Explorer):
         probs /= probs.sum(-1, keepdims=True)
         mixed = (1 - self.epsilon) * probs + self.epsilon / probs.shape[-1]
         behavior = np.log(mixed).astype(np.float32)
-        sample = Categorical.sample(behavior, agent.rng)
-        return Decision(sample, Categorical.to_action(sample), behavior, decision.memory)
+        family = Branch(probs.shape[-1])
+        sample = family.sample(behavior, agent.rng)
+        return Decision(sample, family.to_action(sample), behavior, decision.memory)

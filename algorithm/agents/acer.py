@@ -155,14 +155,15 @@ class Acer(Agent):
         whole, rollout = rollout, rollout.after_burn_in()
         statistics, values = outputs.detach().split([self.family.statistics, self.critic.values], -1)
         policy = self.family(self.policy.mask(statistics, rollout.obs))
-        judged = self.critic.judge(self.policy, features, values, policy, rollout.sample)
+        opinion = self.critic.ask(self.policy, features, policy, rollout.sample)
         with torch.inference_mode():
+            judged = self.critic.judge(values, policy, rollout.sample, opinion)
             average = self._policy(self.average.copy, self._unroll(self.average.copy, whole), rollout.obs)
             direction, pull, report = self._climb(rollout, average.rows(slice(-1)), judged)
         report.features = features
         loss = surrogate(direction.clone(), outputs[:-1]).sum()
-        if pull is not None:
-            loss = loss + surrogate(pull.clone(), judged.advantages).sum()
+        if opinion is not None:
+            loss = loss + surrogate(pull.clone(), opinion.advantages).sum()
         return {"acer": loss}, report
 
     def _climb(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,17 +14,26 @@ from algorithm.losses import bias_correction, sampled_bias_correction
 from algorithm.networks import ActorCritic
 
 
-class Judgement(ABC):
-    """What a critic says of a batch. Nothing here has a gradient but `advantages`.
+@dataclass(frozen=True)
+class Opinion:
+    """What a network says of single actions, beside its columns of values.
 
-    `policy` at the T rows, `v` [T+1, B] values of states, `taken` [T, B] of the taken actions, `advantages` what it
-    said of actions beside its columns of the network's output.
+    `advantages` [2 + n, T, B], with gradient, of the taken action, of a' and of the u_i; a' `drawn` [T, B, size].
+    """
+
+    advantages: Tensor
+    drawn: Tensor
+
+
+class Judgement(ABC):
+    """What a critic makes of a batch; nothing here has a gradient.
+
+    `policy` at the T rows, `v` [T+1, B] values of states, `taken` [T, B] of the taken actions.
     """
 
     policy: Distribution
     v: Tensor
     taken: Tensor
-    advantages: Tensor | None = None
 
     @abstractmethod
     def gradient(self, weight: Tensor, behavior: Distribution, clip: float) -> Tensor:
@@ -39,7 +49,7 @@ class Judgement(ABC):
 
     @abstractmethod
     def pull(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
-        """What the critic's columns [T, B, values] and its `advantages` climb, `error` being target - taken."""
+        """What values [T, B, ...] and the advantages of an opinion climb, `error` [T, B] being target - taken."""
 
 
 class Critic(ABC):
@@ -48,11 +58,13 @@ class Critic(ABC):
     values: int
     encoded: int = 0
 
+    def ask(self, network: ActorCritic, features: Tensor, policy: Distribution, sample: Tensor) -> Opinion | None:
+        """What the network says of actions, given features [T+1, B, F], the policy there and samples [T, B, size]."""
+        return None
+
     @abstractmethod
-    def judge(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor
-    ) -> Judgement:
-        """Of features [T+1, B, F], values [T+1, B, ...], the policy there and the samples taken [T, B, size]."""
+    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion | None) -> Judgement:
+        """Of values [T+1, B, ...], the policy there, the samples taken [T, B, size] and what `ask` returned."""
 
     @abstractmethod
     def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
@@ -65,9 +77,7 @@ class ActionValues(Critic):
     def __init__(self, actions: int):
         self.values = actions
 
-    def judge(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor
-    ) -> Judgement:
+    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion | None) -> Judgement:
         return _OfEveryAction(values, policy, sample)
 
     def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
@@ -102,9 +112,7 @@ class StateValue(Critic):
 
     values = 1
 
-    def judge(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor
-    ) -> Judgement:
+    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion | None) -> Judgement:
         return _OfStates(values, policy, sample)
 
     def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
@@ -145,13 +153,13 @@ class StochasticDueling(Critic):
         self.family, self.samples = family, samples
         self.encoded = family.encoded
 
-    def judge(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor
-    ) -> Judgement:
-        policy = policy.rows(slice(-1))
-        drawn = policy.draw(1 + self.samples)
+    def ask(self, network: ActorCritic, features: Tensor, policy: Distribution, sample: Tensor) -> Opinion:
+        drawn = policy.rows(slice(-1)).draw(1 + self.samples)
         actions = self.family.encode(torch.cat((sample.unsqueeze(0), drawn)))
-        return _Dueling(values, network.advantage(features[:-1], actions), policy, sample, drawn[0])
+        return Opinion(network.advantage(features[:-1], actions), drawn[0])
+
+    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion) -> Judgement:
+        return _Dueling(values, policy, sample, opinion)
 
     def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
         actions = self.family.encode(torch.cat((sample.unsqueeze(0), policy.draw(self.samples))))
@@ -160,16 +168,14 @@ class StochasticDueling(Critic):
 
 
 class _Dueling(Judgement):
-    """`advantages` [2 + n, T, B]: of the taken action, of the correction's a', of the u_i."""
-
-    def __init__(self, values: Tensor, advantages: Tensor, policy: Distribution, sample: Tensor, drawn: Tensor):
-        self.advantages = advantages
-        self.policy, self.sample, self.drawn = policy, sample, drawn
+    def __init__(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion):
+        advantages = opinion.advantages.detach()
+        above = advantages - advantages[2:].mean(0)
+        self.policy, self.sample, self.drawn = policy.rows(slice(-1)), sample, opinion.drawn
+        self.samples = len(advantages) - 2
         self.v = values.squeeze(-1)
-        said = advantages.detach()
-        baseline = said[2:].mean(0)
-        self.taken = self.v[:-1] + said[0] - baseline  # Eq. 13
-        self.advantage_of_drawn = said[1] - baseline
+        self.taken = self.v[:-1] + above[0]  # Eq. 13
+        self.advantage_of_drawn = above[1]
 
     def gradient(self, weight: Tensor, behavior: Distribution, clip: float) -> Tensor:
         """Eq. 15."""
@@ -179,6 +185,6 @@ class _Dueling(Judgement):
 
     def pull(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
         """Both value targets; the error of Q reaches V, A(x, a) and every A(x, u_i), and not the policy through u_i."""
-        samples = len(self.advantages) - 2
-        pulls = torch.cat((torch.stack((error, torch.zeros_like(error))), (-error / samples).expand(samples, -1, -1)))
+        of_others = (-error / self.samples).expand(self.samples, -1, -1)
+        pulls = torch.cat((torch.stack((error, torch.zeros_like(error))), of_others))
         return (error + targets.v() - self.v[:-1]).unsqueeze(-1), pulls

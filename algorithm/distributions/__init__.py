@@ -1,6 +1,22 @@
 """Policies as distributions: sampling in numpy where agents act, closed forms in torch where they learn."""
 
-from algorithm.distributions.categorical import Categorical
+from algorithm.distributions.categorical import Branch, Categorical
 from algorithm.distributions.distribution import FORBIDDEN, Distribution, Family
+from algorithm.distributions.gaussian import Clipped, Continuous, FixedGaussian, Gaussian, Squashed
+from algorithm.distributions.joint import Joint, Several, family_of
 
-__all__ = ["FORBIDDEN", "Categorical", "Distribution", "Family"]
+__all__ = [
+    "FORBIDDEN",
+    "Branch",
+    "Categorical",
+    "Clipped",
+    "Continuous",
+    "Distribution",
+    "Family",
+    "FixedGaussian",
+    "Gaussian",
+    "Joint",
+    "Several",
+    "Squashed",
+    "family_of",
+]

@@ -1,4 +1,4 @@
-"""Policies as distributions: sampling in numpy where agents act, closed forms in torch where they learn."""
+"""One discrete branch: sampling in numpy where agents act, closed forms in torch where they learn."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Real
 from torch import Tensor
 
+from algorithm.distributions.distribution import FORBIDDEN, Distribution, Family
 
-class Categorical:
+
+class Categorical(Distribution):
     """pi(a) = softmax(logits)(a) over the A actions of one discrete branch; `statistics` are the logits [..., A].
 
-    Gradients are with respect to the logits and in closed form; autograd is their oracle in the tests.
+    A sample is one index [..., 1], in whatever number type it was stored.
     """
 
     # Below this probability, gradients with respect to probabilities would overflow float32 when squared.
@@ -21,23 +23,6 @@ class Categorical:
 
     def __init__(self, statistics: Float[Tensor, "*B A"]):
         self.statistics = statistics
-
-    @staticmethod
-    def sample(statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One draw per row of logits [n, A], as indices [n, 1] in float32: argmax of logits and Gumbel noise."""
-        noise = rng.standard_exponential(statistics.shape, np.float32)
-        # An exponential of 0 would be noise without bound, and take even what a mask forbids.
-        return Categorical.mode(statistics - np.log(np.maximum(noise, np.finfo(np.float32).tiny)))
-
-    @staticmethod
-    def mode(statistics: np.ndarray) -> np.ndarray:
-        """The most probable action of each row of logits [n, A], as indices [n, 1] in float32."""
-        return statistics.argmax(-1)[:, None].astype(np.float32)
-
-    @staticmethod
-    def to_action(sample: np.ndarray) -> np.ndarray:
-        """What is executed for a sample: the index itself."""
-        return sample
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -51,16 +36,14 @@ class Categorical:
         return self.log_probs.exp()
 
     def rows(self, where: slice) -> Categorical:
-        """The same policy on some rows of the leading axis, with what is known of it already."""
         part = Categorical(self.statistics[where])
         part.__dict__.update(
             {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
         )
         return part
 
-    def log_prob(self, action: Int64[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """log pi of the taken action."""
-        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    def log_prob(self, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
+        return self.log_probs.gather(-1, sample.long()).squeeze(-1)
 
     def expectation(self, value: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
         """sum_a pi(a) value(a)."""
@@ -71,21 +54,29 @@ class Categorical:
         """-sum_a pi(a) log pi(a) [...], in nats."""
         return -self.expectation(self.log_probs)
 
+    def entropy_gradient(self) -> Float[Tensor, "*B A"]:
+        return self.probs * (self.expectation(self.log_probs).unsqueeze(-1) - self.log_probs)
+
     def kl(self, average: Categorical) -> Float[Tensor, "*B"]:
-        """KL[average || self], in nats."""
         return average.expectation(average.log_probs - self.log_probs)
 
-    def score(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
+    def kl_gradient(self, average: Categorical) -> Float[Tensor, "*B A"]:
+        return self.probs - average.probs
+
+    def score(self, sample: Real[Tensor, "*B 1"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
+        weight = weight.unsqueeze(-1)
+        return (self.probs * -weight).scatter_add_(-1, sample.long(), weight)
+
+    def score_of_all(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
         """sum_a weight(a) d log pi(a) / d logits."""
         return torch.addcmul(weight, self.probs, weight.sum(-1, keepdim=True), value=-1)
 
-    def entropy_gradient(self) -> Float[Tensor, "*B A"]:
-        """d entropy / d logits."""
-        return self.probs * (self.expectation(self.log_probs).unsqueeze(-1) - self.log_probs)
-
-    def kl_gradient(self, average: Categorical) -> Float[Tensor, "*B A"]:
-        """d KL[average || self] / d logits."""
-        return self.probs - average.probs
+    def draw(self, count: int) -> Float[Tensor, "count *B 1"]:
+        # By inversion: one uniform number for each sample is ten times cheaper than one for each action. Below the total
+        # as it was rounded, some action of positive probability is always found, and never one of probability 0.
+        cumulative = self.probs.movedim(-1, 0).cumsum(0)
+        uniform = cumulative.new_empty((count, 1, *cumulative.shape[1:])).uniform_()
+        return (cumulative <= uniform * cumulative[-1]).sum(1).unsqueeze(-1).float()
 
     def score_in_probs(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
         """sum_a weight(a) d log pi(a) / d pi: the score with the probabilities as free coordinates."""
@@ -94,3 +85,39 @@ class Categorical:
     def kl_gradient_in_probs(self, average: Categorical) -> Float[Tensor, "*B A"]:
         """d KL[average || self] / d pi, with the probabilities as free coordinates."""
         return -average.probs / self.probs.clamp(min=self.SMALLEST)
+
+
+class Branch(Family):
+    """All policies over one discrete branch: a sample and an action are one index, which a critic reads as one-hot."""
+
+    size = dimensions = 1
+
+    def __init__(self, actions: int):
+        self.statistics = self.encoded = actions
+
+    def __call__(self, statistics: Float[Tensor, "*B A"]) -> Categorical:
+        return Categorical(statistics)
+
+    def encode(self, sample: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B A"]:
+        return sample.new_zeros((*sample.shape[:-1], self.encoded)).scatter_(-1, sample.long(), 1.0)
+
+    def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        noise = rng.standard_exponential(statistics.shape, np.float32)
+        # An exponential of 0 would be noise without bound, and take even what a mask forbids.
+        return self.mode(statistics - np.log(np.maximum(noise, np.finfo(np.float32).tiny)))
+
+    def mode(self, statistics: np.ndarray) -> np.ndarray:
+        return statistics.argmax(-1)[:, None].astype(np.float32)
+
+    def to_action(self, sample: np.ndarray) -> np.ndarray:
+        return sample
+
+    def noisy(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
+        allowed = statistics > FORBIDDEN / 2
+        log_probs = statistics - statistics.max(-1, keepdims=True)
+        log_probs = log_probs - np.log(np.exp(log_probs).sum(-1, keepdims=True))
+        uniform = -np.log(np.maximum(allowed.sum(-1, keepdims=True), 1))
+        level = level[:, None]
+        with np.errstate(divide="ignore"):  # at level 0 and at level 1 one of the two has no part in it
+            mixed = np.logaddexp(np.log1p(-level) + log_probs, np.log(level) + uniform)
+        return np.where(allowed, mixed, FORBIDDEN).astype(np.float32)

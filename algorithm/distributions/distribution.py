@@ -8,12 +8,15 @@ then the logits of each branch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 FORBIDDEN = -1e9  # the logit of an action that a mask forbids: its probability is exactly 0, and nothing is infinite
+
+Same = TypeVar("Same", bound="Distribution")
 
 
 class Distribution(ABC):
@@ -38,11 +41,11 @@ class Distribution(ABC):
         """d entropy / d statistics."""
 
     @abstractmethod
-    def kl(self, average: Distribution) -> Float[Tensor, "*B"]:
+    def kl(self: Same, average: Same) -> Float[Tensor, "*B"]:
         """KL[average || self], in nats."""
 
     @abstractmethod
-    def kl_gradient(self, average: Distribution) -> Float[Tensor, "*B S"]:
+    def kl_gradient(self: Same, average: Same) -> Float[Tensor, "*B S"]:
         """d KL[average || self] / d statistics."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ def directions(pi, average, action, advantage):
     weight = torch.zeros(3).double()
     weight[action] = advantage
     return {
-        "logits": (policy.score(weight), policy.kl_gradient(average)),
+        "logits": (policy.score_of_all(weight), policy.kl_gradient(average)),
         "probs": (policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)),
     }
 

@@ -1,0 +1,130 @@
+"""Continuous actions: diagonal Gaussians. Draws are clipped or squashed into [-1, 1] only where they are executed."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from algorithm.distributions.distribution import Distribution, Family
+
+
+class Gaussian(Distribution):
+    """N(mean, std^2) in each of d dimensions; `statistics` are the d means, then the d logarithms of std [..., 2 d]."""
+
+    def __init__(self, statistics: Float[Tensor, "*B S"]):
+        self.statistics = statistics
+        self.mean, self.log_std = statistics.chunk(2, -1)
+
+    @cached_property
+    def inverse_std(self) -> Tensor:
+        """1 / std [..., d]."""
+        return self.log_std.neg().exp()
+
+    def rows(self, where: slice) -> Gaussian:
+        return type(self)(self.statistics[where])
+
+    def log_prob(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B"]:
+        deviation = (sample - self.mean) * self.inverse_std
+        constant = 0.5 * math.log(2 * math.pi) * self.mean.shape[-1]
+        return -torch.addcmul(self.log_std, deviation, deviation, value=0.5).sum(-1) - constant
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """sum over dimensions of log std + 1/2 log(2 pi e) [...], in nats."""
+        return self.log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.mean.shape[-1]
+
+    def entropy_gradient(self) -> Float[Tensor, "*B S"]:
+        return self._gradient(torch.zeros_like(self.mean), torch.ones_like(self.log_std))
+
+    def kl(self, average: Gaussian) -> Float[Tensor, "*B"]:
+        _, growth, excess = self._apart(average)
+        return (0.5 * excess - growth).sum(-1)
+
+    def kl_gradient(self, average: Gaussian) -> Float[Tensor, "*B S"]:
+        shift, _, excess = self._apart(average)
+        return self._gradient(shift * self.inverse_std, -excess)
+
+    def _apart(self, average: Gaussian) -> tuple[Tensor, Tensor, Tensor]:
+        """(m - m_avg) / s, log(s_avg / s) and (s_avg^2 + (m - m_avg)^2) / s^2 - 1, each [..., d]."""
+        shift = (self.mean - average.mean) * self.inverse_std
+        growth = average.log_std - self.log_std
+        return shift, growth, torch.addcmul((2 * growth).expm1(), shift, shift)
+
+    def score(self, sample: Float[Tensor, "*B d"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B S"]:
+        deviation = (sample - self.mean) * self.inverse_std
+        weight = weight.unsqueeze(-1)
+        weighted = weight * deviation
+        return self._gradient(weighted * self.inverse_std, weighted * deviation - weight)
+
+    def draw(self, count: int) -> Float[Tensor, "count *B d"]:
+        noise = self.mean.new_empty((count, *self.mean.shape)).normal_()
+        return torch.addcmul(self.mean, self.log_std.exp(), noise)
+
+    @staticmethod
+    def _gradient(mean: Tensor, log_std: Tensor) -> Tensor:
+        """One gradient with respect to the statistics from those with respect to their halves."""
+        return torch.cat((mean, log_std), -1)
+
+
+class FixedGaussian(Gaussian):
+    """A Gaussian whose deviation is given: every gradient is 0 in its columns."""
+
+    @staticmethod
+    def _gradient(mean: Tensor, log_std: Tensor) -> Tensor:
+        return torch.cat((mean, torch.zeros_like(log_std)), -1)
+
+
+class Continuous(Family):
+    """All Gaussian policies over `dimensions` numbers; what is executed lies in [-1, 1].
+
+    Densities, ratios and KL are those of the draws before they are brought into these bounds.
+    """
+
+    def __init__(self, dimensions: int, distribution: type[Gaussian]):
+        self.size = self.dimensions = self.encoded = dimensions
+        self.statistics = 2 * dimensions
+        self.distribution = distribution
+
+    def __call__(self, statistics: Float[Tensor, "*B S"]) -> Gaussian:
+        return self.distribution(statistics)
+
+    def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        mean, log_std = np.split(statistics, 2, -1)
+        return mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+
+    def mode(self, statistics: np.ndarray) -> np.ndarray:
+        return statistics[:, : self.size].copy()
+
+    def noisy(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
+        mean, log_std = np.split(statistics, 2, -1)
+        return np.concatenate((mean, np.log(np.hypot(np.exp(log_std), level[:, None]))), -1, dtype=np.float32)
+
+    @abstractmethod
+    def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
+        """The executed numbers."""
+
+
+class Clipped(Continuous):
+    """What is executed is the draw, clipped to [-1, 1]."""
+
+    def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
+        return sample.clamp(-1, 1)
+
+    def to_action(self, sample: np.ndarray) -> np.ndarray:
+        return np.clip(sample, -1, 1)
+
+
+class Squashed(Continuous):
+    """What is executed is tanh of the draw; the mode is the mean before the squashing."""
+
+    def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
+        return sample.tanh()
+
+    def to_action(self, sample: np.ndarray) -> np.ndarray:
+        return np.tanh(sample)
