@@ -78,7 +78,15 @@ class Goal(Section):
 # What an agent's settings must satisfy beyond their types: those of every algorithm are found here by name.
 BOUNDS: Mapping[str, tuple[str, Any]] = {
     **dict.fromkeys(
-        ["learning_rate", "max_grad_norm", "optimizer_epsilon", "reward_scale", "reward_clip", "importance_clip", "std_init"],
+        [
+            "learning_rate",
+            "max_grad_norm",
+            "optimizer_epsilon",
+            "reward_scale",
+            "reward_clip",
+            "importance_clip",
+            "std_init",
+        ],
         ("above 0", lambda value: value > 0),
     ),
     **dict.fromkeys(
@@ -88,7 +96,9 @@ BOUNDS: Mapping[str, tuple[str, Any]] = {
     **dict.fromkeys(
         ["gamma", "average_decay", "decay", "optimizer_decay"], ("from 0 to 1", lambda value: 0 <= value <= 1)
     ),
-    **dict.fromkeys(["collect_steps", "trace_length", "batch_size", "advantage_samples"], ("at least 1", lambda value: value >= 1)),
+    **dict.fromkeys(
+        ["collect_steps", "trace_length", "batch_size", "advantage_samples"], ("at least 1", lambda value: value >= 1)
+    ),
 }
 
 

@@ -9,7 +9,6 @@ from algorithm.loop.learner import Learner
 from algorithm.networks import Mlp
 from algorithm.replay import Replay
 from algorithm.rollout import Step
-from algorithm.specs import ActionSpec
 from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
@@ -312,12 +311,6 @@ def test_the_trace_is_cut_at_its_own_clip_and_not_at_that_of_the_policy_gradient
         assert critic_loss(make_exact_acer(body=Mlp(16), importance_clip=clip), rollout) == default
     assert critic_loss(make_exact_acer(body=Mlp(16), retrace_clip=10.0), rollout) != pytest.approx(default, rel=1e-3)
     assert critic_loss(make_exact_acer(body=Mlp(16), decay=0.5), rollout) != pytest.approx(default, rel=1e-3)
-
-
-def test_only_a_single_discrete_branch_is_served():
-    for spec in (ActionSpec(continuous=2), ActionSpec(branches=(3, 2)), ActionSpec(continuous=1, branches=(3,))):
-        with pytest.raises(ValueError, match="single discrete branch"):
-            make_acer(replace(make_role(), action_spec=spec))
 
 
 def learner(**changes):

@@ -28,7 +28,7 @@ def rows(seed, on_policy=False):
         np.take_along_axis(q[:-1], action, -1)[..., 0],
         rho,
     )
-    return Rows(*map(torch.from_numpy, arrays), lambda: torch.from_numpy(prob))
+    return Rows(*map(torch.from_numpy, (*arrays, rho)), lambda: torch.from_numpy(prob))
 
 
 def q_target(name, batch, truncation=FULL):
@@ -82,11 +82,11 @@ def test_only_the_estimators_that_say_so_read_the_ratio_of_their_own_row(seed):
     batch = rows(seed)
     other = batch.rho.clone()
     other[0] *= 3
-    changed = replace(batch, rho=other)
+    changed = replace(batch, rho=other, root=other)
     for name in ESTIMATORS:
         equal(ESTIMATORS[name](changed, FULL).q[0], ESTIMATORS[name](batch, FULL).q[0])
     free = replace(FULL, correction=10.0)
-    different(ESTIMATORS["vtrace"](changed, free).v[0], ESTIMATORS["vtrace"](batch, free).v[0])
+    different(ESTIMATORS["vtrace"](changed, free).v()[0], ESTIMATORS["vtrace"](batch, free).v()[0])
 
 
 def test_each_clip_is_where_its_name_says():
@@ -102,6 +102,8 @@ def test_each_clip_is_where_its_name_says():
 def test_rows_that_are_not_learned_change_nothing_before_them():
     batch = rows(2)
     assert not batch.valid.all()
-    spoilt = {name: torch.where(batch.valid, getattr(batch, name), 1e6) for name in ("reward", "q_taken", "rho")}
+    spoilt = {
+        name: torch.where(batch.valid, getattr(batch, name), 1e6) for name in ("reward", "q_taken", "rho", "root")
+    }
     for name in ESTIMATORS:
         equal(q_target(name, replace(batch, **spoilt)), q_target(name, batch))
