@@ -1,0 +1,29 @@
+"""What every distribution is held against: autograd, and the noise of an average."""
+
+import numpy as np
+import torch
+
+DRAWS = 20000
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(actual, expected, atol=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def gradient(function, at):
+    """The gradient of a sum over rows, by autograd."""
+    at = at.clone().requires_grad_()
+    return torch.autograd.grad(function(at).sum(), at)[0]
+
+
+def one_hot(sample, actions):
+    return torch.eye(actions, dtype=torch.float64)[sample.squeeze(-1).long()]
+
+
+def within_noise(mean, expected, std):
+    """A mean of DRAWS numbers lies within four of its standard deviations."""
+    assert (np.abs(mean - expected) <= 4 * std / np.sqrt(DRAWS) + 1e-12).all(), (mean, expected)

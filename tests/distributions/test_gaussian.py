@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch.distributions import Independent, Normal, kl_divergence
+
+from algorithm.distributions import Clipped, FixedGaussian, Gaussian, Squashed
+from algorithm.losses import multiplier, project_gradient
+from tests.distributions.oracles import DRAWS, close, gradient, random, within_noise
+
+STATISTICS, AVERAGE = (0.7 * random(5, 2, 6, seed=seed) for seed in (1, 2))
+SAMPLE, WEIGHT = random(5, 2, 3, seed=3), random(5, 2, seed=4)
+KINDS = [Gaussian, FixedGaussian]
+FAMILIES = [Clipped, Squashed]
+
+
+def theirs(statistics):
+    mean, log_std = statistics.chunk(2, -1)
+    return Independent(Normal(mean, log_std.exp()), 1)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def with_std(std, *mean):
+    """Statistics of a Gaussian with the same deviation in every dimension."""
+    return torch.cat((tensor(*mean), tensor(std).log().expand(len(mean))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_equal_torch_distributions(kind):
+    policy, average = kind(STATISTICS), kind(AVERAGE)
+    close(policy.log_prob(SAMPLE), theirs(STATISTICS).log_prob(SAMPLE))
+    close(policy.entropy, theirs(STATISTICS).entropy())
+    close(policy.kl(average), kl_divergence(theirs(AVERAGE), theirs(STATISTICS)))
+    assert policy.kl(kind(STATISTICS)).eq(0).all() and policy.kl_gradient(policy).eq(0).all()
+
+
+many = settings(max_examples=100, deadline=None, derandomize=True)
+numbers = arrays.arrays("float64", (4, 4), elements=st.floats(-2, 2))
+
+
+@many
+@given(numbers, numbers, arrays.arrays("float64", (4, 2), elements=st.floats(-3, 3)))
+def test_gradients_equal_autograd(statistics, average, sample):
+    statistics, average, sample = map(torch.from_numpy, (statistics, average, sample))
+    expected = {
+        "score": gradient(lambda x: WEIGHT[:4, 0] * theirs(x).log_prob(sample), statistics),
+        "entropy": gradient(lambda x: theirs(x).entropy(), statistics),
+        "kl": gradient(lambda x: kl_divergence(theirs(average), theirs(x)), statistics),
+    }
+    for kind, moves in ((Gaussian, tensor(1, 1, 1, 1)), (FixedGaussian, tensor(1, 1, 0, 0))):
+        policy = kind(statistics)
+        torch.testing.assert_close(policy.score(sample, WEIGHT[:4, 0]), moves * expected["score"])
+        torch.testing.assert_close(policy.entropy_gradient(), moves * expected["entropy"])
+        torch.testing.assert_close(policy.kl_gradient(kind(average)), moves * expected["kl"])
+
+
+def test_a_given_deviation_is_exactly_not_moved():
+    policy, average = FixedGaussian(STATISTICS), FixedGaussian(AVERAGE)
+    for value in (policy.score(SAMPLE, WEIGHT), policy.kl_gradient(average), policy.entropy_gradient()):
+        assert value.shape == STATISTICS.shape and value[..., 3:].eq(0).all()
+    assert isinstance(policy.rows(slice(1, 3)), FixedGaussian)
+
+
+def test_known_ratios_and_traces():
+    behavior, policy = (Gaussian(with_std(0.3, *mean).expand(3, 4)) for mean in ((0, 0), (0.3, -0.15)))
+    sample = tensor([0.1, 0.2], [0.4, -0.3], [-0.2, 0.1])
+    rho = (policy.log_prob(sample) - behavior.log_prob(sample)).exp()
+    close(rho, tensor(0.535261, 3.347900, 0.232624), atol=1e-6)
+    close(rho.pow(1 / Clipped(2, Gaussian).dimensions).clamp(max=1), tensor(0.731616, 1, 0.482311), atol=1e-6)
+
+
+def test_known_step_within_the_trust_region():
+    policy, average = (FixedGaussian(with_std(0.3, *mean)) for mean in ((0.5, -0.2), (0, 0)))
+    g, k = policy.score(tensor(0.8, 0.1), torch.tensor(2.0).double()), policy.kl_gradient(average)
+    close(g, tensor(20 / 3, 20 / 3, 0, 0))
+    close(k, tensor(0.5 / 0.09, -0.2 / 0.09, 0, 0))
+    close(multiplier(g, k, 1.0), tensor(0.592759), atol=1e-6)
+    close(project_gradient(g, k, 1.0), tensor(3.373564, 7.983908, 0, 0), atol=1e-6)
+    assert project_gradient(g, policy.kl_gradient(policy), 1.0).equal(g)
+
+
+def test_the_kl_is_from_the_average_to_the_policy_and_not_the_other_way():
+    statistics, average = with_std(0.3, 0.5, -0.2), with_std(0.5, 0.0, 0.0)
+    ours = Gaussian(statistics).kl_gradient(Gaussian(average))
+    step = 1e-6 * torch.eye(4, dtype=torch.float64)
+
+    def differences(kl):
+        return torch.stack([(kl(statistics + e) - kl(statistics - e)) / 2e-6 for e in step])
+
+    close(ours, differences(lambda x: kl_divergence(theirs(average), theirs(x))), atol=1e-6)
+    reversed_kl = differences(lambda x: kl_divergence(theirs(x), theirs(average)))
+    assert ((ours - reversed_kl).abs() > 0.1).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_far_away_keeps_everything_finite(kind):
+    policy, average = (kind(with_std(std, *[mean] * 21).float()) for std, mean in ((0.1, 0.0), (0.3, 1.0)))
+    sample = torch.full((21,), 5.0)
+    log_ratio = policy.log_prob(sample) - average.log_prob(sample)
+    assert log_ratio.abs() > 1e3 and log_ratio.isfinite()
+    for value in (policy.score(sample, torch.tensor(1.0)), policy.kl(average), policy.kl_gradient(average)):
+        assert value.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_result_has_the_shape_of_its_rows(kind):
+    for shape in ((6, 6), (6, 1), (1,), ()):
+        policy, average = (kind(random(*shape, 2, seed=seed)) for seed in (1, 2))
+        sample, weight = random(*shape, 1, seed=3), random(*shape, seed=4)
+        for value in (policy.log_prob(sample), policy.entropy, policy.kl(average)):
+            assert value.shape == shape
+        for value in (policy.score(sample, weight), policy.kl_gradient(average), policy.entropy_gradient()):
+            assert value.shape == (*shape, 2)
+        assert policy.draw(5).shape == (5, *shape, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_rows_of_a_policy_are_the_policy_of_those_rows(kind):
+    policy = kind(STATISTICS)
+    part = policy.rows(slice(1, 4))
+    close(part.statistics, STATISTICS[1:4])
+    close(part.log_prob(SAMPLE[1:4]), policy.log_prob(SAMPLE)[1:4])
+    assert type(part) is kind
+
+
+ROWS = np.float32([[0.4, -2.0, np.log(0.3), np.log(2.0)], [3.0, 0.0, np.log(0.1), np.log(1.0)]])
+
+
+def moments(sample, statistics):
+    """Means, deviations and the correlation of samples [DRAWS, d] are those of one row of statistics."""
+    mean, log_std = np.split(statistics, 2)
+    within_noise(sample.mean(0), mean, np.exp(log_std))
+    within_noise(((sample - mean) ** 2).mean(0), np.exp(2 * log_std), np.sqrt(2) * np.exp(2 * log_std))
+    within_noise(np.prod((sample - mean) / np.exp(log_std), -1).mean(), 0, 1)
+
+
+@pytest.mark.parametrize("bounded", FAMILIES)
+def test_draws_have_the_moments_of_the_statistics(bounded):
+    family = bounded(2, Gaussian)
+    in_numpy = family.sample(np.tile(ROWS, (DRAWS, 1)), np.random.default_rng(0))
+    assert in_numpy.shape == (2 * DRAWS, 2) and in_numpy.dtype == np.float32
+    torch.manual_seed(0)
+    in_torch = family(torch.from_numpy(ROWS)).draw(DRAWS)
+    assert in_torch.shape == (DRAWS, 2, 2) and in_torch.dtype == torch.float32
+    for sample in (in_numpy.reshape(DRAWS, 2, 2), in_torch.numpy()):
+        for row in range(2):
+            moments(np.float64(sample[:, row]), ROWS[row])
+
+
+@pytest.mark.parametrize(("bounded", "bound"), [(Clipped, lambda x: np.clip(x, -1, 1)), (Squashed, np.tanh)])
+def test_the_sample_is_the_raw_draw_while_the_action_lies_within_bounds(bounded, bound):
+    family = bounded(2, FixedGaussian)
+    assert (family.size, family.statistics, family.dimensions, family.encoded) == (2, 4, 2, 2)
+    sample = family.sample(np.tile(ROWS, (100, 1)), np.random.default_rng(0))
+    assert np.abs(sample).max() > 2
+    action = family.to_action(sample)
+    assert action.dtype == np.float32 and np.abs(action).max() <= 1
+    np.testing.assert_array_equal(action, bound(sample))
+    encoded = family.encode(torch.from_numpy(sample))
+    np.testing.assert_allclose(encoded.numpy(), action, atol=1e-6)  # a critic reads what was executed
+    policy, wide = family(torch.from_numpy(ROWS[1:])), torch.tensor([[1.5, 0.0]])
+    assert policy.log_prob(wide) != policy.log_prob(family.encode(wide))  # the density is of the draw
+
+
+@pytest.mark.parametrize("bounded", FAMILIES)
+def test_the_mode_is_the_mean_before_the_bounds(bounded):
+    mode = bounded(2, Gaussian).mode(ROWS)
+    np.testing.assert_array_equal(mode, ROWS[:, :2])
+    assert mode.dtype == np.float32 and not np.shares_memory(mode, ROWS)
+
+
+@pytest.mark.parametrize("bounded", FAMILIES)
+def test_noise_widens_each_deviation(bounded):
+    family, before = bounded(2, Gaussian), ROWS.copy()
+    noisy = family.noisy(ROWS, np.float64([0.4, 0.0]))
+    assert noisy.dtype == np.float32
+    np.testing.assert_array_equal(ROWS, before)
+    np.testing.assert_allclose(noisy[0], [*ROWS[0, :2], np.log(0.5), np.log(np.sqrt(4.16))], atol=1e-6)
+    np.testing.assert_allclose(noisy[1], ROWS[1], atol=1e-6)  # level 0
+    rng = np.random.default_rng(0)
+    sample = family.sample(np.tile(ROWS[:1], (DRAWS, 1)), rng) + 0.4 * rng.standard_normal((DRAWS, 2))
+    moments(np.float64(sample), noisy[0])
