@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -19,37 +22,187 @@ def of_role(role: str) -> str:
 
 @dataclass(frozen=True)
 class ObsSpec:
-    """One observation of one lane: its shape without the lane axis, and its dtype as numpy names it."""
+    """One observation of one lane: its shape without the lane axis, and its dtype as numpy names it.
+
+    `own` is the shape of the environment's own value where that is another one. Whole numbers are shown one-hot, side
+    by side: `counts` says how many values each takes, `start` which is the first.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+    own: tuple[int, ...] | None = None
+    counts: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+
+    @property
+    def own_shape(self) -> tuple[int, ...]:
+        """The shape of the environment's own value."""
+        return self.shape if self.own is None else self.own
+
+    def encode(self, native: Any) -> np.ndarray:
+        """The environment's own values [n, *own_shape] as they are observed, [n, *shape].
+
+        Raises ValueError for a number that none of `counts` has.
+        """
+        if self.counts:
+            return self._one_hot(np.asarray(native, np.int64).reshape(-1, len(self.counts)))
+        values = np.asarray(native, self.dtype)
+        return values if self.own is None else values.reshape(-1, *self.shape)
+
+    def _one_hot(self, values: np.ndarray) -> np.ndarray:
+        counts, start, offset = self._places
+        index = values - start
+        wrong = (index < 0) | (index >= counts)
+        if wrong.any():
+            _, place = np.argwhere(wrong)[0]
+            first, last = start[place], start[place] + counts[place] - 1
+            raise ValueError(f"{values[wrong][0]} is not one of the whole numbers from {first} to {last}")
+        encoded = np.zeros((len(values), *self.shape), self.dtype)
+        encoded[np.arange(len(values))[:, None], index + offset] = 1
+        return encoded
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        counts = np.array(self.counts, np.int64)
+        return counts, np.array(self.start or 0 * counts, np.int64), np.cumsum(counts) - counts
+
+
+def by_name(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:
+    """An environment's own observation by the names of its parts: those of a Dict, places in a Tuple, or one for all.
+
+    Raises ValueError where there are several names and the observation tells no parts.
+    """
+    if isinstance(obs, Mapping):
+        return obs
+    names = tuple(names)
+    if isinstance(obs, tuple) and names == tuple(map(str, range(len(obs)))):
+        return dict(zip(names, obs, strict=True))
+    if len(names) != 1:
+        raise ValueError(f"an observation has the parts {', '.join(names)}; this one is {type(obs).__name__}")
+    return {names[0]: obs}
+
+
+@dataclass(frozen=True)
+class ActionPart:
+    """A leaf of an environment's own action space, of `shape` and `dtype`.
+
+    `key` is its name in a Dict, its place in a Tuple, None where it is all there is. Its numbers, flattened, lie either
+    between `low` and `high`, or take one of `counts` values each, from `start` on.
+    """
+
+    key: str | int | None
+    shape: tuple[int, ...]
+    dtype: str
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return prod(self.shape)
+
+    def native(self, columns: np.ndarray) -> np.ndarray:
+        """Its columns [n, size] of an action in the environment's own units, [n, *shape]."""
+        low, high, start = self._arrays
+        if self.counts:
+            values = columns.astype(self.dtype) + start
+        else:
+            share = columns.astype(np.float64)
+            # Both ends are met exactly, and no difference of large bounds overflows.
+            values = np.clip(low * (0.5 - 0.5 * share) + high * (0.5 + 0.5 * share), low, high)
+            if np.dtype(self.dtype).kind != "f":
+                values = np.rint(values)
+            values = values.astype(self.dtype)
+        return values.reshape(len(columns), *self.shape)
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return np.array(self.low), np.array(self.high), np.array(self.start, self.dtype)
+
+    def __str__(self) -> str:
+        what = "" if self.key is None else f"{self.key}: "
+        if self.counts:
+            return what + " x ".join(f"one of {count}" for count in self.counts)
+        return f"{what}{list(self.shape)} {self.dtype} from {min(self.low):g} to {max(self.high):g}"
 
 
 @dataclass(frozen=True)
 class ActionSpec:
     """An action: `continuous` numbers in [-1, 1] followed by one index for each discrete branch.
 
-    Samples and actions travel as one float32 array [n, size] in this order. `start` is the environment's own
-    number of each branch's first action (zeros where it is empty).
+    Samples and actions travel as one float32 array [n, size] in this order. `parts` are the leaves of the environment's
+    own action space in its own order; there are none where a simulator has no units of its own.
     """
 
     continuous: int = 0
     branches: tuple[int, ...] = ()
-    start: tuple[int, ...] = ()
+    parts: tuple[ActionPart, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[ActionPart]) -> ActionSpec:
+        """All that these parts take together."""
+        parts = tuple(parts)
+        branches = tuple(count for part in parts for count in part.counts)
+        return cls(sum(part.size for part in parts if not part.counts), branches, parts)
 
     @property
     def size(self) -> int:
         """Columns of a sample or an action."""
         return self.continuous + len(self.branches)
 
-    def native(self, action: np.ndarray) -> np.ndarray:
-        """An action [n, size] in the environment's own units and dtype: int64 [n] for a single branch.
+    def native(self, action: np.ndarray) -> Any:
+        """An action [n, size] in the environment's own units, as Gymnasium batches it.
 
-        Raises ValueError for any other space.
+        An array [n, *shape] for a space of one part, otherwise a dict or a tuple of such. Without parts: int64 [n] for
+        a single branch, or else the action itself.
         """
-        if self.continuous or len(self.branches) != 1:
-            raise ValueError(f"only a single discrete branch has native actions so far, not {self}")
-        return action[:, 0].astype(np.int64) + (self.start[0] if self.start else 0)
+        if not self.parts:
+            single = self.size == len(self.branches) == 1
+            return action[:, 0].astype(np.int64) if single else action
+        values = [part.native(action[:, columns]) for part, columns in self._columns]
+        keys = [part.key for part in self.parts]
+        if keys[0] is None:
+            return values[0]
+        return tuple(values) if isinstance(keys[0], int) else dict(zip(keys, values, strict=True))
+
+    @cached_property
+    def _columns(self) -> list[tuple[ActionPart, slice]]:
+        return list(zip(self.parts, self._slices(), strict=True))
+
+    def _slices(self) -> Iterator[slice]:
+        number, branch = 0, self.continuous
+        for part in self.parts:
+            begin = branch if part.counts else number
+            yield slice(begin, begin + part.size)
+            number, branch = (number, branch + part.size) if part.counts else (number + part.size, branch)
+
+    def mask(self, allowed: Any) -> np.ndarray:
+        """The environment's own mask for one lane as all branches side by side, [sum of branches] uint8.
+
+        It is flat, or has one array for each branch; None allows everything. Raises ValueError for any other length.
+        """
+        if allowed is None:
+            return np.ones(sum(self.branches), np.uint8)
+        parts = [np.ravel(part) for part in allowed] if isinstance(allowed, (tuple, list)) else [np.ravel(allowed)]
+        sizes = [part.size for part in parts]
+        flat = sum(sizes) == sum(self.branches) and (len(parts) == 1 or max(sizes) == 1)
+        if not flat and sizes != list(self.branches):
+            raise ValueError(
+                f"the mask has {_listed(sizes)} numbers where the discrete actions are {_listed(self.branches)}"
+            )
+        return (np.concatenate(parts) > 0).astype(np.uint8)
+
+    def __str__(self) -> str:
+        if self.parts:
+            return "; ".join(map(str, self.parts))
+        parts = [f"{self.continuous} numbers from -1 to 1"] * bool(self.continuous)
+        return "; ".join([*parts, *(f"one of {count}" for count in self.branches)])
+
+
+def _listed(sizes: Iterable[int]) -> str:
+    return " and ".join(map(str, sizes)) or "none"
 
 
 @dataclass(frozen=True)

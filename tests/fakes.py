@@ -25,7 +25,7 @@ LATE = 25  # the tick at which the late role appears
 class TwoRoles(Adapter):
     """Two roles of different shape; `late` appears after `LATE` ticks. Episodes last five steps and are cut."""
 
-    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None):
+    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
         self.roles = {"early": Role(copies, {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
         self.copies = copies
 
@@ -68,7 +68,7 @@ class TwoRoles(Adapter):
 class Skipping(Adapter):
     """Lane k is asked at every (k + 1)-th tick only. Its observation counts its own decisions in this episode."""
 
-    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None):
+    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
         self.roles = {"agent": Role(copies, {"obs": ObsSpec((1,))}, ActionSpec(branches=(2,)))}
         self.age = np.zeros(copies, np.int64)
 

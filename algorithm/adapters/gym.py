@@ -8,19 +8,16 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import Adapter, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
 from algorithm.adapters.guard import LOST, REBUILT
+from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, stack
 from algorithm.adapters.vector import Make, describe, make_vector, missing
 from algorithm.rollout import Array, Step
-from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
-
-Obs = dict[str, np.ndarray]
+from algorithm.specs import AGENT, MASK, Role
 
 LOG = logging.getLogger(__name__)
-OBS = "obs"  # the name of an observation that has none
 
 
 class GymAdapter(Adapter):
@@ -29,7 +26,9 @@ class GymAdapter(Adapter):
     `env_name` is an id (`Name-v0`, `namespace/Name-v0`, `module:Name-v0`) or a function that makes an environment.
     `env_args` go to the environment, but for `vectorization_mode` (sync, async, vector_entry_point; chosen by
     speed where absent) and `vector_kwargs`, which have the meaning they have in `gymnasium.make_vec`.
-    `timeout` is how many seconds processes may take for a step or a reset.
+    `timeout` is how many seconds processes may take for a step or a reset. Numbers of an action that have no bounds
+    range over [-action_scale, action_scale]. Masks of discrete actions come as an observation `action_mask`, or in
+    the infos of every reset and step.
 
     A copy that raises in sync or async is rebuilt: its episode is cut and its final observation not known.
     Raises UnsupportedEnvironment for an unknown id or a space that cannot be served, EnvironmentFailed where the
@@ -44,18 +43,15 @@ class GymAdapter(Adapter):
         max_episode_steps: int | None = None,
         render: bool = False,
         timeout: float | None = None,
+        action_scale: float | None = None,
     ):
         self._name = env_name
         self.env = make_vector(env_name, copies, dict(env_args), max_episode_steps, render, timeout)
-        self._single_obs = not isinstance(self.env.single_observation_space, spaces.Dict)
         try:
-            obs_specs = _obs_specs(self.env.single_observation_space)
-            role = Role(copies, obs_specs, _action_spec(self.env.single_action_space))
-        except UnsupportedEnvironment:
+            self.roles = {AGENT: self._role(copies, action_scale)}
+        except (EnvironmentFailed, UnsupportedEnvironment):
             self.env.close()
             raise
-        self.roles = {AGENT: role}
-        self._dtypes = {name: np.dtype(spec.dtype) for name, spec in role.obs_specs.items()}
         self._lanes = np.arange(copies)
         self._none = np.zeros(copies, bool)
         self._all = np.ones(copies, bool)
@@ -70,16 +66,11 @@ class GymAdapter(Adapter):
         self._asked = self._lanes  # those of the last Step
 
     def reset(self, seed: int) -> dict[str, Step]:
-        try:
-            obs, info = self.env.reset(seed=seed)
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise missing(self._name, error) from error
-        except Exception as error:  # whatever a simulator raises when it starts
-            raise EnvironmentFailed(describe(self._name, "does not start", error)) from error
+        obs, info = self._start(seed)
         self._raised(info)
         self._ended, self._after_final, self._asked = self._none, None, self._lanes
         reward = np.zeros(len(self._lanes), np.float32)
-        return {AGENT: Step(self._lanes, self._obs(obs), self._all, self._none, reward, self._all)}
+        return {AGENT: Step(self._lanes, self._obs(obs, info), self._all, self._none, reward, self._all)}
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         if self._after_final is not None:
@@ -104,7 +95,7 @@ class GymAdapter(Adapter):
     def _next_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """The final observation comes by itself; the step after it ignores the action and starts the episode."""
         first, self._ended = self._ended, terminated | truncated
-        step = Step(self._lanes, self._obs(obs), first, self._ended, reward, ~terminated)
+        step = Step(self._lanes, self._obs(obs, info), first, self._ended, reward, ~terminated)
         lost = self._raised(info)
         return step if lost is self._none else step.take(~lost)
 
@@ -114,20 +105,24 @@ class GymAdapter(Adapter):
         self._raised(info)
         cut, final = truncated & ~terminated & ~lost, {}
         if cut.any():
-            final = self._obs(_stack([info["final_obs"][lane] for lane in np.flatnonzero(cut)]))
-        return self._restarted(self._obs(obs), final, cut, reward, terminated, truncated)
+            shown = stack([info["final_obs"][lane] for lane in np.flatnonzero(cut)])
+            final = self._obs(shown, info.get("final_info", {}), cut)
+        return self._restarted(self._obs(obs, info), final, cut, reward, terminated, truncated)
 
     def _disabled(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
         """Every observation is the episode's own; lanes that ended are reset here."""
-        obs = self._obs(obs)
+        shown = self._obs(obs, info)
         ended = terminated | truncated
         if not ended.any():
-            return Step(self._lanes, obs, self._none, self._none, reward, self._all)
+            return Step(self._lanes, shown, self._none, self._none, reward, self._all)
         cut = truncated & ~terminated & ~self._raised(info)
-        final = {name: value[cut].copy() for name, value in obs.items()}
+        final = {name: value[cut].copy() for name, value in shown.items()}
         obs, info = self._ask(self.env.reset, options={"reset_mask": ended})
         self._raised(info)
-        return self._restarted(self._obs(obs), final, cut, reward, terminated, truncated)
+        following = self._obs(obs, info)
+        if self._masks:  # the infos of a reset tell nothing of the lanes that go on
+            following[MASK] = np.where(ended[:, None], following[MASK], shown[MASK])
+        return self._restarted(following, final, cut, reward, terminated, truncated)
 
     def _restarted(self, obs: Obs, final: Obs, cut: Array, reward: Array, terminated: Array, truncated: Array) -> Step:
         """New starts where episodes ended; the final rows of `cut` ones come before them, as a Step of their own."""
@@ -163,30 +158,40 @@ class GymAdapter(Adapter):
             lost = raised if key == LOST else lost
         return lost
 
-    def _obs(self, obs: Any) -> Obs:
-        named = {OBS: obs} if self._single_obs else obs
-        return {name: np.asarray(named[name], dtype) for name, dtype in self._dtypes.items()}
-
-
-def _obs_specs(space: spaces.Space) -> dict[str, ObsSpec]:
-    named = space.spaces if isinstance(space, spaces.Dict) else {OBS: space}
-    specs = {}
-    for name, part in named.items():
-        if not isinstance(part, spaces.Box):
+    def _obs(self, obs: Any, info: Mapping[str, Any], rows: Array = slice(None)) -> Obs:
+        """What these `rows` of all lanes are shown, with their masks out of the infos of all lanes."""
+        try:
+            named = self._observations(obs)
+            if self._masks:
+                named[MASK] = self._masks(info)[rows]
+        except ValueError as error:
+            raise EnvironmentBroke(describe(self._name, "broke", error)) from error
+        if MASK in info and MASK not in named and self.roles[AGENT].action_spec.branches:
             raise UnsupportedEnvironment(
-                f"observation {name!r} is {type(part).__name__}; served are Box and Dict of Box"
+                f"the environment {self._name!r} gives info[{MASK!r}] with steps but gave none with its first reset"
             )
-        specs[name] = ObsSpec(part.shape, "uint8" if part.dtype == np.uint8 else "float32")
-    return specs
+        return named
 
+    def _role(self, copies: int, action_scale: float | None) -> Role:
+        action = action_spec(self.env.single_action_space, action_scale)
+        self._observations = Observations(self.env.single_observation_space, action.branches)
+        self._masks: Masks | None = None
+        specs = dict(self._observations.specs)
+        if action.branches and MASK not in specs:
+            _, info = self._start(seed=0)  # nothing but the first infos tells whether there are masks
+            if MASK in info:
+                self._masks = Masks(action, copies)
+                specs[MASK] = self._masks.obs_spec
+                try:
+                    self._masks(info)
+                except ValueError as error:
+                    raise UnsupportedEnvironment(f"the environment {self._name!r}: {error}") from error
+        return Role(copies, specs, action)
 
-def _action_spec(space: spaces.Space) -> ActionSpec:
-    if not isinstance(space, spaces.Discrete):
-        raise UnsupportedEnvironment(f"the action space is {type(space).__name__}; served so far is Discrete")
-    return ActionSpec(branches=(int(space.n),), start=(int(space.start),))
-
-
-def _stack(observations: list) -> Any:
-    if isinstance(observations[0], dict):
-        return {name: np.stack([obs[name] for obs in observations]) for name in observations[0]}
-    return np.stack(observations)
+    def _start(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        try:
+            return self.env.reset(seed=seed)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise missing(self._name, error) from error
+        except Exception as error:  # whatever a simulator raises when it starts
+            raise EnvironmentFailed(describe(self._name, "does not start", error)) from error

@@ -48,7 +48,8 @@ PROBES = {
 class ProbeAdapter(Adapter):
     """Copies of one of `PROBES`, one lane each; a final row follows every episode, as in Gymnasium's NEXT_STEP mode.
 
-    Raises UnsupportedEnvironment for another name, for `env_args`, `render` and `timeout`.
+    Raises UnsupportedEnvironment for another name, for `env_args`, `render` and `timeout`. There is
+    nothing for `action_scale` to bound.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ProbeAdapter(Adapter):
         max_episode_steps: int | None = None,
         render: bool = False,
         timeout: float | None = None,
+        action_scale: float | None = None,
     ):
         if env_name not in PROBES:
             raise UnsupportedEnvironment(f"env_name {env_name!r}: the probes are {', '.join(PROBES)}")

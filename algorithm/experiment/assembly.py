@@ -141,8 +141,7 @@ def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
 
 def _offer(role: Role) -> str:
     observed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in role.obs_specs.items())
-    acted = f"{role.action_spec.continuous} continuous and {list(role.action_spec.branches)} discrete actions"
-    return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, {acted}"
+    return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
 
 
 def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
@@ -256,9 +255,11 @@ def make_adapter(settings: Settings, folder: RunFolder, copies: int, render: boo
     """The simulator of the settings."""
     base = settings.base
     cls, name = find("env_type", base.env_type), folder.environment(settings)
-    limit, timeout = base.max_step_each_iter, base.env_timeout
+    limit, timeout, scale = base.max_step_each_iter, base.env_timeout, base.action_scale
     try:
-        return Restarting(lambda: cls(name, copies, base.env_args, limit, render, timeout), base.max_env_restarts)
+        return Restarting(
+            lambda: cls(name, copies, base.env_args, limit, render, timeout, scale), base.max_env_restarts
+        )
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error
 

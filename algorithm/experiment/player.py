@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.process import prepare_process
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.rollout import Step
-from algorithm.specs import Role
+from algorithm.specs import MASK, Role, by_name
 
 
 def load(path: str | Path, role: str | None = None, disable_sample: bool = False) -> Player:
@@ -47,19 +48,15 @@ class Player:
         """Say that an episode starts in every lane."""
         self._memory: np.ndarray | None = None
 
-    def act(self, obs: np.ndarray | Mapping[str, np.ndarray]):
-        """Actions in the environment's own units and dtype: one for one observation, [n, ...] for a batch [n, ...]."""
-        specs = self.role.obs_specs
-        named = obs if isinstance(obs, Mapping) else {next(iter(specs)): obs}
-        arrays = {name: np.asarray(named[name], spec.dtype) for name, spec in specs.items()}
-        name, spec = next(iter(specs.items()))
-        single = arrays[name].shape == spec.shape
-        if single:
-            arrays = {name: value[None] for name, value in arrays.items()}
-        if any(arrays[name].shape[1:] != spec.shape for name, spec in specs.items()):
-            shapes = {name: spec.shape for name, spec in specs.items()}
-            raise ValueError(f"observations have the shapes {shapes}, one more axis in front for a batch")
-        n = len(arrays[name])
+    def act(self, obs: Any, action_mask: Any = None) -> Any:
+        """Actions in the environment's own units and form: one for one observation, a batch for a batch.
+
+        A batch has one more axis in front of every array, in a dict or tuple too. `action_mask` is what
+        `info["action_mask"]` holds, where that is how the environment tells it. Raises ValueError for what does not
+        fit.
+        """
+        arrays, single = self._observed(obs, action_mask)
+        n = len(next(iter(arrays.values())))
         if self._memory is None or not self.agent.state:
             self._memory = np.zeros((n, self.agent.state), np.float32)
         elif len(self._memory) != n:
@@ -69,4 +66,41 @@ class Player:
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, self._memory)
         self._memory = decision.memory
         actions = self.role.action_spec.native(decision.action)
-        return actions[0] if single else actions
+        return _first(actions) if single else actions
+
+    def _observed(self, obs: Any, action_mask: Any) -> tuple[dict[str, np.ndarray], bool]:
+        """What the agent sees, {name: [n, ...]}, and whether it is one observation."""
+        specs = dict(self.role.obs_specs)
+        inside = isinstance(obs, Mapping) and MASK in obs
+        masked = not inside and specs.pop(MASK, None) is not None
+        if masked and action_mask is None:
+            raise ValueError('the actions of this role are masked: call act(obs, info["action_mask"])')
+        if not masked and action_mask is not None:
+            raise ValueError("action_mask: no mask was in the infos that this role was trained with")
+        named = by_name(obs, specs)
+        if missing := [name for name in specs if name not in named]:
+            raise ValueError(f"there is no observation {missing[0]!r}; there must be {', '.join(specs)}")
+        shapes, own = {name: np.shape(named[name]) for name in specs}, {name: s.own_shape for name, s in specs.items()}
+        single = shapes == own
+        n = next((shape[0] for shape in shapes.values() if shape and not single), 1)
+        if not single and shapes != {name: (n, *shape) for name, shape in own.items()}:
+            raise ValueError(f"observations have the shapes {own}, one more axis in front for a batch; not {shapes}")
+        arrays = {
+            name: spec.encode(np.asarray(named[name])[None] if single else named[name]) for name, spec in specs.items()
+        }
+        if masked:
+            arrays[MASK] = self._allowed([action_mask] if single else action_mask, n)
+        return arrays, single
+
+    def _allowed(self, masks: Sequence[Any], n: int) -> np.ndarray:
+        """[n, sum of branches]"""
+        if len(masks) != n:
+            raise ValueError(f"{len(masks)} masks for {n} observations")
+        return np.stack([self.role.action_spec.mask(mask) for mask in masks])
+
+
+def _first(actions: Any) -> Any:
+    """The single action of a batch of one."""
+    if isinstance(actions, dict):
+        return {key: value[0] for key, value in actions.items()}
+    return tuple(value[0] for value in actions) if isinstance(actions, tuple) else actions[0]

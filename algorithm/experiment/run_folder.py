@@ -24,7 +24,7 @@ from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
 from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace
 from algorithm.networks import Blueprint
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 
 RUNS = Path("runs")
 
@@ -242,18 +242,26 @@ class RunFolder:
             replace(self.path / "roles.json", text)
 
     def roles(self) -> Mapping[str, Role]:
-        """The roles that have appeared in this run."""
+        """The roles that have appeared in this run. Raises UserError where another version wrote them."""
         path = self.path / "roles.json"
         if not path.exists():
             return {}
-        return {
-            name: Role(
-                role["lanes"],
-                {key: ObsSpec(tuple(spec["shape"]), spec["dtype"]) for key, spec in role["obs_specs"].items()},
-                ActionSpec(**{key: tuple(v) if isinstance(v, list) else v for key, v in role["action_spec"].items()}),
-            )
-            for name, role in json.loads(path.read_text(encoding="utf-8")).items()
-        }
+        try:
+            return {name: _role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
+        except (TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{path} was written by another version of this program: train a new run") from error
+
+
+def _role(fields: Tree) -> Role:
+    """What `asdict` made of a role, after JSON made lists of its tuples."""
+    observed = {name: ObsSpec(**_tuples(spec)) for name, spec in fields["obs_specs"].items()}
+    acted = _tuples(fields["action_spec"])
+    parts = tuple(ActionPart(**_tuples(part)) for part in acted["parts"])
+    return Role(fields["lanes"], observed, ActionSpec(**{**acted, "parts": parts}))
+
+
+def _tuples(fields: Tree) -> Tree:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
 
 
 def _dump(tree: Tree) -> str:

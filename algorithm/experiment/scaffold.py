@@ -76,7 +76,9 @@ def _guess(name: str) -> str:
 
 def _open(env_name: str, settings: Settings) -> Role:
     """The role that the environment offers, which also shows that it starts."""
-    adapter = find("env_type", "GYM")(env_name, 1, settings.base.env_args, settings.base.max_step_each_iter)
+    base = settings.base
+    make = find("env_type", "GYM")
+    adapter = make(env_name, 1, base.env_args, base.max_step_each_iter, action_scale=base.action_scale)
     try:
         adapter.reset(settings.base.seed)
         return next(iter(adapter.roles.values()))

@@ -59,6 +59,7 @@ class BaseConfig(Section):
     keep_checkpoints: int = Field(ge=1)
     max_env_restarts: int | None = Field(ge=0)
     env_timeout: float | None = Field(gt=0)
+    action_scale: float | None = Field(gt=0)
     max_bad_updates: int = Field(ge=1)
 
 

@@ -140,7 +140,7 @@ class Columns:
         self.waiting: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state), np.float32)
         self.scores = Scores(self.lanes)
-        self.screen = Screen(name, self.scores)
+        self.screen = Screen(name, self.scores, role.action_spec.branches)
 
     def record(self, step: Step, decision: Decision) -> list[Rollout]:
         """Enter one row for each lane of `step`; the rollouts that are now complete."""

@@ -14,6 +14,7 @@ from algorithm.agents.agent import Agent
 from algorithm.loop.scores import Scores
 from algorithm.loop.screen import Screen
 from algorithm.rollout import Step
+from algorithm.specs import Role
 
 # Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
 # In between, 1 / degrees is interpolated, which is right to two decimals.
@@ -83,8 +84,7 @@ class Evaluator:
             for role, step in steps.items():
                 if role not in tallies:
                     agent = lent.enter_context(_undisturbed(self.agent_of(role), rng))
-                    lanes = self.adapter.roles[role].lanes
-                    tallies[role] = _Tally(role, agent, lanes, -(-episodes // lanes))
+                    tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes)
                 actions[role] = tallies[role].act(step, self.greedy)
             steps = self.adapter.step(actions)
         return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
@@ -106,12 +106,12 @@ def _undisturbed(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
 class _Tally:
     """What one role's lanes have played."""
 
-    def __init__(self, role: str, agent: Agent, lanes: int, quota: int):
+    def __init__(self, name: str, agent: Agent, role: Role, episodes: int):
         self.agent = agent
-        self.memory = np.zeros((lanes, agent.state), np.float32)
-        self.scores = Scores(lanes)
-        self.screen = Screen(role, self.scores)
-        self.left = np.full(lanes, quota)
+        self.memory = np.zeros((role.lanes, agent.state), np.float32)
+        self.scores = Scores(role.lanes)
+        self.screen = Screen(name, self.scores, role.action_spec.branches)
+        self.left = np.full(role.lanes, -(-episodes // role.lanes))
         self.returns: list[float] = []
         self.lengths: list[int] = []
 

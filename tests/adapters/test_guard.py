@@ -116,7 +116,7 @@ def test_a_process_whose_step_raises_goes_on(mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_reset_that_raises_costs_no_row(mode, caplog):
-    args = vectorized("sync", mode, where="reset", at=2, ends=((3, TRUNCATED),))
+    args = vectorized("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),))
     adapter = GymAdapter(Raising, 2, args)
     actor, lanes = learned(adapter, 24)
     start = SEED * 1000 + 10
@@ -131,7 +131,7 @@ def test_a_reset_that_raises_twice_is_given_up():
     adapter = GymAdapter(Raising, 1, vectorized("sync", where="reset", ends=((1, TRUNCATED),), at=1, culprit=SEED + 1))
     adapter.reset(seed=SEED)
     adapter.env.envs[0].env.culprit = SEED
-    adapter.env.envs[0].env.at = 2
+    adapter.env.envs[0].env.at = 3
     adapter.env.envs[0]._make = NeverResets
     with pytest.raises(EnvironmentBroke, match="raising.py' broke: RuntimeError: the level is missing"):
         for _ in range(3):

@@ -125,7 +125,7 @@ def test_what_is_bad_is_named_once_for_each_episode(caplog):
 def test_large_numbers_and_bytes_are_numbers():
     step = step_of(Row(0, 3e38, reward=-3e38), Row(1, 1))
     step.obs["camera"] = np.full((2, 4), 255, np.uint8)
-    shown, stored = screen.Screen("agent", Scores(2))(step)
+    shown, stored = screen.Screen("agent", Scores(2), ())(step)
     assert stored is None or stored.all()
     np.testing.assert_array_equal(shown.obs["obs"], step.obs["obs"])
     np.testing.assert_array_equal(shown.reward, step.reward)
@@ -133,7 +133,7 @@ def test_large_numbers_and_bytes_are_numbers():
 
 def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
     monkeypatch.setattr(screen, "PATIENCE", 5)
-    look = screen.Screen("agent", Scores(1))
+    look = screen.Screen("agent", Scores(1), ())
     for _ in range(5):
         look(step_of(Row(0, NAN, first=True)))
     with pytest.raises(EnvironmentBroke, match="lane 0 of role 'agent'.*max_step_each_iter"):

@@ -1,0 +1,172 @@
+"""Gymnasium's spaces as specs, and what an environment shows as named arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.specs import MASK, ActionPart, ActionSpec, ObsSpec, by_name
+
+Obs = dict[str, np.ndarray]
+
+OBS = "obs"  # the name of an observation that has none
+LEAVES = "Box, Discrete, MultiDiscrete, MultiBinary, and one Dict or Tuple of these"
+
+
+class Observations:
+    """What `space` gives, as float32, or uint8 where it is bytes, binary or one-hot.
+
+    A mask among them is flat and of `branches`. Raises UnsupportedEnvironment for a space that cannot be served.
+    """
+
+    def __init__(self, space: spaces.Space, branches: tuple[int, ...]):
+        named = {str(place) if place is not None else OBS: leaf for place, leaf in _leaves(space)}
+        self.specs = {name: _obs_spec(name, leaf, branches) for name, leaf in named.items()}
+        if not set(self.specs) - {MASK}:
+            raise UnsupportedEnvironment(f"the observation space {space} holds nothing that an agent could see")
+        self._bare = not isinstance(space, (spaces.Dict, spaces.Tuple))
+        # Looked up once: numpy takes longer to read the name of a dtype than to look at a small array.
+        self._plain = {name: np.dtype(spec.dtype) for name, spec in self.specs.items() if spec.own is None}
+        self._encoded = {name: spec for name, spec in self.specs.items() if spec.own is not None}
+
+    def __call__(self, native: Any) -> Obs:
+        """A batch as it comes from the environment. Raises ValueError, by name, for what its space does not hold."""
+        named = {OBS: native} if self._bare else by_name(native, self.specs)
+        obs = {name: np.asarray(named[name], dtype) for name, dtype in self._plain.items()}
+        for name, spec in self._encoded.items():
+            try:
+                obs[name] = spec.encode(named[name])
+            except ValueError as error:
+                raise ValueError(f"observation {name!r}: {error}") from error
+        return obs
+
+
+def stack(observations: list) -> Any:
+    """Observations of single lanes as the batch that a vector environment would give."""
+    one = observations[0]
+    if isinstance(one, Mapping):
+        return {name: np.stack([obs[name] for obs in observations]) for name in one}
+    if isinstance(one, tuple):
+        return tuple(np.stack(part) for part in zip(*observations, strict=True))
+    return np.stack(observations)
+
+
+def action_spec(space: spaces.Space, scale: float | None) -> ActionSpec:
+    """What an agent does in `space`; numbers without bounds range over [-scale, scale].
+
+    Raises UnsupportedEnvironment, naming the action, for a space that cannot be served.
+    """
+    spec = ActionSpec.of(_action_part(key, leaf, scale) for key, leaf in _leaves(space))
+    if not spec.size:
+        raise UnsupportedEnvironment(f"the action space {space} holds nothing that an agent could choose")
+    return spec
+
+
+class Masks:
+    """Which actions each of `copies` may take, by what their infos tell."""
+
+    def __init__(self, spec: ActionSpec, copies: int):
+        self.spec, self.copies = spec, copies
+        self.obs_spec = ObsSpec((sum(spec.branches),), "uint8")
+
+    def __call__(self, info: Mapping[str, Any]) -> np.ndarray:
+        """[copies, sum of branches] uint8; a copy whose info has no mask may take every action.
+
+        Raises ValueError for a mask of another length.
+        """
+        masks = info.get(MASK)
+        told = info.get(f"_{MASK}")
+        shape = (self.copies, *self.obs_spec.shape)
+        if isinstance(masks, np.ndarray) and masks.shape == shape and (told is None or told.all()):
+            return (masks > 0).astype(np.uint8)
+        allowed = np.ones(shape, np.uint8)
+        if masks is None:
+            return allowed
+        if not isinstance(masks, np.ndarray) or len(masks) != self.copies:
+            raise ValueError(f"info[{MASK!r}] is {type(masks).__name__}; it must be an array, or one for each branch")
+        for copy in range(self.copies) if told is None else np.flatnonzero(told):
+            try:
+                allowed[copy] = self.spec.mask(masks[copy])
+            except ValueError as error:
+                raise ValueError(f"info[{MASK!r}] of copy {copy}: {error}") from error
+        return allowed
+
+
+def _leaves(space: spaces.Space) -> Iterator[tuple[str | int | None, spaces.Space]]:
+    """The parts of a Dict or Tuple with name or place, or the space itself."""
+    if isinstance(space, spaces.Dict):
+        for key, leaf in space.spaces.items():
+            if not isinstance(key, str):
+                raise UnsupportedEnvironment(f"the key {key!r} of a Dict is {type(key).__name__}; it must be text")
+            yield key, leaf
+    elif isinstance(space, spaces.Tuple):
+        yield from enumerate(space.spaces)
+    else:
+        yield None, space
+
+
+def _obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
+    if name == MASK:
+        return _mask_spec(leaf, branches)
+    if isinstance(leaf, spaces.Discrete):
+        return ObsSpec((int(leaf.n),), "uint8", (), (int(leaf.n),), (int(leaf.start),))
+    if isinstance(leaf, spaces.MultiDiscrete):
+        counts = _whole(leaf.nvec)
+        return ObsSpec((sum(counts),), "uint8", leaf.shape, counts, _whole(leaf.start))
+    if not isinstance(leaf, (spaces.Box, spaces.MultiBinary)):
+        raise UnsupportedEnvironment(f"observation {name!r} is {type(leaf).__name__}; served are {LEAVES}")
+    whole = isinstance(leaf, spaces.MultiBinary) or leaf.dtype == np.uint8
+    own = None if leaf.shape else ()
+    return ObsSpec(leaf.shape or (1,), "uint8" if whole else "float32", own)
+
+
+def _mask_spec(leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
+    numbers = int(np.prod(leaf.shape)) if isinstance(leaf, (spaces.Box, spaces.MultiBinary)) else None
+    if not branches or numbers != sum(branches):
+        found = type(leaf).__name__ if numbers is None else f"{numbers} numbers"
+        needed = f"{' + '.join(map(str, branches))} of a Box or MultiBinary" if branches else "none without branches"
+        raise UnsupportedEnvironment(
+            f"observation {MASK!r} is {found}; the discrete actions need {needed}, one for each"
+        )
+    return ObsSpec((sum(branches),), "uint8", None if leaf.shape == (sum(branches),) else leaf.shape)
+
+
+def _action_part(key: str | int | None, leaf: spaces.Space, scale: float | None) -> ActionPart:
+    if isinstance(leaf, spaces.Discrete):
+        return ActionPart(key, (), str(leaf.dtype), counts=(int(leaf.n),), start=(int(leaf.start),))
+    if isinstance(leaf, spaces.MultiDiscrete):
+        return ActionPart(key, leaf.shape, str(leaf.dtype), counts=_whole(leaf.nvec), start=_whole(leaf.start))
+    if isinstance(leaf, spaces.MultiBinary):
+        size = int(np.prod(leaf.shape))
+        return ActionPart(key, leaf.shape, str(leaf.dtype), counts=(2,) * size, start=(0,) * size)
+    if isinstance(leaf, spaces.Box):
+        return _box(key, leaf, scale)
+    raise UnsupportedEnvironment(f"{_of_action(key)} is {type(leaf).__name__}; served are {LEAVES}")
+
+
+def _box(key: str | int | None, box: spaces.Box, scale: float | None) -> ActionPart:
+    below, above = box.bounded_below, box.bounded_above
+    if (below != above).any():
+        raise UnsupportedEnvironment(f"{_of_action(key)} is a Box with a bound on one side only; give it both, or none")
+    if scale is None and not below.all():
+        raise UnsupportedEnvironment(
+            f"{_of_action(key)} is a Box without bounds; base_config.action_scale says how far its numbers range"
+        )
+    low, high = np.where(below, box.low, -(scale or 0)), np.where(above, box.high, scale or 0)
+    return ActionPart(key, box.shape, str(box.dtype), _numbers(low), _numbers(high))
+
+
+def _of_action(key: str | int | None) -> str:
+    return "the action space" if key is None else f"action {key!r}"
+
+
+def _whole(values: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(value) for value in np.ravel(values))
+
+
+def _numbers(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(value) for value in np.ravel(values))
