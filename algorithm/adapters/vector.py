@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import multiprocessing
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ Make = Callable[..., gymnasium.Env]
 
 NATIVE_FROM = 5  # copies from which a native vector environment is faster than SyncVectorEnv (measured on CartPole)
 PACKAGES = {"ALE": "ale-py", "dm_control": "shimmy[dm-control]", "MiniGrid": "minigrid"}  # of namespaces, for pip
+EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render"}  # of Gymnasium's own environments
 GRACE = 5.0  # seconds that processes have to end by themselves
 
 
@@ -119,11 +121,24 @@ def describe(env_name: str | Make, what: str, error: Exception) -> str:
 
 def missing(env_name: str | Make, error: Exception) -> UnsupportedEnvironment:
     """Of an environment that needs a package."""
+    extra = _extra(env_name)
+    if extra:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        return UnsupportedEnvironment(
+            f'the environment {env_name!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
+        )
     line = str(error).splitlines()[0]
     package = getattr(error, "name", None) or PACKAGES.get(str(env_name).partition("/")[0])
     if package and "pip install" not in line:
         line += f"; pip install {package}"
     return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
+
+
+def _extra(env_name: str | Make) -> str | None:
+    """The extra of this project that holds what one of Gymnasium's own environments needs."""
+    spec = gymnasium.registry.get(str(env_name).rpartition(":")[2])
+    place = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec else None
+    return EXTRAS.get(place[1]) if place else None
 
 
 def _factory(env_name: str | Make, env_args: dict, limit: int | None) -> Factory:

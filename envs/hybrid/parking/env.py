@@ -1,0 +1,84 @@
+"""A car on a line is to be parked on its target: a gear and a throttle at each step."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+REVERSE, PARK, FORWARD = range(3)
+REACH = {REVERSE: -0.25, FORWARD: 0.5}  # how far full throttle drives
+FUEL = 0.1  # what a step of driving costs, at any throttle
+MISS = 2.0  # what a unit of distance costs where the car stops
+EDGE = 1.5
+STEPS = 12
+
+
+class Parking(gymnasium.Env):
+    """Starts and targets are uniform in [-1, 1]; one sees the car's place, the target, and the share of steps left.
+
+    Driving costs `FUEL`. Park ends the episode with 1 - `MISS` times the distance that is left; so does the last step,
+    whatever it was. `step` raises ValueError for an action outside the space.
+    """
+
+    def __init__(self) -> None:
+        low, high = np.array([-EDGE, -1, 0], np.float32), np.array([EDGE, 1, 1], np.float32)
+        self.observation_space = spaces.Box(low, high)
+        self.action_space = spaces.Dict({"gear": spaces.Discrete(3), "throttle": spaces.Box(0, 1, (1,))})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """The car somewhere, the target somewhere else."""
+        super().reset(seed=seed)
+        self.place, self.target = self.np_random.uniform(-1, 1, 2)
+        self.left = STEPS
+        return self._obs(), {}
+
+    def step(self, action: dict[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Drive, or park."""
+        if not self.action_space.contains(action):
+            raise ValueError(f"parking takes a gear of 0, 1, 2 and a throttle from 0 to 1, not {action}")
+        self.left -= 1
+        parked, reward = action["gear"] == PARK, 0.0
+        if not parked:
+            move = REACH[int(action["gear"])] * float(action["throttle"][0])
+            self.place = float(np.clip(self.place + move, -EDGE, EDGE))
+            reward -= FUEL
+        over = bool(parked or not self.left)
+        if over:
+            reward += 1 - MISS * abs(self.target - self.place)
+        return self._obs(), reward, over, False, {}
+
+    def _obs(self) -> np.ndarray:
+        return np.array([self.place, self.target, self.left / STEPS], np.float32)
+
+
+def optimum(gap: float) -> float:
+    """The best return where the target is `gap` ahead of the car, negative for behind.
+
+    Every step but the last drives at full throttle, and the last one up to the target, unless it is so near that
+    fuel is dearer than the miss. This is never more than 9 steps.
+    """
+    reach = abs(REACH[FORWARD if gap > 0 else REVERSE])
+    steps = range(ceil(abs(gap) / reach) + 1)
+    return max(1 - FUEL * n - MISS * max(0.0, abs(gap) - n * reach) for n in steps)
+
+
+def mean_optimum() -> float:
+    """The mean of `optimum` over all starts: exact, since Simpson's rule is on each piece between two bends."""
+    total = 0.0
+    for sign, gear in ((1, FORWARD), (-1, REVERSE)):
+        reach = abs(REACH[gear])
+        full = np.arange(0, 2 + reach / 2, reach)  # gaps that full throttle closes; past a bend one more step pays
+        bends = np.union1d(full, (full + FUEL / MISS)[:-1])
+        for a, b in zip(bends, bends[1:], strict=False):
+            low, middle, high = (optimum(sign * gap) * (2 - gap) / 4 for gap in (a, (a + b) / 2, b))  # times density
+            total += (b - a) / 6 * (low + 4 * middle + high)
+    return float(total)
+
+
+def make() -> gymnasium.Env:
+    """What `env_name: env.py` calls."""
+    return Parking()

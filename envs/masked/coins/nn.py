@@ -1,0 +1,5 @@
+"""What remains, one-hot; one hidden layer."""
+
+from algorithm.networks import Blueprint, Mlp, Vector
+
+blueprint = Blueprint(encoders={"*": Vector()}, body=Mlp(64))

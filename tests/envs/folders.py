@@ -1,0 +1,21 @@
+"""The environment folders of the project, and the code in them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from algorithm.experiment.run_folder import BESIDE_MAIN
+
+FOLDERS = sorted(path.parent.relative_to(BESIDE_MAIN).as_posix() for path in BESIDE_MAIN.rglob("config.yaml"))
+OWN = [name for name in FOLDERS if (BESIDE_MAIN / name / "env.py").is_file()]
+
+
+def load(name: str, file: str = "env.py") -> ModuleType:
+    """A Python file of an environment's folder as a module."""
+    path = Path(BESIDE_MAIN / name / file)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

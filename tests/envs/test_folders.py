@@ -1,0 +1,45 @@
+"""Every environment's folder fits: its variants resolve, its network is a blueprint, its goal can be reached."""
+
+import pytest
+
+from algorithm.experiment.run_folder import BESIDE_MAIN
+from algorithm.experiment.settings import read_variant, read_yaml, resolve
+from algorithm.networks import Blueprint
+from tests.envs.folders import FOLDERS, OWN, load
+
+# Their settings and `Vector(normalize=True)` are not there yet; strict, so that they are taken off this list.
+PENDING_SETTINGS = {
+    "gym/lunar_lander_continuous",
+    "gym/mountain_car_continuous",
+    "gym/pendulum",
+    "hybrid/parking",
+    "mujoco/half_cheetah",
+    "mujoco/inverted_pendulum",
+}
+PENDING_NETWORKS = PENDING_SETTINGS - {"hybrid/parking", "gym/lunar_lander_continuous"}
+
+
+def folders(pending):
+    mark = pytest.mark.xfail(strict=True, reason="not there yet")
+    return [pytest.param(name, marks=[mark] if name in pending else [], id=name) for name in FOLDERS]
+
+
+@pytest.mark.parametrize("name", folders(PENDING_SETTINGS))
+def test_every_variant_resolves(name):
+    path = BESIDE_MAIN / name / "config.yaml"
+    for variant in read_yaml(path):
+        settings = resolve([(str(path), read_variant(path, variant))])
+        assert settings.goal.within <= settings.base.max_step
+
+
+@pytest.mark.parametrize("name", folders(PENDING_NETWORKS))
+def test_every_network_is_a_blueprint(name):
+    blueprint = load(name, "nn.py").blueprint
+    assert isinstance(blueprint() if callable(blueprint) else blueprint, Blueprint)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_goals_are_within_5_percent_of_the_optimum_and_no_further_than_that(name):
+    goal = read_variant(BESIDE_MAIN / name / "config.yaml", "default")["goal"]["return"]
+    optimum = load(name).mean_optimum()
+    assert optimum - 0.05 * abs(optimum) - 1e-9 <= goal <= optimum - 0.04 * abs(optimum)

@@ -1,0 +1,143 @@
+"""Simulators of the project's own keep Gymnasium's rules and those of masks, and refuse what is forbidden loudly."""
+
+from copy import deepcopy
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from tests.envs.folders import OWN, load
+
+MASKED = [name for name in OWN if name.startswith("masked/")]
+EPISODES = 30
+
+
+def mask_of(env, obs, info):
+    """What the simulator says is allowed, one array for each branch; None where all is."""
+    mask = info.get("action_mask")
+    if mask is None and isinstance(obs, dict):
+        mask = obs.get("action_mask")
+    if mask is None:
+        return None
+    space = env.action_space
+    branches = [space.n] if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+    return np.split(mask, np.cumsum(branches)[:-1])
+
+
+class Allowed(gymnasium.Wrapper):
+    """Puts something allowed in the place of what is not, since a checker of Gymnasium knows no masks."""
+
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        self.mask = mask_of(self.env, obs, info)
+        return obs, info
+
+    def step(self, action):
+        if self.mask is not None:
+            chosen = [a if mask[a] else mask.argmax() for a, mask in zip(np.atleast_1d(action), self.mask, strict=True)]
+            action = chosen[0] if np.ndim(action) == 0 else np.array(chosen)
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.mask = mask_of(self.env, obs, info)
+        return obs, reward, terminated, truncated, info
+
+
+@pytest.mark.filterwarnings("ignore:.*different from the unwrapped.*", "ignore:.*not having a spec.*")
+@pytest.mark.parametrize("name", OWN)
+def test_gymnasiums_checker_has_nothing_to_say(name):
+    check_env(Allowed(load(name).make()))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_episodes_end_by_themselves_and_show_what_the_space_holds(name):
+    env = Allowed(load(name).make())
+    env.action_space.seed(0)
+    for seed in range(EPISODES):
+        obs, _ = env.reset(seed=seed)
+        terminated, steps = False, 0
+        while not terminated:
+            assert env.observation_space.contains(obs)
+            obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps += 1
+            assert not truncated
+            assert steps <= 20
+        assert env.observation_space.contains(obs)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_forbids_exactly_what_raises(name):
+    env = Allowed(load(name).make())
+    env.action_space.seed(0)
+    forbidden = 0
+    for seed in range(EPISODES):
+        env.reset(seed=seed)
+        terminated = False
+        while not terminated:
+            assert all(mask.any() for mask in env.mask)
+            for action in np.ndindex(*map(len, env.mask)):
+                taken = np.array(action) if len(action) > 1 else action[0]
+                if all(mask[a] for mask, a in zip(env.mask, action, strict=True)):
+                    deepcopy(env.unwrapped).step(taken)
+                else:
+                    forbidden += 1
+                    with pytest.raises(ValueError, match=r"more than|used up"):
+                        deepcopy(env.unwrapped).step(taken)
+            _, _, terminated, _, _ = env.step(env.action_space.sample())
+        assert not any(mask.any() for mask in env.mask)
+    assert forbidden > EPISODES
+
+
+def exhaustive(env, actions, allowed):
+    """The best return from where an environment stands, by trying everything."""
+    best = -np.inf
+    for action in actions:
+        if allowed(env, action):
+            after = deepcopy(env)
+            _, reward, terminated, _, _ = after.step(action)
+            best = max(best, reward + (0 if terminated else exhaustive(after, actions, allowed)))
+    return best
+
+
+def test_the_optimum_of_coins_is_what_trying_everything_finds():
+    module = load("masked/coins")
+    found = []
+    for amount in range(1, module.MOST + 1):
+        env = module.make()
+        env.reset(seed=0)
+        env.remaining = amount
+        found.append(exhaustive(env, range(4), lambda env, action: env.coins[action] <= env.remaining))
+        assert found[-1] == module.optimum(amount)
+    assert module.mean_optimum() == pytest.approx(np.mean(found))
+
+
+def test_the_largest_coin_that_fits_is_not_good_enough():
+    module = load("masked/coins")
+
+    def largest(amount):
+        return 0 if not amount else largest(amount - max(coin for coin in module.COINS if coin <= amount)) - 1
+
+    returns = [largest(amount) for amount in range(1, module.MOST + 1)]
+    assert np.mean(returns) < 1.2 * module.mean_optimum()
+
+
+def test_coins_that_cannot_pay_all_are_refused():
+    with pytest.raises(ValueError, match="one of them must be 1"):
+        load("masked/coins").make(coins=(2, 3))
+
+
+def test_the_optimum_of_lights_is_what_trying_everything_finds():
+    module = load("masked/lights")
+    for seed in range(20):
+        env = module.make()
+        board = env.reset(seed=seed)[0]["lit"]
+        found = exhaustive(
+            env,
+            [np.array(pair) for pair in np.ndindex(3, 3)],
+            lambda env, action: env.left[0, action[0]] and env.left[1, action[1]],
+        )
+        assert found == module.optimum(board)
+
+
+def test_the_mean_optimum_of_lights_is_known():
+    # Of 512 boards 247 have a permanent above 0 (OEIS A088672), 1 is dark, 33 have all lights in one line.
+    assert load("masked/lights").mean_optimum() == pytest.approx((247 * 3 + 231 * 2 + 33) / 512)

@@ -1,0 +1,108 @@
+"""Parking: what its optimum is, by dynamic programming and by driving."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.envs.folders import load
+
+parking = load("hybrid/parking")
+GRID = 0.0125  # places and moves are multiples of this
+PLACES = np.arange(-120, 121) * GRID
+
+
+@cache
+def best_returns(throttles):
+    """{target: the best return from every place, driving with these fortieths of full throttle, where they are on the grid}."""
+    moves = [reach * k / 40 / GRID for reach in parking.REACH.values() for k in throttles]
+    moves = [round(move) for move in moves if np.isclose(move, round(move))]
+    after = np.clip(np.arange(241)[:, None] + np.array(moves), 0, 240)
+    returns = {}
+    for target in (-1.0, -0.55, 0.0, 0.35, 1.0):
+        parked = 1 - parking.MISS * np.abs(PLACES - target)
+        value = parked  # of no step left
+        for _ in range(parking.STEPS):
+            value = np.maximum(parked, (value[after] - parking.FUEL).max(1))
+        returns[target] = value
+    return returns
+
+
+def test_the_optimum_is_that_of_dynamic_programming():
+    inside = np.abs(PLACES) <= 1
+    for target, value in best_returns(range(41)).items():
+        expected = [parking.optimum(target - place) for place in PLACES[inside]]
+        np.testing.assert_allclose(value[inside], expected, atol=1e-9)
+
+
+def drive(env, gap):
+    """What a driver does who knows the way: the return, and the steps it took."""
+    total, steps = 0.0, 0
+    while True:
+        near = abs(gap) <= parking.FUEL / parking.MISS + 1e-9
+        gear = parking.FORWARD if gap > 0 else parking.REVERSE
+        throttle = np.array([min(1.0, gap / parking.REACH[gear])], np.float32)
+        obs, reward, over, _, _ = env.step({"gear": parking.PARK if near else gear, "throttle": throttle})
+        total, steps, gap = total + reward, steps + 1, float(obs[1] - obs[0])
+        if over:
+            return total, steps
+
+
+def test_the_optimum_can_be_driven():
+    env = parking.make()
+    returns = []
+    for seed in range(300):
+        place, target, left = env.reset(seed=seed)[0]
+        assert left == 1
+        total, steps = drive(env, float(target - place))
+        assert total == pytest.approx(parking.optimum(float(target - place)), abs=1e-5)
+        assert steps <= 9
+        returns.append(total)
+    assert np.mean(returns) == pytest.approx(parking.mean_optimum(), abs=0.04)
+
+
+def test_the_mean_optimum_is_that_of_a_fine_grid():
+    gaps = (np.arange(40000) + 0.5) / 10000 - 2
+    density = (2 - np.abs(gaps)) / 4
+    mean = np.sum([parking.optimum(gap) for gap in gaps] * density) / 10000
+    assert parking.mean_optimum() == pytest.approx(mean, abs=1e-6)
+
+
+@pytest.mark.parametrize("throttle", [4, 8, 16, 24, 32, 40])
+def test_no_throttle_fits_all_distances(throttle):
+    inside = np.abs(PLACES) <= 1
+    lost = [
+        np.mean([parking.optimum(target - place) for place in PLACES[inside]]) - value[inside].mean()
+        for target, value in best_returns((throttle,)).items()
+    ]
+    assert np.mean(lost) > 0.06  # the goal is 0.036 below the optimum
+
+
+def test_the_last_step_ends_where_the_car_stands():
+    env = parking.make()
+    env.reset(seed=0)
+    total = 0.0
+    for step in range(parking.STEPS):
+        obs, reward, over, _, _ = env.step({"gear": np.int64(2), "throttle": np.zeros(1, np.float32)})
+        assert over == (step == parking.STEPS - 1)
+        total += reward
+    miss = abs(float(obs[1] - obs[0]))
+    assert total == pytest.approx(1 - parking.MISS * miss - parking.STEPS * parking.FUEL, abs=1e-6)
+
+
+def test_the_line_has_ends():
+    env = parking.make()
+    env.reset(seed=0)
+    for _ in range(parking.STEPS - 1):
+        obs = env.step({"gear": 2, "throttle": np.ones(1, np.float32)})[0]
+    assert obs[0] == parking.EDGE
+
+
+@pytest.mark.parametrize("action", [{"gear": 3, "throttle": [0.5]}, {"gear": 2, "throttle": [1.1]}, {"gear": 2}])
+def test_what_is_no_action_raises(action):
+    env = parking.make()
+    env.reset(seed=0)
+    if "throttle" in action:
+        action["throttle"] = np.array(action["throttle"], np.float32)
+    with pytest.raises(ValueError, match="parking takes a gear"):
+        env.step(action)
