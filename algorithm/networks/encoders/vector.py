@@ -31,7 +31,7 @@ class Vector:
     normalize: bool = False
     clip: float = 5.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.normalize and self.scale != 1:
             raise ValueError(f"Vector has a scale {self.scale} and normalize: give one or the other")
         if not self.clip > 0:
