@@ -236,7 +236,7 @@ class Distillation(Auxiliary):
 class Mixture(Explorer):
     """With probability `epsilon` a uniform action; the statistics are those of the mixture."""
 
-    def __init__(self, epsilon: float):
+    def __init__(self, role: Role, epsilon: float):
         self.epsilon = epsilon
 
     def choose(self, agent, step, memory):

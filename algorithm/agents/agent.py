@@ -5,13 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import LaggingCopy
+from algorithm.distributions.distribution import Family
+from algorithm.networks import LaggingCopy, RunningMoments
+from algorithm.networks.torso import Torso
 from algorithm.rollout import Decision, Rollout, Step
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Agent(ABC):
 
     Settings: type  # the dataclass of its section in default_config.yaml
     policy: nn.Module
+    family: Family  # of the policy's distributions
     groups: Mapping[str, Group]
     lagging: Mapping[str, LaggingCopy]
     schedule: Schedule
@@ -92,6 +98,18 @@ class Agent(ABC):
     @abstractmethod
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
         """One scalar for each group, without gradient outside it, and a Report."""
+
+    def running(self) -> dict[str, nn.Module]:
+        """The modules whose buffers are running statistics, under the name of the group they belong to."""
+        found = {name: nn.ModuleList(_parts(group, RunningMoments)) for name, group in self.groups.items()}
+        return {f"obs/{name}": modules for name, modules in found.items() if modules}
+
+    def observe(self, rollout: Rollout) -> None:
+        """Update running statistics from a collected rollout, once for each: its valid rows, and no other."""
+        obs = {name: value[:-1] for name, value in rollout.obs.items()}
+        for group in self.groups.values():
+            for torso in _parts(group, Torso):
+                torso.observe(obs, rollout.valid)
 
     @abstractmethod
     def features(self, rollout: Rollout) -> Tensor:
@@ -112,6 +130,10 @@ class Agent(ABC):
     @abstractmethod
     def sync(self) -> None:
         """Move target and average networks; called after each optimiser step."""
+
+
+def _parts(group: Group, kind: type[Module]) -> list[Module]:
+    return [module for module in group.module.modules() if isinstance(module, kind)]
 
 
 def row_weights(valid: Tensor, weight: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.memory import Budget
 from algorithm.experiment.process import device, prepare_process
-from algorithm.experiment.registry import find
+from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.seeding import EVALUATION, PLAY, TEAM, TRAINING, draw_seed, seeds
 from algorithm.experiment.settings import Settings
@@ -195,7 +195,10 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
     """The agent of one role with a checkpoint's weights."""
     agent = make_agent(settings, folder, role, np.random.default_rng(seeds(settings.base.seed, PLAY)))
     parameters = Parameters(
-        {group: member.module for group, member in agent.groups.items()}, agent.lagging, {}, device(settings)
+        {group: member.module for group, member in agent.groups.items()},
+        agent.lagging,
+        agent.running(),
+        device(settings),
     )
     try:
         parameters.load(checkpoint.weights(name))
@@ -240,8 +243,8 @@ class TeamBuilder:
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        auxiliaries = {key: find("auxiliaries", key)(**(value or {})) for key, value in settings.auxiliaries.items()}
-        explorers = [find("explorer", key)(**(value or {})) for key, value in settings.explorer.items()]
+        auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
+        explorers = [build("explorer", key, value, role) for key, value in settings.explorer.items()]
         learner = Learner(agent, role, auxiliaries, settings.base.max_step, device(settings))
         feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
         team = Team(role, agent, feed, learner, *explorers)

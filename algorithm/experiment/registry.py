@@ -12,7 +12,7 @@ ADAPTERS = {"GYM": "algorithm.adapters.gym:GymAdapter", "PROBE": "algorithm.adap
 AGENTS = {"ACER": "algorithm.agents.acer:Acer"}
 RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
 AUXILIARIES: dict[str, str] = {}
-EXPLORERS: dict[str, str] = {}
+EXPLORERS = {"action_noise": "algorithm.explorers.action_noise:ActionNoise"}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "env_type": ADAPTERS,
@@ -31,3 +31,15 @@ def find(kind: str, name: str) -> Any:
         raise UserError(f"{kind} {name!r} is unknown; there is {', '.join(table) or 'none yet'}")
     module, attribute = rows[name.casefold()].split(":")
     return getattr(import_module(module), attribute)
+
+
+def build(kind: str, name: str, settings: Any, *given: Any) -> Any:
+    """What `name` stands for, made from `given` and its settings: keyword arguments, or the one argument.
+
+    Raises UserError where they do not fit.
+    """
+    cls = find(kind, name)
+    try:
+        return cls(*given, **settings) if isinstance(settings, Mapping) else cls(*given, settings)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{kind}.{name}: {error}") from error

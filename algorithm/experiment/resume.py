@@ -43,7 +43,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") ->
     """Path, old and new value of every setting that differs; null is what is not there, words match without case."""
     for key in {**old, **new}:
         path, before, after = f"{prefix}{key}", old.get(key), new.get(key)
-        if isinstance(before, Mapping) or isinstance(after, Mapping):
+        if all(value is None or isinstance(value, Mapping) for value in (before, after)):
             yield from changes(before or {}, after or {}, f"{path}.")
         elif _plain(before) != _plain(after):
             yield path, before, after

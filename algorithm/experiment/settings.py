@@ -113,7 +113,7 @@ class Settings:
     agent: Any  # the settings dataclass of the algorithm
     nn: Mapping[str, Any]
     auxiliaries: Mapping[str, Mapping[str, Any]]
-    explorer: Mapping[str, Mapping[str, Any]]
+    explorer: Mapping[str, Any]  # each one's keyword arguments, or its one argument
     tree: Tree
 
 

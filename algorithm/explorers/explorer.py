@@ -11,7 +11,11 @@ from algorithm.rollout import Decision, Step
 
 
 class Explorer(ABC):
-    """Chooses instead of the agent while experience is collected."""
+    """Chooses instead of the agent while experience is collected.
+
+    Made from its role and its settings, `Explorer(role, ...)`: keyword arguments where these are a mapping, otherwise
+    one argument. Raises ValueError for settings that cannot be.
+    """
 
     @abstractmethod
     def choose(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:

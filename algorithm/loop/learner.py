@@ -48,7 +48,11 @@ class Learner:
         self.parameters = Parameters(
             {name: group.module for name, group in groups.items()},
             {**agent.lagging, **_copies(auxiliaries)},
-            {"returns": self.returns.moments, **{f"auxiliary/{name}": module for name, module in modules.items()}},
+            {
+                "returns": self.returns.moments,
+                **agent.running(),
+                **{f"auxiliary/{name}": module for name, module in modules.items()},
+            },
             self.device,
         )
         self._steps = [self._group_step(name, group) for name, group in groups.items()]
@@ -59,6 +63,7 @@ class Learner:
         """Update running statistics from a collected rollout: once for each, and never from a replayed window."""
         self.seen += int(rollout.valid.sum())
         self.returns.observe(rollout)
+        self.agent.observe(rollout)
         for auxiliary in self.auxiliaries.values():
             auxiliary.observe(rollout)
 

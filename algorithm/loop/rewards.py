@@ -36,7 +36,7 @@ class ReturnScale:
                 running = np.where(first, 0, running) * self.scaling.gamma + reward[t, columns]
                 seen[t, columns] = running
             self.running[lane] = running
-        self.moments.merge(torch.from_numpy(seen[rollout.valid]).to(self.moments.count.device))
+        self.moments.merge(torch.from_numpy(seen[rollout.valid]))
 
     def scale(self, reward: Tensor) -> Tensor:
         """[T, B] raw -> [T, B] scaled."""

@@ -22,6 +22,9 @@ class Blueprint:
     `body`, and `memory` behind it, are shared by all heads; `policy` and `critic` add layers of their own. Without
     them all heads are slices of one linear layer.
 
+    An encoder may keep RunningMoments: its `observe(obs [n, *shape])` gets every collected row once, and they are saved
+    with the network and shared with its lagging copies.
+
     A memory's module has `size` (its output), `state` (its numbers per lane), `step(features [B, F], memory
     [B, state])` and `unroll(features [T, B, F], first [T, B], memory [B, state])`; both return features and memory.
     """

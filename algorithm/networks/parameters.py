@@ -28,8 +28,9 @@ class Parameters:
     """The trainable numbers of `groups`, those of the lagging copies, and the running statistics.
 
     `vector` and `gradient` hold the groups one after the other, `copies` the lagging copies, `numbers` vector and
-    copies (all float32), `statistics` (float64) the buffers of the modules in `statistics`. Laid out once; afterwards
-    modules are views, and nothing may move or replace them.
+    copies (all float32), `statistics` (float64) the buffers of the modules in `statistics`. The buffers of a lagging
+    copy are those of its source: both read the same running statistics. Laid out once; afterwards modules are views,
+    and nothing may move or replace them.
 
     Raises ValueError where a parameter belongs to two groups, or a copy does not look like its source.
     """
@@ -64,6 +65,9 @@ class Parameters:
         running = {name: list(module.buffers()) for name, module in statistics.items()}
         self.statistics = _flatten(list(chain.from_iterable(running.values())), torch.float64, device)
         self.running = _slices(running)
+        for copy in lagging.values():
+            for own, shared in zip(copy.copy.buffers(), copy.source.buffers(), strict=True):
+                own.data = shared.data
 
     def parts(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
         """The flat tensors with the names of their slices."""

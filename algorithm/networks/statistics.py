@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +27,7 @@ class RunningMoments(nn.Module):
         """Take in rows of values [n, *shape]."""
         if not len(values):
             return
-        values = values.double()
+        values = values.to(self.mean)
         mean = values.mean(0)
         shift = mean - self.mean
         total = self.count + len(values)
@@ -37,3 +40,40 @@ class RunningMoments(nn.Module):
         """Standard deviation; 1 while all values are the same, so that it can be divided by."""
         variance = self.deviations / self.count.clamp(min=1)
         return torch.where(variance > 0, variance.sqrt(), 1.0)
+
+    def numpy(self) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+        """Mean and `std` in float32, read anew from views of the buffers at every call."""
+        count, mean, deviations = self.count.numpy(), self.mean.numpy(), self.deviations.numpy()
+
+        def moments() -> tuple[np.ndarray, np.ndarray]:
+            variance = deviations / max(count, 1)
+            std = np.where(variance > 0, np.sqrt(variance), 1)
+            return mean.astype(np.float32), std.astype(np.float32)
+
+        return moments
+
+
+class Normalization(nn.Module):
+    """Rows [n, size] to (x - mean) / std of all rows observed so far, clipped to [-clip, clip].
+
+    Before anything was observed, and for a component that never changed, std is 1.
+    """
+
+    def __init__(self, size: int, clip: float):
+        super().__init__()
+        self.moments = RunningMoments(size)
+        self.clip = clip
+
+    def forward(self, x: Tensor) -> Tensor:
+        moments = self.moments
+        return ((x - moments.mean.float()) / moments.std.float()).clamp(-self.clip, self.clip)
+
+    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The same in numpy, on views of the statistics: it follows every update."""
+        moments, clip = self.moments.numpy(), self.clip
+
+        def normalize(x: np.ndarray) -> np.ndarray:
+            mean, std = moments()
+            return np.clip((x - mean) / std, -clip, clip)
+
+        return normalize

@@ -62,6 +62,12 @@ class Torso(nn.Module):
         shape = obs[self.names[0]].shape[:2]
         return self.encode({name: value.flatten(0, 1) for name, value in obs.items()}).unflatten(0, shape)
 
+    def observe(self, obs: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+        """Let the encoders that keep running statistics take in some rows [T, B] of {name: [T, B, ...]}."""
+        for name, encoder in zip(self.names, self.encoders, strict=True):
+            if hasattr(encoder, "observe"):
+                encoder.observe(torch.from_numpy(obs[name][rows]))
+
     def numpy(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray] | None:
         """One row in numpy, on views of the parameters; None where a part has no such form."""
         parts = [*self.encoders, *([self.body] if self.body else [])]

@@ -1,0 +1,42 @@
+"""Noise around every action, of another level in each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+import numpy as np
+
+from algorithm.agents.agent import Agent
+from algorithm.explorers.explorer import Explorer
+from algorithm.rollout import Decision, Step
+from algorithm.specs import Role
+
+
+class ActionNoise(Explorer):
+    """Lane i of n acts with noise of level linspace(*levels, n)[i].
+
+    What is executed is drawn from the noisy policy itself, so that its statistics, and every ratio, are exact. Level 0
+    is the policy; what a level means is told by `Family.noisy`.
+
+    Raises ValueError for levels other than [min, max], at most 1 where there are discrete branches.
+    """
+
+    def __init__(self, role: Role, levels: Sequence[float]):
+        highest = 1 if role.action_spec.branches else np.inf
+        if not (_two_numbers(levels) and 0 <= levels[0] <= levels[1] <= highest):
+            bound = " <= 1, since it is the probability of a random action" if role.action_spec.branches else ""
+            raise ValueError(f"levels are {levels!r}; they must be two numbers [min, max] with 0 <= min <= max{bound}")
+        self.level = np.linspace(*levels, role.lanes, dtype=np.float32)
+
+    def choose(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
+        decision, family = agent.act(step, memory), agent.family
+        behavior = family.noisy(decision.behavior, self.level[step.lane])
+        sample = family.sample(behavior, agent.rng)
+        return Decision(sample, family.to_action(sample), behavior, decision.memory)
+
+
+def _two_numbers(levels: object) -> bool:
+    pair = levels if isinstance(levels, list | tuple) else ()
+    numbers = [level for level in pair if isinstance(level, int | float) and not isinstance(level, bool)]
+    return len(pair) == len(numbers) == 2 and all(map(isfinite, numbers))
