@@ -143,9 +143,8 @@ def test_what_never_started_is_not_tried_again():
         Restarting(lambda: GymAdapter(NeverStarts, 2, {}), 10)
     assert not isinstance(error.value, EnvironmentBroke)
     made = []
-    adapter = Restarting(lambda: GymAdapter(lambda: made.append(1) or NeverResets(), 1, {}), 10)
     with pytest.raises(EnvironmentFailed, match="the level is missing") as error:
-        adapter.reset(SEED)
+        Restarting(lambda: GymAdapter(lambda: made.append(1) or NeverResets(), 1, {}), 10)
     assert not isinstance(error.value, EnvironmentBroke)
     assert len(made) == 1
 

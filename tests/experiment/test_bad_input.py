@@ -9,6 +9,13 @@ import main
 
 SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
 PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}
+SPACES = """from gymnasium import Env, spaces as s
+from numpy import inf
+BOX = s.Box(0, 1)
+class Own(Env):
+    observation_space, action_space = %s, %s
+make = Own
+"""
 NN = "from algorithm.networks import Blueprint, Mlp, Vector\n"
 
 
@@ -99,7 +106,6 @@ COMMANDS = [
     ("--init gym/a:b", "give its folder below envs/"),
     ("--init mine/task", "exists already, and is left as it is"),
     ("--init gym/acrobat", "near it is Acrobot-v1"),
-    ("--init gym/pendulum", "the action space is Box"),
     ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
     ("--init gym/chain --set base_config.env_type=PROBE", "--init writes folders for Gymnasium"),
     ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
@@ -152,9 +158,13 @@ FOLDERS = [
     (gym("CartPole-v9"), {}, 2, "versioned environments"),
     (gym("ALE/Pong-v5"), {}, 2, "pip install ale-py"),
     (gym("no_such_module:Thing-v1"), {}, 2, "pip install no_such_module"),
-    (gym("Pendulum-v1"), {}, 2, "the action space is Box"),
-    (gym("Blackjack-v1"), {}, 2, "observation 'obs' is Tuple"),
-    (gym("FrozenLake-v1"), {}, 2, "observation 'obs' is Discrete"),
+    (gym("env.py"), {"env": SPACES % ("s.Text(3)", "s.Discrete(2)")}, 2, "base_config: observation 'obs' is Text"),
+    (gym("env.py"), {"env": SPACES % ("s.Dict(a=s.Dict(b=BOX))", "s.Discrete(2)")}, 2, "observation 'a' is Dict"),
+    (gym("env.py"), {"env": SPACES % ("BOX", "s.Dict(gear=s.Text(3))")}, 2, "action 'gear' is Text"),
+    (gym("env.py"), {"env": SPACES % ("BOX", "s.Dict(gas=s.Box(-9, inf))")}, 2, "'gas' is a Box with a bound on one"),
+    (gym("env.py"), {"env": SPACES % ("BOX", "s.Box(-inf, inf)")}, 2, "without bounds; base_config.action_scale"),
+    (gym("env.py"), {"env": SPACES % ("s.Dict(a=BOX, action_mask=BOX)", "s.Discrete(3)")}, 2, "need 3 of a Box"),
+    (gym("env.py", action_scale=0), {"env": SPACES % ("BOX", "BOX")}, 2, "base_config.action_scale is 0"),
     (gym("CartPole-v1", env_args={"gravity_of_mars": 1}), {}, 3, "unexpected keyword argument 'gravity_of_mars'"),
     (default(base_config={"env_name": "chains"}), {}, 2, "the probes are"),
     (gym("env.py"), {}, 2, "there is no env.py"),

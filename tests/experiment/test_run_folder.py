@@ -1,13 +1,16 @@
 """Where runs live and what they are called."""
 
+import json
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
 from algorithm.experiment.settings import resolve
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 
 
 @pytest.fixture
@@ -53,11 +56,26 @@ def test_the_latest_run_is_found_without_a_name(folder):
 
 
 def test_roles_survive_the_disk(folder):
-    role = Role(2, {"obs": ObsSpec((3,), "uint8")}, ActionSpec(branches=(4,), start=(1,)))
-    folder.add_role("one", role)
-    folder.add_role("two", Role(1, {"eye": ObsSpec((2, 2))}, ActionSpec(continuous=2)))
-    assert folder.roles()["one"] == role
+    gear = ActionPart("gear", (2,), "int64", counts=(4, 2), start=(1, 0))
+    gas = ActionPart("gas", (1,), "float32", low=(-0.1,), high=(1.0,))
+    observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", (), (5,), (1,))}
+    one = Role(2, observed, ActionSpec.of([gear, gas]))
+    two = Role(1, {"eye": ObsSpec((2, 2))}, ActionSpec(continuous=2))
+    folder.add_role("one", one)
+    folder.add_role("two", two)
+    assert folder.roles() == {"one": one, "two": two}
     assert list(folder.roles()) == ["one", "two"]
+    places = Role(1, {"obs": ObsSpec((1,))}, ActionSpec.of([replace(gear, key=0), replace(gas, key=1)]))
+    folder.add_role("three", places)
+    assert isinstance(folder.roles()["three"].action_spec.native(np.zeros((1, 3), np.float32)), tuple)
+
+
+def test_roles_of_another_version_are_one_line(folder):
+    old = {"lanes": 2, "obs_specs": {"obs": {"shape": [3], "dtype": "uint8"}}}
+    old["action_spec"] = {"continuous": 0, "branches": [4], "start": [1]}
+    (folder.path / "roles.json").write_text(json.dumps({"agent": old}))
+    with pytest.raises(UserError, match="roles.json was written by another version.*train a new run"):
+        folder.roles()
 
 
 @pytest.mark.parametrize(

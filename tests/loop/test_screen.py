@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from algorithm.adapters.adapter import EnvironmentBroke
 from algorithm.loop import screen
 from algorithm.loop.actor import Actor, Episode
 from algorithm.loop.scores import Scores
+from algorithm.rollout import Step
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 from tests.doubles import Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
 NAN, INF = np.nan, np.inf
@@ -138,3 +141,88 @@ def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
         look(step_of(Row(0, NAN, first=True)))
     with pytest.raises(EnvironmentBroke, match="lane 0 of role 'agent'.*max_step_each_iter"):
         look(step_of(Row(0, NAN, first=True)))
+
+
+def masked(lane: int, number: float, mask: list[int], **row) -> Step:
+    """A row of two branches, of 3 and 2 actions."""
+    step = step_of(Row(lane, number, **row))
+    step.obs[MASK] = np.array([mask], np.uint8)
+    return step
+
+
+class MaskedScript(ScriptedAdapter):
+    """A script whose role has masks."""
+
+    def __init__(self, ticks):
+        super().__init__(ticks, agent=1)
+        specs = {"obs": ObsSpec((1,)), MASK: ObsSpec((5,), "uint8")}
+        self.roles = {"agent": Role(1, specs, ActionSpec(branches=(3, 2)))}
+
+
+class ShowingTwo(ShowingAgent):
+    """Has a sample for each of two branches."""
+
+    def act(self, step, memory):
+        decision = super().act(step, memory)
+        both = np.repeat(decision.sample, 2, 1)
+        return replace(decision, sample=both, action=both)
+
+
+ALL, NO_FIRST, NO_SECOND = [1, 1, 1, 1, 1], [0, 0, 0, 1, 0], [0, 1, 0, 0, 0]
+
+
+def recorded_masks(*steps: Step):
+    script = [{"agent": step} for step in steps] + [{}]
+    actor = Actor(parts_of(MaskedScript(script), ShowingTwo(1)), seed=0)
+    return actor, lanes_of([rollout for _ in steps for _, rollout in actor.collect()])[0]
+
+
+@pytest.mark.parametrize(("mask", "branch"), [(NO_FIRST, 0), (NO_SECOND, 1)])
+def test_a_mask_that_forbids_every_action_of_a_branch_loses_the_lane(mask, branch, caplog):
+    steps = [masked(0, 10, ALL, first=True), masked(0, 11, ALL, reward=1), masked(0, 12, mask, reward=2)]
+    steps += [masked(0, 13, mask, reward=3), masked(0, 14, ALL, reward=4)]
+    steps += [masked(0, 20, [0, 1, 0, 0, 1], first=True), masked(0, 21, ALL, reward=5), masked(0, 22, ALL, reward=6)]
+    actor, record = recorded_masks(*steps)
+    assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
+    assert actor.env_steps == 5
+    assert not actor.episodes
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(
+        f"the observation 'action_mask' of lane 0 of role 'agent' forbids every action of branch {branch} after 2 steps"
+    )
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_mask_where_nothing_is_decided_may_forbid_everything(alive, caplog):
+    steps = [masked(0, 10, ALL, first=True), masked(0, 11, [0] * 5, reward=2, alive=alive, final=True)]
+    steps += [masked(0, 20, ALL, first=True), masked(0, 21, ALL, reward=5), masked(0, 22, ALL, reward=6)]
+    actor, record = recorded_masks(*steps)
+    assert valid_rows(record) == [(10, 2, alive, 11), *LEARNED_FROM_NEXT]
+    assert [episode.length for episode in actor.episodes] == [1]
+    assert not caplog.records
+
+
+def test_a_start_after_a_death_awaits_a_decision():
+    steps = [masked(0, 10, ALL, first=True), masked(0, 20, NO_FIRST, reward=2, alive=False, first=True)]
+    steps += [masked(0, 30, ALL, first=True), masked(0, 31, ALL, reward=5)]
+    actor, record = recorded_masks(*steps)
+    assert [row[0] for row in valid_rows(record)] == [30]
+
+
+def test_a_lost_lane_keeps_the_mask_that_its_actions_go_by():
+    step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
+    shown, stored = screen.Screen("agent", Scores(1), (3, 2))(step)
+    assert stored.tolist() == [False]
+    assert shown.obs[MASK].tolist() == [[0, 1, 0, 0, 1]]
+    assert shown.obs["obs"].tolist() == [[0]]
+
+
+def test_one_sensor_of_one_copy_is_named_by_its_key(caplog):
+    step = step_of(*[Row(lane, 1, first=True) for lane in range(3)])
+    step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
+    step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
+    shown, stored = screen.Screen("driver", Scores(3), ())(step)
+    assert stored.tolist() == [True, False, True]
+    assert all(np.isfinite(value).all() for value in shown.obs.values())
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("the observation 'speed' of lane 1 of role 'driver' is NaN after 0 steps")

@@ -1,0 +1,110 @@
+"""Environments of many spaces, in a module of their own: spawned processes import little with it."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from tests.adapters.counted import CountedEpisodes
+
+BRANCHES = (3, 2)
+
+
+class Sampling(gymnasium.Env):
+    """Observes samples of any space, tells in its infos what it was, refuses what its action space does not hold."""
+
+    def __init__(self, observation_space, action_space, length=3, render_mode=None):
+        self.observation_space, self.action_space = observation_space, action_space
+        self.length, self.render_mode = length, render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        self.t += 1
+        return self.observation_space.sample(), 0.0, False, self.t == self.length, {}
+
+
+def allowed(number) -> np.ndarray:
+    """The mask [5] of an observed number."""
+    bits = int(number)
+    return np.array([1, bits & 1, bits >> 1 & 1, 1, bits >> 2 & 1], np.int8)
+
+
+class Masked(CountedEpisodes):
+    """Counted episodes in which every observation has the mask `allowed`; `how` says where it stands."""
+
+    action_space = spaces.MultiDiscrete(BRANCHES)
+
+    def __init__(self, ends=(), how="flat", breaks_at=None, render_mode=None):
+        super().__init__(ends, render_mode)
+        self.how, self.breaks_at = how, breaks_at
+        if how in ("binary", "box"):
+            binary = spaces.MultiBinary(5) if how == "binary" else spaces.Box(0, 1, (5,), np.int8)
+            self.observation_space = spaces.Dict({"number": CountedEpisodes.observation_space, "action_mask": binary})
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed, options=options)
+        return self._shown(obs), self._info(obs)
+
+    def step(self, action):
+        if self.executed == self.breaks_at:
+            raise ArithmeticError("the ground gave way")
+        obs, reward, terminated, truncated, _ = super().step(int(action[0]))
+        info = {} if self.how == "starts" else self._info(obs)
+        return self._shown(obs), reward, terminated, truncated, info
+
+    def _shown(self, obs):
+        return {"number": obs, "action_mask": allowed(obs[0])} if self.how in ("binary", "box") else obs
+
+    def _info(self, obs):
+        mask = allowed(obs[0])
+        told = {
+            "flat": mask,
+            "bool": mask.astype(bool),
+            "split": (mask[:3], mask[3:]),
+            "starts": mask,
+            "short": mask[1:],
+        }
+        return {"action_mask": told[self.how]} if self.how in told else {}
+
+
+class MaskedLate(Masked):
+    """Tells of masks only after the first step."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0], {}
+
+
+class NativeMasked(VectorEnv):
+    """Counts the ticks of all copies, with the masks of these numbers."""
+
+    def __init__(self, num_envs=1, render_mode=None, max_episode_steps=None):
+        self.num_envs, self.render_mode = num_envs, render_mode
+        self.single_observation_space = CountedEpisodes.observation_space
+        self.single_action_space = Masked.action_space
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def reset(self, *, seed=None, options=None):
+        self.number = np.arange(self.num_envs)
+        return self._shown()
+
+    def step(self, actions):
+        assert actions.shape == (self.num_envs, 2)
+        self.number = self.number + 1
+        none = np.zeros(self.num_envs, bool)
+        obs, info = self._shown()
+        return obs, np.zeros(self.num_envs), none, none, info
+
+    def _shown(self):
+        return self.number[:, None].astype(np.float32), {"action_mask": np.stack([allowed(n) for n in self.number])}
+
+
+gymnasium.register("NativeMasked-v0", Masked, vector_entry_point=NativeMasked)

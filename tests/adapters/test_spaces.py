@@ -1,0 +1,438 @@
+"""Every space of Gymnasium as specs, and masks wherever an environment tells them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from algorithm.adapters.adapter import EnvironmentBroke, UnsupportedEnvironment
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.gym_ids import find_id
+from algorithm.adapters.spaces import Masks, Observations, action_spec
+from algorithm.specs import MASK, ActionSpec, ObsSpec
+from tests.adapters.contract import AdapterContract, random_actions
+from tests.adapters.counted import TRUNCATED, CountedEpisodes, EchoingActions
+from tests.adapters.spaced import BRANCHES, Masked, MaskedLate, Sampling, allowed
+
+MODES = list(AutoresetMode)
+SEEDS = range(12)
+pytestmark = pytest.mark.filterwarnings("ignore:.*Casting input x")  # Gymnasium's, for numbers of shape ()
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,))
+
+
+def vectorized(vectorization: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs) -> dict:
+    return {"vectorization_mode": vectorization, "vector_kwargs": {"autoreset_mode": mode}, **kwargs}
+
+
+def random_shape(rng, smallest=0):
+    return tuple(int(n) for n in rng.integers(1, 4, size=rng.integers(smallest, 3)))
+
+
+def discrete(rng):
+    dtype = rng.choice([np.int64, np.int32, np.int8])
+    return spaces.Discrete(int(rng.integers(1, 6)), start=int(rng.integers(-4, 5)), dtype=dtype)
+
+
+def multi_discrete(rng):
+    shape = random_shape(rng, 1)
+    start = rng.integers(-4, 5, size=shape)
+    return spaces.MultiDiscrete(rng.integers(1, 6, size=shape), dtype=rng.choice([np.int64, np.int32]), start=start)
+
+
+def multi_binary(rng):
+    return spaces.MultiBinary(random_shape(rng, 1))
+
+
+def box(rng):
+    shape, dtype = random_shape(rng), rng.choice([np.float32, np.float64, np.float16, np.int64, np.int8, np.uint8])
+    low, width = rng.integers(0, 40, size=shape), rng.integers(0, 60, size=shape)
+    if np.dtype(dtype).kind == "f":
+        low = low - 20 + rng.random(shape)
+    elif dtype != np.uint8:
+        low = low - 20
+    low = np.asarray(low, dtype)
+    return spaces.Box(low, np.asarray(low + width, dtype), shape, dtype)
+
+
+LEAVES = {"Discrete": discrete, "MultiDiscrete": multi_discrete, "MultiBinary": multi_binary, "Box": box}
+
+
+def random_leaf(rng):
+    return LEAVES[rng.choice(list(LEAVES))](rng)
+
+
+def dict_space(rng):
+    return spaces.Dict({f"part {n}": random_leaf(rng) for n in rng.permutation(int(rng.integers(1, 5)))})
+
+
+def tuple_space(rng):
+    return spaces.Tuple([random_leaf(rng) for _ in range(rng.integers(1, 5))])
+
+
+KINDS = {**LEAVES, "Dict": dict_space, "Tuple": tuple_space}
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+
+
+def unbatched(space, native, n):
+    return list(iterate(batch_space(space, n), native))
+
+
+def leaves(space, value):
+    """(leaf, its value) of a space and a value in it, in the order of the space."""
+    if isinstance(space, spaces.Dict):
+        return [(leaf, value[key]) for key, leaf in space.spaces.items()]
+    return list(zip(space.spaces, value, strict=True)) if isinstance(space, spaces.Tuple) else [(space, value)]
+
+
+# Actions
+
+
+@every_kind
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_action_lies_in_the_environments_own_space(kind, seed):
+    rng = np.random.default_rng(seed)
+    space = kind(rng)
+    spec = action_spec(space, None)
+    actions = unbatched(space, spec.native(random_actions(spec, 6, rng)), 6)
+    assert len(actions) == 6
+    for action in actions:
+        assert space.contains(action), (space, action)
+
+
+@every_kind
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_ends_of_an_action_are_the_ends_of_the_space(kind, seed):
+    space = kind(np.random.default_rng(seed))
+    spec = action_spec(space, None)
+    low = np.concatenate([np.full(spec.continuous, -1), np.zeros(len(spec.branches))])
+    high = np.concatenate([np.ones(spec.continuous), np.array(spec.branches) - 1])
+    first, last = unbatched(space, spec.native(np.stack([low, high]).astype(np.float32)), 2)
+    for (leaf, least), (_, most) in zip(leaves(space, first), leaves(space, last), strict=True):
+        if isinstance(leaf, spaces.Box):
+            ends = leaf.low, leaf.high
+        elif isinstance(leaf, spaces.MultiBinary):
+            ends = 0, 1
+        else:
+            n = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec
+            ends = leaf.start, leaf.start + n - 1
+        np.testing.assert_array_equal(least, np.broadcast_to(ends[0], leaf.shape))
+        np.testing.assert_array_equal(most, np.broadcast_to(ends[1], leaf.shape))
+
+
+def test_numbers_come_first_and_every_part_gets_its_own():
+    space = spaces.Dict(
+        {
+            "a": spaces.Discrete(4, start=10),
+            "b": spaces.Box(np.array([0, -2], np.float32), np.array([8, 2], np.float32)),
+            "c": spaces.MultiBinary(2),
+            "d": spaces.Box(0, 10, (), np.int64),
+        }
+    )
+    spec = action_spec(space, None)
+    assert (spec.continuous, spec.branches, spec.size) == (3, (4, 2, 2), 6)
+    native = spec.native(np.array([[-1, 0.5, 1, 3, 1, 0], [0, 0, -0.5, 0, 0, 1]], np.float32))
+    assert {key: (value.dtype.name, value.tolist()) for key, value in native.items()} == {
+        "a": ("int64", [13, 10]),
+        "b": ("float32", [[0, 1], [4, 0]]),
+        "c": ("int8", [[1, 0], [0, 1]]),
+        "d": ("int64", [10, 2]),
+    }
+
+
+def test_numbers_without_bounds_range_as_far_as_the_scale():
+    mixed = spaces.Box(np.array([-np.inf, 1], np.float32), np.array([np.inf, 2], np.float32))
+    native = action_spec(mixed, 3.5).native(np.array([[-1, -1], [1, 1], [0, 0]], np.float32))
+    assert native.tolist() == [[-3.5, 1], [3.5, 2], [0, 1.5]]
+
+
+def test_a_simulator_without_units_of_its_own_has_actions_as_they_are():
+    assert ActionSpec(branches=(3,)).native(np.array([[2.0], [0.0]], np.float32)).tolist() == [2, 0]
+    action = np.array([[0.5, 1.0]], np.float32)
+    assert ActionSpec(continuous=1, branches=(2,)).native(action) is action
+
+
+def test_specs_are_read_in_one_line():
+    space = spaces.Tuple([spaces.Box(-2, 2, (3,)), spaces.MultiDiscrete([3, 2])])
+    assert str(action_spec(space, None)) == "0: [3] float32 from -2 to 2; 1: one of 3 x one of 2"
+    assert str(ActionSpec(1, (4,))) == "1 numbers from -1 to 1; one of 4"
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("kind", [dict_space, tuple_space])
+def test_composed_actions_reach_the_environment(kind, how):
+    space = kind(np.random.default_rng(4))
+    adapter = GymAdapter(Sampling, 2, {"observation_space": space, "action_space": space, **vectorized(how)})
+    try:
+        rng = np.random.default_rng(0)
+        step = adapter.reset(seed=0)["agent"]
+        for _ in range(6):
+            actions = random_actions(adapter.roles["agent"].action_spec, len(step.lane), rng)
+            step = adapter.step({"agent": actions})["agent"]
+        assert adapter.restarts == 0
+    finally:
+        adapter.close()
+
+
+# Observations
+
+
+def expected(leaf, value) -> np.ndarray:
+    """One observation by hand."""
+    if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
+        counts = np.ravel(leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec)
+        index = np.ravel(value - leaf.start)
+        return np.concatenate([np.eye(n, dtype=np.uint8)[i] for n, i in zip(counts, index, strict=True)])
+    dtype = np.uint8 if isinstance(leaf, spaces.MultiBinary) or leaf.dtype == np.uint8 else np.float32
+    return np.asarray(value, dtype).reshape(leaf.shape or (1,))
+
+
+@every_kind
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_observation_is_encoded(kind, seed):
+    space = kind(np.random.default_rng(seed))
+    space.seed(seed)
+    observations = Observations(space, ())
+    own = [space.sample() for _ in range(5)]
+    batch = concatenate(space, own, create_empty_array(space, 5))
+    shown = observations(batch)
+    assert set(shown) == set(observations.specs)
+    names = space.spaces if isinstance(space, spaces.Dict) else range(len(leaves(space, own[0])))
+    names = list(map(str, names)) if isinstance(space, (spaces.Dict, spaces.Tuple)) else ["obs"]
+    for row, value in enumerate(own):
+        for name, (leaf, part) in zip(names, leaves(space, value), strict=True):
+            spec, right = observations.specs[name], expected(leaf, part)
+            assert (spec.shape, spec.dtype, spec.own_shape) == (right.shape, right.dtype.name, leaf.shape)
+            np.testing.assert_array_equal(shown[name][row], right)
+            assert shown[name].dtype == right.dtype
+            np.testing.assert_array_equal(spec.encode(np.asarray(part)[None])[0], right)
+
+
+def test_an_observation_outside_its_space_is_named():
+    observations = Observations(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
+    for wrong in (0, 4):
+        with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the whole numbers from 1 to 3"):
+            observations((np.zeros((2, 1)), np.array([1, wrong])))
+    make = {"observation_space": spaces.Discrete(3), "action_space": spaces.Discrete(5)}
+    adapter = GymAdapter(EchoingActions, 1, make)
+    adapter.reset(seed=0)
+    with pytest.raises(EnvironmentBroke, match="broke: ValueError: observation 'obs': 4 is not one of"):
+        adapter.step({"agent": np.full((1, 1), 4, np.float32)})
+
+
+def test_a_plain_box_is_not_copied():
+    space = spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Box(0, 255, (2,), np.uint8)})
+    own = {"a": np.zeros((4, 3), np.float32), "b": np.zeros((4, 2), np.uint8)}
+    shown = Observations(space, ())(own)
+    assert shown["a"] is own["a"] and shown["b"] is own["b"]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("kind", [discrete, dict_space, tuple_space])
+def test_every_mode_shows_the_same_episodes(kind, mode):
+    """Final rows are stacked from the environment's own values in one mode, and come in a batch in others."""
+    space = kind(np.random.default_rng(1))
+    make = {"observation_space": space, "action_space": spaces.Discrete(2), **vectorized("sync", mode)}
+    adapter = GymAdapter(Sampling, 1, make)
+    steps = [adapter.reset(seed=7)["agent"]]
+    for _ in range(7):
+        steps.append(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"])
+    assert [bool(step.final[0]) for step in steps] == [False, False, False, True] * 2
+    space.seed(7)
+    for step in steps:
+        shown = [expected(leaf, part) for leaf, part in leaves(space, space.sample())]
+        for found, right in zip(step.obs.values(), shown, strict=True):
+            np.testing.assert_array_equal(found, right[None])
+
+
+# Masks
+
+
+def shown_masks(adapter: GymAdapter, ticks: int):
+    """(number, mask, first, final) of every row."""
+    rng, rows = np.random.default_rng(0), []
+    step = adapter.reset(seed=3)["agent"]
+    for _ in range(ticks):
+        assert step.obs[MASK].dtype == np.uint8
+        number = next(value for name, value in step.obs.items() if name != MASK)[:, 0]
+        rows += zip(number.tolist(), step.obs[MASK].tolist(), step.first.tolist(), step.final.tolist(), strict=True)
+        step = adapter.step({"agent": random_actions(adapter.roles["agent"].action_spec, len(step.lane), rng)})["agent"]
+    assert {final for _, _, _, final in rows} == {True, False}
+    return rows
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("how", ["flat", "bool", "split", "binary", "box"])
+def test_every_row_has_its_own_mask(how, mode):
+    adapter = GymAdapter(Masked, 3, vectorized("sync", mode, how=how))
+    assert adapter.roles["agent"].obs_specs[MASK] == ObsSpec((5,), "uint8")
+    for number, mask, _, _ in shown_masks(adapter, 60):
+        assert mask == allowed(number).tolist()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_processes_tell_the_same_masks(mode):
+    adapter = GymAdapter(Masked, 2, vectorized("async", mode, how="split"))
+    try:
+        for number, mask, _, _ in shown_masks(adapter, 40):
+            assert mask == allowed(number).tolist()
+    finally:
+        adapter.close()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_where_nothing_is_told_everything_is_allowed(mode):
+    rows = shown_masks(GymAdapter(Masked, 3, vectorized("sync", mode, how="starts")), 60)
+    for number, mask, first, _ in rows:
+        assert mask == (allowed(number).tolist() if first else [1] * 5)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_copy_that_is_rebuilt_goes_on_with_masks(mode):
+    adapter = GymAdapter(Masked, 2, vectorized("sync", mode, how="flat", breaks_at=9))
+    for number, mask, _, _ in shown_masks(adapter, 60):
+        assert mask == allowed(number).tolist()
+    assert adapter.restarts > 2
+
+
+def test_a_native_vector_environment_tells_masks():
+    adapter = GymAdapter("tests.adapters.spaced:NativeMasked-v0", 6, {})
+    step = adapter.reset(seed=0)["agent"]
+    for _ in range(3):
+        np.testing.assert_array_equal(step.obs[MASK], [allowed(n) for n in step.obs["obs"][:, 0]])
+        step = adapter.step({"agent": np.zeros((6, 2), np.float32)})["agent"]
+    assert step.obs["obs"][:, 0].tolist() == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_role_without_masks_has_none():
+    adapter = GymAdapter(CountedEpisodes, 2, {})
+    assert MASK not in adapter.roles["agent"].obs_specs
+    assert MASK not in adapter.reset(seed=0)["agent"].obs
+
+
+class TestMasked(AdapterContract):
+    def make(self):
+        return GymAdapter(Masked, 3, vectorized("sync", AutoresetMode.SAME_STEP))
+
+
+class TestMaskedDisabled(AdapterContract):
+    def make(self):
+        return GymAdapter(Masked, 3, vectorized("sync", AutoresetMode.DISABLED, how="binary"))
+
+
+class TestSampledTuple(AdapterContract):
+    def make(self):
+        space = spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, ()), spaces.MultiBinary(2)])
+        make = {"observation_space": space, "action_space": space, **vectorized("sync", AutoresetMode.SAME_STEP)}
+        return GymAdapter(Sampling, 3, make)
+
+
+def test_a_mask_is_flat_or_one_array_for_each_branch():
+    spec = ActionSpec(branches=BRANCHES)
+    for mask in ([1, 0, 1, 0, 1], np.array([1, 0, 1, 0, 1], bool), ([1, 0, 1], [0, 1]), (np.array([2, 0, 1]), (0, 1))):
+        assert spec.mask(mask).tolist() == [1, 0, 1, 0, 1]
+    assert spec.mask(None).tolist() == [1] * 5
+    for mask in ([1, 0], ([1, 0], [1, 0, 1]), np.ones(6), (), ([1, 0, 1],)):
+        with pytest.raises(ValueError, match="numbers where the discrete actions are 3 and 2"):
+            spec.mask(mask)
+
+
+def test_masks_of_some_copies_alone_are_those_of_these():
+    masks = Masks(ActionSpec(branches=(2,)), 3)
+    told = np.array([None, [0, 1], None], dtype=object)
+    assert masks({MASK: told, f"_{MASK}": np.array([False, True, False])}).tolist() == [[1, 1], [0, 1], [1, 1]]
+    zeros = {MASK: np.array([[0, 0], [1, 0], [0, 0]]), f"_{MASK}": np.array([False, True, False])}
+    assert masks(zeros).tolist() == [[1, 1], [1, 0], [1, 1]]
+    with pytest.raises(ValueError, match="info\\['action_mask'\\] is dict"):
+        masks({MASK: {"gear": np.ones((3, 2))}})
+
+
+# What cannot be served
+
+
+PLAIN, BUTTON = spaces.Box(0, 1), spaces.Discrete(2)
+DEEP = spaces.Dict({"in": spaces.Dict({"a": PLAIN})})
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "named"),
+    [
+        (spaces.Text(5), BUTTON, "observation 'obs' is Text; served are Box, Discrete"),
+        (spaces.Dict({"words": spaces.Text(5)}), BUTTON, "observation 'words' is Text"),
+        (DEEP, BUTTON, "observation 'in' is Dict; served are .* one Dict or Tuple"),
+        (spaces.Tuple([PLAIN, spaces.Tuple([PLAIN])]), BUTTON, "observation '1' is Tuple"),
+        (spaces.Sequence(PLAIN), BUTTON, "observation 'obs' is Sequence"),
+        (spaces.Dict({"g": spaces.Graph(PLAIN, None)}), BUTTON, "observation 'g' is Graph"),
+        (spaces.OneOf([PLAIN, BUTTON]), BUTTON, "observation 'obs' is OneOf"),
+        (spaces.Dict({}), BUTTON, "nothing that an agent could see"),
+        (spaces.Dict({"action_mask": spaces.MultiBinary(2)}), BUTTON, "nothing that an agent could see"),
+        (PLAIN, spaces.Text(5), "the action space is Text; served are"),
+        (PLAIN, DEEP, "action 'in' is Dict"),
+        (PLAIN, spaces.Tuple([BUTTON, spaces.Sequence(PLAIN)]), "action 1 is Sequence"),
+        (PLAIN, spaces.OneOf([PLAIN, BUTTON]), "the action space is OneOf"),
+        (PLAIN, spaces.Tuple([]), "nothing that an agent could choose"),
+        (PLAIN, UNBOUNDED, "the action space is a Box without bounds; base_config.action_scale says"),
+        (PLAIN, spaces.Dict({"gas": UNBOUNDED}), "action 'gas' is a Box without bounds; base_config.action_scale"),
+        (PLAIN, spaces.Dict({"gas": spaces.Box(0, np.inf)}), "action 'gas' is a Box with a bound on one side only"),
+        (spaces.Dict({"a": PLAIN, "action_mask": PLAIN}), BUTTON, "'action_mask' is 1 numbers; .* need 2 of"),
+        (
+            spaces.Dict({"a": PLAIN, "action_mask": spaces.MultiBinary(6)}),
+            spaces.MultiDiscrete([3, 2]),
+            r"observation 'action_mask' is 6 numbers; the discrete actions need 3 \+ 2 of a Box or MultiBinary",
+        ),
+        (spaces.Dict({"a": PLAIN, "action_mask": spaces.Discrete(2)}), BUTTON, "'action_mask' is Discrete"),
+        (spaces.Dict({"a": PLAIN, "action_mask": PLAIN}), PLAIN, "'action_mask' is 1 numbers; .* none without"),
+    ],
+)
+def test_a_space_that_cannot_be_served_is_named_with_its_key(observation, action, named):
+    with pytest.raises(UnsupportedEnvironment, match=named) as error:
+        GymAdapter(Sampling, 1, {"observation_space": observation, "action_space": action})
+    assert "\n" not in str(error.value)
+
+
+def test_a_bound_on_one_side_is_refused_with_a_scale_too():
+    with pytest.raises(UnsupportedEnvironment, match="one side only"):
+        action_spec(spaces.Box(0, np.inf), 2.0)
+
+
+def test_a_mask_of_the_wrong_length_in_an_info_is_named():
+    with pytest.raises(UnsupportedEnvironment, match=r"info\['action_mask'\] of copy 0: the mask has 4 numbers where"):
+        GymAdapter(Masked, 2, {"how": "short"})
+
+
+def test_masks_that_come_after_the_reset_only_are_named():
+    adapter = GymAdapter(MaskedLate, 1, {"ends": ((2, TRUNCATED),)})
+    adapter.reset(seed=0)
+    with pytest.raises(UnsupportedEnvironment, match="with steps but gave none with its first reset"):
+        adapter.step({"agent": np.zeros((1, 2), np.float32)})
+
+
+# Gymnasium's own
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "continuous", "branches"),
+    [
+        ("pendulum", {"obs": (3,)}, 1, ()),
+        ("blackjack", {"0": (32,), "1": (11,), "2": (2,)}, 0, (2,)),
+        ("taxi", {"obs": (500,), MASK: (6,)}, 0, (6,)),
+        ("cliff_walking", {"obs": (48,)}, 0, (4,)),
+        ("frozen_lake", {"obs": (16,)}, 0, (4,)),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_environments_of_gymnasium_are_served(name, shapes, continuous, branches, mode):
+    adapter = GymAdapter(find_id(name), 2, vectorized("sync", mode), max_episode_steps=9)
+    role = adapter.roles["agent"]
+    assert {name: spec.shape for name, spec in role.obs_specs.items()} == shapes
+    assert (role.action_spec.continuous, role.action_spec.branches) == (continuous, branches)
+    rng, step = np.random.default_rng(0), adapter.reset(seed=0)["agent"]
+    for _ in range(25):
+        for name, value in step.obs.items():
+            assert value.shape == (len(step.lane), *shapes[name])
+            counts = role.obs_specs[name].counts
+            assert not counts or (value.sum(-1) == len(counts)).all()
+        step = adapter.step({"agent": random_actions(role.action_spec, len(step.lane), rng)})["agent"]
+    adapter.close()
