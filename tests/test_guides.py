@@ -4,11 +4,29 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+import main
 from algorithm.experiment.settings import defaults, read_variant, resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+CODE = re.compile(r"```(?:python|yaml)\n# (envs/\S+)\n(.*?)```", re.DOTALL)
+# Examples of what is not there yet; strict, so that they are taken off this list when it is.
+PENDING = {
+    "mine/repeat": {
+        "box",
+        "noisy_box",
+        "unbounded",
+        "multi_discrete",
+        "multi_binary",
+        "hybrid",
+        "tuple",
+        "noisy_hybrid",
+    },
+    "mine/corridor": {"default", "in_the_observation"},
+    "mine/sensors": {"default", "in_a_tuple"},
+}
 ACER_TORCH = ROOT / "docs" / "from_acer_torch.md"
 
 
@@ -32,3 +50,32 @@ def test_acer_torchs_defaults_resolve(tmp_path):
     settings = resolve([("config.yaml", read_variant(path, "acer_torch"))])
     assert settings.agent.trace_length == settings.agent.collect_steps == 1000
     assert settings.agent.trust_region == "off"
+
+
+def files(guide):
+    """{path: text} of the files that a guide shows whole."""
+    return {path: text for path, text in CODE.findall(guide.read_text(encoding="utf-8"))}
+
+
+def examples():
+    """Every variant of every environment's folder that a guide shows."""
+    for guide in GUIDES:
+        for path, text in files(guide).items():
+            name = path.removeprefix("envs/").removesuffix("/config.yaml")
+            for variant in yaml.safe_load(text) if path.endswith("config.yaml") else ():
+                pending = pytest.mark.xfail(strict=True, reason="not there yet")
+                marks = [pending] if variant in PENDING.get(name, ()) else []
+                yield pytest.param(guide, name, variant, marks=marks, id=f"{guide.stem}-{name}-{variant}")
+
+
+@pytest.mark.parametrize(("guide", "name", "variant"), list(examples()))
+def test_an_example_of_an_environment_trains_and_plays(guide, name, variant):
+    for path, text in files(guide).items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")
+    # No environment may raise: they do where an action is none of theirs.
+    quick = ["base_config.n_envs=2", "base_config.max_env_restarts=0", "base_config.max_step_each_iter=30"]
+    learning = ["acer_config.replay_start=40", "acer_config.batch_size=4", "base_config.log_every=100", "goal=null"]
+    options = ["--max_step", "200", "--set", *quick, *learning]
+    assert main.main([name, "-c", variant, "-n", "a", *options]) == 0
+    assert main.main([name, "-n", "a", "--run", "--max_iter", "1"]) == 0

@@ -138,6 +138,15 @@ def test_the_optimum_of_lights_is_what_trying_everything_finds():
         assert found == module.optimum(board)
 
 
+def test_what_is_used_up_is_dark():
+    env = load("masked/lights").make()
+    env.reset(seed=0)
+    env.lit[:] = 1
+    obs = env.step(np.array([1, 2]))[0]
+    np.testing.assert_array_equal(obs["lit"], [[1, 1, 0], [0, 0, 0], [1, 1, 0]])
+    np.testing.assert_array_equal(obs["action_mask"], [1, 0, 1, 1, 1, 0])
+
+
 def test_the_mean_optimum_of_lights_is_known():
     # Of 512 boards 247 have a permanent above 0 (OEIS A088672), 1 is dark, 33 have all lights in one line.
     assert load("masked/lights").mean_optimum() == pytest.approx((247 * 3 + 231 * 2 + 33) / 512)

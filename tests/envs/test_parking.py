@@ -14,7 +14,7 @@ PLACES = np.arange(-120, 121) * GRID
 
 @cache
 def best_returns(throttles):
-    """{target: the best return from every place, driving with these fortieths of full throttle, where they are on the grid}."""
+    """{target: the best return from every place}, driving with these fortieths of full throttle that the grid has."""
     moves = [reach * k / 40 / GRID for reach in parking.REACH.values() for k in throttles]
     moves = [round(move) for move in moves if np.isclose(move, round(move))]
     after = np.clip(np.arange(241)[:, None] + np.array(moves), 0, 240)

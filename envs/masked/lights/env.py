@@ -49,7 +49,9 @@ class Lights(gymnasium.Env):
 def optimum(lit: np.ndarray) -> float:
     """The best return on a board: of all ways to give every row a column of its own, the one with most lit."""
     rows = range(SIZE)
-    return float(max(sum(lit[row, column] for row, column in zip(rows, way, strict=True)) for way in permutations(rows)))
+    return float(
+        max(sum(lit[row, column] for row, column in zip(rows, way, strict=True)) for way in permutations(rows))
+    )
 
 
 @cache
