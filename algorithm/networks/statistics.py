@@ -74,6 +74,7 @@ class Normalization(nn.Module):
 
         def normalize(x: np.ndarray) -> np.ndarray:
             mean, std = moments()
-            return np.clip((x - mean) / std, -clip, clip)
+            x = (x - mean) / std
+            return np.minimum(np.maximum(x, -clip, out=x), clip, out=x)  # half of what np.clip costs on short rows
 
         return normalize

@@ -90,6 +90,13 @@ def test_a_section_that_was_off_is_compared_key_by_key():
     assert list(changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
 
 
+def test_a_mapping_in_place_of_a_list_is_one_change():
+    short, long = {"explorer": {"noise": [0, 1]}}, {"explorer": {"noise": {"levels": [0, 1]}}}
+    assert list(changes(short, long)) == [("explorer.noise", [0, 1], {"levels": [0, 1]})]
+    assert list(changes(long, short)) == [("explorer.noise", {"levels": [0, 1]}, [0, 1])]
+    assert list(changes(long, {"explorer": {}})) == [("explorer.noise.levels", [0, 1], None)]
+
+
 def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
     tree = folder.settings().tree
     later = merge(tree, {"acer_config": {"gamma": 0.5}})

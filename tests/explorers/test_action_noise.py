@@ -111,7 +111,19 @@ def test_noise_of_a_number_widens_what_is_executed():
     assert decision.sample.mean() == pytest.approx(0.1, abs=0.01)
 
 
-BAD = [None, 0.3, "high", [], [0.3], [0, 0.1, 0.2], [0.3, 0.1], [-0.1, 0.1], [0, "high"], [True, True], [0, float("inf")]]
+BAD = [
+    None,
+    0.3,
+    "high",
+    [],
+    [0.3],
+    [0, 0.1, 0.2],
+    [0.3, 0.1],
+    [-0.1, 0.1],
+    [0, "high"],
+    [True, True],
+    [0, float("inf")],
+]
 
 
 @pytest.mark.parametrize("levels", [*BAD, [float("nan")] * 2], ids=str)

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("registered_fakes")
 
 NN = """
 from torch import nn
-from algorithm.networks import Blueprint, Mlp
+from algorithm.networks import Blueprint, Mlp, Vector
 from tests.fakes import RunningSum
-blueprint = Blueprint(body=Mlp(8){memory})
+blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body=Mlp(8){memory})
 """
 SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
@@ -39,6 +39,7 @@ SETTINGS = {
 # What each run has beside these.
 RUNS = {
     "probe": {"base_config": {"env_type": "PROBE", "env_name": "chain"}},
+    "normalised observations": {"base_config": {"env_type": "PROBE", "env_name": "leak"}, "normalize": True},
     "goal and evaluation": {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
         "acer_config": {"normalize_returns": True, "optimizer": "rmsprop"},
@@ -58,7 +59,8 @@ def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
     own = dict(RUNS[kind])
     source = tmp_path / "envs" / "fake" / "task"
     source.mkdir(parents=True, exist_ok=True)
-    (source / "nn.py").write_text(NN.format(memory=", memory=RunningSum" if own.pop("memory", False) else ""))
+    memory = ", memory=RunningSum" if own.pop("memory", False) else ""
+    (source / "nn.py").write_text(NN.format(memory=memory, normalize=own.pop("normalize", False)))
     tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
     return RunFolder.create("fake/task", source, name, tree)
 

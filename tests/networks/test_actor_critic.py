@@ -59,6 +59,7 @@ BLUEPRINTS = {
     "several observations": (Blueprint(body=Mlp(16)), SEVERAL),
     "two encoders": (Blueprint(encoders={"cam*": Vector(), "*": Vector()}, body=Mlp(16)), SEVERAL),
     "scaled vectors": (Blueprint(encoders={"sp*": Vector((1.0, 2.0, 0.5, 3.0)), "*": Vector(0.1)}), SEVERAL),
+    "normalised vectors": (Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(16)), SEVERAL),
     "an encoder without numpy": (Blueprint(encoders={"*": Doubling()}, body=Mlp(16)), ONE),
     "memory": (Blueprint(body=Mlp(8), memory=RunningSum), ONE),
     "memory without body": (Blueprint(memory=RunningSum, policy=Mlp(7)), SEVERAL),
@@ -70,6 +71,7 @@ def make(blueprint: Blueprint, specs) -> ActorCritic:
     network = ActorCritic(blueprint, specs, statistics=ACTIONS, values=ACTIONS)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.5)
+    network.torso.observe(observations(specs, 5, 4), np.ones((5, 4), bool))
     return network
 
 

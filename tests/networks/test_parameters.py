@@ -224,6 +224,21 @@ def test_a_lagging_copy_moves_by_the_rate_towards_its_source_alone(rate):
     assert torch.equal(parameters.copies[where.stop :], copies[where.stop :])
 
 
+def test_the_buffers_of_a_lagging_copy_are_those_of_its_source():
+    def network() -> nn.Module:
+        return nn.ModuleDict({"moments": RunningMoments(3), "layer": nn.Linear(3, 2)})
+
+    source, copy = network(), network()
+    source["moments"].merge(torch.randn(4, 3))
+    parameters = Parameters({"policy": source}, {"average": LaggingCopy(source, copy)}, {"obs": source["moments"]})
+    assert copy["moments"].count == 4
+    source["moments"].merge(torch.randn(5, 3))
+    assert copy["moments"].count == 9
+    parameters.load({**parameters.state(), "statistics": {"obs": torch.arange(7.0)}})
+    assert copy["moments"].mean.tolist() == [0, 1, 2]
+    assert copy["moments"].count == 6
+
+
 def test_a_lagging_copy_begins_as_its_source_and_has_no_gradient():
     groups, lagging, _ = parts = two_groups()
     Parameters(*parts)

@@ -1,0 +1,112 @@
+"""Normalised observations from training to a checkpoint, and from there to --resume, --run and `load`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import main
+from algorithm import load
+from algorithm.experiment.run_folder import RunFolder
+from algorithm.loop.evaluator import Evaluator
+from algorithm.loop.learner import Learner
+
+CONFIG = """
+default:
+  base_config: {env_type: GYM, env_name: CartPole-v1, n_envs: 2, max_step: 400, log_every: 200, evaluate_every: 200}
+  acer_config: {collect_steps: 10, trace_length: 10, batch_size: 4, replay_start: 40}
+"""
+NN = """
+from algorithm.networks import Blueprint, Mlp, Vector
+blueprint = Blueprint(encoders={{"*": Vector({settings})}}, body=Mlp(8))
+"""
+
+
+def write(settings: str) -> None:
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "nn.py").write_text(NN.format(settings=settings))
+
+
+def run(*arguments: str) -> RunFolder:
+    assert main.main(["mine/task", "-n", "a", *arguments]) == 0
+    return RunFolder.find("mine/task", "a")
+
+
+def moments(state) -> tuple[float, np.ndarray]:
+    """Count and mean in a checkpoint, of CartPole's four numbers."""
+    numbers = state["statistics"]["obs/acer"].numpy()
+    assert numbers.shape == (9,)
+    return numbers[8], numbers[:4]
+
+
+@pytest.fixture
+def observed(monkeypatch):
+    """Every observation that a learner has counted."""
+    rows: list[np.ndarray] = []
+    observe = Learner.observe
+
+    def watched(self, rollout):
+        rows.extend(rollout.obs["obs"][:-1][rollout.valid])
+        observe(self, rollout)
+
+    monkeypatch.setattr(Learner, "observe", watched)
+    return rows
+
+
+def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(observed):
+    write("normalize=True")
+    folder = run()
+    count, mean = moments(folder.latest().weights("agent"))
+    assert 300 < count == len(observed) <= 400
+    np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
+    run("--resume", "--set", "base_config.max_step=700")
+    count, mean = moments(folder.latest().weights("agent"))
+    assert 600 < count == len(observed)
+    np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
+
+
+def test_a_loaded_agent_has_them_and_playing_leaves_them(monkeypatch):
+    write("normalize=True")
+    folder = run()
+    saved = folder.best().weights("agent")
+    agents = []
+    play = Evaluator.play
+
+    def watched(self, *arguments):
+        played = play(self, *arguments)
+        agents.append(self.agent_of("agent"))
+        return played
+
+    monkeypatch.setattr(Evaluator, "play", watched)
+    run("--run")
+    player = load(folder.path)
+    player.act(np.full((3, 4), 2.0))
+    for agent in (*agents, player.agent):
+        for network in (agent.policy, agent.average.copy):
+            numbers = torch.cat([buffer.ravel() for buffer in network.buffers()])
+            assert numbers.equal(saved["statistics"]["obs/acer"])
+    assert len(agents) == 1
+
+    # The same weights without them decide otherwise.
+    obs = {"obs": np.array([[0.5, 1.0, 0.1, 0.2]], np.float32)}
+    found = player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0]
+    for buffer in player.agent.policy.buffers():
+        buffer.zero_()
+    assert not np.allclose(player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0], found, rtol=1e-3)
+
+
+@pytest.mark.parametrize("command", ["--run", "--resume"])
+def test_a_run_without_them_is_refused_where_the_network_wants_them(command, capsys):
+    write("")
+    run()
+    write("normalize=True")
+    capsys.readouterr()
+    status = main.main(["mine/task", "-n", "a", command, "--use_env_nn"])
+    shown = capsys.readouterr().err
+    assert status == 1
+    assert shown.count("\n") == 1 and "statistics 'obs/acer' are missing: they come from another agent" in shown

@@ -1,0 +1,117 @@
+"""Vectors in units of one's own, and normalised by what was collected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.networks import Parameters, Vector
+from algorithm.networks.encoders.vector import VectorEncoder
+from algorithm.specs import ObsSpec
+
+ROWS = np.array([[0, 10], [2, 10], [4, 10], [10, 10]], np.float32)  # mean 4, std sqrt(14); the second never changes
+
+
+def normalizing(size: int = 2, **settings) -> VectorEncoder:
+    return Vector(normalize=True, **settings)(ObsSpec((size,)))
+
+
+def both(encoder: VectorEncoder, obs: np.ndarray) -> np.ndarray:
+    """What the encoder makes of rows, in torch and in numpy."""
+    encoded, before = encoder.numpy()(obs), obs.copy()
+    np.testing.assert_allclose(encoded, encoder(torch.from_numpy(obs)), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(obs, before)
+    assert encoded.dtype == np.float32
+    return encoded
+
+
+def test_rows_in_two_merges_are_normalised_by_the_mean_and_deviation_of_all():
+    encoder = normalizing()
+    for part in (ROWS[:1], ROWS[1:]):
+        encoder.observe(torch.from_numpy(part))
+    expected = (ROWS[:, 0] - ROWS[:, 0].mean()) / ROWS[:, 0].std()
+    np.testing.assert_allclose(both(encoder, ROWS), np.stack((expected, np.zeros(4)), -1), rtol=1e-6)
+    np.testing.assert_allclose(encoder.units.moments.std[0].item(), np.sqrt(14), rtol=1e-12)
+
+
+def test_what_lies_far_off_is_clipped():
+    encoder, wide = normalizing(), normalizing(clip=20.0)
+    for one in (encoder, wide):
+        one.observe(torch.from_numpy(ROWS))
+    far = np.array([[1e6, 16], [-1e6, 3]], np.float32)
+    np.testing.assert_array_equal(both(encoder, far), [[5, 5], [-5, -5]])
+    np.testing.assert_array_equal(both(wide, far), [[20, 6], [-20, -7]])
+
+
+def test_before_anything_is_seen_and_where_nothing_changes_std_is_one():
+    encoder = normalizing()
+    obs = np.array([[0.3, -2.0], [4.0, 1.0]], np.float32)
+    np.testing.assert_array_equal(both(encoder, obs), obs)
+    encoder.observe(torch.zeros(0, 2))
+    np.testing.assert_array_equal(both(encoder, obs), obs)
+    constant = np.full((1, 2), 0.1, np.float32)
+    for rows in (3, 40, 7):
+        encoder.observe(torch.from_numpy(np.repeat(constant, rows, 0)))
+    np.testing.assert_array_equal(both(encoder, constant + 1), constant + 1 - constant)
+
+
+def test_a_mean_that_is_large_beside_the_deviation_is_no_loss():
+    encoder, values = normalizing(1), 1e4 + np.random.default_rng(0).normal(size=(500, 1)).astype(np.float32)
+    encoder.observe(torch.from_numpy(values))
+    exact = (values.astype(float) - values.astype(float).mean()) / values.astype(float).std()
+    np.testing.assert_allclose(both(encoder, values), exact, atol=2e-3)
+
+
+def test_both_ways_follow_merges_and_what_is_loaded():
+    encoder, other = normalizing(), normalizing()
+    network = torch.nn.Sequential(encoder, torch.nn.Linear(2, 1))
+    moments = encoder.units.moments
+    parameters = Parameters({"policy": network}, {}, {"obs": moments})
+    places = [buffer.data_ptr() for buffer in encoder.buffers()]
+    encode, seen = encoder.numpy(), [ROWS]
+    for seed in range(3):
+        rows = np.random.default_rng(seed).normal(3, 2, (5, 2)).astype(np.float32)
+        encoder.observe(torch.from_numpy(rows))
+        seen.append(encode(ROWS))
+        np.testing.assert_allclose(seen[-1], encoder(torch.from_numpy(ROWS)), rtol=1e-6, atol=1e-6)
+        assert not np.allclose(seen[-1], seen[-2])
+    # As many rows as before, so that it is not the count that tells.
+    other.observe(torch.from_numpy(np.random.default_rng(9).normal(-4, 1, (15, 2)).astype(np.float32)))
+    state = parameters.state()
+    state["statistics"]["obs"] = torch.cat([buffer.ravel() for buffer in other.units.moments.buffers()])
+    parameters.load(state)
+    np.testing.assert_allclose(encode(ROWS), both(other, ROWS), rtol=1e-6)
+    assert [buffer.data_ptr() for buffer in encoder.buffers()] == places
+
+
+def test_any_shape_is_flattened():
+    encoder = Vector(normalize=True)(ObsSpec((2, 3), "float64"))
+    obs = np.random.default_rng(0).normal(5, 3, (50, 2, 3))
+    encoder.observe(torch.from_numpy(obs))
+    encoded = both(encoder, obs)
+    assert encoded.shape == (50, 6)
+    np.testing.assert_allclose(encoded.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(encoded.std(0), 1, rtol=1e-5)
+
+
+def test_uint8_is_handed_on_as_it_is_and_keeps_no_statistics():
+    encoder = Vector(normalize=True)(ObsSpec((2,), "uint8"))
+    obs = np.array([[0, 1], [255, 7]], np.uint8)
+    encoder.observe(torch.from_numpy(obs))
+    np.testing.assert_array_equal(both(encoder, obs), obs)
+    assert not list(encoder.buffers())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"normalize": True, "scale": 0.5}, "scale 0.5 and normalize: give one or the other"),
+        ({"normalize": True, "scale": (1.0, 2.0)}, "give one or the other"),
+        ({"normalize": True, "clip": 0.0}, "clip is 0.0; it must be above 0"),
+        ({"normalize": True, "clip": float("nan")}, "must be above 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Vector(**settings)
