@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 RENDER = ["gymnasium[classic-control]>=1.1,<2"]
 REPORT = ["matplotlib>=3.9"]
 BOX2D = ["gymnasium[box2d]>=1.1,<2"]
-MUJOCO = ["gymnasium[mujoco]>=1.1,<2", "mujoco>=3,<4"]
+MUJOCO = ["gymnasium[mujoco]>=1.1,<2", "mujoco>=3,<3.17"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "beartype>=0.19"]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]

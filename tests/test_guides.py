@@ -12,21 +12,6 @@ from algorithm.experiment.settings import defaults, read_variant, resolve
 ROOT = Path(__file__).resolve().parents[1]
 GUIDES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 CODE = re.compile(r"```(?:python|yaml)\n# (envs/\S+)\n(.*?)```", re.DOTALL)
-# Examples of what is not there yet; strict, so that they are taken off this list when it is.
-PENDING = {
-    "mine/repeat": {
-        "box",
-        "noisy_box",
-        "unbounded",
-        "multi_discrete",
-        "multi_binary",
-        "hybrid",
-        "tuple",
-        "noisy_hybrid",
-    },
-    "mine/corridor": {"default", "in_the_observation"},
-    "mine/sensors": {"default", "in_a_tuple"},
-}
 ACER_TORCH = ROOT / "docs" / "from_acer_torch.md"
 
 
@@ -63,9 +48,7 @@ def examples():
         for path, text in files(guide).items():
             name = path.removeprefix("envs/").removesuffix("/config.yaml")
             for variant in yaml.safe_load(text) if path.endswith("config.yaml") else ():
-                pending = pytest.mark.xfail(strict=True, reason="not there yet")
-                marks = [pending] if variant in PENDING.get(name, ()) else []
-                yield pytest.param(guide, name, variant, marks=marks, id=f"{guide.stem}-{name}-{variant}")
+                yield pytest.param(guide, name, variant, id=f"{guide.stem}-{name}-{variant}")
 
 
 @pytest.mark.parametrize(("guide", "name", "variant"), list(examples()))

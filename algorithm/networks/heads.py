@@ -90,8 +90,8 @@ class ActionHead(nn.Module):
 
     def __init__(self, inputs: int, encoded: int, layers: Layers | None):
         super().__init__()
-        self.layers: Any = (layers or Mlp(inputs))(inputs + encoded)
-        self.head = SharedHeads(self.layers.size, Head(1, gain=1.0))
+        hidden: Any = (layers or Mlp(inputs))(inputs + encoded)
+        self.layers, self.head = hidden, SharedHeads(hidden.size, Head(1, gain=1.0))
 
     def forward(self, features: Tensor, actions: Tensor) -> Tensor:
         both = torch.cat((features.expand(*actions.shape[:-1], -1), actions), -1)

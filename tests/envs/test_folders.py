@@ -7,24 +7,8 @@ from algorithm.experiment.settings import read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
 from tests.envs.folders import FOLDERS, OWN, load
 
-# Their settings and `Vector(normalize=True)` are not there yet; strict, so that they are taken off this list.
-PENDING_SETTINGS = {
-    "gym/lunar_lander_continuous",
-    "gym/mountain_car_continuous",
-    "gym/pendulum",
-    "hybrid/parking",
-    "mujoco/half_cheetah",
-    "mujoco/inverted_pendulum",
-}
-PENDING_NETWORKS = PENDING_SETTINGS - {"hybrid/parking", "gym/lunar_lander_continuous"}
 
-
-def folders(pending):
-    mark = pytest.mark.xfail(strict=True, reason="not there yet")
-    return [pytest.param(name, marks=[mark] if name in pending else [], id=name) for name in FOLDERS]
-
-
-@pytest.mark.parametrize("name", folders(PENDING_SETTINGS))
+@pytest.mark.parametrize("name", FOLDERS)
 def test_every_variant_resolves(name):
     path = BESIDE_MAIN / name / "config.yaml"
     for variant in read_yaml(path):
@@ -32,7 +16,7 @@ def test_every_variant_resolves(name):
         assert settings.goal.within <= settings.base.max_step
 
 
-@pytest.mark.parametrize("name", folders(PENDING_NETWORKS))
+@pytest.mark.parametrize("name", FOLDERS)
 def test_every_network_is_a_blueprint(name):
     blueprint = load(name, "nn.py").blueprint
     assert isinstance(blueprint() if callable(blueprint) else blueprint, Blueprint)
