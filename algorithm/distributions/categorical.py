@@ -72,8 +72,8 @@ class Categorical(Distribution):
         return torch.addcmul(weight, self.probs, weight.sum(-1, keepdim=True), value=-1)
 
     def draw(self, count: int) -> Float[Tensor, "count *B 1"]:
-        # By inversion: one uniform number for each sample is ten times cheaper than one for each action. Below the
-        # total as it was rounded, some action of positive probability is always found, and never one of probability 0.
+        # By inversion: one uniform number per sample is ten times cheaper than one per action. The total is taken as it
+        # was rounded, so that what lies below it is always an action of positive probability.
         cumulative = self.probs.movedim(-1, 0).cumsum(0)
         uniform = cumulative.new_empty((count, 1, *cumulative.shape[1:])).uniform_()
         return (cumulative <= uniform * cumulative[-1]).sum(1).unsqueeze(-1).float()
