@@ -20,7 +20,7 @@ from algorithm.experiment.memory import Budget
 from algorithm.experiment.process import device, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.seeding import EVALUATION, PLAY, TEAM, TRAINING, draw_seed, seeds
+from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
@@ -76,6 +76,7 @@ def train(
     begin = time.perf_counter()
     prepare_process()
     base = settings.base
+    seed_process(draw_seed(seeds(base.seed, PROCESS)))
     checkpoints = folder.checkpoints(base.keep_checkpoints)
     checkpoint = checkpoints.latest(say)
     checkpoints.begin(checkpoint)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+import random
 
-TRAINING, EVALUATION, PLAY, TEAM = range(4)  # purposes with seeds of their own
+import numpy as np
+import torch
+
+TRAINING, EVALUATION, PLAY, TEAM, PROCESS = range(5)  # purposes with seeds of their own
 
 
 def seeds(seed: int, *purpose: int) -> np.random.SeedSequence:
@@ -15,3 +18,10 @@ def seeds(seed: int, *purpose: int) -> np.random.SeedSequence:
 def draw_seed(sequence: np.random.SeedSequence) -> int:
     """The next seed of a sequence, as simulators take them; every call gives another."""
     return int(sequence.spawn(1)[0].generate_state(1)[0] >> 1)
+
+
+def seed_process(seed: int) -> None:
+    """Seed the generators of the process, which critics that sample draw from, and simulators and networks may."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
