@@ -54,17 +54,18 @@ def train_folder(env: str, seed: int, assignments: Iterable[str] = (), episodes:
         begin = time.process_time()
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
-        greedy = play(settings, folder, episodes, greedy=True)
+        greedy = play(settings, folder, episodes, greedy=True)["agent"].mean if episodes else float("nan")
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
-    active = np.atleast_1d(table["policy/trust_region_active"])
+    table = np.atleast_1d(table)
     return {
         "env_steps": result.counters.env_steps,
         "updates": result.counters.updates,
         "cpu_seconds": seconds,
         "reached": bool(result.reached),
         "evaluation": result.evaluation["agent"].mean if result.evaluation else float("nan"),
-        "greedy": greedy["agent"].mean,
-        "trust_region_active": float(np.nanmean(active)),
+        "greedy": greedy,
+        "trust_region_active": float(np.nanmean(table["policy/trust_region_active"])),
+        "curve": (table["env_steps"].tolist(), table["reward/return"].tolist()),
     }
 
 

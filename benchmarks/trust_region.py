@@ -1,24 +1,25 @@
-"""The trust region on CartPole-v1: off, and every delta in both spaces, with the share of rows it was at work on."""
+"""The trust region: off, and every delta in every space, with the share of rows it was at work on."""
 
 from __future__ import annotations
 
 import argparse
 
-from measure import in_own_processes, machine, spread, train_cartpole
-
-DELTAS = (1.0, 0.3, 0.2, 0.1, 0.05)
+from measure import in_own_processes, machine, spread, train_folder
 
 
 def main() -> None:
     """Print one line per setting."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("env", nargs="?", default="gym/cartpole", help="environment folder below envs/")
+    parser.add_argument("--spaces", nargs="+", default=["logits", "probs"])
+    parser.add_argument("--deltas", nargs="+", type=float, default=[1.0, 0.3, 0.2, 0.1, 0.05])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=2000)
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     settings = {"off": ["acer_config.trust_region=off"]}
-    for space in ("logits", "probs"):
-        for delta in DELTAS:
+    for space in options.spaces:
+        for delta in options.deltas:
             settings[f"{space}, delta {delta:g}"] = [
                 f"acer_config.trust_region_space={space}",
                 f"acer_config.trust_region_delta={delta}",
@@ -27,7 +28,7 @@ def main() -> None:
     print("| trust region | reached | env steps, median [range] | held-out mean, worst seed | rows projected |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name, assignments in settings.items():
-        results = in_own_processes(train_cartpole, [(seed, assignments) for seed in seeds])
+        results = in_own_processes(train_folder, [(options.env, seed, assignments) for seed in seeds])
         print(
             f"| {name} | {sum(result['reached'] for result in results)} of {len(results)} "
             f"| {spread(result['env_steps'] for result in results)} "
