@@ -37,12 +37,13 @@ class Observations:
         """A batch as it comes from the environment. Raises ValueError, by name, for what its space does not hold."""
         named = {OBS: native} if self._bare else by_name(native, self.specs)
         obs = {name: np.asarray(named[name], dtype) for name, dtype in self._plain.items()}
-        for name, spec in self._encoded.items():
-            try:
-                obs[name] = spec.encode(named[name])
-            except ValueError as error:
-                raise ValueError(f"observation {name!r}: {error}") from error
-        return obs
+        return obs | {name: self._encode(name, named[name]) for name in self._encoded} if self._encoded else obs
+
+    def _encode(self, name: str, native: Any) -> np.ndarray:
+        try:
+            return self._encoded[name].encode(native)
+        except ValueError as error:
+            raise ValueError(f"observation {name!r}: {error}") from error
 
 
 def stack(observations: list) -> Any:
