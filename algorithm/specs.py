@@ -105,21 +105,21 @@ class ActionPart:
 
     def native(self, columns: np.ndarray) -> np.ndarray:
         """Its columns [n, size] of an action in the environment's own units, [n, *shape]."""
-        low, high, start = self._arrays
+        dtype, low, high, start = self._arrays
         if self.counts:
-            values = columns.astype(self.dtype) + start
+            values = columns.astype(dtype) + start
         else:
-            share = columns.astype(np.float64)
+            share = 0.5 * columns.astype(np.float64)
             # Both ends are met exactly, and no difference of large bounds overflows.
-            values = np.clip(low * (0.5 - 0.5 * share) + high * (0.5 + 0.5 * share), low, high)
-            if np.dtype(self.dtype).kind != "f":
-                values = np.rint(values)
-            values = values.astype(self.dtype)
+            values = low * (0.5 - share) + high * (0.5 + share)
+            values = np.minimum(np.maximum(values, low), high)
+            values = (values if dtype.kind == "f" else np.rint(values)).astype(dtype)
         return values.reshape(len(columns), *self.shape)
 
     @cached_property
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return np.array(self.low), np.array(self.high), np.array(self.start, self.dtype)
+    def _arrays(self) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
+        dtype = np.dtype(self.dtype)
+        return dtype, np.array(self.low), np.array(self.high), np.array(self.start, dtype)
 
     def __str__(self) -> str:
         what = "" if self.key is None else f"{self.key}: "

@@ -162,7 +162,7 @@ def test_episodes_are_cut_after_max_step_each_iter():
         (["gym/cartpole", "-n", "a/b"], "plain folder name"),
         (["gym/cartpole", "--set", "acer_config.gama=1"], "did you mean acer_config.gamma?"),
         (["gym/cartpole", "--set", "base_config.env_name=Cart-v9"], "env_name 'Cart-v9'"),
-        (["gym/cartpole", "--set", "base_config.env_name=Pendulum-v1"], "the action space is Box"),
+        (["gym/cartpole", "--set", "base_config.env_name=tests.adapters.spaced:Words-v0"], "observation 'obs' is Text"),
         (["gym/cartpole", "--set", "base_config.nn=none.py"], "there is no none.py"),
         (["gym/cartpole", "--set", "base_config.env_name=env.py"], "there is no env.py"),
         (["gym/cartpole", "--set", "replay_config.capacity=100"], "at least 320 are needed"),

@@ -14,6 +14,7 @@ from algorithm.specs import MASK, ActionPart, ActionSpec, ObsSpec, by_name
 Obs = dict[str, np.ndarray]
 
 OBS = "obs"  # the name of an observation that has none
+EXACT = 2**53  # up to here every whole number has a float64 of its own
 LEAVES = "Box, Discrete, MultiDiscrete, MultiBinary, and one Dict or Tuple of these"
 
 
@@ -37,12 +38,13 @@ class Observations:
         """A batch as it comes from the environment. Raises ValueError, by name, for what its space does not hold."""
         named = {OBS: native} if self._bare else by_name(native, self.specs)
         obs = {name: np.asarray(named[name], dtype) for name, dtype in self._plain.items()}
-        for name, spec in self._encoded.items():
-            try:
-                obs[name] = spec.encode(named[name])
-            except ValueError as error:
-                raise ValueError(f"observation {name!r}: {error}") from error
-        return obs
+        return obs | {name: self._encode(name, named[name]) for name in self._encoded} if self._encoded else obs
+
+    def _encode(self, name: str, native: Any) -> np.ndarray:
+        try:
+            return self._encoded[name].encode(native)
+        except ValueError as error:
+            raise ValueError(f"observation {name!r}: {error}") from error
 
 
 def stack(observations: list) -> Any:
@@ -157,7 +159,10 @@ def _box(key: str | int | None, box: spaces.Box, scale: float | None) -> ActionP
             f"{_of_action(key)} is a Box without bounds; base_config.action_scale says how far its numbers range"
         )
     low, high = np.where(below, box.low, -(scale or 0)), np.where(above, box.high, scale or 0)
-    return ActionPart(key, box.shape, str(box.dtype), _numbers(low), _numbers(high))
+    part = ActionPart(key, box.shape, str(box.dtype), _numbers(low), _numbers(high))
+    if box.dtype.kind in "iu" and max(map(abs, part.low + part.high), default=0) > EXACT:
+        raise UnsupportedEnvironment(f"{_of_action(key)} is a Box of whole numbers beyond {EXACT:,}; bound it closer")
+    return part
 
 
 def _of_action(key: str | int | None) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import json
 import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from algorithm.experiment import roles
 from algorithm.experiment.environments import BESIDE_MAIN, HERE, environment_name, environments, is_file_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
@@ -24,7 +23,7 @@ from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
 from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace
 from algorithm.networks import Blueprint
-from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
+from algorithm.specs import Role
 
 RUNS = Path("runs")
 
@@ -236,32 +235,13 @@ class RunFolder:
 
     def add_role(self, name: str, role: Role) -> None:
         """Remember what a role observes and does, so that a player needs no simulator."""
-        roles = self.roles()
-        if name not in roles:
-            text = json.dumps({key: asdict(value) for key, value in {**roles, name: role}.items()}, indent=1)
-            replace(self.path / "roles.json", text)
+        known = self.roles()
+        if name not in known:
+            roles.write(self.path / "roles.json", {**known, name: role})
 
     def roles(self) -> Mapping[str, Role]:
         """The roles that have appeared in this run. Raises UserError where another version wrote them."""
-        path = self.path / "roles.json"
-        if not path.exists():
-            return {}
-        try:
-            return {name: _role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
-        except (TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"{path} was written by another version of this program: train a new run") from error
-
-
-def _role(fields: Tree) -> Role:
-    """What `asdict` made of a role, after JSON made lists of its tuples."""
-    observed = {name: ObsSpec(**_tuples(spec)) for name, spec in fields["obs_specs"].items()}
-    acted = _tuples(fields["action_spec"])
-    parts = tuple(ActionPart(**_tuples(part)) for part in acted["parts"])
-    return Role(fields["lanes"], observed, ActionSpec(**{**acted, "parts": parts}))
-
-
-def _tuples(fields: Tree) -> Tree:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+        return roles.read(self.path / "roles.json")
 
 
 def _dump(tree: Tree) -> str:

@@ -108,3 +108,5 @@ class NativeMasked(VectorEnv):
 
 
 gymnasium.register("NativeMasked-v0", Masked, vector_entry_point=NativeMasked)
+WORDS = {"observation_space": spaces.Text(5), "action_space": spaces.Discrete(2)}
+gymnasium.register("Words-v0", Sampling, kwargs=WORDS)

@@ -54,8 +54,10 @@ def test_what_is_set_on_the_command_line_stands_in_the_folder():
 
 
 def test_nothing_is_written_where_the_environment_cannot_be_served(capsys):
-    assert main.main(["--init", "gym/pendulum"]) == 2
-    assert not Path("envs/gym").exists()
+    words = "base_config.env_name=tests.adapters.spaced:Words-v0"
+    assert main.main(["--init", "toy/words", "--set", words]) == 2
+    assert "observation 'obs' is Text" in capsys.readouterr().err
+    assert not Path("envs/toy").exists()
 
 
 def test_a_folder_is_never_overwritten(capsys):

@@ -1,0 +1,40 @@
+"""The roles of a run on disk: what each observes and does, in its environment's own units too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from algorithm.experiment.errors import UserError
+from algorithm.loop.files import replace
+from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
+
+
+def write(path: Path, roles: Mapping[str, Role]) -> None:
+    """All of them as JSON."""
+    replace(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
+
+
+def read(path: Path) -> Mapping[str, Role]:
+    """What `write` wrote; none where there is no such file. Raises UserError where another version wrote it."""
+    if not path.exists():
+        return {}
+    try:
+        return {name: _role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} was written by another version of this program: train a new run") from error
+
+
+def _role(fields: Mapping[str, Any]) -> Role:
+    observed = {name: ObsSpec(**_tuples(spec)) for name, spec in fields["obs_specs"].items()}
+    acted = _tuples(fields["action_spec"])
+    parts = tuple(ActionPart(**_tuples(part)) for part in acted["parts"])
+    return Role(fields["lanes"], observed, ActionSpec(**{**acted, "parts": parts}))
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON made lists of them."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
