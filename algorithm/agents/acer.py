@@ -158,8 +158,7 @@ class Acer(Agent):
         opinion = self.critic.ask(self.policy, features, policy, rollout.sample)
         with torch.inference_mode():
             judged = self.critic.judge(values, policy, rollout.sample, opinion)
-            average = self._policy(self.average.copy, self._unroll(self.average.copy, whole), rollout.obs)
-            direction, pull, report = self._climb(rollout, average.rows(slice(-1)), judged)
+            direction, pull, report = self._climb(rollout, self._average(whole), judged)
         report.features = features
         loss = surrogate(direction.clone(), outputs[:-1]).sum()
         if opinion is not None:
@@ -170,7 +169,7 @@ class Acer(Agent):
         self, rollout: Rollout, average: Distribution, judged: Judgement
     ) -> tuple[Tensor, Tensor | None, Report]:
         """What statistics and values [T, B, ...], and advantages, climb in closed form: means over valid rows."""
-        settings, sample, valid = self.settings, rollout.sample, rollout.valid
+        settings, valid, sample = self.settings, rollout.valid, judged.sample
         policy, behavior = judged.policy, self.family(rollout.behavior)
         log_rho = (policy.log_prob(sample) - behavior.log_prob(sample)).clamp(-20, 20)
         rho, dimensions = log_rho.exp(), self.family.dimensions
@@ -220,18 +219,21 @@ class Acer(Agent):
         """
         settings, policy = self.settings, judged.policy
         gradient = judged.gradient(weight, behavior, settings.importance_clip)
-        removed = torch.zeros_like(gradient[..., :1])
-        if settings.trust_region == "efficient":
-            constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
-            if settings.trust_region_space == "probs":
-                in_probs = judged.gradient_in_probs(weight, behavior, settings.importance_clip)
-                constrained = in_probs, policy.kl_gradient_in_probs(average)
-            removed = multiplier(*constrained, settings.trust_region_delta)
-            gradient = torch.addcmul(gradient, removed, kl_gradient, value=-1)
-        return gradient.add(policy.entropy_gradient(), alpha=settings.entropy), removed
+        bonus = settings.entropy * policy.entropy_gradient()
+        if settings.trust_region == "off":
+            return gradient + bonus, torch.zeros_like(gradient[..., :1])
+        constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
+        if settings.trust_region_space == "probs":
+            in_probs = judged.gradient_in_probs(weight, behavior, settings.importance_clip)
+            constrained = in_probs, policy.kl_gradient_in_probs(average)
+        removed = multiplier(*constrained, settings.trust_region_delta)
+        return torch.addcmul(gradient, removed, kl_gradient, value=-1) + bonus, removed
 
-    def _policy(self, network: ActorCritic, features: Tensor, obs: Mapping[str, Tensor]) -> Distribution:
-        return self.family(network.mask(network.outputs(features)[..., : self.family.statistics], obs))
+    def _average(self, rollout: Rollout) -> Distribution:
+        """The average policy at the T rows that are learned from."""
+        network = self.average.copy
+        statistics = network.outputs(self._unroll(network, rollout)[:-1])[..., : self.family.statistics]
+        return self.family(network.mask(statistics, rollout.after_burn_in().obs))
 
     @staticmethod
     def _unroll(network: ActorCritic, rollout: Rollout) -> Tensor:

@@ -28,10 +28,12 @@ class Opinion:
 class Judgement(ABC):
     """What a critic makes of a batch; nothing here has a gradient.
 
-    `policy` at the T rows, `v` [T+1, B] values of states, `taken` [T, B] of the taken actions.
+    `policy` at the T rows and the `sample` taken there, as its distribution reads it soonest; `v` [T+1, B] values of
+    states, `taken` [T, B] of the taken actions.
     """
 
     policy: Distribution
+    sample: Tensor
     v: Tensor
     taken: Tensor
 
@@ -87,8 +89,8 @@ class ActionValues(Critic):
 class _OfEveryAction(Judgement):
     def __init__(self, values: Tensor, policy: Categorical, sample: Tensor):
         self.v = policy.expectation(values)
-        self.policy, self.values, self.action = policy.rows(slice(-1)), values[:-1], sample.long()
-        self.taken = self.values.gather(-1, self.action).squeeze(-1)
+        self.policy, self.values, self.sample = policy.rows(slice(-1)), values[:-1], sample.long()
+        self.taken = self.values.gather(-1, self.sample).squeeze(-1)
 
     def gradient(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
         return self.policy.score_of_all(self._weights(weight, behavior, clip))
@@ -98,13 +100,13 @@ class _OfEveryAction(Judgement):
 
     def pull(self, error: Tensor, targets: Targets) -> tuple[Tensor, None]:
         """Eq. 6."""
-        return torch.zeros_like(self.values).scatter_(-1, self.action, error.unsqueeze(-1)), None
+        return torch.zeros_like(self.values).scatter_(-1, self.sample, error.unsqueeze(-1)), None
 
     def _weights(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
         """Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top."""
         advantage = self.values - self.v[:-1].unsqueeze(-1)
         correction = bias_correction(self.policy.probs, behavior.probs, advantage, clip)
-        return correction.scatter_add(-1, self.action, weight.unsqueeze(-1))
+        return correction.scatter_add(-1, self.sample, weight.unsqueeze(-1))
 
 
 class StateValue(Critic):

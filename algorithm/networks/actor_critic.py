@@ -64,11 +64,11 @@ class ActorCritic(nn.Module):
         return self.deviation(outputs) if self.deviation else outputs
 
     def mask(self, statistics: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-        """Statistics [..., S] with the logits of forbidden actions at `FORBIDDEN`."""
+        """Statistics [n, ..., S] of the first n rows of `obs`, the logits of forbidden actions at `FORBIDDEN`."""
         if not self.masked:
             return statistics
         others, logits = statistics.split([self.statistics - self.masked, self.masked], -1)
-        return torch.cat((others, logits.masked_fill(obs[MASK] == 0, FORBIDDEN)), -1)
+        return torch.cat((others, logits.masked_fill(obs[MASK][: len(logits)] == 0, FORBIDDEN)), -1)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         """{name: [B, ...]}, memory [B, state] -> statistics [B, S], memory [B, state]."""
