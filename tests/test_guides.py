@@ -37,6 +37,16 @@ def test_acer_torchs_defaults_resolve(tmp_path):
     assert settings.agent.trust_region == "off"
 
 
+def test_the_goals_of_the_readme_are_those_of_the_folders():
+    rows = re.findall(
+        r"^\| `(\S+/\S+)` \| (\S+).*? \| ([\d,]+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+    )
+    told = {name: (float(goal.replace(",", "")), int(within.replace(",", ""))) for name, goal, within in rows}
+    folders = {path.parent.relative_to(ROOT / "envs").as_posix(): path for path in ROOT.glob("envs/*/*/config.yaml")}
+    goals = {name: resolve([("", read_variant(path, "default"))]).goal for name, path in folders.items()}
+    assert told == {name: (goal.return_, goal.within) for name, goal in goals.items()}
+
+
 def files(guide):
     """{path: text} of the files that a guide shows whole."""
     return {path: text for path, text in CODE.findall(guide.read_text(encoding="utf-8"))}

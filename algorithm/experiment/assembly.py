@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ import torch
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
 from algorithm.adapters.restarting import Restarting
 from algorithm.agents.agent import Agent
+from algorithm.experiment.blueprints import default_blueprint
 from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
@@ -36,7 +36,7 @@ from algorithm.loop.parts import Parts, Team
 from algorithm.loop.progress import Progress
 from algorithm.loop.reporter import Reporter
 from algorithm.loop.saving import Saving
-from algorithm.networks import Blueprint, Mlp, Parameters
+from algorithm.networks import Parameters
 from algorithm.replay import Replay, size_of
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
@@ -277,12 +277,6 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
         raise UserError(str(error)) from error
     except Exception as error:  # whatever a network of the user's raises
         raise UserError(f"{folder.nn_from / settings.base.nn}: {type(error).__name__}: {error}") from error
-
-
-def default_blueprint(role: Role) -> Blueprint:
-    """A sensible network for observations that are vectors."""
-    size = sum(prod(spec.shape) for spec in role.obs_specs.values())
-    return Blueprint(body=Mlp(64, 64) if size <= 64 else Mlp(256, 256))
 
 
 def evaluation_copies(settings: Settings) -> int:

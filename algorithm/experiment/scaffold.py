@@ -11,33 +11,35 @@ import yaml
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_id, solved_at
+from algorithm.experiment.blueprints import nn_file
 from algorithm.experiment.environments import HERE, environment_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.reference import entries
 from algorithm.experiment.registry import find
 from algorithm.experiment.settings import Layer, Settings, Tree, merge, resolve
-from algorithm.specs import Role
+from algorithm.specs import MASK, ObsSpec, Role
 
 # Settings that people look for first; the others stand in default_config.yaml alone.
 SHOWN = ("env_type", "env_name", "env_args", "algorithm", "n_envs", "max_step", "max_step_each_iter", "evaluate_every")
 COLUMN = 40  # where comments begin
 
-NN = '''\
-"""What the agent sees, and the network that acts on it."""
-
-from algorithm.networks import Blueprint, Mlp, Vector
-
-
-def blueprint(units: int = {units}):
-    """Every observation as a vector, two hidden layers; nn_config in config.yaml gives the arguments."""
-    return Blueprint(encoders={{"*": Vector()}}, body=Mlp(units, units))
-'''
+# Where nothing is known of an environment: rewards of any size, and for continuous actions what learns well in `envs`.
+SUGGESTED: Tree = {"normalize_returns": True}
+OF_CONTINUOUS: Tree = {
+    "std": "learned",
+    "std_init": 0.5,
+    "std_floor": 0.2,
+    "average_decay": 0.995,
+    "importance_clip": 5.0,
+    "batch_size": 32,
+    "replay_ratio": 8.0,
+}
 VARIANT = """\
 
 # A variant stands on `default` and says what differs: python main.py {name} -c large
 large:
   nn_config:
-    units: 256
+    units: 512
 """
 
 
@@ -58,11 +60,13 @@ def write(name: str, layers: list[Layer]) -> Path:
     env_name = settings.base.env_name or _guess(name)
     role = _open(env_name, settings)
     asked = {"env_type": "GYM", "env_name": env_name, "algorithm": settings.base.algorithm}
-    tree = merge({"base_config": asked, "goal": {"return": solved_at(env_name)}}, tree)
+    suggested = SUGGESTED | (OF_CONTINUOUS if role.action_spec.continuous else {})
+    tree = merge({"base_config": asked, "goal": {"return": solved_at(env_name)}, "acer_config": suggested}, tree)
+    resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
     text = _config(name, env_name, role, merge(_shown(settings), tree))
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(text, encoding="utf-8")
-    (folder / "nn.py").write_text(NN.format(units=64), encoding="utf-8")
+    (folder / "nn.py").write_text(nn_file(role), encoding="utf-8")
     return folder
 
 
@@ -93,17 +97,19 @@ def _shown(settings: Settings) -> Tree:
 def _config(name: str, env_name: str, role: Role, tree: Tree) -> str:
     lines = [f"# {env_name}: python main.py {name}", "#"]
     for key, spec in role.obs_specs.items():
-        lines.append(f"# observes {key}: {spec.dtype} {list(spec.shape)}")
-    lines += [f"# acts with {_actions(role)}", "#", "# Every setting stands in default_config.yaml; these override it."]
+        lines.append(f"# {'is told what is allowed by' if key == MASK else 'observes'} {_observation(key, spec)}")
+    lines += [
+        f"# acts with {role.action_spec}",
+        "#",
+        "# Every setting stands in default_config.yaml; these override it.",
+    ]
     lines += ["default:", *_lines(tree, {entry.path: entry.meaning for entry in entries()})]
     return "\n".join(lines) + "\n" + VARIANT.format(name=name)
 
 
-def _actions(role: Role) -> str:
-    spec = role.action_spec
-    parts = [f"{spec.continuous} continuous numbers"] * bool(spec.continuous)
-    parts += [f"one of {actions} actions" for actions in spec.branches]
-    return " and ".join(parts)
+def _observation(key: str, spec: ObsSpec) -> str:
+    one_hot = f", one-hot of {' + '.join(map(str, spec.counts))}" if spec.counts else ""
+    return f"{key}: {spec.dtype} {list(spec.shape)}{one_hot}"
 
 
 def _lines(tree: Tree, meanings: dict[str, str], above: str = "", indent: int = 1) -> Iterator[str]:

@@ -135,6 +135,9 @@ COMMANDS = [
     ("mine/task --nn other.py", "there is no other.py"),
     ("mine/task --set nn_config.units=3", "nn_config: "),
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
+    ("mine/task --set acer_config.critic=v", "acer_config: estimator retrace is of action values"),
+    ("mine/task --set acer_config.std=learned acer_config.std_floor=0.6", "must be above std_floor 0.6"),
+    ("mine/task --set acer_config.estimator=vtrace acer_config.vtrace_clip=0.5", "must not be below retrace_clip"),
 ]
 
 FOLDERS = [

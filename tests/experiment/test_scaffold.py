@@ -37,10 +37,38 @@ def test_every_line_is_explained_and_the_spaces_are_told(capsys):
     assert main.main(["--init", "gym/acrobot"]) == 0
     text = Path("envs/gym/acrobot/config.yaml").read_text()
     assert "# observes obs: float32 [6]" in text
-    assert "# acts with one of 3 actions" in text
+    assert "# acts with one of 3\n" in text
     settings = [line for line in text.split("# A variant")[0].splitlines() if line.startswith("    ")]
     assert len(settings) > 5 and all("# " in line for line in settings)
     assert '"""' in Path("envs/gym/acrobot/nn.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("gym/pendulum", [], ["# acts with [1] float32 from -2 to 2"]),
+        (
+            "toy/car",
+            ["--set", "base_config.env_name=MountainCarContinuous-v0"],
+            ["# acts with [1] float32 from -1 to 1"],
+        ),
+        ("gym/blackjack", [], ["# observes 0: uint8 [32], one-hot of 32", "# acts with one of 2"]),
+        ("gym/taxi", [], ["# observes obs: uint8 [500], one-hot of 500", "# is told what is allowed by action_mask"]),
+    ],
+)
+def test_a_folder_for_any_space_trains(name, options, said):
+    assert main.main(["--init", name, *options]) == 0
+    text = Path("envs", name, "config.yaml").read_text()
+    assert [line for line in said if line not in text] == []
+    assert ("std: learned" in text) == ("float32 from" in text)
+    short = ["--max_step", "200", "--set", "acer_config.replay_start=50", "acer_config.batch_size=4", "goal=null"]
+    assert main.main([name, "-n", "a", *short]) == 0
+
+
+def test_what_is_asked_for_has_to_fit_what_is_suggested(capsys):
+    assert main.main(["--init", "gym/pendulum", "--set", "acer_config.std_floor=0.6"]) == 2
+    assert "std_init 0.5 must be above std_floor 0.6" in capsys.readouterr().err
+    assert not Path("envs/gym").exists()
 
 
 def test_what_is_set_on_the_command_line_stands_in_the_folder():
