@@ -16,7 +16,14 @@ from algorithm.experiment.settings import resolve
 from tests.guessing import STEPS, Guessing
 
 SETTINGS = {
-    "base_config": {"env_name": "tests.guessing:Guessing-v0", "n_envs": 8, "max_step": 1500, "log_every": 1500},
+    # What is forbidden or not in the space raises; no restart forgives it.
+    "base_config": {
+        "max_env_restarts": 0,
+        "env_name": "tests.guessing:Guessing-v0",
+        "n_envs": 8,
+        "max_step": 1500,
+        "log_every": 1500,
+    },
     "acer_config": {
         "learning_rate": 0.01,
         "gamma": 0.5,

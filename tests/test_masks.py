@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from algorithm.adapters.gym import GymAdapter
+from algorithm.experiment.assembly import train
+from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
+from algorithm.experiment.settings import read_variant, resolve
 from algorithm.loop.actor import Actor
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
@@ -122,3 +125,18 @@ def test_what_is_forbidden_is_never_taken_however_tempting(kind, masks):
     agent.act = agent.greedy
     collect(adapter, agent, 100)
     assert adapter.restarts == 0
+
+
+@pytest.mark.parametrize("name", ["masked/coins", "masked/lights"])
+def test_a_real_run_with_noise_takes_nothing_that_is_forbidden(name):
+    source = BESIDE_MAIN / name
+    # The simulators raise where a mask is broken; a single restart would end the run.
+    base = {"max_env_restarts": 0, "max_step": 2000, "log_every": 2000, "evaluate_every": 1000}
+    layers = [
+        read_variant(source / "config.yaml", "default"),
+        {"base_config": base, "acer_config": {"replay_ratio": 1}},
+    ]
+    settings = resolve([("test", layer) for layer in (*layers, {"explorer": {"action_noise": [0.0, 1.0]}})])
+    folder = RunFolder.create(name, source, "a", settings.tree)
+    assert train(settings, folder, lambda line: None).counters.env_steps >= 2000
+    assert not (folder.path / "faults.log").exists()
