@@ -179,6 +179,22 @@ def test_what_is_forbidden_has_no_part_in_the_gradient(space):
     torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("spec", [ActionSpec(branches=(3,)), SPECS["branches"], SPECS["hybrid"]], ids=str)
+def test_masks_of_rows_of_burn_in_are_left_behind_with_them(spec):
+    agent = make_agent(spec, masked=True, importance_clip=1.5, trust_region_delta=0.02)
+    rollout = make_rollout(agent, spec, masked=True)
+    rest = replace(
+        rollout,
+        obs={name: value[2:] for name, value in rollout.obs.items()},
+        **{name: getattr(rollout, name)[2:] for name in ("first", "sample", "reward", "alive", "behavior")},
+    )
+    found = []
+    for batch in (replace(rollout, burn_in=2), rest):
+        torch.manual_seed(0)
+        found.append(gradients(agent.loss(batch)[0]["acer"], agent.policy))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
 def test_known_ratios_targets_and_roots():
     """Item 13: two numbers, std .3, the means move from 0 to (.3, -.15)."""
     family = family_of(2, (), Clipped, FixedGaussian)
