@@ -134,6 +134,9 @@ COMMANDS = [
     ("mine/task --env_args limit=3", "probes take none"),
     ("mine/task --nn other.py", "there is no other.py"),
     ("mine/task --set nn_config.units=3", "nn_config: "),
+    ("mine/task --set acer_config.on_policy=false acer_config.replay_ratio=0", "leaves nothing to learn from"),
+    ("mine/task --set acer_config.estimator=tree_backup acer_config.critic=v", "acer_config: estimator tree_backup is"),
+    ("mine/task --set acer_config.std=state acer_config.std_floor=0.7", "std_init 0.5 must be above std_floor 0.7"),
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
 ]
 
@@ -160,7 +163,16 @@ FOLDERS = [
     (gym("no_such_module:Thing-v1"), {}, 2, "pip install no_such_module"),
     (gym("env.py"), {"env": SPACES % ("s.Text(3)", "s.Discrete(2)")}, 2, "base_config: observation 'obs' is Text"),
     (gym("env.py"), {"env": SPACES % ("s.Dict(a=s.Dict(b=BOX))", "s.Discrete(2)")}, 2, "observation 'a' is Dict"),
+    (gym("env.py"), {"env": SPACES % ("s.Dict(a=s.Graph(BOX, None))", "s.Discrete(2)")}, 2, "observation 'a' is Graph"),
+    (gym("env.py"), {"env": SPACES % ("s.Tuple([BOX, s.Sequence(BOX)])", "BOX")}, 2, "observation '1' is Sequence"),
     (gym("env.py"), {"env": SPACES % ("BOX", "s.Dict(gear=s.Text(3))")}, 2, "action 'gear' is Text"),
+    (gym("env.py"), {"env": SPACES % ("BOX", "s.Tuple([BOX, s.Dict(a=BOX)])")}, 2, "action 1 is Dict"),
+    (
+        gym("env.py"),
+        {"env": SPACES % ("BOX", "s.Dict(gas=s.Box(-inf, inf))")},
+        2,
+        "action 'gas' is a Box without bounds",
+    ),
     (gym("env.py"), {"env": SPACES % ("BOX", "s.Dict(gas=s.Box(-9, inf))")}, 2, "'gas' is a Box with a bound on one"),
     (gym("env.py"), {"env": SPACES % ("BOX", "s.Box(-inf, inf)")}, 2, "without bounds; base_config.action_scale"),
     (gym("env.py"), {"env": SPACES % ("s.Dict(a=BOX, action_mask=BOX)", "s.Discrete(3)")}, 2, "need 3 of a Box"),
