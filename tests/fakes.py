@@ -101,6 +101,41 @@ class Skipping(Adapter):
         return Step(lane, obs, first, none, np.ones(len(lane), np.float32), alive)
 
 
+class AnyAction(Adapter):
+    """Actions as `env_args` say (continuous, branches); a step is worth their sum. Cut after four steps."""
+
+    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
+        spec = ActionSpec(env_args.get("continuous", 0), tuple(env_args.get("branches", ())))
+        self.roles = {"agent": Role(copies, {"obs": ObsSpec((2,))}, spec)}
+
+    def reset(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.tick = 0
+        return self._show(np.zeros(self.roles["agent"].lanes))
+
+    def step(self, actions):
+        self.tick += 1
+        return self._show(actions["agent"].sum(-1))
+
+    def state(self):
+        return {"tick": self.tick, "generator": self.rng.bit_generator.state}
+
+    def restore(self, state):
+        self.tick = state["tick"]
+        self.rng = np.random.default_rng()
+        self.rng.bit_generator.state = state["generator"]
+
+    def close(self):
+        pass
+
+    def _show(self, reward):
+        lanes, age = self.roles["agent"].lanes, self.tick % 5
+        first, final = np.full(lanes, age == 0), np.full(lanes, age == 4)
+        obs = {"obs": 3 + self.rng.standard_normal((lanes, 2), dtype=np.float32)}
+        reward = np.where(first, 0, reward).astype(np.float32)
+        return {"agent": Step(np.arange(lanes), obs, first, final, reward, np.ones(lanes, bool))}
+
+
 class RunningSum(nn.Module):
     """A memory without parameters: the sum of all features of the episode."""
 

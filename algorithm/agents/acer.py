@@ -80,6 +80,8 @@ class AcerSettings:
             raise ValueError(f"vtrace_clip {self.vtrace_clip} must not be below retrace_clip {self.retrace_clip}")
         if self.std != "fixed" and self.std_init <= self.std_floor:
             raise ValueError(f"std_init {self.std_init} must be above std_floor {self.std_floor}, unless std is fixed")
+        if not self.on_policy and not self.replay_ratio:
+            raise ValueError("replay_ratio 0 with on_policy false leaves nothing to learn from")
 
 
 class Acer(Agent):

@@ -218,16 +218,19 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
     values = {key: _exact(hints[key], value) for key, value in values.items() if key in hints}
     model = create_model(cls.__name__, __base__=Section, **{key: (hint, ...) for key, hint in hints.items()})
     try:
-        settings = cls(**dict(model.model_validate(values)))
+        checked = model.model_validate(values)
     except ValidationError as error:
         raise UserError(_explain(error, layers, section)) from error
     except ValueError as error:  # settings that do not go together
         raise UserError(f"{section}: {error}") from error
     for key, (allowed, holds) in BOUNDS.items():
-        value = getattr(settings, key, None)
+        value = getattr(checked, key, None)
         if value is not None and not holds(value):
             raise UserError(f"{_source(layers, section, key)}: {section}.{key} is {value}; it must be {allowed}")
-    return settings
+    try:
+        return cls(**dict(checked))
+    except ValueError as error:  # settings that do not go together
+        raise UserError(f"{section}: {error}") from error
 
 
 def _exact(hint: Any, value: Any) -> Any:

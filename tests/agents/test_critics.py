@@ -14,7 +14,7 @@ from algorithm.distributions import Clipped, FixedGaussian, Gaussian, family_of
 from algorithm.networks import Mlp
 from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 from tests.builders import PAIRS, exact, make_exact_acer, random_rollout
-from tests.oracles import retrace_by_definition
+from tests.oracles import retrace_by_definition, vtrace_by_definition
 
 GAMMA, ROWS, COLUMNS, SAMPLES = 0.875, 6, 4, 3
 SPECS = {
@@ -73,6 +73,20 @@ def kl(spec, average, statistics):
     return sum(kl_divergence(one, other) for (one, _), (other, _) in pairs)
 
 
+def literal_targets(s, episodes, taken, v, rho, root, prob):
+    """Of Q, of Q as the policy compares it with V, and of V; [T, B] each, NaN where nothing is learned."""
+    ones = np.ones_like(rho)
+    if s.estimator in ("vtrace", "n_step"):
+        clips = (s.vtrace_clip, s.retrace_clip)
+        ratios = [np.minimum(clip, rho) for clip in clips] if s.estimator == "vtrace" else [ones] * 2
+        of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.decay)
+        return of_action, of_action, of_state
+    trace = {"retrace": np.minimum(s.retrace_clip, root), "tree_backup": prob, "q_lambda": ones}[s.estimator]
+    ret = retrace_by_definition(*episodes, taken, v, s.decay * trace)
+    opc = retrace_by_definition(*episodes, taken, v, s.decay * ones) if s.estimator == "retrace" else ret
+    return ret, opc, np.minimum(1, rho) * (ret - taken) + v[:-1]  # Eq. 14
+
+
 def literal_loss(agent, spec, rollout):
     """Wang et al. 2017, Eq. 10-16, row by row; and the share of rows that the trust region bound."""
     s, S = agent.settings, agent.family.statistics
@@ -83,27 +97,32 @@ def literal_loss(agent, spec, rollout):
     lagged_outputs = lagged.outputs(lagged.torso.unroll(rollout.obs, rollout.first, rollout.memory))
     average = lagged.mask(lagged_outputs[..., :S], rollout.obs).detach()
 
-    drawn = agent.family(statistics[:-1].detach()).draw(1 + SAMPLES)
-    advantage = agent.policy.advantage(
-        features[:-1], agent.family.encode(torch.cat((rollout.sample.unsqueeze(0), drawn)))
-    )
-    q = v[:-1] + advantage - advantage[2:].mean(0)  # Eq. 13: of the taken action, of a', of the u_i
+    samples, q = rollout.sample.unsqueeze(0), v[:-1].unsqueeze(0)
+    if s.critic == "q":
+        samples = torch.cat((samples, agent.family(statistics[:-1].detach()).draw(1 + SAMPLES)))
+        advantage = agent.policy.advantage(features[:-1], agent.family.encode(samples))
+        q = v[:-1] + advantage - advantage[2:].mean(0)  # Eq. 13: of the taken action, of a', of the u_i
+    logs = [log_prob(spec, statistics[:-1], x).detach() for x in samples[:2]]
     ratio = [
-        (log_prob(spec, statistics[:-1], x) - log_prob(spec, rollout.behavior, x)).clamp(-20, 20).exp().detach()
-        for x in (rollout.sample, drawn[0])
+        (log_pi - log_prob(spec, rollout.behavior, x)).clamp(-20, 20).exp()
+        for log_pi, x in zip(logs, samples, strict=False)
     ]
     d = spec.continuous + len(spec.branches)
     numbers = (rollout.reward, rollout.alive, rollout.first)
-    episodes = (*(x.numpy() for x in numbers), s.gamma, q[0].detach().numpy(), v.detach().numpy())
-    ret = retrace_by_definition(*episodes, s.decay * np.minimum(1, ratio[0].numpy() ** (1 / d)))
-    opc = retrace_by_definition(*episodes, s.decay * np.ones_like(ret))
+    episodes = (*(x.numpy() for x in numbers), s.gamma)
+    rho = ratio[0].numpy()
+    of_rows = (q[0].detach().numpy(), v.detach().numpy(), rho, rho ** (1 / d), logs[0].exp().numpy())
+    ret, compared, v_target = literal_targets(s, episodes, *of_rows)
     loss, learned, bound = 0.0, 0, 0
     for t, b in np.argwhere(~np.isnan(ret)):
         phi = statistics[t, b].detach().requires_grad_()
-        rho, other, c = ratio[0][t, b], ratio[1][t, b], s.importance_clip
-        objective = rho.clamp(max=c) * (opc[t, b] - v[t, b].detach()) * log_prob(spec, phi, rollout.sample[t, b])
-        above = (q[1] - v[:-1])[t, b].detach()
-        objective = objective + (1 - c / other).clamp(min=0) * above * log_prob(spec, phi, drawn[0, t, b])
+        c, v_here = s.importance_clip, v[t, b].detach()
+        weight = ratio[0][t, b].clamp(max=c) * (compared[t, b] - v_here)
+        objective = weight * log_prob(spec, phi, rollout.sample[t, b])
+        if s.critic == "q":  # a critic of states knows nothing of actions that were not taken
+            above = (q[1, t, b] - v[t, b]).detach()
+            correction = (1 - c / ratio[1][t, b]).clamp(min=0) * above
+            objective = objective + correction * log_prob(spec, phi, samples[1, t, b])
         (g,) = torch.autograd.grad(objective, phi)
         (k,) = torch.autograd.grad(kl(spec, average[t, b], phi), phi)
         if s.std == "fixed":
@@ -112,11 +131,11 @@ def literal_loss(agent, spec, rollout):
         excess = k @ g - s.trust_region_delta
         if s.trust_region == "efficient" and excess > 0:
             g, bound = g - excess / (k @ k) * k, bound + 1
-        v_target = rho.clamp(max=1) * (ret[t, b] - q[0, t, b].detach()) + v[t, b].detach()  # Eq. 14
         entropy = sum(part.entropy() for part, _ in independent(spec, statistics[t, b]))
-        row = -g @ statistics[t, b] - s.entropy * entropy
-        row = row + s.critic_weight * ((ret[t, b] - q[0, t, b]) ** 2 + (v_target - v[t, b]) ** 2) / 2
-        loss, learned = loss + row, learned + 1
+        error = (v_target[t, b] - v[t, b]) ** 2
+        error = error + (ret[t, b] - q[0, t, b]) ** 2 if s.critic == "q" else error
+        row = -g @ statistics[t, b] - s.entropy * entropy + s.critic_weight * error / 2
+        loss, learned = loss + rollout.weight[b] * row, learned + 1
     return loss / learned, bound / learned
 
 
@@ -158,6 +177,22 @@ def test_what_is_forbidden_has_no_part_in_the_gradient(space):
     expected = gradients(loss, agent.policy)
     assert expected.isfinite().all()
     torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("spec", [ActionSpec(branches=(3,)), SPECS["branches"], SPECS["hybrid"]], ids=str)
+def test_masks_of_rows_of_burn_in_are_left_behind_with_them(spec):
+    agent = make_agent(spec, masked=True, importance_clip=1.5, trust_region_delta=0.02)
+    rollout = make_rollout(agent, spec, masked=True)
+    rest = replace(
+        rollout,
+        obs={name: value[2:] for name, value in rollout.obs.items()},
+        **{name: getattr(rollout, name)[2:] for name in ("first", "sample", "reward", "alive", "behavior")},
+    )
+    found = []
+    for batch in (replace(rollout, burn_in=2), rest):
+        torch.manual_seed(0)
+        found.append(gradients(agent.loss(batch)[0]["acer"], agent.policy))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
 def test_known_ratios_targets_and_roots():
@@ -271,15 +306,21 @@ def test_a_root_of_21_numbers_stays_finite():
 
 @pytest.mark.parametrize("space", SPECS)
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
-def test_every_estimator_serves_every_space(space, estimator, critic):
+def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(space, estimator, critic):
     spec = SPECS[space]
     if estimator == "tree_backup" and spec.continuous:
         with pytest.raises(ValueError, match="tree_backup needs probabilities"):
             make_agent(spec, estimator=estimator)
         return
-    agent = make_agent(spec, estimator=estimator, critic=critic)
-    losses, report = agent.loss(make_rollout(agent, spec))
-    assert gradients(losses["acer"], agent.policy).isfinite().all()
+    clips = {"retrace_clip": 0.8, "vtrace_clip": 1.5, "importance_clip": 1.5}
+    agent = make_agent(spec, estimator=estimator, critic=critic, critic_weight=0.7, trust_region_delta=0.02, **clips)
+    rollout = make_rollout(agent, spec)
+    rollout.weight = torch.tensor([0.5, 1, 2, 0.25]).double()
+    torch.manual_seed(0)
+    losses, report = agent.loss(rollout)
+    torch.manual_seed(0)
+    expected = gradients(literal_loss(agent, spec, rollout)[0], agent.policy)
+    torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
     assert all(value.isfinite() for value in report.metrics().values())
     assert isinstance(agent.critic, StateValue if critic == "v" else StochasticDueling)
 

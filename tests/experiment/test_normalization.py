@@ -16,8 +16,8 @@ from algorithm.loop.learner import Learner
 
 CONFIG = """
 default:
-  base_config: {env_type: GYM, env_name: CartPole-v1, n_envs: 2, max_step: 400, log_every: 200, evaluate_every: 200}
-  acer_config: {collect_steps: 10, trace_length: 10, batch_size: 4, replay_start: 40}
+  base_config: {{env_name: {env_name}, max_step_each_iter: 90, n_envs: 2, max_step: 400, evaluate_every: 200}}
+  acer_config: {{collect_steps: 10, trace_length: 10, batch_size: 4, replay_start: 40}}
 """
 NN = """
 from algorithm.networks import Blueprint, Mlp, Vector
@@ -25,10 +25,14 @@ blueprint = Blueprint(encoders={{"*": Vector({settings})}}, body=Mlp(8))
 """
 
 
-def write(settings: str) -> None:
+NUMBERS = {"CartPole-v1": 4, "Pendulum-v1": 3}  # of an observation; of discrete and of continuous actions
+on_both = pytest.mark.parametrize(("env_name", "numbers"), NUMBERS.items())
+
+
+def write(settings: str, env_name: str = "CartPole-v1") -> None:
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "config.yaml").write_text(CONFIG.format(env_name=env_name))
     (folder / "nn.py").write_text(NN.format(settings=settings))
 
 
@@ -37,11 +41,11 @@ def run(*arguments: str) -> RunFolder:
     return RunFolder.find("mine/task", "a")
 
 
-def moments(state) -> tuple[float, np.ndarray]:
-    """Count and mean in a checkpoint, of CartPole's four numbers."""
-    numbers = state["statistics"]["obs/acer"].numpy()
-    assert numbers.shape == (9,)
-    return numbers[8], numbers[:4]
+def moments(state, numbers: int) -> tuple[float, np.ndarray]:
+    """Count and mean in a checkpoint."""
+    saved = state["statistics"]["obs/acer"].numpy()
+    assert saved.shape == (2 * numbers + 1,)
+    return saved[-1], saved[:numbers]
 
 
 @pytest.fixture
@@ -58,20 +62,22 @@ def observed(monkeypatch):
     return rows
 
 
-def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(observed):
-    write("normalize=True")
+@on_both
+def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(env_name, numbers, observed):
+    write("normalize=True", env_name)
     folder = run()
-    count, mean = moments(folder.latest().weights("agent"))
+    count, mean = moments(folder.latest().weights("agent"), numbers)
     assert 300 < count == len(observed) <= 400
     np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
     run("--resume", "--set", "base_config.max_step=700")
-    count, mean = moments(folder.latest().weights("agent"))
+    count, mean = moments(folder.latest().weights("agent"), numbers)
     assert 600 < count == len(observed)
     np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
 
 
-def test_a_loaded_agent_has_them_and_playing_leaves_them(monkeypatch):
-    write("normalize=True")
+@on_both
+def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monkeypatch):
+    write("normalize=True", env_name)
     folder = run()
     saved = folder.best().weights("agent")
     agents = []
@@ -85,15 +91,15 @@ def test_a_loaded_agent_has_them_and_playing_leaves_them(monkeypatch):
     monkeypatch.setattr(Evaluator, "play", watched)
     run("--run")
     player = load(folder.path)
-    player.act(np.full((3, 4), 2.0))
+    player.act(np.full((3, numbers), 2.0))
     for agent in (*agents, player.agent):
         for network in (agent.policy, agent.average.copy):
-            numbers = torch.cat([buffer.ravel() for buffer in network.buffers()])
-            assert numbers.equal(saved["statistics"]["obs/acer"])
+            kept = torch.cat([buffer.ravel() for buffer in network.buffers()])
+            assert kept.equal(saved["statistics"]["obs/acer"])
     assert len(agents) == 1
 
     # The same weights without them decide otherwise.
-    obs = {"obs": np.array([[0.5, 1.0, 0.1, 0.2]], np.float32)}
+    obs = {"obs": np.array([[0.5, 1.0, 0.1, 0.2][:numbers]], np.float32)}
     found = player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0]
     for buffer in player.agent.policy.buffers():
         buffer.zero_()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import main
+from algorithm.loop.learner import Learner
 from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
 
 BROKEN = """
@@ -53,6 +54,69 @@ def test_no_number_that_is_none_is_stored(fault, named, capsys):
     with np.load(run_folder().latest().folder / "agent" / "replay.npz") as arrays:
         assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
     assert run_folder().latest().counters.updates > 0
+
+
+SENSORS = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+class Sensors(gymnasium.Env):
+    steps = 0  # of all copies in this process
+    observation_space = spaces.Dict(
+        action_mask=spaces.MultiBinary(5), camera=spaces.MultiBinary(3), speed=spaces.Box(-9, 9, (2,))
+    )
+    action_space = spaces.MultiDiscrete([3, 2])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age, self.worth = 0, 1
+        return self.observation_space.sample() | {{"action_mask": np.ones(5, np.int8)}}, {{}}
+
+    def step(self, action):
+        Sensors.steps += 1
+        self.age += 1
+        obs = self.observation_space.sample() | {{"action_mask": np.ones(5, np.int8)}}
+        if Sensors.steps % 50 == 0 and self.age < 12:
+            self.worth = 1000  # of this step and of all others up to the end of the episode
+            {fault}
+        return obs, self.worth, False, self.age == 12, {{}}
+
+make = Sensors
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("obs['speed'][1] = np.nan", "the observation 'speed' of lane 1 of role 'agent' is NaN"),
+        ("obs['speed'][0] = -np.inf", "the observation 'speed' of lane 1 of role 'agent' is infinite"),
+        (
+            "obs['action_mask'][3:] = 0",
+            "the observation 'action_mask' of lane 1 of role 'agent' forbids every action of branch 1",
+        ),
+    ],
+)
+def test_one_sensor_or_mask_of_one_copy_is_named_and_nothing_of_it_is_trained_on(fault, named, capsys, monkeypatch):
+    learned = []
+    learn = Learner.learn
+
+    def watched(self, rollout):
+        learned.append(rollout)
+        return learn(self, rollout)
+
+    monkeypatch.setattr(Learner, "learn", watched)
+    write_task(SENSORS.format(fault=fault))
+    assert main.main(ARGUMENTS) == 0
+    out, err = capsys.readouterr()
+    told = [line for line in out.splitlines() if "of role 'agent'" in line]
+    assert err == "" and len(told) > 5 and all(named in line for line in told)
+    assert named in (run_folder().path / "faults.log").read_text()
+    assert len(learned) > 20
+    for rollout in learned:
+        assert (rollout.reward[rollout.valid & (rollout.reward != 0)] == 1).all()  # final rows are worth 0
+        assert all(np.isfinite(value).all() for value in rollout.obs.values())
+        assert (np.maximum.reduceat(rollout.obs["action_mask"], [0, 3], axis=-1) == 1).all()
 
 
 def test_an_environment_that_raises_is_told_in_a_line_and_in_the_log(capsys):

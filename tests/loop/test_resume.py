@@ -46,6 +46,22 @@ RUNS = {
         "goal": {"return": 0.85},  # passed by luck in training and not in every evaluation
     },
     "recurrent and skipping": {"base_config": {"env_type": "SKIPPING", "env_name": "skipping"}, "memory": True},
+    # A critic that samples draws from torch's generator of the process.
+    "continuous, noisy and normalised": {
+        "base_config": {"env_type": "ANY_ACTION", "env_name": "any", "env_args": {"continuous": 2}},
+        "acer_config": {"std": "learned"},
+        "explorer": {"action_noise": [0.0, 0.4]},
+        "normalize": True,
+    },
+    "hybrid": {
+        "base_config": {
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3, 2]},
+            "evaluate_every": 50,
+        },
+        "acer_config": {"std": "state", "squash": True},
+    },
     "several roles, one of them late": {
         "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "TWO_GROUPS"},
         "auxiliaries": {"distillation": {"weight": 0.5}},

@@ -1,0 +1,112 @@
+"""Every kind of action is learned by a real run, played with `--run`, and given in the environment's own units."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import main
+from algorithm import load
+from algorithm.experiment.assembly import TeamBuilder, train
+from algorithm.experiment.player import Player
+from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.settings import resolve
+from tests.guessing import STEPS, Guessing
+
+SETTINGS = {
+    # What is forbidden or not in the space raises; no restart forgives it.
+    "base_config": {
+        "max_env_restarts": 0,
+        "env_name": "tests.guessing:Guessing-v0",
+        "n_envs": 8,
+        "max_step": 1500,
+        "log_every": 1500,
+    },
+    "acer_config": {
+        "learning_rate": 0.01,
+        "gamma": 0.5,
+        "collect_steps": 4,
+        "trace_length": 4,
+        "batch_size": 32,
+        "replay_start": 64,
+        "replay_ratio": 3,
+        "average_decay": 0.9,
+        "std_init": 0.3,
+    },
+}
+KINDS = {
+    "Discrete": ("discrete", None, {}),
+    "Box": ("box", None, {}),
+    "MultiDiscrete": ("multi-discrete", None, {}),
+    "MultiBinary": ("multi-binary", None, {}),
+    "Dict": ("dict", None, {}),
+    "Tuple": ("tuple", None, {}),
+    "Discrete masked by info": ("discrete", "info", {}),
+    "MultiDiscrete masked by observation": ("multi-discrete", "obs", {}),
+    "learned std": ("box", None, {"std": "learned", "std_floor": 0.1}),
+    "state std": ("box", None, {"std": "state", "std_floor": 0.1}),
+    "squashed": ("box", None, {"squash": True}),
+    "vtrace with q": ("box", None, {"estimator": "vtrace"}),
+    "vtrace with v": ("box", None, {"estimator": "vtrace", "critic": "v"}),
+    "n_step with v": ("box", None, {"estimator": "n_step", "critic": "v"}),
+}
+NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(32))\n"
+CONSTANT = 2 / 3  # what the best answer that does not look at the situation reaches, of any kind
+
+
+def trained(tmp_path, layer: dict) -> RunFolder:
+    """A run of some environment that has ended."""
+    settings = resolve([("test", SETTINGS), ("test", layer)])
+    source = tmp_path / "envs" / "mine" / "guessing"
+    source.mkdir(parents=True)
+    (source / "config.yaml").write_text("default:\n")
+    (source / "nn.py").write_text(NN)
+    folder = RunFolder.create("mine/guessing", source, "a", settings.tree)
+    train(settings, folder, lambda line: None)
+    return folder
+
+
+def mean_return(player: Player, env: Guessing, episodes: int = 30) -> float:
+    """Over situations that training has not drawn."""
+    total = 0.0
+    for episode in range(episodes):
+        obs, info = env.reset(seed=10_000 + episode)
+        for _ in range(STEPS):
+            action = player.act(obs, info.get("action_mask"))
+            assert env.action_space.contains(action)
+            obs, reward, _, _, info = env.step(action)
+            total += reward
+    return total / episodes
+
+
+@pytest.mark.parametrize(("kind", "masks", "changes"), KINDS.values(), ids=KINDS)
+def test_every_action_is_learned_and_played_in_its_own_units(kind, masks, changes, tmp_path, capsys):
+    folder = trained(tmp_path, {"base_config": {"env_args": {"kind": kind, "masks": masks}}, "acer_config": changes})
+    settings = folder.settings()
+    env, role = Guessing(kind, masks), folder.roles()["agent"]
+    untrained = TeamBuilder(settings, folder, None, print)("agent", role).agent
+    before = mean_return(Player(untrained, role, disable_sample=True), env)
+    after = mean_return(load(folder.path, disable_sample=True), env)
+    assert after > before + 0.2
+    assert after > CONSTANT + 0.15
+    assert mean_return(load(folder.path), env) > CONSTANT - 0.1  # its draws are in the space too, and not far off
+
+    capsys.readouterr()
+    assert main.main(["mine/guessing", "-n", "a", "--run", "--disable_sample"]) == 0
+    shown = re.search(r"return ([\d.]+) ", capsys.readouterr().out)
+    assert shown and float(shown[1]) == pytest.approx(after, abs=0.12)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"std": "learned", "std_floor": 0.1}, {"estimator": "vtrace", "critic": "v"}], ids=str
+)
+def test_a_time_limit_is_no_death_where_actions_are_continuous(changes, tmp_path):
+    """One state, reward 1, cut after 10 steps: worth 1 / (1 - .9); taking the limit for a death gives about 4.4."""
+    base = {"env_name": "tests.guessing:Standing-v0", "max_step_each_iter": 10, "env_args": {}}
+    agent = load(trained(tmp_path, {"base_config": base, "acer_config": {"gamma": 0.9, **changes}}).path).agent
+    with torch.no_grad():
+        features = agent.policy.torso.encode({"obs": torch.ones(1, 1)})
+        value = agent.policy.outputs(features)[0, agent.family.statistics].item()
+    assert value == pytest.approx(10, abs=0.5)

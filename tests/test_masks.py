@@ -1,0 +1,142 @@
+"""What is forbidden is not taken, not bootstrapped from and not learned of, also from the replay of a checkpoint."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from algorithm.adapters.gym import GymAdapter
+from algorithm.experiment.assembly import train
+from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
+from algorithm.experiment.settings import read_variant, resolve
+from algorithm.loop.actor import Actor
+from algorithm.networks import Blueprint
+from algorithm.replay import Replay
+from tests.builders import make_acer
+from tests.doubles import parts_of
+from tests.guessing import SITUATIONS, Guessing
+
+LANES, CHUNK, WINDOW = 4, 5, 9
+HUGE, TEMPTING = 1e6, 50.0
+KINDS = {"one branch": ("discrete", "info"), "two branches": ("multi-discrete", "obs")}
+
+
+class Table(nn.Module):
+    """A(x, a) as a sum of one number for each branch's index in each situation."""
+
+    def __init__(self, numbers: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(numbers, SITUATIONS))
+
+    def forward(self, features, actions):
+        return ((features @ self.weight.T) * actions).sum(-1)
+
+
+def forbidden(adapter) -> torch.Tensor:
+    """[actions of all branches, situations] bool"""
+    env, columns = adapter.env.envs[0].unwrapped, []
+    for env.situation in range(SITUATIONS):
+        columns.append(env._mask() == 0)
+    return torch.from_numpy(np.stack(columns, -1))
+
+
+def tempted(adapter, **changes):
+    """An agent whose policies prefer what is forbidden and whose critic overrates it, in each situation something else.
+
+    Its networks are linear in the situation. Also the weights that only forbidden actions read.
+    """
+    agent = make_acer(
+        adapter.roles["agent"], Blueprint(), collect_steps=CHUNK, gamma=0.9, importance_clip=0.5, entropy=0.1, **changes
+    )
+    where, logits = forbidden(adapter), agent.family.statistics
+    for network in (agent.policy, agent.average.copy):
+        if network.advantage:
+            network.advantage = Table(logits)
+        with torch.no_grad():
+            weight = network.heads.linear.weight
+            weight.normal_()
+            values = network.advantage.weight if network.advantage else weight[logits:]
+            weight[:logits].masked_fill_(where, TEMPTING)
+            values.masked_fill_(where, HUGE)
+    return agent, where
+
+
+def collect(adapter, agent, ticks: int) -> Replay:
+    actor = Actor(parts_of(adapter, agent), seed=0)
+    replay = Replay(2000, LANES, CHUNK, WINDOW, np.random.default_rng(0))
+    for _ in range(ticks):
+        for _, rollout in actor.collect():
+            replay.add(rollout)
+    return replay
+
+
+def through_a_file(replay: Replay) -> Replay:
+    file = io.BytesIO()
+    np.savez(file, **replay.state())
+    file.seek(0)
+    restored = Replay(2000, LANES, CHUNK, WINDOW, np.random.default_rng(1))
+    with np.load(file) as arrays:
+        restored.restore(dict(arrays))
+    return restored
+
+
+CASES = [
+    (kind, masks, {"estimator": estimator}) for kind, masks in KINDS.values() for estimator in ("retrace", "vtrace")
+]
+CASES += [("discrete", "info", {"trust_region_space": "probs"})]
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["replay", "checkpoint"])
+@pytest.mark.parametrize(("kind", "masks", "changes"), CASES)
+def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, restored):
+    adapter = GymAdapter(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"})
+    agent, where = tempted(adapter, trust_region_delta=0.0, **changes)
+    replay = collect(adapter, agent, 60)
+    assert adapter.restarts == 0
+    batch = (through_a_file(replay) if restored else replay).sample(64).convert(torch.from_numpy)
+    # Behind a replay it is the policy that changed: what was taken has another probability now.
+    batch.behavior = torch.where(batch.behavior > -1e8, 0.5 * batch.behavior, batch.behavior)
+    losses, report = agent.loss(batch)
+    losses["acer"].backward()
+    told = {name: value.item() for name, value in report.metrics().items()}
+    assert abs(told["policy/value"]) < 20 and told["loss/critic"] < 200
+    assert told["policy/entropy"] <= np.log(agent.family.statistics) and 0 <= told["policy/kl_to_average"] < 20
+    assert told["policy/trust_region_active"] > 0.1
+    assert report.priority().max() < 50
+
+    gradients = [agent.policy.heads.linear.weight.grad.split([len(where), agent.critic.values])[0]]
+    gradients += [
+        agent.policy.advantage.weight.grad if kind != "discrete" else agent.policy.heads.linear.weight.grad[3:]
+    ]
+    for gradient in gradients:
+        assert gradient[where].eq(0).all()
+        assert gradient[~where].ne(0).any() and gradient.norm() < 100
+
+
+@pytest.mark.parametrize(("kind", "masks"), KINDS.values(), ids=KINDS)
+def test_what_is_forbidden_is_never_taken_however_tempting(kind, masks):
+    adapter = GymAdapter(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"})
+    agent, _ = tempted(adapter)
+    collect(adapter, agent, 500)
+    agent.act = agent.greedy
+    collect(adapter, agent, 100)
+    assert adapter.restarts == 0
+
+
+@pytest.mark.parametrize("name", ["masked/coins", "masked/lights"])
+def test_a_real_run_with_noise_takes_nothing_that_is_forbidden(name):
+    source = BESIDE_MAIN / name
+    # The simulators raise where a mask is broken; a single restart would end the run.
+    base = {"max_env_restarts": 0, "max_step": 2000, "log_every": 2000, "evaluate_every": 1000}
+    layers = [
+        read_variant(source / "config.yaml", "default"),
+        {"base_config": base, "acer_config": {"replay_ratio": 1}},
+    ]
+    settings = resolve([("test", layer) for layer in (*layers, {"explorer": {"action_noise": [0.0, 1.0]}})])
+    folder = RunFolder.create(name, source, "a", settings.tree)
+    assert train(settings, folder, lambda line: None).counters.env_steps >= 2000
+    assert not (folder.path / "faults.log").exists()
