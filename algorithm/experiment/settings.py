@@ -221,8 +221,6 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
         checked = model.model_validate(values)
     except ValidationError as error:
         raise UserError(_explain(error, layers, section)) from error
-    except ValueError as error:  # settings that do not go together
-        raise UserError(f"{section}: {error}") from error
     for key, (allowed, holds) in BOUNDS.items():
         value = getattr(checked, key, None)
         if value is not None and not holds(value):
