@@ -72,7 +72,7 @@ class ProbeAdapter(Adapter):
             raise UnsupportedEnvironment(f"env_timeout is {timeout:g}: probes never make one wait")
         self.probe = PROBES[env_name]
         self.limit = min(self.probe.limit, max_episode_steps or self.probe.limit)
-        obs_specs = {OBS: ObsSpec((self.probe.states,))}
+        obs_specs = {OBS: ObsSpec((self.probe.states,), "uint8")}
         self.roles = {AGENT: Role(copies, obs_specs, ActionSpec(branches=(self.probe.actions,)))}
         self._lanes = np.arange(copies)
         self._state = self._age = np.zeros(copies, np.int64)
@@ -111,5 +111,5 @@ class ProbeAdapter(Adapter):
         pass
 
     def _show(self, first: np.ndarray, reward: np.ndarray, alive: np.ndarray) -> dict[str, Step]:
-        obs = {OBS: np.eye(self.probe.states, dtype=np.float32)[self._state]}
+        obs = {OBS: np.eye(self.probe.states, dtype=np.uint8)[self._state]}
         return {AGENT: Step(self._lanes, obs, first, self._ended, reward.astype(np.float32), alive)}
