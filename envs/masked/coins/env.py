@@ -9,28 +9,31 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-COINS = (1, 5, 7, 8)  # paying with the largest coin that fits takes 27% more coins than need be
-MOST = 20
+COINS = (1, 5, 7, 8)
+MOST = 24
+FEWEST = 3  # coins that every amount needs; the largest one that fits takes 3.8 on average
 
 
 class Coins(gymnasium.Env):
-    """Amounts are uniform in 1..`most`; one sees what remains, and pays one of `coins` at a step for a reward of -1.
+    """Amounts are those up to `most` that need `fewest` coins, so that the best return is the same of all of them.
+
+    One sees what remains, and pays one of `coins` at a step for a reward of -1.
 
     `info["action_mask"]` [coins] is 1 for coins that are not larger than what remains, and 0 for all of them at the
     end. `step` raises ValueError for a coin that is too large. A coin of 1 is needed, so that all can be paid.
     """
 
-    def __init__(self, coins: Sequence[int] = COINS, most: int = MOST):
+    def __init__(self, coins: Sequence[int] = COINS, most: int = MOST, fewest: int = FEWEST):
         if 1 not in coins:
             raise ValueError(f"coins {tuple(coins)}: one of them must be 1")
-        self.coins, self.most = np.array(coins), most
+        self.coins, self.amounts = np.array(coins), amounts(coins, most, fewest)
         self.observation_space = spaces.Discrete(most + 1)
         self.action_space = spaces.Discrete(len(self.coins))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict]:
         """A new amount."""
         super().reset(seed=seed)
-        self.remaining = int(self.np_random.integers(1, self.most + 1))
+        self.remaining = int(self.np_random.choice(self.amounts))
         return self.remaining, self._info()
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
@@ -53,9 +56,17 @@ def optimum(amount: int, coins: Sequence[int] = COINS) -> float:
     return -float(fewest[amount])
 
 
-def mean_optimum(coins: Sequence[int] = COINS, most: int = MOST) -> float:
-    """The mean of `optimum` over all amounts."""
-    return sum(optimum(amount, coins) for amount in range(1, most + 1)) / most
+def amounts(coins: Sequence[int] = COINS, most: int = MOST, fewest: int = FEWEST) -> list[int]:
+    """Those that are asked for. Raises ValueError where there are none."""
+    found = [amount for amount in range(1, most + 1) if optimum(amount, coins) == -fewest]
+    if not found:
+        raise ValueError(f"no amount up to {most} needs {fewest} of the coins {tuple(coins)}")
+    return found
+
+
+def mean_optimum() -> float:
+    """The mean of `optimum` over all amounts that are asked for."""
+    return -float(FEWEST)
 
 
 def make(**env_args: Any) -> gymnasium.Env:
