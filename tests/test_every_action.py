@@ -21,8 +21,8 @@ SETTINGS = {
         "max_env_restarts": 0,
         "env_name": "tests.guessing:Guessing-v0",
         "n_envs": 8,
-        "max_step": 1500,
-        "log_every": 1500,
+        "max_step": 1000,
+        "log_every": 1000,
     },
     "acer_config": {
         "learning_rate": 0.01,
@@ -89,7 +89,7 @@ def test_every_action_is_learned_and_played_in_its_own_units(kind, masks, change
     untrained = TeamBuilder(settings, folder, None, print)("agent", role).agent
     before = mean_return(Player(untrained, role, disable_sample=True), env)
     after = mean_return(load(folder.path, disable_sample=True), env)
-    assert after > before + 0.2
+    assert after > min(before + 0.2, 0.95)  # by luck an untrained one may be good
     assert after > CONSTANT + 0.15
     assert mean_return(load(folder.path), env) > CONSTANT - 0.1  # its draws are in the space too, and not far off
 
