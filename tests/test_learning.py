@@ -39,7 +39,13 @@ def learned_values(tmp_path, env_name, max_step, estimator, critic):
     """What a critic makes of the states of a probe after so many steps."""
     probe = {
         "base_config": {"env_name": env_name, "max_step": max_step},
-        "acer_config": {"estimator": estimator, "critic": critic, "learning_rate": 0.01},
+        # A constant rate would leave values that still move with every batch.
+        "acer_config": {
+            "estimator": estimator,
+            "critic": critic,
+            "learning_rate": 0.01,
+            "learning_rate_schedule": "linear",
+        },
     }
     settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
     return values(settings, folder)[0]

@@ -173,9 +173,9 @@ class Acer(Agent):
         """What statistics and values [T, B, ...], and advantages, climb in closed form: means over valid rows."""
         settings, valid, sample = self.settings, rollout.valid, judged.sample
         policy, behavior = judged.policy, self.family(rollout.behavior)
-        log_rho = (policy.log_prob(sample) - behavior.log_prob(sample)).clamp(-20, 20)
-        rho, dimensions = log_rho.exp(), self.family.dimensions
-        root = rho if dimensions == 1 else (log_rho / dimensions).exp()
+        log_rho, dimensions = policy.log_prob(sample) - behavior.log_prob(sample), self.family.dimensions
+        rho = log_rho.clamp(-20, 20).exp()
+        root = rho if dimensions == 1 else (log_rho / dimensions).clamp(-20, 20).exp()
 
         # Eq. 5, or another estimator in its place.
         discount, prob_taken = settings.gamma * rollout.alive, lambda: policy.log_prob(sample).exp()
@@ -277,5 +277,6 @@ def _critic(settings: AcerSettings, spec: ActionSpec, family: Family) -> Critic:
 def _check(settings: AcerSettings, spec: ActionSpec) -> None:
     if settings.estimator == "tree_backup" and spec.continuous:
         raise ValueError("estimator tree_backup needs probabilities of actions; continuous ones have densities")
-    if settings.trust_region_space == "probs" and (spec.continuous or len(spec.branches) > 1):
+    in_probs = settings.trust_region == "efficient" and settings.trust_region_space == "probs"
+    if in_probs and (spec.continuous or len(spec.branches) > 1):
         raise ValueError(f"trust_region_space probs is of a single discrete branch, not of {spec}; take logits")

@@ -103,15 +103,13 @@ def literal_loss(agent, spec, rollout):
         advantage = agent.policy.advantage(features[:-1], agent.family.encode(samples))
         q = v[:-1] + advantage - advantage[2:].mean(0)  # Eq. 13: of the taken action, of a', of the u_i
     logs = [log_prob(spec, statistics[:-1], x).detach() for x in samples[:2]]
-    ratio = [
-        (log_pi - log_prob(spec, rollout.behavior, x)).clamp(-20, 20).exp()
-        for log_pi, x in zip(logs, samples, strict=False)
-    ]
-    d = spec.continuous + len(spec.branches)
+    log_rho = [log_pi - log_prob(spec, rollout.behavior, x) for log_pi, x in zip(logs, samples, strict=False)]
+    ratio = [log.clamp(-20, 20).exp() for log in log_rho]
+    root = (log_rho[0] / (spec.continuous + len(spec.branches))).clamp(-20, 20).exp().numpy()
     numbers = (rollout.reward, rollout.alive, rollout.first)
     episodes = (*(x.numpy() for x in numbers), s.gamma)
     rho = ratio[0].numpy()
-    of_rows = (q[0].detach().numpy(), v.detach().numpy(), rho, rho ** (1 / d), logs[0].exp().numpy())
+    of_rows = (q[0].detach().numpy(), v.detach().numpy(), rho, root, logs[0].exp().numpy())
     ret, compared, v_target = literal_targets(s, episodes, *of_rows)
     loss, learned, bound = 0.0, 0, 0
     for t, b in np.argwhere(~np.isnan(ret)):
@@ -293,15 +291,18 @@ def test_truncation_and_correction_together_are_unbiased():
 
 
 def test_a_root_of_21_numbers_stays_finite():
-    """Item 16: mixed signs of the logarithms of the ratios, and one of 1e3."""
-    log_rho = torch.tensor([1e3, -1e3, 5.0]).clamp(-20, 20)
-    root = (log_rho / 21).exp()
-    assert root.isfinite().all() and (root.clamp(max=1) > 0).all()
-    agent = make_agent(ActionSpec(continuous=21))
-    rollout = make_rollout(agent, ActionSpec(continuous=21))
-    rollout.behavior[..., :21] += 50
-    losses, _ = agent.loss(rollout)
-    assert gradients(losses["acer"], agent.policy).isfinite().all()
+    """Item 16: mixed signs of the logarithms of the ratios, which lie far beyond 1e3."""
+    spec = ActionSpec(continuous=21)
+    agent = make_agent(spec)
+    for shift in (50, -50):
+        rollout = make_rollout(agent, spec)
+        rollout.behavior[..., :10] += shift
+        torch.manual_seed(0)
+        losses, _ = agent.loss(rollout)
+        torch.manual_seed(0)
+        expected = gradients(literal_loss(agent, spec, rollout)[0], agent.policy)
+        assert expected.isfinite().all()
+        torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("space", SPECS)
