@@ -25,7 +25,7 @@ def main() -> None:
     for seed, result in zip(seeds, results, strict=True):
         print(
             f"| {seed} | {result['env_steps']:,} | {result['updates']:,} | {result['cpu_seconds']:.2f} "
-            f"| {result['evaluation']:.1f}{'' if result['reached'] else ' (not reached)'} | {result['greedy']:.1f} |"
+            f"| {result['evaluation']:.4g}{'' if result['reached'] else ' (not reached)'} | {result['greedy']:.4g} |"
         )
     print(
         f"reached {sum(result['reached'] for result in results)} of {len(results)}; "
