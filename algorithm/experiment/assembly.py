@@ -231,10 +231,6 @@ class TeamBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule, capacity = agent.schedule, settings.replay.capacity
-        if schedule.replay_ratio and schedule.replay_start > capacity:
-            raise UserError(
-                f"replay_config.capacity: {capacity} rows never hold the {schedule.replay_start} rows of replay_start"
-            )
         self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.state))
         try:
             replay = Replay(
