@@ -162,9 +162,9 @@ class Acer(Agent):
             judged = self.critic.judge(values, policy, rollout.sample, opinion)
             direction, pull, report = self._climb(rollout, self._average(whole), judged)
         report.features = features
-        loss = surrogate(direction.clone(), outputs[:-1]).sum()
+        loss = surrogate(direction.clone(), outputs[:-1])
         if opinion is not None:
-            loss = loss + surrogate(pull.clone(), opinion.advantages).sum()
+            loss = loss + surrogate(pull.clone(), opinion.advantages)
         return {"acer": loss}, report
 
     def _climb(

@@ -1,4 +1,4 @@
-"""Weights, directions and errors per step. Nothing here reduces over rows or detaches."""
+"""Weights, directions and errors per step. Nothing here detaches, and but for the surrogate nothing sums over rows."""
 
 from algorithm.losses.critic import squared_error
 from algorithm.losses.importance import bias_correction, sampled_bias_correction, truncated_importance
