@@ -16,12 +16,16 @@ FIXED: Mapping[str, str] = {
     "base_config.env_name": "the saved experience is of this environment",
     "base_config.algorithm": "the saved networks are this algorithm's",
     "base_config.n_envs": "the saved replay has a lane for each copy",
+    "base_config.action_scale": "the saved experience is in these units",
     "base_config.name": "the run has its name",
     "base_config.nn": "the saved networks are of this file",
     "nn_config": "the saved networks have this shape",
     "replay_config.capacity": "the saved replay has this size",
     "collect_steps": "the saved replay has columns of this length",
     "optimizer": "the saved moments are this optimizer's",
+    "critic": "the saved network has this critic's outputs",
+    "std": "the saved network has this kind of deviation",
+    "squash": "the saved experience was brought into bounds this way",
 }
 
 

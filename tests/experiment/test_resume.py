@@ -58,6 +58,10 @@ def test_what_changes_is_one_line_each(folder, change, line):
         "replay_config.capacity=900",
         "acer_config.collect_steps=30",
         "acer_config.optimizer=rmsprop",
+        "acer_config={critic: v, estimator: vtrace}",
+        "acer_config.std=learned",
+        "acer_config.squash=true",
+        "base_config.action_scale=2.0",
     ],
 )
 def test_what_the_saved_state_would_not_fit_is_refused(folder, change):
