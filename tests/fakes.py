@@ -206,7 +206,10 @@ class TwoGroups(Agent):
             )
         weights = row_weights(rollout.valid, rollout.weight)
         error = squared_error(target, q[:-1].gather(-1, action).squeeze(-1))
-        losses = {"policy": surrogate(weights.unsqueeze(-1) * direction, logits[:-1]), "critic": (weights * error).sum()}
+        losses = {
+            "policy": surrogate(weights.unsqueeze(-1) * direction, logits[:-1]),
+            "critic": (weights * error).sum(),
+        }
         return losses, Report(lambda: metrics(weights, {"loss/critic": error}), lambda: error.detach().sum(0), features)
 
     @staticmethod
