@@ -173,7 +173,7 @@ class Acer(Agent):
         """What statistics and values [T, B, ...], and advantages, climb in closed form: means over valid rows."""
         settings, valid, sample = self.settings, rollout.valid, judged.sample
         policy, behavior = judged.policy, self.family(rollout.behavior)
-        log_rho, dimensions = policy.log_prob(sample) - behavior.log_prob(sample), self.family.dimensions
+        log_rho, dimensions = policy.log_ratio(behavior, sample), self.family.dimensions
         rho = log_rho.clamp(-20, 20).exp()
         root = rho if dimensions == 1 else (log_rho / dimensions).clamp(-20, 20).exp()
 
@@ -221,15 +221,15 @@ class Acer(Agent):
         """
         settings, policy = self.settings, judged.policy
         gradient = judged.gradient(weight, behavior, settings.importance_clip)
-        bonus = settings.entropy * policy.entropy_gradient()
+        upwards = torch.add(gradient, policy.entropy_gradient(), alpha=settings.entropy)
         if settings.trust_region == "off":
-            return gradient + bonus, torch.zeros_like(gradient[..., :1])
+            return upwards, torch.zeros_like(gradient[..., :1])
         constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
         if settings.trust_region_space == "probs":
             in_probs = judged.gradient_in_probs(weight, behavior, settings.importance_clip)
             constrained = in_probs, policy.kl_gradient_in_probs(average)
         removed = multiplier(*constrained, settings.trust_region_delta)
-        return torch.addcmul(gradient, removed, kl_gradient, value=-1) + bonus, removed
+        return torch.addcmul(upwards, removed, kl_gradient, value=-1), removed
 
     def _average(self, rollout: Rollout) -> Distribution:
         """The average policy at the T rows that are learned from."""

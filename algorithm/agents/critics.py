@@ -181,7 +181,7 @@ class _Dueling(Judgement):
 
     def gradient(self, weight: Tensor, behavior: Distribution, clip: float) -> Tensor:
         """Eq. 15."""
-        rho = (self.policy.log_prob(self.drawn) - behavior.log_prob(self.drawn)).clamp(-20, 20).exp()
+        rho = self.policy.log_ratio(behavior, self.drawn).clamp(-20, 20).exp()
         correction = sampled_bias_correction(rho, self.advantage_of_drawn, clip)
         return self.policy.score(self.sample, weight) + self.policy.score(self.drawn, correction)
 

@@ -31,6 +31,10 @@ class Distribution(ABC):
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         """log pi of a sample, all its numbers together."""
 
+    def log_ratio(self: Same, behavior: Same, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
+        """log pi / mu of a sample."""
+        return self.log_prob(sample) - behavior.log_prob(sample)
+
     @property
     @abstractmethod
     def entropy(self) -> Float[Tensor, "*B"]:
