@@ -105,7 +105,10 @@ class Agent(ABC):
         return {f"obs/{name}": modules for name, modules in found.items() if modules}
 
     def observe(self, rollout: Rollout) -> None:
-        """Update running statistics from a collected rollout, once for each: its valid rows, and no other."""
+        """Update what `running` names from a collected rollout, once for each: its valid rows, and no other.
+
+        It is not called where `running` names nothing.
+        """
         obs = {name: value[:-1] for name, value in rollout.obs.items()}
         for group in self.groups.values():
             for torso in _parts(group, Torso):

@@ -45,12 +45,14 @@ class Learner:
         self.returns = ReturnScale(agent.rewards, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
         groups = {**agent.groups, **{f"auxiliary/{name}": _group(auxiliaries[name], m) for name, m in modules.items()}}
+        running = agent.running()
+        self._agent_observes = bool(running)
         self.parameters = Parameters(
             {name: group.module for name, group in groups.items()},
             {**agent.lagging, **_copies(auxiliaries)},
             {
                 "returns": self.returns.moments,
-                **agent.running(),
+                **running,
                 **{f"auxiliary/{name}": module for name, module in modules.items()},
             },
             self.device,
@@ -63,7 +65,8 @@ class Learner:
         """Update running statistics from a collected rollout: once for each, and never from a replayed window."""
         self.seen += int(rollout.valid.sum())
         self.returns.observe(rollout)
-        self.agent.observe(rollout)
+        if self._agent_observes:
+            self.agent.observe(rollout)
         for auxiliary in self.auxiliaries.values():
             auxiliary.observe(rollout)
 
