@@ -78,7 +78,8 @@ class Rollout:
     """T rows of B columns, time-major, with the observation that follows the last row.
 
     `reward[t]` and `alive[t]` are the consequence of the action taken on `obs[t]`. `joined` tells that row 0
-    follows the last row this lane handed in. `burn_in` rows stand in front, to be run without gradient.
+    follows the last row this lane handed in. `burn_in` rows stand in front, to be run without gradient. Of the memory a
+    replay keeps what no rows can rebuild, before the row where the others are rebuilt.
     """
 
     obs: Mapping[str, Array]  # {name: [T+1, B, ...]}
@@ -87,7 +88,7 @@ class Rollout:
     reward: Array  # [T, B]
     alive: Array  # [T, B] bool
     behavior: Array  # [T, B, S]
-    memory: Array  # [B, M] before row 0
+    memory: Array  # [B, M] before row 0, or what a replay keeps of it
     lane: np.ndarray  # [B]
     joined: np.ndarray  # [B] bool
     weight: Array  # [B] importance of each column in the loss

@@ -24,7 +24,7 @@ class ShowingAgent:
 
     def __init__(self, collect_steps: int, state: int = 1):
         self.schedule = Schedule(collect_steps, collect_steps, 1, 0.0, "fixed", 0)
-        self.state = state
+        self.state = self.kept = state
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()
 
@@ -145,13 +145,13 @@ class EncodedLanes:
         rollout = window_of(np.array(lanes), np.array(starts), self.chunk)
         return replace(rollout, joined=np.array(joined), index=np.full(len(lanes), -1))
 
-    def legal(self, rows: int, window: int, stride: int = 1) -> set[tuple[int, int]]:
+    def legal(self, rows: int, window: int, stride: int = 1, lead: int = 0) -> set[tuple[int, int]]:
         """(lane, time) at which a window may start in a ring of `rows` rows per lane: listed one by one."""
         starts = set()
         for lane, written in enumerate(self.written):
             for start in range(max(0, len(written) - rows + 1), len(written) - window + 1):
                 times = written[start : start + window + 1]  # one less where the newest row is the last
-                if start % stride == 0 and times == list(range(times[0], times[0] + len(times))):
+                if (start + lead) % stride == 0 and times == list(range(times[0], times[0] + len(times))):
                     starts.add((lane, times[0]))
         return starts
 

@@ -177,7 +177,8 @@ class TwoGroups(Agent):
         self.lagging = {"target": self.target}
         self.schedule = Schedule(8, 12, 4, 1.5, "fixed", 32)
         self.rewards = RewardScaling(1.0, 1.0, False, 0.9)
-        self.state, self.rng = self.policy.state, rng
+        self.state = self.kept = self.policy.state
+        self.rng = rng
 
     def act(self, step, memory):
         return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))

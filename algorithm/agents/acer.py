@@ -69,6 +69,7 @@ class AcerSettings:
     batch_size: int  # windows of a replayed batch
     replay_ratio: float  # mean number of replayed batches for each rollout
     replay_start: int  # rows stored before the first replayed batch
+    burn_in_step: int  # rows in front of a replayed window that only bring a memory up to date (R2D2)
     on_policy: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self):
@@ -105,7 +106,10 @@ class Acer(Agent):
             self.estimate_actor = ESTIMATORS["q_lambda"]  # Q^opc (Eq. 16 and 21)
         self.truncation = Truncation(settings.retrace_clip, settings.vtrace_clip, settings.decay)
         self.policy = self._network(blueprint, role)
-        self.state = self.policy.state
+        torso = self.policy.torso
+        self.state, self.kept = torso.state, torso.kept
+        if settings.burn_in_step and not self.kept:
+            raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory behind its body")
         self.average = LaggingCopy(self.policy, self._network(blueprint, role))
         self.groups = {
             "acer": Group(
@@ -128,6 +132,8 @@ class Acer(Agent):
             "poisson",
             settings.replay_start,
             settings.on_policy,
+            torso.lead + settings.burn_in_step,
+            torso.lead,
         )
         self.rewards = RewardScaling(
             settings.reward_scale, settings.reward_clip, settings.normalize_returns, settings.gamma

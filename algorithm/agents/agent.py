@@ -44,7 +44,8 @@ class Schedule:
     replay_draw: str  # poisson | fixed
     replay_start: int
     on_policy: bool = True  # also learn from the fresh rollout
-    burn_in: int = 0
+    burn_in: int = 0  # rows in front of a window, to bring the memory up to date
+    lead: int = 0  # the first of these, that rebuild what a replay does not keep of the memory
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Agent(ABC):
     schedule: Schedule
     rewards: RewardScaling
     state: int  # numbers of memory per lane
+    kept: int  # the first of these, that a replay keeps; `schedule.lead` rows rebuild the others
     rng: np.random.Generator  # of its samples
 
     @abstractmethod

@@ -231,7 +231,7 @@ class TeamBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule, capacity = agent.schedule, settings.replay.capacity
-        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.state))
+        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.kept))
         try:
             replay = Replay(
                 capacity,
@@ -240,7 +240,8 @@ class TeamBuilder:
                 schedule.trace_length,
                 np.random.default_rng(replay_seed),
                 schedule.burn_in,
-                recurrent=agent.state > 0,
+                schedule.lead,
+                agent.kept,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error

@@ -139,14 +139,14 @@ class Learner:
             with torch.no_grad():
                 extra = auxiliary.reward(self._view(batch, None))
             if extra is not None:
-                reward = reward + extra
+                reward = torch.cat((reward[: batch.burn_in], reward[batch.burn_in :] + extra))
         return reward
 
     def _view(self, batch: Rollout, features: Tensor | None) -> View:
         agent = self.agent
         if features is None:
             features = agent.features(batch)
-        return View(batch, features, lambda: agent.lagged_features(batch), agent.encode, agent.q)
+        return View(batch.after_burn_in(), features, lambda: agent.lagged_features(batch), agent.encode, agent.q)
 
     def _upload(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

@@ -4,8 +4,24 @@ from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.deviation import Deviation
 from algorithm.networks.encoders.vector import Vector
+from algorithm.networks.memory.attention import Attention
+from algorithm.networks.memory.frame_stack import FrameStack
+from algorithm.networks.memory.recurrent import Gru, Lstm
 from algorithm.networks.mlp import Mlp
 from algorithm.networks.parameters import LaggingCopy, Parameters
 from algorithm.networks.statistics import RunningMoments
 
-__all__ = ["ActorCritic", "Blueprint", "Deviation", "LaggingCopy", "Mlp", "Parameters", "RunningMoments", "Vector"]
+__all__ = [
+    "ActorCritic",
+    "Attention",
+    "Blueprint",
+    "Deviation",
+    "FrameStack",
+    "Gru",
+    "LaggingCopy",
+    "Lstm",
+    "Mlp",
+    "Parameters",
+    "RunningMoments",
+    "Vector",
+]

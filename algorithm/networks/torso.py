@@ -17,6 +17,9 @@ from algorithm.specs import ObsSpec
 class Torso(nn.Module):
     """All observations -> `size` features; `state` numbers of memory per lane.
 
+    These are first the `kept` ones of the memory behind the body, then those of encoders that remember observations
+    themselves; `lead` rows in front of a window rebuild the latter, so that no replay keeps them.
+
     Raises ValueError where an observation has no encoder in the blueprint.
     """
 
@@ -30,37 +33,65 @@ class Torso(nn.Module):
         size = self.body.size if self.body else size
         self.memory: Any = blueprint.memory(size) if blueprint.memory else None
         self.size: int = self.memory.size if self.memory else size
-        self.state: int = self.memory.state if self.memory else 0
-
-    def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """{name: [rows, ...]} -> [rows, F], in front of the memory."""
-        parts = [encoder(obs[name]) for name, encoder in zip(self.names, self.encoders, strict=True)]
-        features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        return self.body(features) if self.body else features
+        self.kept: int = self.memory.state if self.memory else 0
+        self.lead: int = max(getattr(encoder, "past", 0) for encoder in encoders)
+        self._states = [self.kept, *(getattr(encoder, "state", 0) for encoder in encoders)]
+        self.state: int = sum(self._states)
 
     def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         """One row: {name: [B, ...]}, memory [B, state] -> features [B, size], memory [B, state]."""
-        features = self.encode(obs)
-        return self.memory.step(features, memory) if self.memory else (features, memory)
+        own, *frames = memory.split(self._states, -1)
+        parts = []
+        for place, (name, encoder) in enumerate(zip(self.names, self.encoders, strict=True)):
+            if self._states[place + 1]:
+                part, frames[place] = encoder.step(obs[name], frames[place])
+            else:
+                part = encoder(obs[name])
+            parts.append(part)
+        features = self._join(parts)
+        if self.memory:
+            features, own = self.memory.step(features, own)
+        return features, torch.cat((own, *frames), -1) if self.state else memory
+
+    def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """{name: [rows, ...]} -> [rows, F], in front of the memory; every row as if an episode began with it."""
+        rows = {name: value.unsqueeze(0) for name, value in obs.items()}
+        first = torch.ones((1, len(obs[self.names[0]])), dtype=torch.bool, device=obs[self.names[0]].device)
+        return self._rows(rows, first, None, 0, 1)[0]
 
     def unroll(self, obs: Mapping[str, Tensor], first: Tensor, memory: Tensor, burn_in: int = 0) -> Tensor:
-        """{name: [T+1, B, ...]}, first [T+1, B], memory [B, state] before row 0 -> features [T+1-burn_in, B, size].
+        """{name: [T+1, B, ...]}, first [T+1, B] -> features [T+1-burn_in, B, size].
 
+        `memory` is either all of it [B, state] before row 0, or what a replay keeps of it [B, kept] before row `lead`.
         The rows of `burn_in` only bring the memory up to date, without gradient.
         """
-        if burn_in and self.memory:
+        own, frames, begin = memory, None, self.lead
+        if memory.shape[-1] == self.state:
+            own, *frames = memory.split(self._states, -1)
+            begin = 0
+        if self.memory and begin < burn_in:
             with torch.no_grad():
-                rows = {name: value[:burn_in] for name, value in obs.items()}
-                memory = self.memory.unroll(self._flat(rows), first[:burn_in], memory)[1]
-        if burn_in:
-            obs, first = {name: value[burn_in:] for name, value in obs.items()}, first[burn_in:]
-        features = self._flat(obs)
-        return self.memory.unroll(features, first, memory)[0] if self.memory else features
+                features = self._rows(obs, first, frames, begin, burn_in)
+                own = self.memory.unroll(features, first[begin:burn_in], own)[1]
+        features = self._rows(obs, first, frames, burn_in, len(first))
+        return self.memory.unroll(features, first[burn_in:], own)[0] if self.memory else features
 
-    def _flat(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Encode [T, B, ...] in one pass over T * B rows."""
-        shape = obs[self.names[0]].shape[:2]
-        return self.encode({name: value.flatten(0, 1) for name, value in obs.items()}).unflatten(0, shape)
+    def _rows(
+        self, obs: Mapping[str, Tensor], first: Tensor, memory: list[Tensor] | None, begin: int, end: int
+    ) -> Tensor:
+        """Rows `begin` to `end` of [T, B, ...] in one pass -> [end - begin, B, F], in front of the memory."""
+        parts = []
+        for place, (name, encoder) in enumerate(zip(self.names, self.encoders, strict=True)):
+            if self._states[place + 1]:
+                rows = encoder.stack(obs[name], first, memory and memory[place], begin, end)
+            else:
+                rows = obs[name][begin:end]
+            parts.append(encoder(rows.flatten(0, 1)))
+        return self._join(parts).unflatten(0, (end - begin, first.shape[1]))
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return self.body(features) if self.body else features
 
     def observe(self, obs: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
         """Let the encoders that keep running statistics take in some rows [T, B] of {name: [T, B, ...]}."""
@@ -71,7 +102,7 @@ class Torso(nn.Module):
     def numpy(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray] | None:
         """One row in numpy, on views of the parameters; None where a part has no such form."""
         parts = [*self.encoders, *([self.body] if self.body else [])]
-        if self.memory or not all(hasattr(part, "numpy") for part in parts):
+        if self.state or not all(hasattr(part, "numpy") for part in parts):
             return None
         encoders = [(name, encoder.numpy()) for name, encoder in zip(self.names, self.encoders, strict=True)]
         body = self.body.numpy() if self.body else lambda x: x

@@ -19,8 +19,9 @@ REDRAWS = 8  # of windows across a break, before all whole windows are listed
 class Replay:
     """The last `capacity` rows over all lanes, and uniform windows of `burn_in + length` rows from them.
 
-    `chunk` is the number of rows of a collected column. Agents with a memory start at rows whose memory is kept, that
-    is at the first row of a column; others at any row. No window crosses a break in a lane.
+    `chunk` is the number of rows of a collected column. `kept` is how many numbers of an agent's memory are kept, at
+    the first row of a column; the windows of such an agent start `lead` rows before one, and others at any row. No
+    window crosses a break in a lane.
 
     Raises ValueError where the capacity holds no window.
     """
@@ -33,15 +34,16 @@ class Replay:
         length: int,
         rng: np.random.Generator,
         burn_in: int = 0,
-        recurrent: bool = False,
+        lead: int = 0,
+        kept: int = 0,
     ):
         self.ring = Ring(capacity // lanes, lanes, chunk)
         self.window = burn_in + length
-        self.burn_in = burn_in
-        self.stride = chunk if recurrent else 1
+        self.burn_in, self.lead, self.kept = burn_in, lead, kept
+        self.stride = chunk if kept else 1
         self.rng = rng
         self.sampler = Uniform()
-        needed = (-(-self.window // self.stride) + 1) * self.stride
+        needed = -(-(self.window - lead) // self.stride) * self.stride + lead + 1
         if self.ring.rows < needed:
             raise ValueError(
                 f"capacity: {capacity} rows over {lanes} lanes hold no window of {self.window} rows; "
@@ -55,7 +57,7 @@ class Replay:
 
     def add(self, rollout: Rollout) -> None:
         """Store a collected rollout."""
-        self.ring.write(rollout)
+        self.ring.write(replace(rollout, memory=rollout.memory[:, : self.kept]))
 
     def sample(self, batch: int) -> Rollout | None:
         """`batch` windows drawn independently, or None while there is no whole window yet."""
@@ -89,23 +91,23 @@ class Replay:
         self.sampler.restore({name.removeprefix(SAMPLER): value for name, value in of_sampler.items()})
 
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """[lanes] in strides: the oldest row at which a window may begin, and how many such rows there are."""
-        head = self.ring.head
+        """[lanes] in strides: the oldest row before which a window may begin, and how many such rows there are."""
+        head = self.ring.head + self.lead
         oldest = -((self.ring.filled - head) // self.stride)
         newest = (head - self.window) // self.stride
         return oldest, np.maximum(newest - oldest + 1, 0)
 
     def _draw(self, oldest: np.ndarray, starts: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
         lane, number = self.sampler.draw(self.rng, starts, batch)
-        return lane, (oldest[lane] + number) * self.stride
+        return lane, (oldest[lane] + number) * self.stride - self.lead
 
     def _whole_windows(self, oldest: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lane = np.repeat(np.arange(len(starts)), starts)
         number = np.arange(len(lane)) - np.repeat(starts.cumsum() - starts, starts)
-        start = (oldest[lane] + number) * self.stride
+        start = (oldest[lane] + number) * self.stride - self.lead
         whole = self.ring.whole(lane, start, self.window)
         return lane[whole], start[whole]
 
     def _read(self, lane: np.ndarray, start: np.ndarray) -> Rollout:
-        rollout = self.ring.read(lane, start, self.window)
+        rollout = self.ring.read(lane, start, self.window, self.lead)
         return replace(rollout, burn_in=self.burn_in) if self.burn_in else rollout

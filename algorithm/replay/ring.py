@@ -41,15 +41,18 @@ class Ring:
         for columns in rollout.rounds():
             self._write(rollout, columns)
 
-    def read(self, lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
-        """Windows of `length` rows and one more observation, from row `start` of each `lane`: [length, len(lane)]."""
+    def read(self, lane: np.ndarray, start: np.ndarray, length: int, lead: int = 0) -> Rollout:
+        """Windows of `length` rows and one more observation, from row `start` of each `lane`: [length, len(lane)].
+
+        Their memory is that of row `start + lead`.
+        """
         rows = (start + np.arange(length + 1)[:, None]) % self.rows * self.lanes + lane
         taken: dict[str, Any] = {
             name: self._take(name, rows if self._has_successor(name) else rows[:-1])
             for name in self.arrays
             if name not in ("memory", "version")
         }
-        columns = start % self.rows // self.chunk * self.lanes + lane
+        columns = (start + lead) % self.rows // self.chunk * self.lanes + lane
         batch = len(lane)
         return Rollout(
             obs={name[4:]: taken.pop(name) for name in list(taken) if name.startswith("obs/")},

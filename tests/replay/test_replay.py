@@ -40,9 +40,13 @@ SHAPES = [
     {"capacity": 30, "chunk": 10, "length": 4},  # a ring of a single column
     {"capacity": 47, "chunk": 1, "length": 6},
     {"capacity": 60, "chunk": 5, "length": 3, "burn_in": 2},
-    {"capacity": 60, "chunk": 5, "length": 4, "recurrent": True},
-    {"capacity": 60, "chunk": 5, "length": 7, "recurrent": True},
-    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 5, "recurrent": True},
+    {"capacity": 60, "chunk": 5, "length": 4, "kept": 2},
+    {"capacity": 60, "chunk": 5, "length": 7, "kept": 2},
+    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 5, "kept": 2},
+    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "lead": 3},
+    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "lead": 3, "kept": 2},
+    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 7, "lead": 2, "kept": 2},
+    {"capacity": 90, "chunk": 3, "length": 5, "burn_in": 7, "lead": 7, "kept": 2},  # more than a column in front
 ]
 
 
@@ -51,11 +55,11 @@ SHAPES = [
 def test_windows_are_whole_whatever_was_written(shape, loss):
     replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(1)
     window = shape["length"] + shape.get("burn_in", 0)
-    stride = shape["chunk"] if shape.get("recurrent") else 1
+    stride = shape["chunk"] if shape.get("kept") else 1
     seen = 0
     for _ in range(25):
         write(replay, lanes, rng, 1, loss)
-        legal = lanes.legal(per_lane(replay), window, stride)
+        legal = lanes.legal(per_lane(replay), window, stride, shape.get("lead", 0))
         batch = replay.sample(32)
         assert (batch is None) == (not legal)
         if batch:
@@ -74,18 +78,18 @@ def test_every_legal_window_is_drawn_and_none_other(shape, loss):
     while not replay.sample(1):
         write(replay, lanes, rng, 1)
     window = shape["length"] + shape.get("burn_in", 0)
-    stride = shape["chunk"] if shape.get("recurrent") else 1
-    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), window, stride)
+    stride = shape["chunk"] if shape.get("kept") else 1
+    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), window, stride, shape.get("lead", 0))
 
 
-@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("kept", [0, 2])
 @pytest.mark.parametrize(
     ("rollouts", "loss"), [(5, 0.0), (40, 0.0), (40, 0.6), (40, 0.9)], ids=["uneven lanes", "full", "breaks", "many"]
 )
-def test_windows_are_drawn_uniformly(rollouts, loss, recurrent):
-    replay, lanes = make(capacity=180, length=5, recurrent=recurrent), EncodedLanes(3, 5)
+def test_windows_are_drawn_uniformly(rollouts, loss, kept):
+    replay, lanes = make(capacity=180, length=5, kept=kept), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(3), rollouts, loss)
-    legal = lanes.legal(per_lane(replay), 5, 5 if recurrent else 1)
+    legal = lanes.legal(per_lane(replay), 5, 5 if kept else 1)
     counts = drawn(replay, batches=200, batch=100)
     assert set(counts) == legal
     expected = 20_000 / len(legal)
@@ -127,13 +131,23 @@ def test_nothing_is_drawn_before_there_is_a_whole_window():
     assert {lane for lane, _ in starts_of(replay.sample(50))} == {1}
 
 
-def test_recurrent_windows_start_where_their_memory_and_version_are_kept():
-    replay, lanes = make(capacity=90, length=7, recurrent=True), EncodedLanes(3, 5)
+@pytest.mark.parametrize("lead", [0, 3, 6])
+def test_windows_start_so_far_before_the_rows_whose_memory_and_version_are_kept(lead):
+    replay, lanes = make(capacity=90, length=7, burn_in=lead, lead=lead, kept=2), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(5), 30, loss=0.1)
     batch = replay.sample(200)
-    starts = np.array(starts_of(batch))
-    np.testing.assert_array_equal(batch.memory, starts)
-    np.testing.assert_array_equal(batch.version, 10 * starts[:, 1])
+    known = np.array(starts_of(batch)) + [0, lead]
+    np.testing.assert_array_equal(batch.memory, known)
+    np.testing.assert_array_equal(batch.version, 10 * known[:, 1])
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_only_the_first_numbers_of_a_memory_are_kept(kept):
+    replay, lanes = make(capacity=90, length=5, kept=kept), EncodedLanes(3, 5)
+    write(replay, lanes, np.random.default_rng(5), 5)
+    batch = replay.sample(20)
+    assert batch.memory.shape == (20, kept)
+    np.testing.assert_array_equal(batch.memory, np.array(starts_of(batch))[:, :kept])
 
 
 def test_rows_counts_what_can_be_read_over_all_lanes():
@@ -192,12 +206,12 @@ def test_the_same_seed_draws_the_same_windows():
     assert same != other
 
 
-@pytest.mark.parametrize("recurrent", [False, True])
-def test_a_restored_replay_goes_on_as_if_nothing_had_happened(tmp_path, recurrent):
-    replay, lanes, rng = make(recurrent=recurrent), EncodedLanes(3, 5), np.random.default_rng(8)
+@pytest.mark.parametrize("kept", [0, 2])
+def test_a_restored_replay_goes_on_as_if_nothing_had_happened(tmp_path, kept):
+    replay, lanes, rng = make(kept=kept), EncodedLanes(3, 5), np.random.default_rng(8)
     write(replay, lanes, rng, 17, loss=0.2)
     np.savez(tmp_path / "replay.npz", **replay.state())
-    other = make(recurrent=recurrent)
+    other = make(kept=kept)
     with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
         other.restore(dict(arrays))
     other.rng.bit_generator.state = replay.rng.bit_generator.state
@@ -251,12 +265,22 @@ def test_the_state_of_other_columns_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("lanes", "chunk", "length", "burn_in", "recurrent"),
-    [(1, 1, 1, 0, False), (4, 20, 20, 0, False), (3, 8, 5, 6, False), (2, 10, 3, 0, False), (2, 4, 9, 2, True)],
+    ("lanes", "chunk", "length", "burn_in", "lead", "kept"),
+    [
+        (1, 1, 1, 0, 0, 0),
+        (4, 20, 20, 0, 0, 0),
+        (3, 8, 5, 6, 0, 0),
+        (2, 10, 3, 0, 0, 0),
+        (2, 4, 9, 2, 0, 2),
+        (2, 4, 9, 3, 3, 0),
+        (2, 4, 9, 3, 3, 2),
+        (2, 4, 8, 3, 3, 2),
+        (1, 4, 6, 7, 5, 2),
+    ],
 )
-def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk, length, burn_in, recurrent):
+def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk, length, burn_in, lead, kept):
     def with_capacity(capacity):
-        return make(capacity, lanes, chunk, length, burn_in=burn_in, recurrent=recurrent)
+        return make(capacity, lanes, chunk, length, burn_in=burn_in, lead=lead, kept=kept)
 
     with pytest.raises(ValueError, match="capacity") as error:
         with_capacity(lanes)
@@ -265,7 +289,7 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk
         with_capacity(needed - 1)
     replay, encoded = with_capacity(needed), EncodedLanes(lanes, chunk)
     for _ in range(7):
-        for _ in range(-(-(length + burn_in) // chunk)):
+        for _ in range(-(-(length + burn_in - lead) // chunk) - (-lead // chunk)):
             replay.add(encoded.rollout(*range(lanes)))
         assert_intact(replay.sample(8))
 
@@ -273,7 +297,7 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk
 @pytest.mark.parametrize("memory", [0, 5])
 def test_the_size_is_known_before_anything_is_written(memory):
     role = Role(3, {"eye": ObsSpec((4, 4, 2), "uint8"), "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
-    replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), recurrent=memory > 0)
+    replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), kept=memory)
     rows, lanes = 8, np.arange(3)
     one = np.zeros((rows, 3), np.float32)
     replay.add(

@@ -1,0 +1,81 @@
+"""The last frames of an episode as one observation: a memory in front of an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from algorithm.specs import ObsSpec
+
+
+@dataclass(frozen=True)
+class FrameStack:
+    """Factory of an encoder of the last `frames` observations of one kind, oldest first: `FrameStack(4, NatureCnn())`.
+
+    They stand side by side along the first axis (the channels of an image); before the start of an episode there is
+    nothing, that is zeros. Raises ValueError for fewer than two frames.
+    """
+
+    frames: int
+    encoder: Callable[[ObsSpec], Any]
+
+    def __post_init__(self) -> None:
+        if self.frames < 2:
+            raise ValueError(f"FrameStack has {self.frames} frame(s); it needs at least 2")
+
+    def __call__(self, spec: ObsSpec) -> nn.Module:
+        channels, *others = spec.shape
+        stacked = replace(spec, shape=(channels * self.frames, *others), own=None)
+        return StackedEncoder(spec.shape, self.frames, self.encoder(stacked))
+
+
+class StackedEncoder(nn.Module):
+    """`past` frames of memory; they are rebuilt by as many rows, so that a replay need not keep them."""
+
+    def __init__(self, shape: tuple[int, ...], frames: int, encoder: Any):
+        super().__init__()
+        self.shape, self.past = shape, frames - 1
+        self.encoder = encoder
+        self.size: int = encoder.size
+        self.state = self.past * prod(shape)
+
+    def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """One row: [B, *shape], [B, state] -> [B, size], [B, state]."""
+        frames = torch.cat((memory, obs.flatten(1).to(memory.dtype)), -1)
+        stacked = frames.unflatten(-1, (-1, *self.shape)).flatten(1, 2).to(obs.dtype)
+        return self.encoder(stacked), frames[:, frames.shape[1] - self.state :]
+
+    def stack(self, obs: Tensor, first: Tensor, memory: Tensor | None, begin: int, end: int) -> Tensor:
+        """The frames of rows `begin` to `end` out of [T, B, *shape]: [end - begin, B, frames * shape[0], ...].
+
+        `memory` [B, state] is that before row 0; without it nothing is known of earlier rows.
+        """
+        missing = max(self.past - begin, 0)  # frames in front of row 0
+        rows, episode = obs[begin + missing - self.past : end], first.long().cumsum(0)[begin + missing - self.past : end]
+        if missing:
+            earlier = obs.new_zeros((missing, *obs.shape[1:]))
+            if memory is not None:
+                earlier = memory.unflatten(-1, (self.past, *self.shape)).transpose(0, 1)[-missing:].to(obs.dtype)
+            rows = torch.cat((earlier, rows))
+            episode = torch.cat((episode.new_zeros((missing, episode.shape[1])), episode))
+        count = end - begin
+        frames = []
+        for back in range(self.past, 0, -1):
+            frame = slice(self.past - back, self.past - back + count)
+            same = (episode[frame] == episode[self.past :]).to(obs.dtype)
+            frames.append(rows[frame] * same.view(*same.shape, *[1] * len(self.shape)))
+        return torch.cat((*frames, rows[self.past :]), 2)
+
+    def forward(self, stacked: Tensor) -> Tensor:
+        """Stacked rows [rows, frames * shape[0], ...] -> [rows, size]."""
+        return self.encoder(stacked)
+
+    def observe(self, obs: Tensor) -> None:
+        """Take collected rows [n, *shape] into the encoder's running statistics: each frame has the same."""
+        if hasattr(self.encoder, "observe"):
+            self.encoder.observe(torch.cat([obs] * (self.past + 1), 1))
