@@ -152,6 +152,18 @@ class ActionSpec:
         """Columns of a sample or an action."""
         return self.continuous + len(self.branches)
 
+    @property
+    def encoded(self) -> int:
+        """Columns of `encode`."""
+        return self.continuous + sum(self.branches)
+
+    def encode(self, action: np.ndarray) -> np.ndarray:
+        """An action [n, size] as a network reads it, [n, encoded] float32: every branch is one-hot."""
+        hot = [
+            np.eye(n, dtype=np.float32)[action[:, self.continuous + b].astype(int)] for b, n in enumerate(self.branches)
+        ]
+        return np.concatenate((action[:, : self.continuous], *hot), -1)
+
     def native(self, action: np.ndarray) -> Any:
         """An action [n, size] in the environment's own units, as Gymnasium batches it.
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.previous import Remembering
 from algorithm.adapters.restarting import Restarting
 from algorithm.agents.agent import Agent
 from algorithm.experiment.blueprints import default_blueprint
@@ -262,9 +263,10 @@ def make_adapter(settings: Settings, folder: RunFolder, copies: int, render: boo
     cls, name = find("env_type", base.env_type), folder.environment(settings)
     limit, timeout, scale = base.max_step_each_iter, base.env_timeout, base.action_scale
     try:
-        return Restarting(
+        adapter = Restarting(
             lambda: cls(name, copies, base.env_args, limit, render, timeout, scale), base.max_env_restarts
         )
+        return Remembering(adapter, base.observe_previous) if base.observe_previous else adapter
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from algorithm.adapters.previous import PREVIOUS_REWARD, SHOWN, Previous, kinds_of
 from algorithm.agents.agent import Agent
 from algorithm.experiment.assembly import load_agent
 from algorithm.experiment.errors import UserError
@@ -48,29 +49,48 @@ class Player:
         """Say that an episode starts in every lane."""
         self._memory: np.ndarray | None = None
 
-    def act(self, obs: Any, action_mask: Any = None) -> Any:
+    def act(self, obs: Any, action_mask: Any = None, reward: Any = None) -> Any:
         """Actions in the environment's own units and form: one for one observation, a batch for a batch.
 
         A batch has one more axis in front of every array, in a dict or tuple too. `action_mask` is what
-        `info["action_mask"]` holds, where that is how the environment tells it. Raises ValueError for what does not
-        fit.
+        `info["action_mask"]` holds, where that is how the environment tells it; `reward` what the last action brought,
+        for agents that observe it (nothing at an episode's start). Raises ValueError for what does not fit.
         """
         arrays, single = self._observed(obs, action_mask)
         n = len(next(iter(arrays.values())))
-        if self._memory is None or not self.agent.state:
+        first = np.full(n, self._memory is None or not self._remembers)
+        if first.all():
             self._memory = np.zeros((n, self.agent.state), np.float32)
+            self._previous = Previous(kinds_of(self.role), n, self.role.action_spec)
         elif len(self._memory) != n:
             raise ValueError(f"{n} lanes after {len(self._memory)}: call reset() where episodes start")
-        no, yes = np.zeros(n, bool), np.ones(n, bool)
-        step = Step(np.arange(n), arrays, no, no, np.zeros(n, np.float32), yes)
+        lanes, no, yes = np.arange(n), np.zeros(n, bool), np.ones(n, bool)
+        rewards = self._rewards(reward, first)
+        step = Step(lanes, arrays | self._previous(lanes, first, rewards), first, no, rewards, yes)
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, self._memory)
         self._memory = decision.memory
+        self._previous.act(lanes, decision.action)
         actions = self.role.action_spec.native(decision.action)
         return _first(actions) if single else actions
 
+    @property
+    def _remembers(self) -> bool:
+        return bool(self.agent.state or kinds_of(self.role))
+
+    def _rewards(self, reward: Any, first: np.ndarray) -> np.ndarray:
+        """[n]"""
+        if reward is None:
+            if PREVIOUS_REWARD in self.role.obs_specs and not first.all():
+                raise ValueError("this role observes its last reward: call act(obs, reward=reward)")
+            return np.zeros(len(first), np.float32)
+        rewards = np.atleast_1d(np.asarray(reward, np.float32))
+        if rewards.shape != first.shape:
+            raise ValueError(f"{rewards.size} rewards for {len(first)} observations")
+        return rewards
+
     def _observed(self, obs: Any, action_mask: Any) -> tuple[dict[str, np.ndarray], bool]:
         """What the agent sees, {name: [n, ...]}, and whether it is one observation."""
-        specs = dict(self.role.obs_specs)
+        specs = {name: spec for name, spec in self.role.obs_specs.items() if name not in SHOWN.values()}
         inside = isinstance(obs, Mapping) and MASK in obs
         masked = not inside and specs.pop(MASK, None) is not None
         if masked and action_mask is None:

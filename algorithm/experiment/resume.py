@@ -17,6 +17,7 @@ FIXED: Mapping[str, str] = {
     "base_config.algorithm": "the saved networks are this algorithm's",
     "base_config.n_envs": "the saved replay has a lane for each copy",
     "base_config.action_scale": "the saved experience is in these units",
+    "base_config.observe_previous": "the saved networks see these",
     "base_config.name": "the run has its name",
     "base_config.nn": "the saved networks are of this file",
     "nn_config": "the saved networks have this shape",

@@ -60,6 +60,7 @@ class BaseConfig(Section):
     max_env_restarts: int | None = Field(ge=0)
     env_timeout: float | None = Field(gt=0)
     action_scale: float | None = Field(gt=0)
+    observe_previous: list[Literal["action", "reward"]]
     max_bad_updates: int = Field(ge=1)
 
 

@@ -56,7 +56,10 @@ class StackedEncoder(nn.Module):
         `memory` [B, state] is that before row 0; without it nothing is known of earlier rows.
         """
         missing = max(self.past - begin, 0)  # frames in front of row 0
-        rows, episode = obs[begin + missing - self.past : end], first.long().cumsum(0)[begin + missing - self.past : end]
+        rows, episode = (
+            obs[begin + missing - self.past : end],
+            first.long().cumsum(0)[begin + missing - self.past : end],
+        )
         if missing:
             earlier = obs.new_zeros((missing, *obs.shape[1:]))
             if memory is not None:

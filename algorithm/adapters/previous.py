@@ -1,0 +1,109 @@
+"""What an agent did last, and what it got for it, as observations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.rollout import Step
+from algorithm.specs import ActionSpec, ObsSpec, Role
+
+PREVIOUS_ACTION, PREVIOUS_REWARD = "previous_action", "previous_reward"
+SHOWN = {"action": PREVIOUS_ACTION, "reward": PREVIOUS_REWARD}
+
+
+def kinds_of(role: Role) -> list[str]:
+    """Which of them a role is shown."""
+    return [kind for kind, name in SHOWN.items() if name in role.obs_specs]
+
+
+class Previous:
+    """The last action and reward of `lanes` lanes, as the observations of `kinds` (action, reward).
+
+    An action is shown as its numbers in [-1, 1], then each branch one-hot; both are zero where an episode starts.
+    """
+
+    def __init__(self, kinds: Collection[str], lanes: int, spec: ActionSpec):
+        shapes = {PREVIOUS_ACTION: (spec.encoded,), PREVIOUS_REWARD: (1,)}
+        self.specs = {SHOWN[kind]: ObsSpec(shapes[SHOWN[kind]]) for kind in kinds}
+        self.action_spec = spec
+        self.action = np.zeros((lanes, spec.encoded), np.float32)
+
+    def act(self, lane: np.ndarray, action: np.ndarray) -> None:
+        """These lanes [n] are going to do `action` [n, size]."""
+        self.action[lane] = self.action_spec.encode(action)
+
+    def __call__(self, lane: np.ndarray, first: np.ndarray, reward: np.ndarray) -> dict[str, np.ndarray]:
+        """What these lanes [n] are shown, some of which start an episode, beside the `reward` [n] they just got."""
+        self.action[lane[first]] = 0
+        shown = {PREVIOUS_ACTION: self.action[lane], PREVIOUS_REWARD: np.where(first, np.float32(0), reward)[:, None]}
+        return {name: shown[name] for name in self.specs}
+
+
+class Remembering(Adapter):
+    """Shows, beside what another adapter shows, each lane's last action or reward: whichever `kinds` name.
+
+    Both are zero where an episode starts. Raises UnsupportedEnvironment where the simulator has such names of its own.
+    """
+
+    def __init__(self, inner: Adapter, kinds: Collection[str]):
+        self._inner, self._kinds = inner, kinds
+        self._previous: dict[str, Previous] = {}
+        self._asked: dict[str, np.ndarray] = {}  # lanes of each role's last Step
+        self._follow()
+
+    @property
+    def restarts(self) -> int:
+        return self._inner.restarts
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        return self._show(self._inner.reset(seed))
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        for role, action in actions.items():
+            self._previous[role].act(self._asked[role], action)
+        return self._show(self._inner.step(actions))
+
+    def state(self) -> dict[str, Any] | None:
+        inner = self._inner.state()
+        if inner is None:
+            return None
+        return {
+            "inner": inner,
+            "asked": {role: lanes.tolist() for role, lanes in self._asked.items()},
+            "actions": {role: previous.action.tolist() for role, previous in self._previous.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._inner.restore(state.get("inner", {}))
+        self._follow()
+        self._asked = {role: np.array(lanes, np.int64) for role, lanes in state["asked"].items()}
+        for role, actions in state["actions"].items():
+            self._previous[role].action[:] = actions
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _show(self, steps: dict[str, Step]) -> dict[str, Step]:
+        self._follow()
+        self._asked = {role: step.lane for role, step in steps.items()}
+        return {
+            role: replace(step, obs={**step.obs, **self._previous[role](step.lane, step.first, step.reward)})
+            for role, step in steps.items()
+        }
+
+    def _follow(self) -> None:
+        """Take over the roles that there are by now."""
+        for name, role in self._inner.roles.items():
+            if name not in self._previous:
+                self._previous[name] = Previous(self._kinds, role.lanes, role.action_spec)
+                if clash := self._previous[name].specs.keys() & role.obs_specs.keys():
+                    raise UnsupportedEnvironment(f"observe_previous: the simulator itself shows {min(clash)!r}")
+        self.roles = {name: self._with(name, role) for name, role in self._inner.roles.items()}
+
+    def _with(self, name: str, role: Role) -> Role:
+        return replace(role, obs_specs={**role.obs_specs, **self._previous[name].specs})
