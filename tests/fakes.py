@@ -98,7 +98,8 @@ class Skipping(Adapter):
         alive = ~first | (self.tick == 0)
         obs = {"obs": age[:, None].astype(np.float32)}
         none = np.zeros(len(lane), bool)
-        return Step(lane, obs, first, none, np.ones(len(lane), np.float32), alive)
+        reward = np.full(len(lane), self.tick > 0, np.float32)
+        return Step(lane, obs, first, none, reward, alive)
 
 
 class AnyAction(Adapter):

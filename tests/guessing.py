@@ -42,11 +42,12 @@ class Guessing(gymnasium.Env):
     """Shows one of three situations after the other, and rewards how well each number of an action answers them.
 
     The best return is 1. A continuous number loses its distance from the answer; a discrete one is right or wrong.
-    With `masks` (info or obs) of each branch one wrong answer is forbidden, and raises.
+    With `masks` (info or obs) of each branch one wrong answer is forbidden, and raises. With `late` each situation is
+    to be answered in the step after the one in which it is shown, while the next is; the first answer is of no account.
     """
 
-    def __init__(self, kind: str, masks: str | None = None, render_mode: str | None = None):
-        self.action_space, self.masks, self.render_mode = SPACES[kind], masks, render_mode
+    def __init__(self, kind: str, masks: str | None = None, late: bool = False, render_mode: str | None = None):
+        self.action_space, self.masks, self.late, self.render_mode = SPACES[kind], masks, late, render_mode
         self.counts = [count for _, count in numbers(self.action_space, self.action_space.sample())]
         self.observation_space = spaces.Discrete(SITUATIONS)
         if masks == "obs":
@@ -56,7 +57,7 @@ class Guessing(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
         """Another situation."""
         super().reset(seed=seed)
-        self.left = STEPS
+        self.left, self.asked = STEPS + self.late, None
         return self._next()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
@@ -65,23 +66,27 @@ class Guessing(gymnasium.Env):
             raise ValueError(f"{action!r} is not in {self.action_space}")
         values = [value for value, _ in numbers(self.action_space, action)]
         if self.masks and any(np.equal(values, self._answers(1))):
-            raise ValueError(f"{values} is forbidden in situation {self.situation}")
+            raise ValueError(f"{values} is forbidden in situation {self.asked}")
         lost = [
             abs(value - answer) if count is None else value != answer
             for value, answer, count in zip(values, self._answers(), self.counts, strict=True)
         ]
+        reward = 0.0 if self.asked is None else (1 - float(np.mean(lost))) / STEPS
         self.left -= 1
-        return (*self._next()[:1], (1 - float(np.mean(lost))) / STEPS, not self.left, False, self._info())
+        return (*self._next()[:1], reward, not self.left, False, self._info())
 
     def _answers(self, away: int = 0) -> list[float]:
         """What each number should be, or what is so many places behind that."""
+        situation = self.asked or 0
         return [
-            0.6 * (-1) ** (self.situation + place) if count is None else (self.situation + place + away) % count
+            0.6 * (-1) ** (situation + place) if count is None else (situation + place + away) % count
             for place, count in enumerate(self.counts)
         ]
 
     def _next(self) -> tuple[Any, dict]:
+        before = getattr(self, "situation", None) if self.left <= STEPS else None
         self.situation = int(self.np_random.integers(SITUATIONS))
+        self.asked = before if self.late else self.situation
         obs = {"situation": self.situation, "action_mask": self._mask()} if self.masks == "obs" else self.situation
         return obs, self._info()
 

@@ -56,13 +56,13 @@ NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=
 CONSTANT = 2 / 3  # what the best answer that does not look at the situation reaches, of any kind
 
 
-def trained(tmp_path, layer: dict) -> RunFolder:
+def trained(tmp_path, layer: dict, nn: str = NN) -> RunFolder:
     """A run of some environment that has ended."""
     settings = resolve([("test", SETTINGS), ("test", layer)])
     source = tmp_path / "envs" / "mine" / "guessing"
     source.mkdir(parents=True)
     (source / "config.yaml").write_text("default:\n")
-    (source / "nn.py").write_text(NN)
+    (source / "nn.py").write_text(nn)
     folder = RunFolder.create("mine/guessing", source, "a", settings.tree)
     train(settings, folder, lambda line: None)
     return folder
@@ -97,6 +97,33 @@ def test_every_action_is_learned_and_played_in_its_own_units(kind, masks, change
     assert main.main(["mine/guessing", "-n", "a", "--run", "--disable_sample"]) == 0
     shown = re.search(r"return ([\d.]+) ", capsys.readouterr().out)
     assert shown and float(shown[1]) == pytest.approx(after, abs=0.12)
+
+
+MEMORIES = {
+    "gru": "memory=Gru(16)",
+    "lstm": "memory=Lstm(16)",
+    "attention": "memory=Attention(16, heads=2, window=3)",
+    "frame stack": 'encoders={"*": FrameStack(2, Vector())}',
+}
+
+
+@pytest.mark.parametrize("kind", ["discrete", "box", "dict"])
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_every_memory_learns_with_every_kind_of_action(memory, kind, tmp_path):
+    """What is to be done was to be seen a step ago: without a memory, what does not look is the best there is."""
+    base = {"max_step": 5000 if memory == "attention" else 2500, "env_args": {"kind": kind, "late": True}}
+    nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {MEMORIES[memory]})\n"
+    changes = {"collect_steps": 6, "trace_length": 6, "learning_rate": 0.004}
+    folder = trained(tmp_path, {"base_config": base, "acer_config": changes}, nn)
+    player, env, total = load(folder.path, disable_sample=True), Guessing(kind, late=True), 0.0
+    for episode in range(30):
+        obs, _ = env.reset(seed=10_000 + episode)
+        player.reset()
+        over = False
+        while not over:
+            obs, reward, over, _, _ = env.step(player.act(obs))
+            total += reward
+    assert total / 30 > CONSTANT + 0.15
 
 
 @pytest.mark.parametrize(

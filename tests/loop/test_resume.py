@@ -28,8 +28,9 @@ pytestmark = pytest.mark.usefixtures("registered_fakes")
 NN = """
 from torch import nn
 from algorithm.networks import Blueprint, Mlp, Vector
+from algorithm.networks import Attention, FrameStack, Gru, Lstm
 from tests.fakes import RunningSum
-blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body=Mlp(8){memory})
+blueprint = Blueprint(encoders={{"*": {encoder}}}, body=Mlp(8){memory})
 """
 SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
@@ -39,19 +40,36 @@ SETTINGS = {
 # What each run has beside these.
 RUNS = {
     "probe": {"base_config": {"env_type": "PROBE", "env_name": "chain"}},
-    "normalised observations": {"base_config": {"env_type": "PROBE", "env_name": "leak"}, "normalize": True},
+    "normalised observations": {
+        "base_config": {"env_type": "PROBE", "env_name": "leak"},
+        "encoder": "Vector(normalize=True)",
+    },
     "goal and evaluation": {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
         "acer_config": {"normalize_returns": True, "optimizer": "rmsprop"},
         "goal": {"return": 0.85},  # passed by luck in training and not in every evaluation
     },
-    "recurrent and skipping": {"base_config": {"env_type": "SKIPPING", "env_name": "skipping"}, "memory": True},
+    "recurrent and skipping": {"base_config": {"env_type": "SKIPPING", "env_name": "skipping"}, "memory": "RunningSum"},
+    "gru and last action": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain", "observe_previous": ["action", "reward"]},
+        "acer_config": {"burn_in_step": 3},
+        "memory": "Gru(6)",
+    },
+    "attention, skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping", "observe_previous": ["action"]},
+        "memory": "Attention(8, heads=2, window=5)",
+    },
+    "frame stack and lstm, skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Lstm(6)",
+    },
     # A critic that samples draws from torch's generator of the process.
     "continuous, noisy and normalised": {
         "base_config": {"env_type": "ANY_ACTION", "env_name": "any", "env_args": {"continuous": 2}},
         "acer_config": {"std": "learned"},
         "explorer": {"action_noise": [0.0, 0.4]},
-        "normalize": True,
+        "encoder": "Vector(normalize=True)",
     },
     "hybrid": {
         "base_config": {
@@ -66,7 +84,7 @@ RUNS = {
         "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "TWO_GROUPS"},
         "auxiliaries": {"distillation": {"weight": 0.5}},
         "explorer": {"mixture": {"epsilon": 0.3}},
-        "memory": True,
+        "memory": "RunningSum",
     },
 }
 
@@ -75,8 +93,8 @@ def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
     own = dict(RUNS[kind])
     source = tmp_path / "envs" / "fake" / "task"
     source.mkdir(parents=True, exist_ok=True)
-    memory = ", memory=RunningSum" if own.pop("memory", False) else ""
-    (source / "nn.py").write_text(NN.format(memory=memory, normalize=own.pop("normalize", False)))
+    memory = f", memory={own.pop('memory')}" if "memory" in own else ""
+    (source / "nn.py").write_text(NN.format(memory=memory, encoder=own.pop("encoder", "Vector()")))
     tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
     return RunFolder.create("fake/task", source, name, tree)
 

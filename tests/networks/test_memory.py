@@ -1,0 +1,269 @@
+"""Every memory: what it computes, and that it is the same whichever way the rows come."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.wrappers import FrameStackObservation
+from torch import nn
+
+from algorithm.loop.actor import Actor
+from algorithm.loop.learner import Learner
+from algorithm.loop.parts import Parts, Team
+from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
+from algorithm.replay import Replay
+from algorithm.specs import ObsSpec
+from tests.builders import make_acer
+from tests.fakes import AnyAction, Skipping
+
+BEHIND = {
+    "gru": Gru(5),
+    "lstm": Lstm(5),
+    "attention": Attention(8, heads=2, window=4),
+    "two layers of attention": Attention(8, heads=2, window=3, layers=2),
+}
+BLUEPRINTS = {
+    **{name: Blueprint(body=Mlp(6), memory=memory) for name, memory in BEHIND.items()},
+    "frame stack": Blueprint(encoders={"*": FrameStack(4, Vector())}, body=Mlp(6)),
+    "frame stack and gru": Blueprint(encoders={"*": FrameStack(3, Vector())}, memory=Gru(5)),
+}
+ADAPTERS = {
+    "discrete": lambda: AnyAction("", 3, {"branches": [3]}),
+    "hybrid": lambda: AnyAction("", 3, {"continuous": 2, "branches": [2, 3]}),
+    "lanes that skip ticks": lambda: Skipping("", 3, {}),
+}
+
+
+def memory_of(name: str, size: int = 6) -> nn.Module:
+    """A memory with parameters far from zero."""
+    torch.manual_seed(0)
+    memory = BEHIND[name](size)
+    for parameter in memory.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return memory
+
+
+def collected(blueprint: Blueprint, adapter: str, burn_in: int):
+    """An agent that stands still, and what it has done: fresh rollouts, and a replay of them."""
+    simulator = ADAPTERS[adapter]()
+    role = simulator.roles["agent"]
+    agent = make_acer(
+        role, blueprint, collect_steps=7, trace_length=9, burn_in_step=burn_in, std="state", advantage_samples=1
+    )
+    learner = Learner(agent, role, {}, max_step=None)
+    for parameter in agent.policy.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    schedule = agent.schedule
+    replay = Replay(600, role.lanes, 7, 9, np.random.default_rng(0), schedule.burn_in, schedule.lead, agent.kept)
+    actor, rollouts = Actor(Parts(simulator, lambda name, role: Team(role, agent, None, learner)), seed=0), []
+    for _ in range(150):
+        for _, rollout in actor.collect():
+            rollouts.append(rollout)
+            replay.add(rollout)
+    return agent, rollouts, replay
+
+
+@torch.no_grad()
+def statistics(agent, rollout):
+    batch = rollout.convert(torch.from_numpy)
+    features = agent.policy.torso.unroll(batch.obs, batch.first, batch.memory, batch.burn_in)
+    return agent.policy.outputs(features)[:-1, :, : agent.family.statistics].numpy()
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("burn_in", [0, 4])
+@pytest.mark.parametrize("name", BLUEPRINTS)
+def test_what_is_learned_from_is_what_was_acted_on(name, burn_in, adapter):
+    """The statistics that were sampled from come out again of fresh rollouts and of every replayed window."""
+    if burn_in and name == "frame stack":
+        burn_in = 0  # it has rows in front of its own
+    agent, rollouts, replay = collected(BLUEPRINTS[name], adapter, burn_in)
+    batch = replay.sample(100)
+    assert agent.schedule.burn_in == burn_in + agent.schedule.lead == batch.burn_in
+    assert batch.memory.shape[1] == agent.kept
+    for rollout in (*rollouts, batch):
+        expected = rollout.after_burn_in().behavior
+        np.testing.assert_allclose(statistics(agent, rollout), expected, atol=2e-6, rtol=1e-5)
+    assert np.std(batch.behavior, axis=(0, 1)).min() > 1e-3
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_an_episode_alone_is_what_it_is_between_others(name):
+    memory, features, first = memory_of(name), torch.randn(12, 1, 6), torch.zeros(12, 1, dtype=torch.bool)
+    first[[4, 9]] = True
+    outputs, _ = memory.unroll(features, first, torch.randn(1, memory.state))
+    alone, _ = memory.unroll(features[4:9], first[4:9], torch.randn(1, memory.state))
+    torch.testing.assert_close(outputs[4:9], alone)
+    fresh, _ = memory.unroll(features[4:9], torch.zeros(5, 1, dtype=torch.bool), torch.zeros(1, memory.state))
+    torch.testing.assert_close(outputs[4:9], fresh)
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_nothing_passes_the_start_of_an_episode_or_comes_from_later(name):
+    memory, first = memory_of(name), torch.zeros(8, 1, dtype=torch.bool)
+    first[3] = True
+    features, before = torch.randn(8, 1, 6, requires_grad=True), torch.randn(1, memory.state, requires_grad=True)
+    memory.unroll(features, first, before)[0][5].square().sum().backward()
+    assert not features.grad[:3].any()
+    assert not features.grad[6:].any()
+    assert not before.grad.any()
+    assert features.grad[3:6].any(-1).all()
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_steps_and_unrolled_rows_are_the_same(name):
+    memory, features = memory_of(name), torch.randn(11, 3, 6)
+    first, state = torch.rand(11, 3) < 0.2, torch.zeros(3, memory.state)
+    expected, after = memory.unroll(features, first, state)
+    rows = []
+    for row, starts in zip(features, first, strict=True):
+        output, state = memory.step(row, state * ~starts.unsqueeze(-1))
+        rows.append(output)
+    torch.testing.assert_close(torch.stack(rows), expected)
+    torch.testing.assert_close(state, after)
+
+
+def test_a_gru_is_torchs():
+    memory, cell = memory_of("gru"), nn.GRUCell(6, 5)
+    weights = (memory.inputs.weight, memory.recurrent.weight, memory.inputs.bias, memory.recurrent.bias)
+    for own, theirs in zip(cell.parameters(), weights, strict=True):
+        own.data = theirs.data
+    x, h = torch.randn(4, 6), torch.randn(4, 5)
+    output, after = memory.step(x, h)
+    torch.testing.assert_close(output, cell(x, h))
+    torch.testing.assert_close(after, output)
+
+
+def test_an_lstm_is_torchs():
+    memory, cell = memory_of("lstm"), nn.LSTMCell(6, 5)
+    # Torch has the candidate third, this one last, so that one sigmoid serves three gates.
+    order = [0, 1, 3, 2]
+    weights = (memory.inputs.weight, memory.recurrent.weight, memory.inputs.bias, memory.recurrent.bias)
+    for own, theirs in zip(cell.parameters(), weights, strict=True):
+        own.data = torch.cat([theirs.data.split(5)[place] for place in order])
+    x, h, c = torch.randn(4, 6), torch.randn(4, 5), torch.randn(4, 5)
+    output, after = memory.step(x, torch.cat((h, c), -1))
+    expected = cell(x, (h, c))
+    torch.testing.assert_close(output, expected[0])
+    torch.testing.assert_close(after, torch.cat(expected, -1))
+
+
+def test_an_lstm_keeps_what_it_has_at_first():
+    bias = Lstm(5)(6).inputs.bias
+    assert bias.tolist() == [0.0] * 5 + [1.0] * 5 + [0.0] * 10
+
+
+@pytest.mark.parametrize("window", [2, 4, 30])
+def test_attention_is_torchs_transformer_where_distances_do_not_count(window):
+    torch.manual_seed(0)
+    memory = Attention(8, heads=2, window=window)(6)
+    layer, theirs = memory.layers[0], nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True)
+    pairs = [
+        (theirs.self_attn.in_proj_weight, layer.project.weight),
+        (theirs.self_attn.in_proj_bias, layer.project.bias),
+        *zip(theirs.self_attn.out_proj.parameters(), layer.out.parameters(), strict=True),
+        *zip(theirs.linear1.parameters(), layer.hidden[0].parameters(), strict=True),
+        *zip(theirs.linear2.parameters(), layer.hidden[2].parameters(), strict=True),
+    ]
+    for own, ours in pairs:
+        own.data = ours.data
+    features, rows = torch.randn(10, 2, 6), torch.arange(10)
+    back = rows[:, None] - rows
+    mask = torch.where((back >= 0) & (back < window), 0.0, -torch.inf)
+    expected = theirs(memory.inputs(features).transpose(0, 1), mask).transpose(0, 1)
+    first = torch.zeros(10, 2, dtype=torch.bool)
+    outputs, _ = memory.unroll(features, first, torch.zeros(2, memory.state))
+    torch.testing.assert_close(outputs, memory.norm(expected))
+
+
+def test_attention_learns_what_distances_mean():
+    memory = memory_of("attention")
+    before, _ = memory.unroll(torch.ones(4, 1, 6), torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state))
+    features = torch.randn(4, 1, 6)
+    first, start = torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state)
+    before, _ = memory.unroll(features, first, start)
+    swapped, _ = memory.unroll(features[[1, 0, 2, 3]], first, start)
+    assert not torch.allclose(before[3], swapped[3], atol=1e-3)  # without the bias the order would not count
+    nn.init.zeros_(memory.layers[0].bias)
+    before, _ = memory.unroll(features, first, start)
+    swapped, _ = memory.unroll(features[[1, 0, 2, 3]], first, start)
+    torch.testing.assert_close(before[3], swapped[3])
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ({"units": 10, "heads": 4}, "must divide"),
+        ({"units": 8, "window": 1}, "at least"),
+        ({"units": 8, "layers": 0}, "at least"),
+    ],
+)
+def test_attention_that_cannot_be_is_refused(shape, why):
+    with pytest.raises(ValueError, match=why):
+        Attention(**shape)
+
+
+class Counting(gymnasium.Env):
+    """Shows the number of the episode and of the step as a small image of bytes."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 3, 2), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+    episode = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.age = self.episode + 1, 0
+        return self._show(), {}
+
+    def step(self, action):
+        self.age += 1
+        return self._show(), 0.0, self.age == 5, False, {}
+
+    def _show(self):
+        return (np.arange(12).reshape(2, 3, 2) + 20 * self.age + 7 * self.episode).astype(np.uint8)
+
+
+def test_a_frame_stack_shows_what_gymnasiums_wrapper_does():
+    wrapped = FrameStackObservation(Counting(), 3, padding_type="zero")
+    rows, first = [], []
+    for _ in range(4):
+        rows.append(wrapped.reset()[0])
+        first.append(True)
+        for _ in range(5):
+            rows.append(wrapped.step(0)[0])
+            first.append(False)
+    expected = torch.from_numpy(np.stack(rows).reshape(24, 1, 6, 3, 2))
+    frames, first = expected[:, :, 4:], torch.tensor(first)[:, None]
+    encoder = FrameStack(3, Vector())(ObsSpec((2, 3, 2), "uint8"))
+    torch.testing.assert_close(encoder.stack(frames, first, None, 0, 24), expected)
+    for begin in (1, 2, 7, 20):
+        torch.testing.assert_close(encoder.stack(frames, first, None, begin, 24), expected[begin:])
+    memory, acted = torch.zeros(1, encoder.state), []
+    for t in range(24):
+        before = memory
+        output, memory = encoder.step(frames[t], memory * ~first[t])
+        acted.append(output)
+        stacked = encoder.stack(frames[t:], first[t:], before, 0, 24 - t)
+        torch.testing.assert_close(stacked, expected[t:])
+    torch.testing.assert_close(torch.stack(acted).flatten(), expected.flatten().float())
+
+
+def test_a_stack_of_normalised_vectors_has_the_moments_of_one():
+    encoder = FrameStack(3, Vector(normalize=True))(ObsSpec((2,)))
+    seen = torch.randn(50, 2) * torch.tensor([3.0, 0.5]) + 1
+    encoder.observe(seen)
+    normalised = encoder(torch.cat([seen] * 3, 1))
+    torch.testing.assert_close(
+        normalised, ((seen - seen.mean(0)) / seen.std(0, correction=0)).repeat(1, 3).clamp(-5, 5)
+    )
+
+
+def test_a_stack_of_one_frame_is_refused():
+    with pytest.raises(ValueError, match="at least 2"):
+        FrameStack(1, Vector())
+
+
+def test_rows_of_burn_in_need_a_memory_behind_the_body():
+    with pytest.raises(ValueError, match="burn_in_step is 3, but the network has no memory"):
+        make_acer(blueprint=BLUEPRINTS["frame stack"], burn_in_step=3)
