@@ -19,3 +19,8 @@ def load(name: str, file: str = "env.py") -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def simulators() -> list[str]:
+    """Folders whose env.py is a simulator itself rather than a wrapper around one of Gymnasium's."""
+    return [name for name in OWN if load(name).make().spec is None]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from tests.envs.folders import OWN, load
+from tests.envs.folders import OWN, load, simulators
 
 MASKED = [name for name in OWN if name.startswith("masked/")]
 EPISODES = 30
@@ -43,12 +43,12 @@ class Allowed(gymnasium.Wrapper):
 
 
 @pytest.mark.filterwarnings("ignore:.*different from the unwrapped.*", "ignore:.*not having a spec.*")
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", simulators())
 def test_gymnasiums_checker_has_nothing_to_say(name):
     check_env(Allowed(load(name).make()))
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", simulators())
 def test_episodes_end_by_themselves_and_show_what_the_space_holds(name):
     env = Allowed(load(name).make())
     env.action_space.seed(0)
@@ -161,3 +161,36 @@ def test_any_light_that_is_lit_is_not_good_enough():
             total += reward
         returns.append(total)
     assert np.mean(returns) < 0.92 * module.mean_optimum()
+
+
+def test_what_was_to_be_recalled_is_shown_once_and_asked_for_later():
+    env = load("memory/recall").make(cues=3, shortest=2, longest=4)
+    waits = set()
+    for seed in range(40):
+        obs, _ = env.reset(seed=seed)
+        cue = int(obs.argmax())
+        assert obs.tolist() == np.eye(4, dtype=int)[cue].tolist()
+        waited, asked = 0, False
+        while not asked:
+            obs, reward, over, _, _ = env.step((cue + 1) % 3)  # nobody asked
+            waited += 1
+            asked = bool(obs[3])
+            assert (reward, over, obs[:3].any()) == (0, False, False)
+        waits.add(waited)
+        answer = (cue + seed % 2) % 3
+        obs, reward, over, _, _ = env.step(answer)
+        assert (reward, over, obs.any()) == (float(answer == cue), True, False)
+    assert waits == {2, 3, 4}
+
+
+def test_a_question_before_its_cue_is_refused():
+    with pytest.raises(ValueError, match="at least 1, the shorter first"):
+        load("memory/recall").make(shortest=0)
+
+
+def test_the_hidden_numbers_are_the_velocities():
+    hidden, whole = load("memory/cartpole_hidden_velocity").make(), gymnasium.make("CartPole-v1")
+    obs, _ = hidden.reset(seed=3)
+    np.testing.assert_array_equal(obs, whole.reset(seed=3)[0][[0, 2]])
+    for action in (1, 0, 0, 1, 1):
+        np.testing.assert_array_equal(hidden.step(action)[0], whole.step(action)[0][[0, 2]])

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.previous import Remembering
 from algorithm.experiment.player import Player
 from algorithm.rollout import Decision
 from algorithm.specs import MASK
@@ -115,3 +116,26 @@ def test_a_mask_that_is_missing_or_does_not_fit_is_told():
     unmasked, _ = player_of(Sampling, observation_space=BOX, action_space=BOX)
     with pytest.raises(ValueError, match="action_mask: no mask"):
         unmasked.act(np.zeros((2, 3)), np.ones(5))
+
+
+def test_an_agent_that_observes_its_last_action_and_reward_is_told_them():
+    role = Remembering(
+        GymAdapter(Sampling, 1, {"action_space": spaces.Discrete(3), "observation_space": BOX}), ["action", "reward"]
+    ).roles
+    role = role["agent"]
+    agent = Drawing(role.action_spec)
+    player = Player(agent, role)
+    obs = np.zeros(role.obs_specs["obs"].own_shape, np.float32)
+    done = [player.act(obs), player.act(obs, reward=2.0), player.act(obs, reward=-1.0)]
+    shown = [(step["previous_action"].tolist(), step["previous_reward"].tolist()) for step in agent.shown]
+    hot = np.eye(3)
+    assert shown == [([[0, 0, 0]], [[0]]), ([hot[done[0]].tolist()], [[2]]), ([hot[done[1]].tolist()], [[-1]])]
+    with pytest.raises(ValueError, match=r"call act\(obs, reward=reward\)"):
+        player.act(obs)
+    with pytest.raises(ValueError, match="2 rewards for 1 observations"):
+        player.act(obs, reward=[1.0, 2.0])
+    player.reset()
+    player.act(np.stack([obs, obs]))
+    player.act(np.stack([obs, obs]), reward=[1.0, 3.0])
+    assert agent.shown[-1]["previous_reward"].tolist() == [[1], [3]]
+    assert not agent.shown[-2]["previous_action"].any()
