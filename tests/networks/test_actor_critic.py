@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.loop.learner import Learner
-from algorithm.networks import ActorCritic, Blueprint, Mlp, Parameters, Vector
+from algorithm.networks import ActorCritic, Blueprint, FrameStack, Mlp, Parameters, Vector
 from algorithm.specs import ObsSpec
 from tests.builders import make_acer, make_role, random_rollout
 
@@ -63,6 +63,8 @@ BLUEPRINTS = {
     "an encoder without numpy": (Blueprint(encoders={"*": Doubling()}, body=Mlp(16)), ONE),
     "memory": (Blueprint(body=Mlp(8), memory=RunningSum), ONE),
     "memory without body": (Blueprint(memory=RunningSum, policy=Mlp(7)), SEVERAL),
+    "stacked frames": (Blueprint(encoders={"cam*": FrameStack(4, Vector(0.1)), "*": Vector()}, body=Mlp(8)), SEVERAL),
+    "stacked frames and memory": (Blueprint(encoders={"*": FrameStack(3, Vector(0.1))}, memory=RunningSum), SEVERAL),
 }
 
 
