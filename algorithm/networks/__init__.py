@@ -3,9 +3,22 @@
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.deviation import Deviation
+from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
 from algorithm.networks.encoders.vector import Vector
 from algorithm.networks.mlp import Mlp
 from algorithm.networks.parameters import LaggingCopy, Parameters
 from algorithm.networks.statistics import RunningMoments
 
-__all__ = ["ActorCritic", "Blueprint", "Deviation", "LaggingCopy", "Mlp", "Parameters", "RunningMoments", "Vector"]
+__all__ = [
+    "ActorCritic",
+    "Blueprint",
+    "Conv",
+    "Deviation",
+    "ImpalaResNet",
+    "LaggingCopy",
+    "Mlp",
+    "NatureCnn",
+    "Parameters",
+    "RunningMoments",
+    "Vector",
+]
