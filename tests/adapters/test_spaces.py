@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -269,9 +271,9 @@ def test_every_mode_shows_the_same_episodes(kind, mode):
     space = kind(np.random.default_rng(1))
     make = {"observation_space": space, "action_space": spaces.Discrete(2), **vectorized("sync", mode)}
     adapter = GymAdapter(Sampling, 1, make)
-    steps = [adapter.reset(seed=7)["agent"]]
+    steps = [deepcopy(adapter.reset(seed=7)["agent"])]  # good until the next call alone
     for _ in range(7):
-        steps.append(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"])
+        steps.append(deepcopy(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"]))
     assert [bool(step.final[0]) for step in steps] == [False, False, False, True] * 2
     space.seed(7)
     for step in steps:
