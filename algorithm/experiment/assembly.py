@@ -37,7 +37,7 @@ from algorithm.loop.progress import Progress
 from algorithm.loop.reporter import Reporter
 from algorithm.loop.saving import Saving
 from algorithm.networks import Parameters
-from algorithm.replay import Replay, size_of
+from algorithm.replay import IN_MEMORY, Replay, in_files, size_of
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 
@@ -221,7 +221,9 @@ class TeamBuilder:
         self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, say: Callable[[str], None]
     ):
         self.settings, self.folder, self.checkpoint = settings, folder, checkpoint
-        self.budget = Budget(say)
+        disk = folder.path if settings.replay.memory_map else None
+        self.allocate = in_files(disk) if disk else IN_MEMORY
+        self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
         settings = self.settings
@@ -241,6 +243,7 @@ class TeamBuilder:
                 np.random.default_rng(replay_seed),
                 schedule.burn_in,
                 recurrent=agent.state > 0,
+                allocate=self.allocate,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error

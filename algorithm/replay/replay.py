@@ -10,6 +10,7 @@ import numpy as np
 
 from algorithm.replay.ring import Arrays, Ring
 from algorithm.replay.sampler import Uniform
+from algorithm.replay.storage import IN_MEMORY, Allocate
 from algorithm.rollout import Rollout
 
 SAMPLER = "sampler/"  # before the names of the sampler's arrays
@@ -34,8 +35,9 @@ class Replay:
         rng: np.random.Generator,
         burn_in: int = 0,
         recurrent: bool = False,
+        allocate: Allocate = IN_MEMORY,
     ):
-        self.ring = Ring(capacity // lanes, lanes, chunk)
+        self.ring = Ring(capacity // lanes, lanes, chunk, allocate)
         self.window = burn_in + length
         self.burn_in = burn_in
         self.stride = chunk if recurrent else 1
