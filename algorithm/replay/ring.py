@@ -87,8 +87,8 @@ class Ring:
         columns = self.rows // self.chunk
         for name, value in _fields(rollout).items():
             self.arrays[name] = self.allocate((self.lanes, self.rows, *value.shape[2:]), value.dtype)
-        memory, version = rollout.memory, rollout.version
-        self.arrays["memory"] = self.allocate((self.lanes, columns, *memory.shape[1:]), np.dtype(np.float32))
+        state = rollout.memory.shape[1:]
+        self.arrays["memory"] = self.allocate((self.lanes, columns, *state), np.dtype(np.float32))
         self.arrays["version"] = np.zeros((self.lanes, columns), np.int64)
 
     def _copy(self, saved: np.ndarray) -> np.ndarray:
