@@ -121,10 +121,9 @@ def _obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSp
         return ObsSpec((sum(counts),), "uint8", leaf.shape, counts, _whole(leaf.start))
     if not isinstance(leaf, (spaces.Box, spaces.MultiBinary)):
         raise UnsupportedEnvironment(f"observation {name!r} is {type(leaf).__name__}; served are {LEAVES}")
-    bits = isinstance(leaf, spaces.MultiBinary) or leaf.dtype == bool
-    dtype = "uint8" if bits or leaf.dtype == np.uint8 else "float32"
-    high = 1.0 if bits or dtype != "uint8" else float(max(leaf.high.max(), 1))
-    return ObsSpec(*_layout(leaf.shape, dtype), high=high)
+    whole = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
+    high = float(max(leaf.high.max(), 1)) if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 else 1.0
+    return ObsSpec(*_layout(leaf.shape, "uint8" if whole else "float32"), high=high)
 
 
 def _layout(own: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], str, tuple[int, ...] | None]:

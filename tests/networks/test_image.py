@@ -94,6 +94,8 @@ def test_how_an_image_lies_in_memory_changes_no_bit(factory):
     last = seen.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     assert last.stride() != seen.stride()
     assert torch.equal(encoder(last), encoder(seen))
+    first = next(module for module in encoder.modules() if isinstance(module, nn.Conv2d))
+    assert first(seen).is_contiguous(memory_format=torch.channels_last)  # which is faster
 
 
 def test_what_is_seen_is_not_changed():

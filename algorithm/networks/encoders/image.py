@@ -167,7 +167,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, paddin
 def _begin(layer: nn.Conv2d) -> None:
     """Orthogonal weights and no bias."""
     nn.init.orthogonal_(layer.weight, GAIN)
-    nn.init.zeros_(layer.bias)
+    nn.init.zeros_(layer.get_parameter("bias"))
 
 
 def _image(spec: ObsSpec) -> tuple[int, int, int]:
