@@ -25,7 +25,8 @@ class ObsSpec:
     """One observation of one lane: its shape without the lane axis, and its dtype as numpy names it.
 
     `own` is the shape of the environment's own value where that is another one. Whole numbers are shown one-hot, side
-    by side: `counts` says how many values each takes, `start` which is the first.
+    by side: `counts` says how many values each takes, `start` which is the first. An image is [channels, rows,
+    columns]; `high` is the largest value that a byte of it takes, by which encoders of images divide.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +34,7 @@ class ObsSpec:
     own: tuple[int, ...] | None = None
     counts: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
+    high: float = 1.0
 
     @property
     def own_shape(self) -> tuple[int, ...]:
@@ -47,7 +49,11 @@ class ObsSpec:
         if self.counts:
             return self._one_hot(np.asarray(native, np.int64).reshape(-1, len(self.counts)))
         values = np.asarray(native, self.dtype)
-        return values if self.own is None else values.reshape(-1, *self.shape)
+        if self.own is None:
+            return values
+        if len(self.own) == len(self.shape) == 3:  # an image whose channels come last; a view of it
+            return values.transpose(0, 3, 1, 2)
+        return values.reshape(-1, *self.shape)
 
     def _one_hot(self, values: np.ndarray) -> np.ndarray:
         counts, start, offset = self._places

@@ -19,7 +19,7 @@ LEAVES = "Box, Discrete, MultiDiscrete, MultiBinary, and one Dict or Tuple of th
 
 
 class Observations:
-    """What `space` gives, as float32, or uint8 where it is bytes, binary or one-hot.
+    """What `space` gives, as float32, or uint8 where it is bytes, binary or one-hot; images as [channels, H, W].
 
     A mask among them is flat and of `branches`. Raises UnsupportedEnvironment for a space that cannot be served.
     """
@@ -121,9 +121,24 @@ def _obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSp
         return ObsSpec((sum(counts),), "uint8", leaf.shape, counts, _whole(leaf.start))
     if not isinstance(leaf, (spaces.Box, spaces.MultiBinary)):
         raise UnsupportedEnvironment(f"observation {name!r} is {type(leaf).__name__}; served are {LEAVES}")
-    whole = isinstance(leaf, spaces.MultiBinary) or leaf.dtype == np.uint8
-    own = None if leaf.shape else ()
-    return ObsSpec(leaf.shape or (1,), "uint8" if whole else "float32", own)
+    whole = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
+    high = float(max(leaf.high.max(), 1)) if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 else 1.0
+    return ObsSpec(*_layout(leaf.shape, "uint8" if whole else "float32"), high=high)
+
+
+def _layout(own: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], str, tuple[int, ...] | None]:
+    """How what is of shape `own` is shown: shape, dtype, and `own` where that is another order.
+
+    Three axes are an image, whose channels are the smaller of the first and the last, the last where they are equal.
+    Two axes of bytes are one channel; two of float32, which may be a table of anything, are no image.
+    """
+    if not own:
+        return (1,), dtype, own
+    if len(own) == 2 and dtype == "uint8":
+        return (1, *own), dtype, own
+    if len(own) == 3 and own[-1] <= own[0]:
+        return (own[-1], *own[:-1]), dtype, own
+    return own, dtype, None
 
 
 def _mask_spec(leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:

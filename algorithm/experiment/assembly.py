@@ -38,7 +38,7 @@ from algorithm.loop.progress import Progress
 from algorithm.loop.reporter import Reporter
 from algorithm.loop.saving import Saving
 from algorithm.networks import Parameters
-from algorithm.replay import Replay, size_of
+from algorithm.replay import IN_MEMORY, Replay, in_files, size_of
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 
@@ -222,7 +222,9 @@ class TeamBuilder:
         self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, say: Callable[[str], None]
     ):
         self.settings, self.folder, self.checkpoint = settings, folder, checkpoint
-        self.budget = Budget(say)
+        disk = folder.path if settings.replay.memory_map else None
+        self.allocate = in_files(disk) if disk else IN_MEMORY
+        self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
         settings = self.settings
@@ -243,6 +245,7 @@ class TeamBuilder:
                 schedule.burn_in,
                 schedule.lead,
                 agent.kept,
+                self.allocate,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import json
+from glob import escape
 from math import prod
 
-from algorithm.networks import Blueprint, Mlp, Vector
-from algorithm.specs import MASK, Role
+from algorithm.networks import Blueprint, Conv, Mlp, NatureCnn, Vector
+from algorithm.networks.blueprint import Encoder
+from algorithm.specs import MASK, ObsSpec, Role
 
 NN = '''\
-"""Every observation as a vector; two hidden layers{whose}."""
+"""{seen}; two hidden layers{whose}."""
 
-from algorithm.networks import Blueprint, Mlp, Vector
+from algorithm.networks import Blueprint, {names}
 
 
 def blueprint(units: int = {units}):
     """The arguments come from nn_config in config.yaml."""
-    # Numbers that are measured are brought to mean 0 and spread 1; Vector() would leave them as they are.
-    return Blueprint(encoders={{"*": Vector(normalize=True)}}, {layers})
+    encoders = {{
+{encoders}        # Numbers that are measured are brought to mean 0 and spread 1; Vector() would leave them as they are.
+        "*": Vector(normalize=True),
+    }}
+    return Blueprint(encoders, {layers})
 '''
 SHARED = "body=Mlp(units, units)"
 SEPARATE = "policy=Mlp(units, units), critic=Mlp(units, units)"
 
+# The least side of an image, in pixels, and what reads it. What is smaller is read as a vector.
+IMAGES: tuple[tuple[int, Encoder, str], ...] = (
+    (36, NatureCnn(512), "NatureCnn(512)"),
+    (5, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
+)
+
 
 def default_blueprint(role: Role) -> Blueprint:
-    """A sensible network for observations that are vectors: normalised, two hidden layers.
+    """A sensible network: vectors are normalised, images go through convolutions; two hidden layers.
 
     Policy and critic share them, but for continuous actions.
     """
-    layers, encoders = Mlp(*[_units(role)] * 2), {"*": Vector(normalize=True)}
+    layers = Mlp(*[_units(role)] * 2)
+    encoders: dict[str, Encoder] = {escape(name): encoder for name, (encoder, _) in _images(role).items()}
+    encoders["*"] = Vector(normalize=True)
     if role.action_spec.continuous:
         return Blueprint(encoders, policy=layers, critic=layers)
     return Blueprint(encoders, body=layers)
@@ -36,7 +50,31 @@ def default_blueprint(role: Role) -> Blueprint:
 def nn_file(role: Role) -> str:
     """The text of an nn.py that makes the default network of `role`."""
     whose, layers = (" each for policy and critic", SEPARATE) if role.action_spec.continuous else ("", SHARED)
-    return NN.format(whose=whose, units=_units(role), layers=layers)
+    texts = {escape(name): text for name, (_, text) in _images(role).items()}
+    used = {text.partition("(")[0] for text in texts.values()}
+    return NN.format(
+        seen="Images through convolutions, other observations as vectors" if texts else "Every observation as a vector",
+        whose=whose,
+        names=", ".join(sorted({"Mlp", "Vector", *used})),
+        units=_units(role),
+        encoders="".join(f"        {json.dumps(name)}: {text},\n" for name, text in texts.items()),
+        layers=layers,
+    )
+
+
+def _images(role: Role) -> dict[str, tuple[Encoder, str]]:
+    """For each observation that is an image, what reads it."""
+    found = {}
+    for name, spec in role.obs_specs.items():
+        fitting = (image[1:] for image in IMAGES if _side(spec) >= image[0])
+        if encoder := next(fitting, None):
+            found[name] = encoder
+    return found
+
+
+def _side(spec: ObsSpec) -> int:
+    """The shorter one of an image; 0 for what is none."""
+    return min(spec.shape[1:]) if len(spec.shape) == 3 else 0
 
 
 def _units(role: Role) -> int:

@@ -1,8 +1,9 @@
-"""Whether what a run will keep fits into this machine's memory."""
+"""Whether what a run will keep fits into this machine's memory, or onto its disk."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,13 +18,14 @@ MB = 10**6
 class Budget:
     """Tells the size of each replay before it is allocated, and refuses what does not fit beside those before it."""
 
-    def __init__(self, say: Callable[[str], None]):
+    def __init__(self, say: Callable[[str], None], disk: Path | None = None):
+        """Of the memory, or of the disk that holds the folder `disk`."""
         self.say = say
-        self.free = available()
+        self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (available(), "memory")
         self.planned = 0
 
     def plan(self, role: str, size: Size) -> None:
-        """Raises UserError where the memory that was free at the start is too small."""
+        """Raises UserError where what was free at the start is too small."""
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
         self.say(f"replay{of_role(role)}: {line}")
@@ -31,7 +33,7 @@ class Budget:
         if self.free is not None and self.planned > self.free:
             left = max(0, self.free - self.planned + size.bytes)
             raise UserError(
-                f"replay_config.capacity: {line}, but {left / MB:,.1f} MB of memory are free; "
+                f"replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"
             )
 

@@ -68,6 +68,7 @@ class ReplayConfig(Section):
     """`replay_config`."""
 
     capacity: int = Field(ge=1)
+    memory_map: bool
 
 
 class Goal(Section):

@@ -3,6 +3,7 @@
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.deviation import Deviation
+from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
 from algorithm.networks.encoders.vector import Vector
 from algorithm.networks.memory.attention import Attention
 from algorithm.networks.memory.frame_stack import FrameStack
@@ -15,12 +16,15 @@ __all__ = [
     "ActorCritic",
     "Attention",
     "Blueprint",
+    "Conv",
     "Deviation",
     "FrameStack",
     "Gru",
+    "ImpalaResNet",
     "LaggingCopy",
     "Lstm",
     "Mlp",
+    "NatureCnn",
     "Parameters",
     "RunningMoments",
     "Vector",

@@ -20,12 +20,10 @@ class Mlp:
     """Factory of hidden layers with the given numbers of units: `Mlp(64, 64)`."""
 
     def __init__(self, *units: int, activation: str = "relu"):
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is unknown; there are {', '.join(ACTIVATIONS)}")
         if not units:
             raise ValueError("Mlp needs the units of at least one layer, as in Mlp(64, 64)")
         self.units = units
-        self.activation = activation
+        self.activation = known_activation(activation)
 
     def __call__(self, size: int) -> nn.Module:
         return MlpLayers((size, *self.units), self.activation)
@@ -56,6 +54,13 @@ class MlpLayers(nn.Module):
             return x
 
         return forward
+
+
+def known_activation(name: str) -> str:
+    """The name. Raises ValueError where there is no such activation."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation {name!r} is unknown; there are {', '.join(ACTIVATIONS)}")
+    return name
 
 
 def orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:

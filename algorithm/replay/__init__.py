@@ -2,5 +2,6 @@
 
 from algorithm.replay.replay import Replay
 from algorithm.replay.size import Size, size_of
+from algorithm.replay.storage import IN_MEMORY, in_files
 
-__all__ = ["Replay", "Size", "size_of"]
+__all__ = ["IN_MEMORY", "Replay", "Size", "in_files", "size_of"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from algorithm.replay.ring import Arrays, Ring
 from algorithm.replay.sampler import Uniform
+from algorithm.replay.storage import IN_MEMORY, Allocate
 from algorithm.rollout import Rollout
 
 SAMPLER = "sampler/"  # before the names of the sampler's arrays
@@ -36,8 +37,9 @@ class Replay:
         burn_in: int = 0,
         lead: int = 0,
         kept: int = 0,
+        allocate: Allocate = IN_MEMORY,
     ):
-        self.ring = Ring(capacity // lanes, lanes, chunk)
+        self.ring = Ring(capacity // lanes, lanes, chunk, allocate)
         self.window = burn_in + length
         self.burn_in, self.lead, self.kept = burn_in, lead, kept
         self.stride = chunk if kept else 1

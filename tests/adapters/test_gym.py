@@ -231,12 +231,14 @@ def test_a_native_vector_environment_is_taken_where_it_is_faster():
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
-    space = spaces.Dict({"camera": spaces.Box(0, 255, (2, 3), np.uint8), "speed": spaces.Box(-9, 9, (4,), np.float64)})
+    space = spaces.Dict(
+        {"camera": spaces.Box(0, 255, (3, 2, 3), np.uint8), "speed": spaces.Box(-9, 9, (4,), np.float64)}
+    )
     make = {"observation_space": space, "action_space": spaces.Discrete(3), **vectorized("sync", mode)}
     adapter = GymAdapter(EchoingActions, 2, make)
     specs = adapter.roles["agent"].obs_specs
     assert {name: (spec.shape, spec.dtype) for name, spec in specs.items()} == {
-        "camera": ((2, 3), "uint8"),
+        "camera": ((3, 3, 2), "uint8"),
         "speed": ((4,), "float32"),
     }
     step = adapter.reset(seed=0)["agent"]

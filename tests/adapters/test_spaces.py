@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -28,7 +30,7 @@ def vectorized(vectorization: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP
 
 
 def random_shape(rng, smallest=0):
-    return tuple(int(n) for n in rng.integers(1, 4, size=rng.integers(smallest, 3)))
+    return tuple(int(n) for n in rng.integers(1, 4, size=rng.integers(smallest, 4)))
 
 
 def discrete(rng):
@@ -185,7 +187,10 @@ def expected(leaf, value) -> np.ndarray:
         index = np.ravel(value - leaf.start)
         return np.concatenate([np.eye(n, dtype=np.uint8)[i] for n, i in zip(counts, index, strict=True)])
     dtype = np.uint8 if isinstance(leaf, spaces.MultiBinary) or leaf.dtype == np.uint8 else np.float32
-    return np.asarray(value, dtype).reshape(leaf.shape or (1,))
+    value = np.asarray(value, dtype).reshape(leaf.shape or (1,))
+    if value.ndim == 2 and dtype == np.uint8:
+        return value[None]
+    return np.moveaxis(value, -1, 0) if value.ndim == 3 and leaf.shape[-1] <= leaf.shape[0] else value
 
 
 @every_kind
@@ -228,6 +233,37 @@ def test_a_plain_box_is_not_copied():
     assert shown["a"] is own["a"] and shown["b"] is own["b"]
 
 
+@pytest.mark.parametrize(
+    ("leaf", "right"),
+    [
+        (spaces.Box(0, 255, (84, 84, 4), np.uint8), ObsSpec((4, 84, 84), "uint8", (84, 84, 4), high=255)),
+        (spaces.Box(0, 255, (4, 84, 84), np.uint8), ObsSpec((4, 84, 84), "uint8", high=255)),
+        (spaces.Box(0, 255, (84, 84), np.uint8), ObsSpec((1, 84, 84), "uint8", (84, 84), high=255)),
+        (spaces.Box(0, 9, (5, 4, 5), np.uint8), ObsSpec((5, 5, 4), "uint8", (5, 4, 5), high=9)),
+        (spaces.Box(0, 0, (2, 2), np.uint8), ObsSpec((1, 2, 2), "uint8", (2, 2))),
+        (spaces.Box(0, 1, (10, 10, 4), bool), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))),
+        (spaces.MultiBinary((3, 6, 6)), ObsSpec((3, 6, 6), "uint8")),
+        (spaces.Box(-1, 1, (8, 9, 3)), ObsSpec((3, 8, 9), own=(8, 9, 3))),
+        (spaces.Box(0, 255, (8, 9)), ObsSpec((8, 9))),
+        (spaces.Box(0, 255, (128,), np.uint8), ObsSpec((128,), "uint8", high=255)),
+        (spaces.Box(0, 1, (3,), bool), ObsSpec((3,), "uint8")),
+        (spaces.Box(0, 255, (4, 84, 84, 3), np.uint8), ObsSpec((4, 84, 84, 3), "uint8", high=255)),
+    ],
+    ids=str,
+)
+def test_images_are_told_by_their_shape(leaf, right):
+    assert Observations(leaf, ()).specs == {"obs": right}
+
+
+def test_an_image_is_turned_and_not_copied():
+    space = spaces.Dict({"last": spaces.Box(0, 255, (5, 6, 3), np.uint8), "flat": spaces.Box(0, 255, (5, 6), np.uint8)})
+    own = {name: np.random.default_rng(0).integers(0, 255, (2, *leaf.shape), np.uint8) for name, leaf in space.items()}
+    shown = Observations(space, ())(own)
+    np.testing.assert_array_equal(shown["last"][1, 2], own["last"][1, :, :, 2])
+    np.testing.assert_array_equal(shown["flat"][:, 0], own["flat"])
+    assert all(np.shares_memory(shown[name], own[name]) for name in own)
+
+
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("kind", [discrete, dict_space, tuple_space])
 def test_every_mode_shows_the_same_episodes(kind, mode):
@@ -235,15 +271,15 @@ def test_every_mode_shows_the_same_episodes(kind, mode):
     space = kind(np.random.default_rng(1))
     make = {"observation_space": space, "action_space": spaces.Discrete(2), **vectorized("sync", mode)}
     adapter = GymAdapter(Sampling, 1, make)
-    steps = [adapter.reset(seed=7)["agent"]]
+    steps = [deepcopy(adapter.reset(seed=7)["agent"])]  # good until the next call alone
     for _ in range(7):
-        steps.append(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"])
+        steps.append(deepcopy(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"]))
     assert [bool(step.final[0]) for step in steps] == [False, False, False, True] * 2
     space.seed(7)
     for step in steps:
         shown = [expected(leaf, part) for leaf, part in leaves(space, space.sample())]
-        for found, right in zip(step.obs.values(), shown, strict=True):
-            np.testing.assert_array_equal(found, right[None])
+        for name, right in zip(adapter.roles["agent"].obs_specs, shown, strict=True):
+            np.testing.assert_array_equal(step.obs[name], right[None])
 
 
 # Masks

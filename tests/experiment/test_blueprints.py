@@ -9,6 +9,7 @@ from algorithm.experiment.registry import find
 from algorithm.experiment.settings import resolve
 from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 
+FRAMES, BOARD = ObsSpec((4, 84, 84), "uint8", high=255), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))
 VECTOR, MANY = ObsSpec((3,)), ObsSpec((100,), "uint8", counts=(100,))
 
 
@@ -25,12 +26,29 @@ def network(role, blueprint):
         ({"obs": VECTOR}, ActionSpec(2)),
         ({"obs": VECTOR, "seen": MANY}, ActionSpec(0, (2, 3))),
         ({"obs": VECTOR}, ActionSpec(1, (3,))),
+        ({"obs": FRAMES}, ActionSpec(0, (6,))),
+        ({"obs": BOARD}, ActionSpec(2)),
+        ({"a [left]": FRAMES, "a l": VECTOR, "it's": BOARD}, ActionSpec(0, (2,))),
     ],
 )
 def test_the_file_makes_the_default_network(obs, action):
     role, names = Role(1, obs, action), {}
     exec(nn_file(role), names)
     assert network(role, names["blueprint"]()) == network(role, default_blueprint(role))
+
+
+@pytest.mark.parametrize(
+    ("side", "kind"),
+    [(3, "Vector"), (4, "Vector"), (5, "Conv"), (35, "Conv"), (36, "NatureCnn"), (210, "NatureCnn")],
+)
+def test_images_are_encoded_by_what_fits_their_size(side, kind):
+    spec = ObsSpec((3, side, side + 7), "uint8", high=255)
+    role = Role(1, {"seen": spec, "told": VECTOR}, ActionSpec(0, (2,)))
+    encoders = default_blueprint(role).encoders
+    assert type(encoders.get("seen", encoders["*"])).__name__ == kind
+    assert torch.isfinite(
+        encoders.get("seen", encoders["*"])(spec)(torch.zeros(2, *spec.shape, dtype=torch.uint8))
+    ).all()
 
 
 def test_policy_and_critic_share_nothing_where_actions_are_continuous():

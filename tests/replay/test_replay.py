@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from algorithm.replay import Replay, Size, size_of
+from algorithm.replay import IN_MEMORY, Replay, Size, in_files, size_of
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.doubles import EncodedLanes, assert_intact, starts_of
@@ -254,7 +255,7 @@ def test_an_empty_replay_can_be_saved_and_restored(tmp_path):
 def test_the_state_of_another_size_is_refused_and_changes_nothing():
     small, large, lanes = make(capacity=30), make(capacity=60), EncodedLanes(3, 5)
     large.add(lanes.rollout(0, 1, 2))
-    with pytest.raises(ValueError, match=r"\(10, 3, .*\(20, 3, "):
+    with pytest.raises(ValueError, match=r"\(3, 10, .*\(3, 20, "):
         large.restore(small.state())
     assert_intact(large.sample(4))
 
@@ -294,15 +295,40 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk
         assert_intact(replay.sample(8))
 
 
+@pytest.mark.parametrize("lanes", [[0, 1, 2], [2, 0, 2, 2]])
+def test_files_keep_what_memory_keeps(tmp_path, lanes):
+    kept = [
+        Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=allocate) for allocate in (IN_MEMORY, in_files(tmp_path))
+    ]
+    resumed = Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=in_files(tmp_path))
+    for replay in kept:
+        written = EncodedLanes(3, 5)
+        for _ in range(9):
+            replay.add(written.rollout(*lanes))
+    resumed.restore(kept[1].state())
+    ours, theirs, again = (replay.sample(16) for replay in (*kept, resumed))
+    for name, value in ours.obs.items():
+        np.testing.assert_array_equal(value, theirs.obs[name])
+        np.testing.assert_array_equal(value, again.obs[name])
+        assert type(theirs.obs[name]) is np.ndarray
+    for replay in (kept[1], resumed):
+        assert isinstance(replay.ring.arrays["obs/image"].base, np.memmap)
+        replay.add(written.rollout(0, 1, 2))  # what was restored can be written
+    assert not isinstance(kept[0].ring.arrays["obs/image"].base, np.memmap)
+    if os.name != "nt":
+        assert not list(tmp_path.iterdir())  # gone with the process, however that ends
+
+
 @pytest.mark.parametrize("memory", [0, 5])
 def test_the_size_is_known_before_anything_is_written(memory):
-    role = Role(3, {"eye": ObsSpec((4, 4, 2), "uint8"), "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
+    eye = ObsSpec((4, 9, 9), "uint8", (9, 9, 4), high=255)
+    role = Role(3, {"eye": eye, "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
     replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), kept=memory)
     rows, lanes = 8, np.arange(3)
     one = np.zeros((rows, 3), np.float32)
     replay.add(
         Rollout(
-            obs={"eye": np.zeros((rows + 1, 3, 4, 4, 2), np.uint8), "v": np.zeros((rows + 1, 3, 5), np.float32)},
+            obs={"eye": np.zeros((rows + 1, 3, 4, 9, 9), np.uint8), "v": np.zeros((rows + 1, 3, 5), np.float32)},
             first=np.zeros((rows + 1, 3), bool),
             sample=one[..., None],
             reward=one,

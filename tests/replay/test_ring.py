@@ -3,8 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.replay.ring import Ring
+from algorithm.replay.ring import WIDE, Ring
 from tests.doubles import EncodedLanes, assert_intact, starts_of
+
+
+@pytest.fixture(autouse=True, params=[WIDE, 1], ids=["rows are narrow", "rows are wide"])
+def widths(request, monkeypatch):
+    monkeypatch.setattr("algorithm.replay.ring.WIDE", request.param)
 
 
 def read(ring: Ring, start: int, length: int, lane: int = 0):

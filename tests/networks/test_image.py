@@ -1,0 +1,169 @@
+"""Images through convolutions: sizes, scales, gradients, and what is no image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from algorithm.loop.learner import Learner
+from algorithm.networks import Blueprint, Conv, ImpalaResNet, Mlp, NatureCnn, Parameters, Vector
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.builders import make_acer, random_rollout
+
+FRAMES = ObsSpec((4, 84, 84), "uint8", high=255)
+SMALL = ObsSpec((3, 10, 12), "uint8", high=255)
+ENCODERS = {
+    "conv": Conv((8, 3, 1), (6, 4, 2), units=20),
+    "flattened": Conv((8, 3, 2), units=None, activation="tanh"),
+    "impala": ImpalaResNet((4, 6), units=20),
+}
+every_encoder = pytest.mark.parametrize("factory", ENCODERS.values(), ids=ENCODERS.keys())
+
+
+def pixels(spec: ObsSpec, rows: int = 5, seed: int = 0) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.integers(0, int(spec.high) + 1, (rows, *spec.shape)).astype(spec.dtype))
+
+
+def by_hand(encoder: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A Conv's features, convolved as torch does it, with the features in the order of rows, columns, channels."""
+    for layer in encoder.layers:
+        x = encoder.activate(nn.functional.conv2d(x, layer.weight, layer.bias, layer.stride))
+    x = torch.stack([image.permute(1, 2, 0).flatten() for image in x])
+    return encoder.activate(x @ encoder.linear.weight.T + encoder.linear.bias) if encoder.linear else x
+
+
+@pytest.mark.parametrize("name", ["conv", "flattened"])
+def test_a_conv_is_convolutions_on_pixels_from_0_to_1(name):
+    encoder = ENCODERS[name](SMALL)
+    seen = pixels(SMALL)
+    assert encoder.size == {"conv": 20, "flattened": 8 * 4 * 5}[name]
+    torch.testing.assert_close(encoder(seen), by_hand(encoder, seen.float() / 255), rtol=1e-4, atol=1e-5)
+
+
+@every_encoder
+@pytest.mark.parametrize("spec", [SMALL, ObsSpec((1, 9, 9), "uint8"), ObsSpec((2, 9, 11))], ids=str)
+def test_sizes_are_what_comes_out_and_gradients_are_finite(factory, spec):
+    encoder, seen = factory(spec), pixels(spec)
+    features = encoder(seen)
+    assert features.shape == (5, encoder.size) and features.dtype == torch.float32
+    features.square().sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().sum() > 0, name
+    torch.testing.assert_close(encoder(seen[2:3]), features[2:3].detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("factory", "numbers"),
+    [
+        (NatureCnn(), 4 * 32 * 64 + 32 + 32 * 64 * 16 + 64 + 64 * 64 * 9 + 64 + 3136 * 512 + 512),
+        # Three stages of five convolutions of 3 x 3, the image halved to 42, 21 and 11.
+        (
+            ImpalaResNet(),
+            (4 * 16 + 4 * 16 * 16 + 16 * 32 + 9 * 32 * 32) * 9 + 5 * 16 + 10 * 32 + 11 * 11 * 32 * 256 + 256,
+        ),
+    ],
+    ids=["nature", "impala"],
+)
+def test_known_networks_have_the_numbers_of_their_papers(factory, numbers):
+    assert sum(parameter.numel() for parameter in factory(FRAMES).parameters()) == numbers
+
+
+@every_encoder
+def test_bytes_are_divided_by_the_largest_and_bits_are_not(factory):
+    shape = (2, 9, 9)
+    byte, bit, real = ObsSpec(shape, "uint8", high=255), ObsSpec(shape, "uint8"), ObsSpec(shape)
+    encoders = []
+    for spec in (byte, bit, real):
+        torch.manual_seed(0)
+        encoders.append(factory(spec))
+    bits = pixels(bit)
+    expected = encoders[2](bits.float())
+    torch.testing.assert_close(encoders[0](bits * 255), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoders[1](bits), expected, rtol=0, atol=0)
+
+
+@every_encoder
+def test_how_an_image_lies_in_memory_changes_no_bit(factory):
+    encoder, seen = factory(SMALL), pixels(SMALL)
+    last = seen.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert last.stride() != seen.stride()
+    assert torch.equal(encoder(last), encoder(seen))
+    first = next(module for module in encoder.modules() if isinstance(module, nn.Conv2d))
+    assert first(seen).is_contiguous(memory_format=torch.channels_last)  # which is faster
+
+
+def test_what_is_seen_is_not_changed():
+    seen = torch.rand(3, 2, 9, 9)
+    before = seen.clone()
+    Conv((4, 3, 1))(ObsSpec((2, 9, 9), high=2.0))(seen)
+    assert torch.equal(seen, before)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Conv(), "at least one layer"),
+        (lambda: Conv((16, 3)), r"layer \(16, 3\); a layer is \(channels, kernel, stride\)"),
+        (lambda: Conv((16, 3, 0)), r"layer \(16, 3, 0\)"),
+        (lambda: Conv(16, 3, 1), "layer 16;"),
+        (lambda: Conv((16, 3, 1), activation="gelu"), "'gelu' is unknown; there are relu, tanh"),
+        (lambda: ImpalaResNet(()), "at least one stage"),
+        (
+            lambda: NatureCnn()(ObsSpec((4, 35, 84), "uint8")),
+            r"\[4, 35, 84\] is too small for NatureCnn: layer 3 .* 2 x 9",
+        ),
+        (lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))), r"\[5, 2, 9\] is too small for Conv: layer 1 sees 2 x 9 .* of 3"),
+        (lambda: Conv((1, 3, 1))(ObsSpec((9,))), r"\[9\] is no image \[channels, rows, columns\]"),
+        (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is no image"),
+    ],
+)
+def test_what_does_not_fit_is_said(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_smallest_image_of_nature_is_of_36_pixels():
+    assert NatureCnn(8)(ObsSpec((1, 36, 36), "uint8"))(torch.zeros(2, 1, 36, 36, dtype=torch.uint8)).shape == (2, 8)
+
+
+@every_encoder
+def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
+    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", (9, 9)), "vector": ObsSpec((3,))}
+    role = Role(2, specs, ActionSpec(branches=(3,)))
+    blueprint = Blueprint(encoders={"vector": Vector(), "*": factory}, body=Mlp(16))
+    learner = Learner(make_acer(role, blueprint), role, {}, None)
+    shown = {name: pixels(spec, rows=15).unflatten(0, (5, 3)).numpy() for name, spec in specs.items()}
+    rollout = replace(random_rollout(np.random.default_rng(0), rows=4, columns=3), obs=shown)
+    before = learner.parameters.vector.clone()
+
+    def places():
+        parameters = [*learner.agent.policy.parameters(), *learner.agent.average.copy.parameters()]
+        gradients = [parameter.grad for parameter in learner.agent.policy.parameters()]
+        return [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in (*parameters, *gradients)]
+
+    laid_out = places()
+    for _ in range(2):
+        learner.learn(rollout)
+    assert places() == laid_out
+    assert learner.skipped == 0
+    assert (learner.parameters.vector != before).float().mean() > 0.5
+    assert all(tensor.is_contiguous() for tensor in learner.agent.policy.parameters())
+    state = learner.parameters.state()
+    learner.parameters.load(state)
+    assert places() == laid_out
+
+
+def test_an_image_is_acted_on_as_it_is_learned_from():
+    role = Role(2, {"image": SMALL}, ActionSpec(branches=(3,)))
+    agent = make_acer(role, Blueprint(encoders={"*": ENCODERS["conv"]}))
+    Parameters({"acer": agent.policy}, agent.lagging, agent.running())
+    seen = pixels(SMALL)
+    acted, _ = agent.policy.act({"image": seen.numpy()}, np.zeros((5, 0), np.float32))
+    learned = agent.policy({"image": seen}, torch.zeros(5, 0))[0].detach().numpy()
+    np.testing.assert_array_equal(acted, learned)

@@ -1,0 +1,167 @@
+"""Images from the simulator to the weights: in either layout, of any size, beside vectors, in memory and in files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm import load
+from algorithm.experiment.assembly import train
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.settings import merge, resolve
+
+ENV = '''
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Panels(gymnasium.Env):
+    """Two pictures and a number; the brighter half of the large one tells what pays, unless the small one is lit."""
+
+    def __init__(self, channels, breaks_at=None):
+        self.channels, self.breaks_at = channels, breaks_at
+        large = (7, 8, 2) if channels == "last" else (2, 7, 8)
+        self.observation_space = spaces.Dict({
+            "large": spaces.Box(0, 255, large, np.uint8),
+            "small": spaces.Box(0, 1, (5, 6), bool),
+            "number": spaces.Box(-1, 1, (2,)),
+        })
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 7
+        return self._show(), {}
+
+    def step(self, action):
+        self.left -= 1
+        reward = float(action == self.pays)
+        return self._show(), reward, False, not self.left, {}
+
+    def _show(self):
+        large = self.np_random.integers(0, 256, (2, 7, 8), np.uint8)
+        small = self.np_random.random((5, 6)) < 0.1
+        self.pays = int(large[0, :, :4].sum() > large[0, :, 4:].sum()) ^ int(small[0, 0])
+        if self.channels == "last":
+            large = np.ascontiguousarray(large.transpose(1, 2, 0))
+        return {"large": large, "small": small, "number": self.np_random.random(2).astype(np.float32)}
+
+
+def make(channels="first"):
+    return Panels(channels)
+'''
+NN = """
+from algorithm.networks import Blueprint, Conv, Mlp, Vector
+
+encoders = {"large": Conv((4, 3, 2), units=16), "small": Conv((3, 3, 1), units=None), "*": Vector()}
+blueprint = Blueprint(encoders, body=Mlp(16))
+"""
+TASK = {
+    "base_config": {
+        "env_name": "env.py",
+        "n_envs": 3,
+        "max_step": 400,
+        "log_every": 200,
+        "save_every": 200,
+        "evaluate_every": None,
+        "keep_checkpoints": 9,
+    },
+    "replay_config": {"capacity": 300},  # which is overwritten
+    "acer_config": {"collect_steps": 10, "trace_length": 10, "batch_size": 4, "replay_start": 60},
+}
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "env.py").write_text(ENV, encoding="utf-8")
+    (folder / "nn.py").write_text(NN, encoding="utf-8")
+    return folder
+
+
+def run(source, name, **changes):
+    """Train so, or go on with the run of this name."""
+    settings = resolve([("test", merge(TASK, changes))])
+    try:
+        folder = RunFolder.create("test", source, name, settings.tree)
+    except UserError:
+        folder = RunFolder.find("test", name)
+    train(settings, folder, lambda line: None)
+    return folder
+
+
+def same(one: RunFolder, other: RunFolder) -> bool:
+    ours, theirs = one.latest().weights("agent"), other.latest().weights("agent")
+    assert one.latest().counters.updates > 50
+    return all(torch.equal(flat, theirs[kind][name]) for kind in ours for name, flat in ours[kind].items())
+
+
+def test_both_layouts_train_to_the_same_weights_bit_for_bit(source):
+    first, last, other = (
+        run(source, name, base_config={"env_args": {"channels": channels}, "seed": seed})
+        for name, channels, seed in (("a", "first", 0), ("b", "last", 0), ("c", "last", 1))
+    )
+    assert same(first, last) and not same(first, other)
+    specs = last.roles()["agent"].obs_specs
+    assert specs["large"].own_shape == (7, 8, 2) and specs["small"].own_shape == (5, 6)
+    assert {name: (spec.shape, spec.high) for name, spec in specs.items()} == {
+        "large": ((2, 7, 8), 255),
+        "small": ((1, 5, 6), 1),
+        "number": ((2,), 1),
+    }
+    with np.load(first.latest().folder / "agent" / "replay.npz") as replay:
+        assert replay["obs/large"].dtype == replay["obs/small"].dtype == np.uint8
+        assert replay["obs/large"].shape == (3, 100, 2, 7, 8)
+
+
+def test_a_player_sees_images_as_the_environment_gives_them(source):
+    players = [
+        load(run(source, name, base_config={"env_args": {"channels": channels}}).path, disable_sample=True)
+        for name, channels in (("a", "first"), ("b", "last"))
+    ]
+    rng = np.random.default_rng(0)
+    batch = {
+        "large": rng.integers(0, 256, (40, 2, 7, 8), np.uint8),
+        "small": rng.random((40, 5, 6)) < 0.5,
+        "number": rng.random((40, 2), np.float32),
+    }
+    turned = {**batch, "large": batch["large"].transpose(0, 2, 3, 1)}
+    actions = players[0].act(batch)
+    np.testing.assert_array_equal(players[1].act(turned), actions)
+    assert players[1].act({name: value[3] for name, value in turned.items()}) == actions[3]
+    with pytest.raises(ValueError, match="observations have the shapes"):
+        players[1].act(batch)
+
+
+def test_a_replay_in_files_is_that_in_memory_also_resumed(source):
+    mapped = {"replay_config": {"memory_map": True}}
+    whole, files, parts = run(source, "a"), run(source, "b", **mapped), run(source, "c", base_config={"max_step": 200})
+    assert same(whole, files)
+    run(source, "c", **mapped)
+    again = run(source, "d", base_config={"max_step": 200}, **mapped)
+    run(source, "d", **mapped)
+    assert same(parts, again)
+    for folder in (files, again):
+        assert not [path for path in folder.path.iterdir() if path.name.startswith("tmp")]
+
+
+def test_what_does_not_fit_onto_the_disk_is_refused(source):
+    with pytest.raises(UserError, match=r"capacity: .* MB, but .* MB of disk are free; at most .* rows fit"):
+        run(source, "a", replay_config={"memory_map": True, "capacity": 10**13})
+
+
+def test_an_image_that_is_too_small_is_refused_in_one_line(source):
+    (source / "nn.py").write_text(
+        NN.replace("Conv((3, 3, 1), units=None)", "NatureCnn()").replace("Conv,", "Conv, NatureCnn,")
+    )
+    with pytest.raises(UserError, match=r"^an image \[1, 5, 6\] is too small for NatureCnn"):
+        run(source, "a")
+
+
+def test_the_default_network_sees_them_too(source):
+    (source / "nn.py").unlink()
+    assert run(source, "a").latest().counters.updates > 50
