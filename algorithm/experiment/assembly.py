@@ -193,7 +193,7 @@ def play(
 
 
 def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
-    """The agent of one role with a checkpoint's weights."""
+    """The agent of one role with a checkpoint's weights, to play: nothing of it learns, or is noisy."""
     agent = make_agent(settings, folder, role, np.random.default_rng(seeds(settings.base.seed, PLAY)))
     parameters = Parameters(
         {group: member.module for group, member in agent.groups.items()},
@@ -205,6 +205,7 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
         parameters.load(checkpoint.weights(name))
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder}: {error}") from error
+    agent.policy.eval()
     return agent
 
 

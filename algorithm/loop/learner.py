@@ -14,7 +14,7 @@ from algorithm.agents.agent import Agent, Group, Report
 from algorithm.auxiliaries.auxiliary import Auxiliary, View
 from algorithm.loop.optimizers import Optimizer, make_optimizer
 from algorithm.loop.rewards import ReturnScale
-from algorithm.networks import Parameters
+from algorithm.networks import Noise, Parameters
 from algorithm.networks.parameters import State
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -45,11 +45,12 @@ class Learner:
         self.returns = ReturnScale(agent.rewards, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
         groups = {**agent.groups, **{f"auxiliary/{name}": _group(auxiliaries[name], m) for name, m in modules.items()}}
+        lagging = {**agent.lagging, **_copies(auxiliaries)}
         running = agent.running()
         self._agent_observes = bool(running)
         self.parameters = Parameters(
             {name: group.module for name, group in groups.items()},
-            {**agent.lagging, **_copies(auxiliaries)},
+            lagging,
             {
                 "returns": self.returns.moments,
                 **running,
@@ -57,6 +58,8 @@ class Learner:
             },
             self.device,
         )
+        networks = [*(group.module for group in groups.values()), *(copy.copy for copy in lagging.values())]
+        self.noise = Noise(networks, self.device)
         self._steps = [self._group_step(name, group) for name, group in groups.items()]
         # Everything an update changes; a bad gradient must leave all of it as it was.
         self._changed = [self.parameters.numbers, *(step.optimizer.moments for step in self._steps)]
@@ -82,6 +85,8 @@ class Learner:
         reduce(torch.add, [*losses.values(), *extra.values()]).backward()
         self._step()
         self.updates += 1
+        # Behind the step, so that what acts until the next one is what that one begins with (Fortunato et al. 2018).
+        self.noise.renew()
         told = {f"loss/{name}": loss.detach() for name, loss in extra.items()}
         # Without the features, which hold the whole graph of this update.
         metrics = report.metrics
@@ -107,7 +112,8 @@ class Learner:
         """What a resumed run needs beside the parameters."""
         moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
         counters = {"updates": torch.tensor(self.updates), "kept": self._kept.cpu(), "seen": torch.tensor(self.seen)}
-        return {**moments, **counters, "returns": torch.from_numpy(self.returns.running.copy())}
+        others = {"returns": torch.from_numpy(self.returns.running.copy()), "noise": self.noise.numbers.cpu().clone()}
+        return {**moments, **counters, **others}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state` gave."""
@@ -117,6 +123,7 @@ class Learner:
         self._kept.copy_(state["kept"])
         self._good_at.fill_(self.updates)
         self.returns.running[:] = state["returns"].numpy()
+        self.noise.numbers.copy_(state["noise"])
 
     @torch.inference_mode()
     def _step(self) -> None:

@@ -5,7 +5,19 @@ from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.deviation import Deviation
 from algorithm.networks.encoders.vector import Vector
 from algorithm.networks.mlp import Mlp
+from algorithm.networks.noisy import Noise, NoisyMlp
 from algorithm.networks.parameters import LaggingCopy, Parameters
 from algorithm.networks.statistics import RunningMoments
 
-__all__ = ["ActorCritic", "Blueprint", "Deviation", "LaggingCopy", "Mlp", "Parameters", "RunningMoments", "Vector"]
+__all__ = [
+    "ActorCritic",
+    "Blueprint",
+    "Deviation",
+    "LaggingCopy",
+    "Mlp",
+    "Noise",
+    "NoisyMlp",
+    "Parameters",
+    "RunningMoments",
+    "Vector",
+]

@@ -20,10 +20,7 @@ class Mlp:
     """Factory of hidden layers with the given numbers of units: `Mlp(64, 64)`."""
 
     def __init__(self, *units: int, activation: str = "relu"):
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is unknown; there are {', '.join(ACTIVATIONS)}")
-        if not units:
-            raise ValueError("Mlp needs the units of at least one layer, as in Mlp(64, 64)")
+        check_layers("Mlp", units, activation)
         self.units = units
         self.activation = activation
 
@@ -56,6 +53,14 @@ class MlpLayers(nn.Module):
             return x
 
         return forward
+
+
+def check_layers(factory: str, units: tuple[int, ...], activation: str) -> None:
+    """Raises ValueError for layers that cannot be, naming the `factory` they were given to."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation {activation!r} is unknown; there are {', '.join(ACTIVATIONS)}")
+    if not units:
+        raise ValueError(f"{factory} needs the units of at least one layer, as in {factory}(64, 64)")
 
 
 def orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("registered_fakes")
 
 NN = """
 from torch import nn
-from algorithm.networks import Blueprint, Mlp, Vector
+from algorithm.networks import Blueprint, Mlp, NoisyMlp, Vector
 from tests.fakes import RunningSum
-blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body=Mlp(8){memory})
+blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body={body}{memory})
 """
 SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
@@ -52,6 +52,10 @@ RUNS = {
         "acer_config": {"std": "learned"},
         "explorer": {"action_noise": [0.0, 0.4]},
         "normalize": True,
+    },
+    "noisy layers": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50, "evaluate_greedy": False},
+        "body": "NoisyMlp(8)",
     },
     "hybrid": {
         "base_config": {
@@ -76,7 +80,8 @@ def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
     source = tmp_path / "envs" / "fake" / "task"
     source.mkdir(parents=True, exist_ok=True)
     memory = ", memory=RunningSum" if own.pop("memory", False) else ""
-    (source / "nn.py").write_text(NN.format(memory=memory, normalize=own.pop("normalize", False)))
+    body, normalize = own.pop("body", "Mlp(8)"), own.pop("normalize", False)
+    (source / "nn.py").write_text(NN.format(body=body, memory=memory, normalize=normalize))
     tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
     return RunFolder.create("fake/task", source, name, tree)
 
