@@ -6,6 +6,7 @@ import torch
 
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Settings
+from algorithm.loop.placement import Placement
 
 
 def device(settings: Settings) -> torch.device:
@@ -17,6 +18,20 @@ def device(settings: Settings) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise UserError(f"base_config.device is {name}, but torch finds no such device; use cpu or auto")
     return found
+
+
+def placement(settings: Settings) -> Placement:
+    """Where learning and acting run. Raises UserError for a precision that the device does not have."""
+    learning = device(settings)
+    if settings.base.precision == "bfloat16" and learning.type == "cuda" and not _has_bfloat16(learning):
+        name = torch.cuda.get_device_name(learning)
+        raise UserError(f"base_config.precision is bfloat16, which {name} does not compute in; use float32")
+    return Placement(learning, getattr(torch, settings.base.precision), learning)
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    with torch.cuda.device(device):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def prepare_process() -> None:

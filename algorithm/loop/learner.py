@@ -13,9 +13,11 @@ from torch import Tensor
 from algorithm.agents.agent import Agent, Group, Report
 from algorithm.auxiliaries.auxiliary import Auxiliary, View
 from algorithm.loop.optimizers import Optimizer, make_optimizer
+from algorithm.loop.placement import Placement
 from algorithm.loop.rewards import ReturnScale
 from algorithm.networks import Noise, Parameters
 from algorithm.networks.parameters import State
+from algorithm.networks.precision import learn_in
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
@@ -32,12 +34,13 @@ class Learner:
         role: Role,
         auxiliaries: Mapping[str, Auxiliary],
         max_step: int | None,
-        device: str | torch.device = "cpu",
+        placement: Placement | None = None,
     ):
         self.agent = agent
         self.auxiliaries = auxiliaries
         self.max_step = max_step
-        self.device = torch.device(device)
+        placement = placement or Placement()
+        self.device = placement.learning
         self.updates = 0
         self._kept = torch.zeros((), dtype=torch.int64, device=self.device)
         self._good_at = torch.zeros((), dtype=torch.int64, device=self.device)  # updates up to the last kept one
@@ -59,6 +62,7 @@ class Learner:
             self.device,
         )
         networks = [*(group.module for group in groups.values()), *(copy.copy for copy in lagging.values())]
+        learn_in(placement.precision, networks)
         self.noise = Noise(networks, self.device)
         self._steps = [self._group_step(name, group) for name, group in groups.items()]
         # Everything an update changes; a bad gradient must leave all of it as it was.

@@ -1,4 +1,4 @@
-"""Layers whose weights are noisy while they learn, and which learn how noisy (Fortunato et al. 2018, arXiv 1706.10295)."""
+"""Layers whose weights are noisy while they learn, and learn how noisy (Fortunato et al. 2018, arXiv 1706.10295)."""
 
 from __future__ import annotations
 

@@ -11,17 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Blueprint, Encoder
+from algorithm.networks.precision import in_precision
 from algorithm.specs import ObsSpec
 
 
 class Torso(nn.Module):
-    """All observations -> `size` features; `state` numbers of memory per lane.
+    """All observations -> `size` features; `state` numbers of memory per lane. `precision` is that of `unroll`.
 
     Raises ValueError where an observation has no encoder in the blueprint.
     """
 
     def __init__(self, blueprint: Blueprint, obs_specs: Mapping[str, ObsSpec]):
         super().__init__()
+        self.precision = torch.float32
         self.names = list(obs_specs)
         encoders = [_encoder(blueprint, name)(spec) for name, spec in obs_specs.items()]
         self.encoders: Any = nn.ModuleList(encoders)
@@ -43,6 +45,7 @@ class Torso(nn.Module):
         features = self.encode(obs)
         return self.memory.step(features, memory) if self.memory else (features, memory)
 
+    @in_precision
     def unroll(self, obs: Mapping[str, Tensor], first: Tensor, memory: Tensor, burn_in: int = 0) -> Tensor:
         """{name: [T+1, B, ...]}, first [T+1, B], memory [B, state] before row 0 -> features [T+1-burn_in, B, size].
 
