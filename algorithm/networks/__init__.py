@@ -1,5 +1,6 @@
 """Networks as data: an nn.py fills in a Blueprint, agents build what they need from it."""
 
+from algorithm.networks.acting import ActingCopy
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.deviation import Deviation
@@ -10,6 +11,7 @@ from algorithm.networks.parameters import LaggingCopy, Parameters
 from algorithm.networks.statistics import RunningMoments
 
 __all__ = [
+    "ActingCopy",
     "ActorCritic",
     "Blueprint",
     "Deviation",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.mlp import ACTIVATIONS, check_layers, numpy_linear
+from algorithm.networks.parameters import flatten
 
 
 class NoisyMlp:
@@ -59,7 +60,7 @@ class NoisyLayers(nn.Module):
 class NoisyLinear(nn.Module):
     """y = (mean + spread * outer(e_out, e_in)) x + mean of bias + spread of bias * e_out (Eq. 9-11).
 
-    `noise` [outputs + inputs] is (e_out, e_in). It is 0 until a `Noise` lays it out, and nothing of it, `mean` alone,
+    `noise` [outputs + inputs] is (e_out, e_in). It is 0 until a `Noise` draws it, and nothing of it, `mean` alone,
     is seen in evaluation (`eval()`).
     """
 
@@ -92,21 +93,21 @@ class Noise:
     """The noise of all noisy layers in `modules`, one flat tensor `numbers`: independent in each, drawn by `renew`.
 
     It is neither learned nor averaged, so that it belongs to no network's parameters or buffers. It comes from torch's
-    generator of the process. Where there are no noisy layers there is nothing to draw.
+    generator of the process (or of the device). Where there are no noisy layers there is nothing to draw.
     """
 
     def __init__(self, modules: Iterable[nn.Module], device: str | torch.device = "cpu"):
-        layers = [layer for module in modules for layer in module.modules() if isinstance(layer, NoisyLinear)]
-        sizes = [len(layer.noise) for layer in layers]
-        self.numbers = torch.zeros(sum(sizes), device=device)
-        for layer, place in zip(layers, self.numbers.split(sizes), strict=True):
-            layer.noise = place
-        self.renew()
+        self.numbers = flatten(noise_of(modules), torch.float32, device)
 
     def renew(self) -> None:
         """Draw f(e), e normal, f(e) = sign(e) sqrt(|e|)."""
         if len(self.numbers):
             shape(self.numbers.normal_())
+
+
+def noise_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The noise of each noisy layer."""
+    return [layer.noise for module in modules for layer in module.modules() if isinstance(layer, NoisyLinear)]
 
 
 def shape(noise: Tensor) -> Tensor:

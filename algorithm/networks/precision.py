@@ -18,7 +18,7 @@ def in_precision(unroll: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if module.precision == torch.float32:
             return unroll(module, obs, *others, **named)
         device = next(iter(obs.values())).device.type
-        # Without the cache: in some versions of torch a weight first used without gradient (burn-in) has none afterwards.
+        # Without the cache: in some versions of torch a weight first used without gradient (burn-in) gets none after.
         with torch.autocast(device, module.precision, cache_enabled=False):
             features = unroll(module, obs, *others, **named)
         return features.float()
@@ -28,7 +28,7 @@ def in_precision(unroll: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def learn_in(precision: torch.dtype, networks: Iterable[nn.Module]) -> None:
     """Let everything in `networks` that has a precision learn in this one; parameters and acting stay float32."""
-    for network in networks:
-        for module in network.modules():
-            if hasattr(module, "precision"):
-                module.precision = precision
+    modules: Iterable[Any] = (module for network in networks for module in network.modules())
+    for module in modules:
+        if hasattr(module, "precision"):
+            module.precision = precision

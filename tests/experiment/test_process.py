@@ -7,10 +7,19 @@ from algorithm.experiment import process
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.process import placement
 from algorithm.experiment.settings import resolve
+from algorithm.loop.placement import CPU
+from algorithm.networks import Blueprint, Mlp
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.builders import make_acer, make_role
+
+GPU = torch.device("cuda:0")
+SEEING = Role(2, {"camera": ObsSpec((3, 8, 8), "uint8")}, ActionSpec(branches=(2,)))
 
 
-def settings(**base):
-    return resolve([("test", {"base_config": base})])
+def placed(role=None, units=8, **base):
+    role = role or make_role()
+    agent = make_acer(role, Blueprint(body=Mlp(units, units)))
+    return placement(resolve([("test", {"base_config": base})]), agent, role)
 
 
 @pytest.fixture
@@ -23,11 +32,34 @@ def two_gpus(monkeypatch):
 
 
 def test_a_precision_that_the_device_does_not_compute_in_is_refused(two_gpus):
-    assert placement(settings(device="cuda:1", precision="bfloat16")).precision == torch.bfloat16
-    assert placement(settings(device="cuda:0")).precision == torch.float32
+    assert placed(device="cuda:1", precision="bfloat16").precision == torch.bfloat16
+    assert placed(device="cuda:0").precision == torch.float32
     with pytest.raises(UserError, match="precision is bfloat16, which an old one does not compute in; use float32"):
-        placement(settings(device="cuda:0", precision="bfloat16"))
+        placed(device="cuda:0", precision="bfloat16")
 
 
 def test_every_processor_computes_in_either_precision():
-    assert placement(settings(precision="BFloat16")).precision == torch.bfloat16
+    assert placed(precision="BFloat16").precision == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("role", "units", "act_on", "acting"),
+    [
+        (None, 8, "auto", CPU),
+        (None, 1000, "auto", GPU),
+        (SEEING, 8, "auto", GPU),
+        (None, 8, "device", GPU),
+        (None, 1000, "cpu", CPU),
+        (SEEING, 8, "CPU", CPU),
+    ],
+    ids=str,
+)
+def test_small_networks_act_on_the_processor_unless_told_otherwise(two_gpus, role, units, act_on, acting):
+    found = placed(role, units, device="cuda:0", act_on=act_on)
+    assert (found.learning, found.acting) == (GPU, acting)
+
+
+@pytest.mark.parametrize("act_on", ["auto", "cpu", "device"])
+def test_what_learns_on_the_processor_acts_there(act_on):
+    found = placed(act_on=act_on)
+    assert found.learning == found.acting == CPU

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.experiment import assembly
 from algorithm.experiment.assembly import TeamBuilder, limits, make_adapter, train
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.settings import merge, read_variant, resolve
@@ -21,6 +22,7 @@ from algorithm.loop.history import History
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts
+from algorithm.loop.placement import CPU, Placement
 from algorithm.loop.reporter import Reporter
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
@@ -156,6 +158,19 @@ def test_saving_on_the_way_changes_nothing(kind, tmp_path):
     often = go_on(new_run(tmp_path, "often", kind))
     never = go_on(new_run(tmp_path, "never", kind, save_every=None))
     assert_equal(often, never)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["continuous, noisy and normalised", "noisy layers", "recurrent and skipping", "several roles, one of them late"],
+)
+def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
+    plain = go_on(new_run(tmp_path, "plain", kind))
+    apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # to torch the same processor
+    monkeypatch.setattr(assembly, "placement", lambda settings, agent, role: apart)
+    copied = new_run(tmp_path, "copied", kind)
+    assert_equal(go_on(copied), plain)
+    assert_equal(go_on(shortened(copied, "resumed", 2)), plain)
 
 
 def test_stopping_at_half_the_steps_and_going_on_is_the_same_too(tmp_path):
