@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from algorithm.experiment.assembly import TeamBuilder, train
+from algorithm.experiment.player import load
 from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
 from algorithm.experiment.settings import read_variant, resolve
 from tests.builders import PAIRS
@@ -73,6 +74,29 @@ def test_simple_decisions_are_learned(tmp_path, probe, space):
     _, policy = values(settings, folder)
     best = np.arange(2) if probe == "choice" else np.ones(3, int)
     assert (policy.argmax(-1) == best).all()
+
+
+def test_a_simple_decision_is_learned_in_bfloat16(tmp_path):
+    layer = {"base_config": {"env_name": "choice", "max_step": 6000, "precision": "bfloat16"}}
+    settings, folder, result = train_quietly(tmp_path, PROBE, layer)
+    assert result.returns["agent"] >= 0.85
+    assert (values(settings, folder)[1].argmax(-1) == np.arange(2)).all()
+
+
+NOISY = "from algorithm.networks import Blueprint, NoisyMlp\nblueprint = Blueprint(body=NoisyMlp(32))"
+
+
+@pytest.mark.parametrize("probe", ["choice", "chain"])
+def test_noisy_layers_explore_without_an_entropy_bonus(tmp_path, probe):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "nn.py").write_text(NOISY)
+    layer = {"base_config": {"env_name": probe, "max_step": 6000}, "acer_config": {"entropy": 0.0}}
+    settings, folder, result = train_quietly(tmp_path, PROBE, layer)
+    assert result.returns["agent"] >= 0.85
+    player = load(folder.path, disable_sample=True)
+    assert not player.agent.policy.training
+    best = [0, 1] if probe == "choice" else [1, 1, 1]
+    assert player.act(np.eye(len(best), dtype=np.float32)).tolist() == best
 
 
 def test_the_same_seed_gives_the_same_parameters_bit_for_bit(tmp_path):

@@ -18,7 +18,7 @@ from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.memory import Budget
-from algorithm.experiment.process import device, prepare_process
+from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
@@ -194,18 +194,19 @@ def play(
 
 
 def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
-    """The agent of one role with a checkpoint's weights."""
+    """The agent of one role with a checkpoint's weights, to play: nothing of it learns, or is noisy."""
     agent = make_agent(settings, folder, role, np.random.default_rng(seeds(settings.base.seed, PLAY)))
     parameters = Parameters(
         {group: member.module for group, member in agent.groups.items()},
         agent.lagging,
         agent.running(),
-        device(settings),
+        acting_device(settings, agent, role),
     )
     try:
         parameters.load(checkpoint.weights(name))
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder}: {error}") from error
+    agent.policy.eval()
     return agent
 
 
@@ -251,7 +252,7 @@ class TeamBuilder:
             raise UserError(f"replay_config.{error}") from error
         auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
         explorers = [build("explorer", key, value, role) for key, value in settings.explorer.items()]
-        learner = Learner(agent, role, auxiliaries, settings.base.max_step, device(settings))
+        learner = Learner(agent, role, auxiliaries, settings.base.max_step, placement(settings, agent, role))
         feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
         team = Team(role, agent, feed, learner, *explorers)
         self.folder.add_role(name, role)

@@ -49,6 +49,8 @@ class BaseConfig(Section):
     nn: str
     seed: int = Field(ge=0)
     device: Annotated[str, BeforeValidator(_device)]
+    precision: Literal["float32", "bfloat16"]
+    act_on: Literal["auto", "cpu", "device"]
     max_step: int | None = Field(ge=1)
     max_iter: int | None = Field(ge=1)
     max_step_each_iter: int | None = Field(ge=1)

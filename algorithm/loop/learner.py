@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 
@@ -13,9 +14,11 @@ from torch import Tensor
 from algorithm.agents.agent import Agent, Group, Report
 from algorithm.auxiliaries.auxiliary import Auxiliary, View
 from algorithm.loop.optimizers import Optimizer, make_optimizer
+from algorithm.loop.placement import Placement
 from algorithm.loop.rewards import ReturnScale
-from algorithm.networks import Parameters
+from algorithm.networks import ActingCopy, Noise, Parameters
 from algorithm.networks.parameters import State
+from algorithm.networks.precision import learn_in
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
@@ -32,12 +35,13 @@ class Learner:
         role: Role,
         auxiliaries: Mapping[str, Auxiliary],
         max_step: int | None,
-        device: str | torch.device = "cpu",
+        placement: Placement | None = None,
     ):
         self.agent = agent
         self.auxiliaries = auxiliaries
         self.max_step = max_step
-        self.device = torch.device(device)
+        placement = placement or Placement()
+        self.device = placement.learning
         self.updates = 0
         self._kept = torch.zeros((), dtype=torch.int64, device=self.device)
         self._good_at = torch.zeros((), dtype=torch.int64, device=self.device)  # updates up to the last kept one
@@ -45,11 +49,14 @@ class Learner:
         self.returns = ReturnScale(agent.rewards, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
         groups = {**agent.groups, **{f"auxiliary/{name}": _group(auxiliaries[name], m) for name, m in modules.items()}}
+        # Before the policy becomes views of flat tensors on its device.
+        twin = deepcopy(agent.policy) if placement.acting != placement.learning else None
+        lagging = {**agent.lagging, **_copies(auxiliaries)}
         running = agent.running()
         self._agent_observes = bool(running)
         self.parameters = Parameters(
             {name: group.module for name, group in groups.items()},
-            {**agent.lagging, **_copies(auxiliaries)},
+            lagging,
             {
                 "returns": self.returns.moments,
                 **running,
@@ -57,9 +64,14 @@ class Learner:
             },
             self.device,
         )
+        networks = [*(group.module for group in groups.values()), *(copy.copy for copy in lagging.values())]
+        learn_in(placement.precision, networks)
+        self.noise = Noise(networks, self.device)
+        self.noise.renew()
+        self._acting = ActingCopy(agent.policy, twin, placement.acting) if twin else None
         self._steps = [self._group_step(name, group) for name, group in groups.items()]
         # Everything an update changes; a bad gradient must leave all of it as it was.
-        self._changed = [self.parameters.numbers, *(step.optimizer.moments for step in self._steps)]
+        self._undoable = [self.parameters.numbers, *(step.optimizer.moments for step in self._steps)]
 
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics from a collected rollout: once for each, and never from a replayed window."""
@@ -69,6 +81,7 @@ class Learner:
             self.agent.observe(rollout)
         for auxiliary in self.auxiliaries.values():
             auxiliary.observe(rollout)
+        self._changed()
 
     def learn(self, rollout: Rollout) -> Report:
         """One step from one batch. An infinite or undefined gradient changes nothing, and is counted in `skipped`."""
@@ -82,6 +95,9 @@ class Learner:
         reduce(torch.add, [*losses.values(), *extra.values()]).backward()
         self._step()
         self.updates += 1
+        # Behind the step, so that what acts until the next one is what that one begins with (Fortunato et al. 2018).
+        self.noise.renew()
+        self._changed()
         told = {f"loss/{name}": loss.detach() for name, loss in extra.items()}
         # Without the features, which hold the whole graph of this update.
         metrics = report.metrics
@@ -102,33 +118,42 @@ class Learner:
         self.parameters.load(state)
         for step in self._steps:
             step.optimizer.moments.zero_()
+        self._changed()
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed run needs beside the parameters."""
         moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
         counters = {"updates": torch.tensor(self.updates), "kept": self._kept.cpu(), "seen": torch.tensor(self.seen)}
-        return {**moments, **counters, "returns": torch.from_numpy(self.returns.running.copy())}
+        others = {"returns": torch.from_numpy(self.returns.running.copy()), "noise": self.noise.numbers.cpu().clone()}
+        return {**moments, **counters, **others}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave."""
+        """Take over what `state` gave, behind the parameters."""
         for step in self._steps:
             step.optimizer.moments.copy_(state[f"moments/{step.name}"])
         self.updates, self.seen = int(state["updates"]), int(state["seen"])
         self._kept.copy_(state["kept"])
         self._good_at.fill_(self.updates)
         self.returns.running[:] = state["returns"].numpy()
+        self.noise.numbers.copy_(state["noise"])
+        self._changed()
+
+    def _changed(self) -> None:
+        """Let the copy that acts, where there is one, fetch what the networks have become."""
+        if self._acting:
+            self._acting.outdated = True
 
     @torch.inference_mode()
     def _step(self) -> None:
         """Clip and step each group, then sync; undone where the gradient is not finite."""
-        before = [tensor.clone() for tensor in self._changed]
+        before = [tensor.clone() for tensor in self._undoable]
         progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
         norm = reduce(torch.add, [step(progress) for step in self._steps])
         self.agent.sync()
         for auxiliary in self.auxiliaries.values():
             auxiliary.sync()
         finite = norm < torch.inf
-        for tensor, old in zip(self._changed, before, strict=True):
+        for tensor, old in zip(self._undoable, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
         self._kept += finite
         self._good_at.masked_fill_(finite, self.updates + 1)
@@ -149,7 +174,10 @@ class Learner:
         return View(batch.after_burn_in(), features, lambda: agent.lagged_features(batch), agent.encode, agent.q)
 
     def _upload(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda" and array.size:
+            tensor = tensor.pin_memory()  # which torch keeps until the copy is done
+        return tensor.to(self.device, non_blocking=True)
 
     def _group_step(self, name: str, group: Group) -> _GroupStep:
         where = self.parameters.groups[name]

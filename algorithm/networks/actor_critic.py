@@ -84,6 +84,10 @@ class ActorCritic(nn.Module):
             self._act = self._numpy_act() or self._torch_act
         return self._act(obs, memory)
 
+    def act_through(self, act: Act) -> None:
+        """Let `act` answer from now on."""
+        self._act = act
+
     def _numpy_act(self) -> Act | None:
         if next(self.parameters()).device.type != "cpu":
             return None

@@ -20,10 +20,9 @@ class Mlp:
     """Factory of hidden layers with the given numbers of units: `Mlp(64, 64)`."""
 
     def __init__(self, *units: int, activation: str = "relu"):
-        if not units:
-            raise ValueError("Mlp needs the units of at least one layer, as in Mlp(64, 64)")
+        check_layers("Mlp", units, activation)
         self.units = units
-        self.activation = known_activation(activation)
+        self.activation = activation
 
     def __call__(self, size: int) -> nn.Module:
         return MlpLayers((size, *self.units), self.activation)
@@ -61,6 +60,13 @@ def known_activation(name: str) -> str:
     if name not in ACTIVATIONS:
         raise ValueError(f"activation {name!r} is unknown; there are {', '.join(ACTIVATIONS)}")
     return name
+
+
+def check_layers(factory: str, units: tuple[int, ...], activation: str) -> None:
+    """Raises ValueError for layers that cannot be, naming the `factory` they were given to."""
+    known_activation(activation)
+    if not units:
+        raise ValueError(f"{factory} needs the units of at least one layer, as in {factory}(64, 64)")
 
 
 def orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:

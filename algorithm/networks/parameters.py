@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -53,17 +53,20 @@ class Parameters:
 
         size = sum(parameter.numel() for parameter in members)
         every = members + list(chain.from_iterable(following.values()))
-        self.numbers = _flatten(every, torch.float32, device)
+        self.numbers = flatten(every, torch.float32, device)
         self.vector, self.copies = self.numbers[:size], self.numbers[size:]
         self.gradient = torch.zeros_like(self.vector)
         _view_gradients(members, self.gradient)
         self.groups, self.lagging = _slices(trained), _slices(following)
         for name, copy in lagging.items():
             copy.numbers = self.copies[self.lagging[name]]
-            copy.source_numbers = _span(list(copy.source.parameters()))
+            copy.source_numbers = span(list(copy.source.parameters()))
 
+        for module in (*groups.values(), *statistics.values()):
+            for constant in module.buffers():  # the running statistics among them are laid out below
+                constant.data = constant.data.to(device)
         running = {name: list(module.buffers()) for name, module in statistics.items()}
-        self.statistics = _flatten(list(chain.from_iterable(running.values())), torch.float64, device)
+        self.statistics = flatten(list(chain.from_iterable(running.values())), torch.float64, device)
         self.running = _slices(running)
         for copy in lagging.values():
             for own, shared in zip(copy.copy.buffers(), copy.source.buffers(), strict=True):
@@ -105,7 +108,7 @@ class Parameters:
             own.copy_(saved)
 
 
-def _flatten(tensors: list[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:
+def flatten(tensors: Sequence[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:
     """Copy tensors into one flat tensor and make each a view of its place there."""
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
     start = 0
@@ -134,10 +137,10 @@ def _view_gradients(parameters: list[Tensor], gradient: Tensor) -> None:
         start += parameter.numel()
 
 
-def _span(parameters: list[nn.Parameter]) -> Tensor:
-    """The one stretch of the flat tensor that a module's parameters fill."""
-    size = sum(p.numel() for p in parameters)
-    first, last = parameters[0], parameters[-1]
+def span(tensors: Sequence[Tensor]) -> Tensor:
+    """The one stretch of a flat tensor that a module's tensors fill. Raises ValueError where they are scattered."""
+    size = sum(tensor.numel() for tensor in tensors)
+    first, last = tensors[0], tensors[-1]
     if last.storage_offset() + last.numel() - first.storage_offset() != size:
-        raise ValueError("the source of a lagging copy must fill one stretch of one group")
+        raise ValueError("a network that is copied must fill one stretch of one group")
     return first.detach().as_strided((size,), (1,))

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Blueprint, Encoder
+from algorithm.networks.precision import in_precision
 from algorithm.specs import ObsSpec
 
 
 class Torso(nn.Module):
-    """All observations -> `size` features; `state` numbers of memory per lane.
+    """All observations -> `size` features; `state` numbers of memory per lane. `precision` is that of `unroll`.
 
     These are first the `kept` ones of the memory behind the body, then those of encoders that remember observations
     themselves; `lead` rows in front of a window rebuild the latter, so that no replay keeps them.
@@ -25,6 +26,7 @@ class Torso(nn.Module):
 
     def __init__(self, blueprint: Blueprint, obs_specs: Mapping[str, ObsSpec]):
         super().__init__()
+        self.precision = torch.float32
         self.names = list(obs_specs)
         encoders = [_encoder(blueprint, name)(spec) for name, spec in obs_specs.items()]
         self.encoders: Any = nn.ModuleList(encoders)
@@ -59,6 +61,7 @@ class Torso(nn.Module):
         first = torch.ones((1, len(obs[self.names[0]])), dtype=torch.bool, device=obs[self.names[0]].device)
         return self._rows(rows, first, None, 0, 1)[0]
 
+    @in_precision
     def unroll(self, obs: Mapping[str, Tensor], first: Tensor, memory: Tensor, burn_in: int = 0) -> Tensor:
         """{name: [T+1, B, ...]}, first [T+1, B] -> features [T+1-burn_in, B, size].
 

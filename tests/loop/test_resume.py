@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.experiment import assembly
 from algorithm.experiment.assembly import TeamBuilder, limits, make_adapter, train
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.settings import merge, read_variant, resolve
@@ -21,16 +22,16 @@ from algorithm.loop.history import History
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts
+from algorithm.loop.placement import CPU, Placement
 from algorithm.loop.reporter import Reporter
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 
 NN = """
 from torch import nn
-from algorithm.networks import Blueprint, Mlp, Vector
-from algorithm.networks import Attention, FrameStack, Gru, Lstm
+from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, NoisyMlp, Vector
 from tests.fakes import RunningSum
-blueprint = Blueprint(encoders={{"*": {encoder}}}, body=Mlp(8){memory})
+blueprint = Blueprint(encoders={{"*": {encoder}}}, body={body}{memory})
 """
 SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
@@ -71,6 +72,10 @@ RUNS = {
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
+    "noisy layers": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50, "evaluate_greedy": False},
+        "body": "NoisyMlp(8)",
+    },
     "hybrid": {
         "base_config": {
             "env_type": "ANY_ACTION",
@@ -94,7 +99,8 @@ def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
     source = tmp_path / "envs" / "fake" / "task"
     source.mkdir(parents=True, exist_ok=True)
     memory = f", memory={own.pop('memory')}" if "memory" in own else ""
-    (source / "nn.py").write_text(NN.format(memory=memory, encoder=own.pop("encoder", "Vector()")))
+    body, encoder = own.pop("body", "Mlp(8)"), own.pop("encoder", "Vector()")
+    (source / "nn.py").write_text(NN.format(encoder=encoder, body=body, memory=memory))
     tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
     return RunFolder.create("fake/task", source, name, tree)
 
@@ -169,6 +175,19 @@ def test_saving_on_the_way_changes_nothing(kind, tmp_path):
     often = go_on(new_run(tmp_path, "often", kind))
     never = go_on(new_run(tmp_path, "never", kind, save_every=None))
     assert_equal(often, never)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["continuous, noisy and normalised", "noisy layers", "recurrent and skipping", "several roles, one of them late"],
+)
+def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
+    plain = go_on(new_run(tmp_path, "plain", kind))
+    apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # to torch the same processor
+    monkeypatch.setattr(assembly, "placement", lambda settings, agent, role: apart)
+    copied = new_run(tmp_path, "copied", kind)
+    assert_equal(go_on(copied), plain)
+    assert_equal(go_on(shortened(copied, "resumed", 2)), plain)
 
 
 def test_stopping_at_half_the_steps_and_going_on_is_the_same_too(tmp_path):

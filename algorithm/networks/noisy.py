@@ -1,0 +1,115 @@
+"""Layers whose weights are noisy while they learn, and learn how noisy (Fortunato et al. 2018, arXiv 1706.10295)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks.mlp import ACTIVATIONS, check_layers, numpy_linear
+from algorithm.networks.parameters import flatten
+
+
+class NoisyMlp:
+    """Factory of noisy hidden layers: `NoisyMlp(64, 64)` in the place of `Mlp(64, 64)`.
+
+    `std` is what the paper calls sigma_0: the first noise of a unit is about as large as `std` times its first output.
+    """
+
+    def __init__(self, *units: int, std: float = 0.5, activation: str = "relu"):
+        check_layers("NoisyMlp", units, activation)
+        if not std > 0:
+            raise ValueError(f"NoisyMlp's std is {std}; it must be above 0")
+        self.units, self.std, self.activation = units, std, activation
+
+    def __call__(self, size: int) -> nn.Module:
+        return NoisyLayers((size, *self.units), self.std, self.activation)
+
+
+class NoisyLayers(nn.Module):
+    """[..., sizes[0]] -> [..., sizes[-1]], the activation behind every layer."""
+
+    def __init__(self, sizes: tuple[int, ...], std: float, activation: str):
+        super().__init__()
+        self.size = sizes[-1]
+        self.layers: Any = nn.ModuleList(NoisyLinear(inputs, units, std) for inputs, units in pairwise(sizes))
+        self.activate, self.activate_numpy = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.activate(layer(x))
+        return x
+
+    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The same in numpy, on views of the parameters and of the noise."""
+        layers = [layer.numpy() for layer in self.layers]
+        activate = self.activate_numpy
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            for layer in layers:
+                x = activate(layer(x))
+            return x
+
+        return forward
+
+
+class NoisyLinear(nn.Module):
+    """y = (mean + spread * outer(e_out, e_in)) x + mean of bias + spread of bias * e_out (Eq. 9-11).
+
+    `noise` [outputs + inputs] is (e_out, e_in). It is 0 until a `Noise` draws it, and nothing of it, `mean` alone,
+    is seen in evaluation (`eval()`).
+    """
+
+    def __init__(self, inputs: int, outputs: int, std: float):
+        super().__init__()
+        bound = inputs**-0.5
+        self.mean, self.spread = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
+        for parameter in self.mean.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+        for parameter in self.spread.parameters():
+            nn.init.constant_(parameter, std * bound)
+        self.noise = torch.zeros(outputs + inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, spread = self.mean, self.spread
+        if not self.training:
+            return nn.functional.linear(x, mean.weight, mean.bias)
+        of_outputs, of_inputs = self.noise.split([spread.out_features, spread.in_features])
+        weight = torch.addcmul(mean.weight, spread.weight, torch.outer(of_outputs, of_inputs))
+        return nn.functional.linear(x, weight, torch.addcmul(mean.bias, spread.bias, of_outputs))
+
+    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The same in numpy, on views: two products of a few rows instead of new weights after every update."""
+        mean, spread = numpy_linear(self.mean), numpy_linear(self.spread)
+        of_outputs, of_inputs = np.split(self.noise.numpy(), [self.spread.out_features])
+        return lambda x: mean(x) + spread(x * of_inputs) * of_outputs if self.training else mean(x)
+
+
+class Noise:
+    """The noise of all noisy layers in `modules`, one flat tensor `numbers`: independent in each, drawn by `renew`.
+
+    It is neither learned nor averaged, so that it belongs to no network's parameters or buffers. It comes from torch's
+    generator of the process (or of the device). Where there are no noisy layers there is nothing to draw.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], device: str | torch.device = "cpu"):
+        self.numbers = flatten(noise_of(modules), torch.float32, device)
+
+    def renew(self) -> None:
+        """Draw f(e), e normal, f(e) = sign(e) sqrt(|e|)."""
+        if len(self.numbers):
+            shape(self.numbers.normal_())
+
+
+def noise_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The noise of each noisy layer."""
+    return [layer.noise for module in modules for layer in module.modules() if isinstance(layer, NoisyLinear)]
+
+
+def shape(noise: Tensor) -> Tensor:
+    """f(e) = sign(e) sqrt(|e|), in place."""
+    return noise.copy_(noise.sign() * noise.abs().sqrt())

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.loop.evaluator import _undisturbed
+from algorithm.loop.learner import Learner
+from algorithm.networks import Blueprint, Mlp, Noise, NoisyMlp
+from algorithm.networks.noisy import NoisyLinear, shape
+from tests.builders import make_acer, make_role, random_rollout
+
+OBS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+BLUEPRINTS = {
+    "body": Blueprint(body=NoisyMlp(16, 8)),
+    "tanh": Blueprint(body=NoisyMlp(16, activation="tanh")),
+    "policy and critic": Blueprint(body=Mlp(8), policy=NoisyMlp(7), critic=NoisyMlp(6)),
+    "a policy of its own": Blueprint(policy=NoisyMlp(16)),
+}
+
+
+def noisy_agent(name="body", **changes):
+    """An agent with noisy layers, and its learner."""
+    agent = make_acer(blueprint=BLUEPRINTS[name], **changes)
+    return agent, Learner(agent, make_role(), {}, max_step=None)
+
+
+def acted(agent) -> np.ndarray:
+    return agent.policy.act({"obs": OBS}, np.zeros((6, 0), np.float32))[0].copy()
+
+
+def module(agent) -> np.ndarray:
+    return agent.policy({"obs": torch.from_numpy(OBS)}, torch.zeros(6, 0))[0].detach().numpy()
+
+
+def test_the_noise_of_weights_is_what_section_3_makes_of_it():
+    """algorithms.md item 32: f(e_out) f(e_in)^T = ((.5, -2), (-.15, .6)) of e_out = (1, -.09), e_in = (.25, -4)."""
+    layer = NoisyLinear(2, 2, std=0.5)
+    layer.noise = shape(torch.tensor([1.0, -0.09, 0.25, -4.0]))
+    mean, spread = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.5], [2.0, 1.0]])
+    with torch.no_grad():
+        layer.mean.weight.copy_(mean)
+        layer.spread.weight.copy_(spread)
+        layer.mean.bias.copy_(torch.tensor([0.1, 0.2]))
+        layer.spread.bias.copy_(torch.tensor([3.0, 2.0]))
+    eye = torch.eye(2)
+    bias = torch.tensor([0.1 + 3 * 1.0, 0.2 + 2 * -0.3])
+    expected = (mean + spread * torch.tensor([[0.5, -2.0], [-0.15, 0.6]])).T + bias
+    torch.testing.assert_close(layer(eye), expected)
+    np.testing.assert_allclose(layer.numpy()(eye.numpy()), expected, rtol=1e-6)
+    layer.eval()
+    torch.testing.assert_close(layer(eye), mean.T + torch.tensor([0.1, 0.2]))
+
+
+def test_weights_start_within_the_papers_bounds():
+    torch.manual_seed(0)
+    layer = NoisyLinear(100, 50, std=0.5)
+    assert 0.09 < layer.mean.weight.abs().max() <= 0.1
+    assert layer.mean.bias.abs().max() <= 0.1
+    for spread in layer.spread.parameters():
+        torch.testing.assert_close(spread, torch.full_like(spread, 0.05))
+
+
+def test_many_noisy_layers_are_on_average_the_mean():
+    torch.manual_seed(0)
+    layer = NoisyLinear(3, 4, std=0.5)
+    noise, x = Noise([layer]), torch.from_numpy(OBS)
+    outputs = []
+    for _ in range(4000):
+        noise.renew()
+        outputs.append(layer(x).detach())
+    outputs = torch.stack(outputs)
+    error = outputs.std(0) / 4000**0.5
+    assert ((outputs.mean(0) - layer.eval()(x)).abs() < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("name", BLUEPRINTS)
+def test_noise_is_drawn_anew_by_each_update_and_stays_until_the_next(name):
+    # Nothing is learned, so that only noise can differ.
+    agent, learner = noisy_agent(name, learning_rate=1e-30)
+    before = acted(agent)
+    np.testing.assert_array_equal(acted(agent), before)
+    np.testing.assert_allclose(before, module(agent), atol=1e-6)
+    learner.learn(random_rollout(np.random.default_rng(0)))
+    after = acted(agent)
+    assert not np.allclose(after, before, atol=1e-5)
+    np.testing.assert_allclose(after, module(agent), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BLUEPRINTS)
+def test_evaluation_sees_the_means_alone(name):
+    agent, learner = noisy_agent(name)
+    noisy = acted(agent)
+    with _undisturbed(agent, np.random.default_rng(0)):
+        means = acted(agent)
+        np.testing.assert_allclose(means, module(agent), atol=1e-6)
+        learner.noise.renew()
+        np.testing.assert_array_equal(acted(agent), means)
+    assert not np.allclose(noisy, means)
+    learner.noise.numbers.zero_()
+    np.testing.assert_allclose(acted(agent), means, atol=1e-6)
+
+
+def test_spreads_are_learned():
+    agent, learner = noisy_agent("policy and critic")
+    spreads = {name: p for name, p in agent.policy.named_parameters() if ".spread." in name}
+    assert len(spreads) == 4
+    before = {name: p.detach().clone() for name, p in spreads.items()}
+    learner.learn(random_rollout(np.random.default_rng(0)))
+    for name, parameter in spreads.items():
+        assert parameter.grad.abs().max() > 0, name
+        assert not torch.equal(parameter, before[name]), name
+
+
+def test_the_lagging_copy_has_the_same_numbers_and_noise_of_its_own():
+    agent, learner = noisy_agent()
+    own, copied = (
+        [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]
+        for network in (agent.policy, agent.average.copy)
+    )
+    assert len(learner.noise.numbers) == 2 * (16 + 3 + 8 + 16)
+    for one, other in zip(own, copied, strict=True):
+        torch.testing.assert_close(one.mean.weight, other.mean.weight)
+        assert not torch.isclose(one.noise, other.noise).any()
+    features = torch.from_numpy(OBS)
+    assert not torch.allclose(agent.policy.torso.body(features), agent.average.copy.torso.body(features))
+
+
+def test_acting_and_the_next_update_have_the_same_noise():
+    agent, learner = noisy_agent()
+    statistics = acted(agent)
+    seen = []
+    loss = agent.loss
+
+    def watched(rollout):
+        seen.append(module(agent))
+        return loss(rollout)
+
+    agent.loss = watched
+    learner.learn(random_rollout(np.random.default_rng(0)))
+    np.testing.assert_allclose(seen[0], statistics, atol=1e-6)
+
+
+def test_networks_without_noisy_layers_draw_nothing():
+    agent = make_acer()
+    learner = Learner(agent, make_role(), {}, max_step=None)
+    before = torch.get_rng_state()
+    learner.learn(random_rollout(np.random.default_rng(0)))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(learner.noise.numbers) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: NoisyMlp(), "NoisyMlp needs the units"),
+        (lambda: NoisyMlp(8, activation="swish"), "activation 'swish' is unknown"),
+        (lambda: NoisyMlp(8, std=0.0), "std is 0.0; it must be above 0"),
+    ],
+)
+def test_layers_that_cannot_be_are_refused(make, told):
+    with pytest.raises(ValueError, match=told):
+        make()

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.loop.learner import Learner
+from algorithm.loop.placement import Placement
+from algorithm.networks import Blueprint, Mlp
+from tests.builders import make_acer, make_role, random_rollout
+from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
+
+BF16 = Placement(precision=torch.bfloat16)
+TOLERANCE = 2**-7  # of one operation; bfloat16 has 8 bits
+
+
+def learner_of(placement: Placement, blueprint: Blueprint, **changes) -> Learner:
+    role = make_role()
+    return Learner(make_acer(role, blueprint, **changes), role, {}, None, placement)
+
+
+def gradient(placement: Placement, blueprint: Blueprint, burn_in: int = 0) -> torch.Tensor:
+    learner = learner_of(placement, blueprint)
+    for network in (learner.agent.policy, learner.agent.average.copy):
+        for parameter in network.parameters():
+            parameter.data.mul_(1.5)  # the first policy is so close to uniform that little reaches the body
+    rollout = random_rollout(np.random.default_rng(0), rows=12, columns=8)
+    memory = np.zeros((8, learner.agent.state), np.float32)
+    learner.learn(replace(rollout, memory=memory, burn_in=burn_in))
+    return learner.parameters.gradient
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+@pytest.mark.parametrize("memory", [None, RunningSum], ids=["no memory", "memory"])
+def test_gradients_are_those_of_float32_within_the_precision(memory, burn_in):
+    blueprint = Blueprint(body=Mlp(32, 32), memory=memory)
+    exact, rounded = (gradient(placement, blueprint, burn_in) for placement in (Placement(), BF16))
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).norm() < 5 * TOLERANCE * exact.norm()
+
+
+@pytest.mark.parametrize("name", BLUEPRINTS)
+def test_what_leaves_the_torso_is_float32_and_nearly_what_it_was(name):
+    blueprint, specs = BLUEPRINTS[name]
+    network = make(blueprint, specs)
+    rows = tensors(observations(specs, 5, 4)), torch.zeros(5, 4, dtype=torch.bool), torch.zeros(4, network.state)
+    exact = network.torso.unroll(*rows)
+    network.torso.precision = torch.bfloat16
+    rounded = network.torso.unroll(*rows)
+    assert rounded.dtype == torch.float32
+    assert (rounded - exact).norm() <= 4 * TOLERANCE * exact.norm()
+    assert torch.equal(rounded, exact) == (blueprint.body is None)
+
+
+def test_acting_is_exact_and_both_networks_learn_in_the_precision():
+    rounded, exact = (learner_of(placement, Blueprint(body=Mlp(16))) for placement in (BF16, Placement()))
+    obs, memory = observations(ONE, 6), np.zeros((6, 0), np.float32)
+    np.testing.assert_array_equal(*(each.agent.policy.act(obs, memory)[0] for each in (rounded, exact)))
+    for network in (rounded.agent.policy, rounded.agent.average.copy):
+        assert network.torso.precision == torch.bfloat16
+        assert network(tensors(obs), torch.zeros(6, 0))[0].dtype == torch.float32
+
+
+def test_everything_behind_the_torso_stays_float32():
+    learner = learner_of(BF16, Blueprint(body=Mlp(16)), normalize_returns=True)
+    report = learner.learn(random_rollout(np.random.default_rng(0)))
+    assert {value.dtype for value in (*report.metrics().values(), report.priority())} == {torch.float32}
+    assert all(
+        moments.dtype == torch.float32 for moments in learner.state().values() if moments.ndim and len(moments) > 9
+    )
+    assert learner.parameters.numbers.dtype == torch.float32
