@@ -97,11 +97,12 @@ class Noise:
     """
 
     def __init__(self, modules: Iterable[nn.Module], device: str | torch.device = "cpu"):
-        self.numbers = flatten(noise_of(modules), torch.float32, device)
+        self._layers = noise_of(modules)
+        self.numbers = flatten(self._layers, torch.float32, device)
 
     def renew(self) -> None:
         """Draw f(e), e normal, f(e) = sign(e) sqrt(|e|)."""
-        if len(self.numbers):
+        if self._layers:
             shape(self.numbers.normal_())
 
 

@@ -15,7 +15,7 @@ def in_precision(unroll: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(unroll)
     def unrolled(module: Any, obs: Any, *others: Any, **named: Any) -> Tensor:
-        if module.precision == torch.float32:
+        if module.precision is torch.float32:
             return unroll(module, obs, *others, **named)
         device = next(iter(obs.values())).device.type
         # Without the cache: in some versions of torch a weight first used without gradient (burn-in) gets none after.
