@@ -24,10 +24,9 @@ def make_dm_control(
     `env_args` are those of `dm_control.suite.load`, `vectorization_mode` (sync or async) and `vector_kwargs`.
     Raises what `GymAdapter` raises.
     """
-    env_name = named(env_name, "DM_CONTROL")
-    with starting(env_name):
+    name = re.sub(r"-v\d+$", "", named(env_name, "DM_CONTROL").removeprefix("dm_control/"))
+    with starting(f"dm_control/{name}"):
         suite, _ = _packages()
-    name = re.sub(r"-v\d+$", "", env_name.removeprefix("dm_control/"))
     tasks = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
     if name not in tasks:
         near = ", ".join(get_close_matches(name, tasks, 3)) or ", ".join(tasks)

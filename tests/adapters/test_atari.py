@@ -114,7 +114,7 @@ def test_a_lost_life_ends_the_game_if_asked():
 
 def test_rewards_come_as_the_game_gives_them(how):
     """Space Invaders pays 5 to 30 for each of the invaders."""
-    _, _, _, _, reward = played(atari(how, 1, "space_invaders"), 80, action=1)
+    _, _, _, _, reward = played(atari(how, 1, "space_invaders"), 120, action=1)
     assert {5.0, 10.0, 15.0} & set(np.ravel(reward).tolist())
 
 
