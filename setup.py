@@ -8,7 +8,15 @@ RENDER = ["gymnasium[classic-control]>=1.1,<2"]
 REPORT = ["matplotlib>=3.9"]
 BOX2D = ["gymnasium[box2d]>=1.1,<2"]
 MUJOCO = ["gymnasium[mujoco]>=1.1,<2", "mujoco>=3,<3.17"]
+ATARI = ["ale-py>=0.12", "opencv-python-headless>=4.10"]
+MINATAR = ["minatar>=1.0.15"]
+# Shimmy takes any dm_control, of which the newest wants a mujoco that warns about Gymnasium's models.
+DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<3.17"]
+PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
+ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "beartype>=0.19"]
+# What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
+OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
 
@@ -36,8 +44,13 @@ setup(
         "report": REPORT,
         "box2d": BOX2D,
         "mujoco": MUJOCO,
-        "test": TEST + REPORT,
-        "dev": TEST + REPORT + DEV,
+        "atari": ATARI,
+        "minatar": MINATAR,
+        "dm_control": DM_CONTROL,
+        "pybullet": PYBULLET,
+        "envpool": ENVPOOL,
+        "test": TEST + OPENED + REPORT,
+        "dev": TEST + OPENED + REPORT + DEV,
         "benchmark": BENCHMARK,
     },
 )

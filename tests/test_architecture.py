@@ -19,6 +19,10 @@ LAYER = {package: number for number, layer in enumerate(LAYERS) for package in l
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
 OWNERS = {
     "gymnasium": {"adapters"},
+    "ale_py": {"adapters"},
+    "envpool": {"adapters"},
+    "shimmy": {"adapters"},
+    "dm_control": {"adapters"},
     "mlagents_envs": {"adapters"},
     "ray": {"runtimes"},
     "yaml": {"experiment"},
@@ -101,6 +105,12 @@ def test_each_foreign_library_has_one_owner():
         for name in imports(path):
             owners = OWNERS.get(name.split(".")[0])
             assert owners is None or package(path) in owners, f"{path} imports {name}"
+
+
+def test_a_simulator_is_imported_when_it_is_opened():
+    for path in FILES:
+        top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
+        assert not top & {"ale_py", "envpool", "shimmy", "dm_control", "mlagents_envs"}, path
 
 
 def test_every_module_says_what_it_is_for():

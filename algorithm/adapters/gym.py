@@ -6,16 +6,18 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithm.adapters.adapter import Adapter, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.extras import describe, starting
 from algorithm.adapters.guard import LOST, REBUILT
 from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, stack
-from algorithm.adapters.vector import Make, describe, make_vector, missing
+from algorithm.adapters.vector import Make, make_vector
 from algorithm.rollout import Array, Step
 from algorithm.specs import AGENT, MASK, Role
+
+MakeVector = Callable[[Any, int, dict, "int | None", bool, "float | None"], VectorEnv]
 
 LOG = logging.getLogger(__name__)
 
@@ -25,7 +27,8 @@ class GymAdapter(Adapter):
 
     `env_name` is an id (`Name-v0`, `namespace/Name-v0`, `module:Name-v0`) or a function that makes an environment.
     `env_args` go to the environment, but for `vectorization_mode` (sync, async, vector_entry_point; chosen by
-    speed where absent) and `vector_kwargs`, which have the meaning they have in `gymnasium.make_vec`.
+    speed where absent) and `vector_kwargs`, which have the meaning they have in `gymnasium.make_vec`; envpool is one
+    more way. Another family of environments gives `make`, which takes what `make_vector` takes.
     `timeout` is how many seconds processes may take for a step or a reset. Numbers of an action that have no bounds
     range over [-action_scale, action_scale]. Masks of discrete actions come as an observation `action_mask`, or in
     the infos of every reset and step.
@@ -44,9 +47,10 @@ class GymAdapter(Adapter):
         render: bool = False,
         timeout: float | None = None,
         action_scale: float | None = None,
+        make: MakeVector = make_vector,
     ):
         self._name = env_name
-        self.env = make_vector(env_name, copies, dict(env_args), max_episode_steps, render, timeout)
+        self.env = make(env_name, copies, dict(env_args), max_episode_steps, render, timeout)
         try:
             self.roles = {AGENT: self._role(copies, action_scale)}
         except (EnvironmentFailed, UnsupportedEnvironment):
@@ -189,9 +193,5 @@ class GymAdapter(Adapter):
         return Role(copies, specs, action)
 
     def _start(self, seed: int) -> tuple[Any, dict[str, Any]]:
-        try:
+        with starting(self._name):
             return self.env.reset(seed=seed)
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise missing(self._name, error) from error
-        except Exception as error:  # whatever a simulator raises when it starts
-            raise EnvironmentFailed(describe(self._name, "does not start", error)) from error

@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.plugins import register
 
 
 def find_id(name: str, namespace: str | None = None) -> str:
@@ -18,6 +19,8 @@ def find_id(name: str, namespace: str | None = None) -> str:
     An id of `namespace` comes before one of none, that before one of another. Raises UnsupportedEnvironment, listing
     near ones, where there is none or more than one.
     """
+    if namespace:
+        register(namespace)
     named: dict[str, dict[str | None, list[EnvSpec]]] = defaultdict(lambda: defaultdict(list))
     for spec in gymnasium.registry.values():
         named[_plain(spec.name)][spec.namespace].append(spec)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import multiprocessing
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -16,14 +14,15 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.extras import missing, starting, unknown_namespace
 from algorithm.adapters.guard import Factory
+from algorithm.adapters.plugins import register
+from algorithm.adapters.pool import Pool
 
 Make = Callable[..., gymnasium.Env]
 
 NATIVE_FROM = 5  # copies from which a native vector environment is faster than SyncVectorEnv (measured on CartPole)
-PACKAGES = {"ALE": "ale-py", "dm_control": "shimmy[dm-control]", "MiniGrid": "minigrid"}  # of namespaces, for pip
-EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render"}  # of Gymnasium's own environments
 GRACE = 5.0  # seconds that processes have to end by themselves
 
 
@@ -31,30 +30,59 @@ def make_vector(
     env_name: str | Make, copies: int, env_args: dict, limit: int | None, render: bool, timeout: float | None
 ) -> VectorEnv:
     """A vector environment as `GymAdapter` describes it. Raises what `GymAdapter` raises."""
-    mode = env_args.pop("vectorization_mode", None)
-    vector_kwargs = env_args.pop("vector_kwargs", {})
+    if callable(env_name):
+        return make_copies(env_name, partial(cut, env_name, limit), copies, env_args, render, timeout)
+    spec = _spec(env_name)
+    limited: dict[str, Any] = {"max_episode_steps": limit} if limit else {}
+    fast = spec.vector_entry_point is not None and copies >= NATIVE_FROM and not env_args.get("vector_kwargs")
+    how = env_args.get("vectorization_mode", "vector_entry_point" if fast else "sync")
+    if render or how in ("sync", "async"):
+        return make_copies(env_name, partial(gymnasium.make, spec, **limited), copies, env_args, render, timeout)
+    _, vector_kwargs, env_args = parted({**env_args, **limited})
+    refuse_timeout(timeout)
+    with starting(env_name):
+        if how == "envpool":
+            return Pool(spec.id, copies, {**env_args, **vector_kwargs})
+        return gymnasium.make_vec(env_name, copies, how, vector_kwargs=vector_kwargs, **env_args)
+
+
+def make_copies(
+    env_name: str | Make, make: Make, copies: int, env_args: dict, render: bool, timeout: float | None
+) -> VectorEnv:
+    """Guarded copies of what `make` makes with `env_args`: all in this process (sync), or each in its own (async).
+
+    `env_name` is what they are called where something goes wrong. Raises what `GymAdapter` raises.
+    """
+    how, vector_kwargs, env_args = parted(env_args)
     if render:
-        mode, timeout, env_args = "sync", None, {**env_args, "render_mode": "human"}
-    native = not callable(env_name) and _spec(env_name).vector_entry_point is not None
-    if mode is None:
-        mode = "vector_entry_point" if native and copies >= NATIVE_FROM and not vector_kwargs else "sync"
-    if timeout is not None and mode != "async":
+        how, timeout, env_args = "sync", None, {**env_args, "render_mode": "human"}
+    factories = [Factory(partial(make, **env_args))] * copies
+    with starting(env_name):
+        if how == "async":
+            return Processes(factories, timeout, **vector_kwargs)
+        refuse_timeout(timeout)
+        # Whoever keeps an observation copies it.
+        return SyncVectorEnv(factories, **{"copy": False, **vector_kwargs})
+
+
+def parted(env_args: dict) -> tuple[str | None, dict, dict]:
+    """How an environment is vectorized, with which arguments, and the arguments of the environment itself."""
+    own = dict(env_args)
+    return own.pop("vectorization_mode", None), own.pop("vector_kwargs", {}), own
+
+
+def cut(make: Make, limit: int | None, **env_args: Any) -> gymnasium.Env:
+    """What `make` makes, with episodes of `limit` steps at most."""
+    env = make(**env_args)
+    return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
+
+
+def refuse_timeout(timeout: float | None) -> None:
+    """Raises UnsupportedEnvironment where there are no processes to wait for."""
+    if timeout is not None:
         raise UnsupportedEnvironment(
             f"env_timeout is {timeout:g}, but only processes can be given up: set env_args.vectorization_mode to async"
         )
-    try:
-        if mode == "async":
-            return Processes([_factory(env_name, env_args, limit)] * copies, timeout, **vector_kwargs)
-        if mode == "sync" or callable(env_name):
-            # Whoever keeps an observation copies it.
-            return SyncVectorEnv([_factory(env_name, env_args, limit)] * copies, **{"copy": False, **vector_kwargs})
-        if limit:
-            env_args["max_episode_steps"] = limit
-        return gymnasium.make_vec(env_name, copies, mode, vector_kwargs=vector_kwargs, **env_args)
-    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise missing(env_name, error) from error
-    except Exception as error:  # whatever a simulator raises when it starts
-        raise EnvironmentFailed(describe(env_name, "does not start", error)) from error
 
 
 class Processes(AsyncVectorEnv):
@@ -113,53 +141,17 @@ class Processes(AsyncVectorEnv):
                 super()._raise_if_errors(successes)
 
 
-def describe(env_name: str | Make, what: str, error: Exception) -> str:
-    """One line that says what went wrong with which environment."""
-    name = inspect.getsourcefile(env_name) if callable(env_name) else env_name
-    return f"the environment {name!r} {what}: {type(error).__name__}: {error}"
-
-
-def missing(env_name: str | Make, error: Exception) -> UnsupportedEnvironment:
-    """Of an environment that needs a package."""
-    extra = _extra(env_name)
-    if extra:
-        reason = str(error.__cause__ or error).splitlines()[0]
-        return UnsupportedEnvironment(
-            f'the environment {env_name!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
-        )
-    line = str(error).splitlines()[0]
-    package = getattr(error, "name", None) or PACKAGES.get(str(env_name).partition("/")[0])
-    if package and "pip install" not in line:
-        line += f"; pip install {package}"
-    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
-
-
-def _extra(env_name: str | Make) -> str | None:
-    """The extra of this project that holds what one of Gymnasium's own environments needs."""
-    spec = gymnasium.registry.get(str(env_name).rpartition(":")[2])
-    place = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec else None
-    return EXTRAS.get(place[1]) if place else None
-
-
-def _factory(env_name: str | Make, env_args: dict, limit: int | None) -> Factory:
-    if callable(env_name):
-        return Factory(partial(_make_own, env_name, env_args, limit))
-    limited = {**env_args, "max_episode_steps": limit} if limit else env_args
-    return Factory(partial(gymnasium.make, _spec(env_name), **limited))
-
-
-def _make_own(make: Make, env_args: dict, limit: int | None) -> gymnasium.Env:
-    env = make(**env_args)
-    return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
-
-
 def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
+    module, _, name = env_name.rpartition(":")
     try:
-        if ":" in env_name:
-            importlib.import_module(env_name.split(":")[0])
-        return gymnasium.spec(env_name.rpartition(":")[2])
-    except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
+        if module:
+            importlib.import_module(module)
+        register(name.rpartition("/")[0])
+        return gymnasium.spec(name)
+    except ModuleNotFoundError as error:
         raise missing(env_name, error) from error
+    except gymnasium.error.NamespaceNotFound as error:
+        raise unknown_namespace(env_name, error) from error
     except gymnasium.error.Error as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
 

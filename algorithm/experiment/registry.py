@@ -8,7 +8,12 @@ from typing import Any
 
 from algorithm.experiment.errors import UserError
 
-ADAPTERS = {"GYM": "algorithm.adapters.gym:GymAdapter", "PROBE": "algorithm.adapters.probe:ProbeAdapter"}
+ADAPTERS = {
+    "GYM": "algorithm.adapters.gym:GymAdapter",
+    "ATARI": "algorithm.adapters.atari:AtariAdapter",
+    "DM_CONTROL": "algorithm.adapters.dm_control:DmControlAdapter",
+    "PROBE": "algorithm.adapters.probe:ProbeAdapter",
+}
 AGENTS = {"ACER": "algorithm.agents.acer:Acer"}
 RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
 AUXILIARIES: dict[str, str] = {}

@@ -163,7 +163,7 @@ FOLDERS = [
     # environments
     (gym("Nothing-v1"), {}, 2, "env_name 'Nothing-v1'"),
     (gym("CartPole-v9"), {}, 2, "versioned environments"),
-    (gym("ALE/Pong-v5"), {}, 2, "pip install ale-py"),
+    (gym("ALE/Pong-v5"), {}, 2, "'ALE/Pong-v5' is one of env_type ATARI"),
     (gym("no_such_module:Thing-v1"), {}, 2, "pip install no_such_module"),
     (gym("env.py"), {"env": SPACES % ("s.Text(3)", "s.Discrete(2)")}, 2, "base_config: observation 'obs' is Text"),
     (gym("env.py"), {"env": SPACES % ("s.Dict(a=s.Dict(b=BOX))", "s.Discrete(2)")}, 2, "observation 'a' is Dict"),

@@ -1,0 +1,203 @@
+"""Atari 2600 games of the Arcade Learning Environment, one frame of Gymnasium's AtariPreprocessing at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import AtariPreprocessing
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.extras import named, starting
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.gym_ids import find_id
+from algorithm.adapters.pool import LARGEST, Pool
+from algorithm.adapters.vector import cut, make_copies, parted, refuse_timeout
+
+FRAMES = 108_000  # of an episode at most: half an hour of play, as all ids of v5 have it
+OF_ALE = ("repeat_action_probability", "full_action_space")
+OURS = ("env", "grayscale_newaxis")  # a frame in grey has no axis of colors
+
+
+def make_atari(
+    env_name: str, copies: int, env_args: dict, limit: int | None, render: bool, timeout: float | None
+) -> VectorEnv:
+    """A vector environment of one game, `ALE/Pong-v5`, `Pong` or `pong`, which shows one frame [84, 84] per step.
+
+    `env_args` are those of Gymnasium's AtariPreprocessing, `repeat_action_probability` and `full_action_space`, which
+    mean the same in every `vectorization_mode`: vector_entry_point (ALE's own; where it is absent), sync, async, and
+    envpool. Raises what `GymAdapter` raises.
+    """
+    how, vector_kwargs, given = parted(env_args)
+    spec = _spec(named(env_name, "ATARI"))
+    settings = _settings(spec, given)
+    if render or how in ("sync", "async"):
+        make = partial(cut, partial(_preprocessed, spec, settings), limit)
+        ways = {key: value for key, value in env_args.items() if key not in given}
+        return make_copies(spec.id, make, copies, ways, render, timeout)
+    refuse_timeout(timeout)
+    if how not in (*VECTORIZED, None):
+        raise UnsupportedEnvironment(
+            f"env_args.vectorization_mode {how!r} is none of sync, async, {', '.join(VECTORIZED)}"
+        )
+    if "autoreset_mode" in vector_kwargs:
+        raise UnsupportedEnvironment(
+            "env_args.vector_kwargs.autoreset_mode is for sync and async; others have their own"
+        )
+    with starting(spec.id):
+        return VECTORIZED[how or NATIVE](spec, copies, settings, vector_kwargs, limit)
+
+
+AtariAdapter = partial(GymAdapter, make=make_atari)
+
+
+def _spec(env_name: str) -> EnvSpec:
+    with starting(env_name):
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for each copy
+    game = env_name.rpartition(":")[2].removeprefix("ALE/")
+    spec = gymnasium.spec(find_id(game, "ALE"))
+    if spec.namespace != "ALE" or re.search(r"-v(?!5$)", game):
+        raise UnsupportedEnvironment(
+            f"env_name {env_name!r} is none of the ids ALE/...-v5; what v0 and v4 were is set by env_args "
+            "(frame_skip, repeat_action_probability)"
+        )
+    return spec
+
+
+def _settings(spec: EnvSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a game: what is given, then Gymnasium's and ALE's defaults."""
+    known = {key: value.default for key, value in signature(AtariPreprocessing).parameters.items() if key not in OURS}
+    known |= {key: spec.kwargs[key] for key in OF_ALE}
+    for key in given:
+        if key not in known:
+            raise UnsupportedEnvironment(f"env_args.{key} is none of what ATARI takes: {', '.join(sorted(known))}")
+        fitting = (int, float) if isinstance(known[key], float) else type(known[key])
+        size = key == "screen_size" and isinstance(given[key], (list, tuple)) and len(given[key]) == 2
+        if not size and (not isinstance(given[key], fitting) or isinstance(given[key], bool) != (fitting is bool)):
+            raise UnsupportedEnvironment(f"env_args.{key} is {given[key]!r}; its default is {known[key]!r}")
+    settings = {**known, **given}
+    size = settings["screen_size"]
+    return settings | {"screen_size": (size, size) if isinstance(size, int) else tuple(size)}
+
+
+def _preprocessed(spec: EnvSpec, settings: Mapping[str, Any], **env_args: Any) -> gymnasium.Env:
+    own = {key: settings[key] for key in OF_ALE}
+    game = gymnasium.make(spec, frameskip=1, max_num_frames_per_episode=FRAMES, **own, **env_args)
+    return AtariPreprocessing(game, **{key: value for key, value in settings.items() if key not in OF_ALE})
+
+
+def _native(spec: EnvSpec, copies: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
+    from ale_py.vector_env import AtariVectorEnv
+
+    width, height = settings["screen_size"]
+    env = AtariVectorEnv(
+        spec.kwargs["game"],
+        copies,
+        **{key: settings[key] for key in (*OF_ALE, "noop_max")},
+        img_width=width,
+        img_height=height,
+        frameskip=settings["frame_skip"],
+        maxpool=settings["frame_skip"] > 1,
+        grayscale=settings["grayscale_obs"],
+        episodic_life=settings["terminal_on_life_loss"],
+        max_num_frames_per_episode=FRAMES,
+        stack_num=1,
+        reward_clipping=False,
+        use_fire_reset=False,
+        **vector_kwargs,
+    )
+    return Frames(Limited(env, limit) if limit else env, settings)
+
+
+def _pool(spec: EnvSpec, copies: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
+    if settings["terminal_on_life_loss"] or not settings["noop_max"]:
+        raise UnsupportedEnvironment(
+            "EnvPool has neither a noop_max of 0, nor terminal_on_life_loss as the others have it (its game goes on)"
+        )
+    width, height = settings["screen_size"]
+    own = {
+        **{key: settings[key] for key in (*OF_ALE, "noop_max", "frame_skip")},
+        "img_width": width,
+        "img_height": height,
+        "gray_scale": settings["grayscale_obs"],
+        "max_episode_steps": min(limit or FRAMES, FRAMES // settings["frame_skip"]),
+        "stack_num": 1,
+        "reward_clip": False,
+        "use_fire_reset": False,
+    }
+    return Frames(Pool(spec.id.removeprefix("ALE/"), copies, {**own, **vector_kwargs}), settings)
+
+
+NATIVE = "vector_entry_point"
+VECTORIZED = {NATIVE: _native, "envpool": _pool}
+
+
+class Frames(VectorWrapper):
+    """Stacks of one frame as AtariPreprocessing shows a frame, with seeds of any size."""
+
+    def __init__(self, env: VectorEnv, settings: Mapping[str, Any]):
+        super().__init__(env)
+        self._scaled, self._colored = settings["scale_obs"], not settings["grayscale_obs"]
+        width, height = settings["screen_size"]
+        shape = (height, width, 3) if self._colored else (height, width)
+        bounds, dtype = ((0, 1), np.float32) if self._scaled else ((0, 255), np.uint8)
+        self.single_observation_space = Box(*bounds, shape, dtype)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode in every copy."""
+        obs, info = self.env.reset(seed=None if seed is None else seed % (LARGEST - self.num_envs), options=options)
+        return self._frame(obs), info
+
+    def step(self, actions: Any) -> Any:
+        """All copies in parallel."""
+        obs, *rest = self.env.step(actions)
+        return self._frame(obs), *rest
+
+    def _frame(self, obs: np.ndarray) -> np.ndarray:
+        """[copies, 1, height, width], [copies, 1, height, width, 3] or [copies, 3, height, width] without the stack."""
+        if obs.shape[1] == 1:
+            obs = obs[:, 0]
+        elif self._colored:
+            obs = np.moveaxis(obs, 1, -1)
+        return obs.astype(np.float32) / 255 if self._scaled else obs
+
+
+class Limited(VectorWrapper):
+    """Episodes of `limit` steps at most: ALE's own limit counts frames, and those before the first step too."""
+
+    def __init__(self, env: VectorEnv, limit: int):
+        super().__init__(env)
+        self._limit = limit
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode in every copy."""
+        self._steps = np.zeros(self.num_envs, np.int64)
+        self._cut = self._ended = np.zeros(self.num_envs, bool)
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Any:
+        """All copies in parallel; those that were cut are reset here, the others that ended by the environment."""
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        if self._cut.any():
+            obs, _ = self.env.reset(options={"reset_mask": self._cut})
+            reward, terminated, truncated = (
+                np.where(self._cut, 0, x).astype(x.dtype) for x in (reward, terminated, truncated)
+            )
+        self._steps = np.where(self._ended, 0, self._steps + 1)
+        over = terminated | truncated
+        self._cut = (self._steps >= self._limit) & ~over
+        self._ended = over | self._cut
+        return obs, reward, terminated, truncated | (self._steps >= self._limit), info

@@ -1,0 +1,54 @@
+"""The DeepMind Control Suite, through Shimmy."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.extras import named, quiet, starting
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.vector import cut, make_copies, parted
+
+
+def make_dm_control(
+    env_name: str, copies: int, env_args: dict, limit: int | None, render: bool, timeout: float | None
+) -> VectorEnv:
+    """A vector environment of one task, `cartpole-swingup` or `dm_control/cartpole-swingup-v0`.
+
+    `env_args` are those of `dm_control.suite.load`, `vectorization_mode` (sync or async) and `vector_kwargs`.
+    Raises what `GymAdapter` raises.
+    """
+    name = re.sub(r"-v\d+$", "", named(env_name, "DM_CONTROL").removeprefix("dm_control/"))
+    with starting(f"dm_control/{name}"):
+        suite, _ = _packages()
+    tasks = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
+    if name not in tasks:
+        near = ", ".join(get_close_matches(name, tasks, 3)) or ", ".join(tasks)
+        raise UnsupportedEnvironment(f"env_name {env_name!r} is no task of the DeepMind Control Suite; near are {near}")
+    how, _, _ = parted(env_args)
+    if how not in ("sync", "async", None):
+        raise UnsupportedEnvironment(f"env_args.vectorization_mode {how!r} is neither sync nor async")
+    make = partial(cut, partial(_load, *tasks[name]), limit)
+    return make_copies(f"dm_control/{name}", make, copies, env_args, render, timeout)
+
+
+DmControlAdapter = partial(GymAdapter, make=make_dm_control)
+
+
+def _load(domain: str, task: str, render_mode: str | None = None, **env_args: Any) -> gymnasium.Env:
+    suite, wrapper = _packages()
+    return wrapper(suite.load(domain, task, **env_args), render_mode)
+
+
+def _packages() -> tuple[Any, Any]:
+    """The suite, and Shimmy's wrapper that makes a Gymnasium environment of a task."""
+    with quiet():
+        from dm_control import suite
+        from shimmy.dm_control_compatibility import DmControlCompatibilityV0
+    return suite, DmControlCompatibilityV0

@@ -1,0 +1,107 @@
+"""What goes wrong when a simulator starts, in one line; what is missing is told by this project's own extra."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+
+from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+
+Name = str | Callable[..., Any]
+
+OF_MODULES = {
+    "ale_py": "atari",
+    "cv2": "atari",
+    "dm_control": "dm_control",
+    "envpool": "envpool",
+    "minatar": "minatar",
+    "pybullet": "pybullet",
+    "pybullet_envs_gymnasium": "pybullet",
+    "shimmy": "dm_control",
+}
+OF_NAMESPACES = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm_control"}
+OF_GYMNASIUM = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render"}  # by the module below gymnasium.envs
+TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL"}  # namespaces that are not Gymnasium's to find
+PACKAGES = {"MiniGrid": "minigrid"}  # of namespaces, for pip
+
+
+@contextmanager
+def starting(env_name: Name) -> Iterator[None]:
+    """Whatever a simulator raises when it starts is EnvironmentFailed, or UnsupportedEnvironment if it is missing."""
+    try:
+        yield
+    except (EnvironmentFailed, UnsupportedEnvironment):
+        raise
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise missing(env_name, error) from error
+    except Exception as error:
+        raise EnvironmentFailed(describe(env_name, "does not start", error)) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings of how a simulator writes its spaces, or that it has no screen: there is nothing to do about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def describe(env_name: Name, what: str, error: Exception) -> str:
+    """One line that says what went wrong with which environment."""
+    name = inspect.getsourcefile(env_name) if callable(env_name) else env_name
+    return f"the environment {name!r} {what}: {type(error).__name__}: {_line(error)}"
+
+
+def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
+    """Of an environment that needs a package."""
+    absent = getattr(error.__cause__ or error, "name", None) or ""
+    extra = _extra(str(env_name), absent.partition(".")[0])
+    if extra:
+        reason = _line(error.__cause__ or error)
+        return UnsupportedEnvironment(
+            f'the environment {env_name!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
+        )
+    line = _line(error)
+    package = getattr(error, "name", None) or PACKAGES.get(_namespace(str(env_name)))
+    if package and "pip install" not in line:
+        line += f"; pip install {package}"
+    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
+
+
+def unknown_namespace(env_name: str, error: Exception) -> UnsupportedEnvironment:
+    """Of an id that Gymnasium cannot find because nothing has registered its namespace."""
+    env_type = TYPES.get(_namespace(env_name))
+    if env_type:
+        return UnsupportedEnvironment(f"env_name {env_name!r} is one of env_type {env_type}: set base_config.env_type")
+    return missing(env_name, error)
+
+
+def named(env_name: Name, env_type: str) -> str:
+    """`env_name` where it is a name. Raises UnsupportedEnvironment for a function, as of an env.py."""
+    if callable(env_name):
+        raise UnsupportedEnvironment(
+            f"env_type {env_type} takes a name; an environment of one's own is of env_type GYM"
+        )
+    return env_name
+
+
+def _extra(env_name: str, module: str) -> str | None:
+    """The extra of this project that holds what an environment, or one of Gymnasium's own, lacks."""
+    spec = gymnasium.registry.get(env_name.rpartition(":")[2])
+    place = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec else None
+    own = OF_GYMNASIUM.get(place[1]) if place else None
+    return OF_MODULES.get(module) or OF_NAMESPACES.get(_namespace(env_name)) or own
+
+
+def _line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _namespace(env_name: str) -> str:
+    return env_name.rpartition(":")[2].partition("/")[0]

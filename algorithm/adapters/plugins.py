@@ -1,0 +1,18 @@
+"""Environments that installed packages offer to Gymnasium: entry points of the group `gymnasium.envs`, as MinAtar's."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import gymnasium
+
+
+def register(namespace: str) -> None:
+    """Let Gymnasium know the ids of `namespace`, whatever its case, where an installed package has them."""
+    for plugin in entry_points(group="gymnasium.envs"):
+        if plugin.name.casefold() == namespace.casefold() and not _known(plugin.name):
+            plugin.load()()
+
+
+def _known(namespace: str) -> bool:
+    return any(spec.namespace == namespace for spec in gymnasium.registry.values())
