@@ -27,7 +27,7 @@ OF_MODULES = {
 }
 OF_NAMESPACES = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm_control"}
 OF_GYMNASIUM = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render"}  # by the module below gymnasium.envs
-TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL"}  # namespaces that are not Gymnasium's to find
+TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL"}  # namespaces that env_type GYM leaves to others
 PACKAGES = {"MiniGrid": "minigrid"}  # of namespaces, for pip
 
 
@@ -74,12 +74,10 @@ def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
     return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
 
 
-def unknown_namespace(env_name: str, error: Exception) -> UnsupportedEnvironment:
-    """Of an id that Gymnasium cannot find because nothing has registered its namespace."""
-    env_type = TYPES.get(_namespace(env_name))
-    if env_type:
-        return UnsupportedEnvironment(f"env_name {env_name!r} is one of env_type {env_type}: set base_config.env_type")
-    return missing(env_name, error)
+def refuse_other_types(env_name: str) -> None:
+    """Raises UnsupportedEnvironment for an id of Gymnasium's that another env_type opens as it should be."""
+    if env_type := TYPES.get(_namespace(env_name)):
+        raise UnsupportedEnvironment(f"env_name {env_name!r} is one of env_type {env_type}: set base_config.env_type")
 
 
 def named(env_name: Name, env_type: str) -> str:

@@ -15,7 +15,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.extras import missing, starting, unknown_namespace
+from algorithm.adapters.extras import missing, refuse_other_types, starting
 from algorithm.adapters.guard import Factory
 from algorithm.adapters.plugins import register
 from algorithm.adapters.pool import Pool
@@ -146,12 +146,12 @@ def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
     try:
         if module:
             importlib.import_module(module)
+        else:
+            refuse_other_types(name)
         register(name.rpartition("/")[0])
         return gymnasium.spec(name)
-    except ModuleNotFoundError as error:
+    except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
         raise missing(env_name, error) from error
-    except gymnasium.error.NamespaceNotFound as error:
-        raise unknown_namespace(env_name, error) from error
     except gymnasium.error.Error as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
 
