@@ -139,7 +139,7 @@ def test_the_stored_behavior_is_the_explorers(tmp_path):
     write_folder(tmp_path, **FAKES["explorer"])
     folder = run()
     with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
-        stored = np.exp(arrays["behavior"][: arrays["head"].max()])
+        stored = np.exp(arrays["behavior"][:, : arrays["head"].max()])
     np.testing.assert_allclose(stored.sum(-1), 1, rtol=1e-5)
     assert stored.min() >= 0.3 / 2 - 1e-6
 
@@ -151,7 +151,7 @@ def test_a_memory_follows_its_lane_through_skipped_ticks(tmp_path):
         heads = arrays["head"]
         assert len(set(heads.tolist())) > 1  # lanes are at different rows
         lane = int(heads.argmax())
-        obs, first, memory = (arrays[name][: heads[lane], lane] for name in ("obs/obs", "first", "memory"))
+        obs, first, memory = (arrays[name][lane, : heads[lane]] for name in ("obs/obs", "first", "memory"))
     assert ((obs[:, 0] == 0) == first).all()
     assert (np.diff(obs[:, 0])[~first[1:]] == 1).all()  # no decision of the lane is missing
     inside = [k for k in range(1, len(obs) // 8) if obs[8 * k, 0] >= 2]  # columns that begin inside an episode
