@@ -42,6 +42,7 @@ class Learner:
         self.max_step = max_step
         placement = placement or Placement()
         self.device = placement.learning
+        self.looks = self.device.type == "cpu"  # at each gradient: cheaper than undoing, where nothing is waited for
         self.updates = 0
         self._kept = torch.zeros((), dtype=torch.int64, device=self.device)
         self._good_at = torch.zeros((), dtype=torch.int64, device=self.device)  # updates up to the last kept one
@@ -145,18 +146,28 @@ class Learner:
 
     @torch.inference_mode()
     def _step(self) -> None:
-        """Clip and step each group, then sync; undone where the gradient is not finite."""
-        before = [tensor.clone() for tensor in self._undoable]
+        """Clip and step each group, then sync; nothing changes where the gradient is not finite."""
+        finite = reduce(torch.add, [step.clip() for step in self._steps]) < torch.inf
+        if not self.looks:
+            self._advance_or_undo(finite)
+        elif finite:
+            self._advance()
+        self._kept += finite
+        self._good_at.masked_fill_(finite, self.updates + 1)
+
+    def _advance(self) -> None:
         progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
-        norm = reduce(torch.add, [step(progress) for step in self._steps])
+        for step in self._steps:
+            step(progress)
         self.agent.sync()
         for auxiliary in self.auxiliaries.values():
             auxiliary.sync()
-        finite = norm < torch.inf
+
+    def _advance_or_undo(self, finite: Tensor) -> None:
+        before = [tensor.clone() for tensor in self._undoable]
+        self._advance()
         for tensor, old in zip(self._undoable, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
-        self._kept += finite
-        self._good_at.masked_fill_(finite, self.updates + 1)
 
     def _reward(self, batch: Rollout) -> Tensor:
         reward = self.returns.scale(batch.reward)
@@ -195,13 +206,16 @@ class _GroupStep:
     gradient: Tensor
     optimizer: Optimizer
 
-    def __call__(self, progress: float) -> Tensor:
-        """Step, and return the norm of the gradient as it was."""
+    def clip(self) -> Tensor:
+        """Clip, and return the norm of the gradient as it was."""
         norm = self.gradient.dot(self.gradient).sqrt()  # a third of what torch's norm costs
         self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
+        return norm
+
+    def __call__(self, progress: float) -> None:
+        """Step."""
         left = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
         self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * left)
-        return norm
 
 
 def _group(auxiliary: Auxiliary, module: torch.nn.Module) -> Group:

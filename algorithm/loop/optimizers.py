@@ -21,25 +21,33 @@ class Optimizer(ABC):
 
 
 class Adam(Optimizer):
-    """Kingma & Ba 2015, Algorithm 1.
+    """Kingma & Ba 2015, Algorithm 1, as the one operation that torch's own optimiser is when it is `fused`.
 
-    `moments`: first, second, and what the same two averages make of a constant 1, which is 1 - beta^t.
+    `moments`: first, second, and the number of steps.
     """
 
     def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, momentum: float = 0.9):
-        self.moments = torch.zeros(2 * size + 2, device=device)
-        self.first, self.second, self.ones = self.moments[:size], self.moments[size:-2], self.moments[-2:]
-        self.bias1, self.bias2 = self.ones
-        self.rates = torch.tensor([1 - momentum, 1 - decay], device=device)
-        self.one = torch.ones(2, device=device)
+        self.moments = torch.zeros(2 * size + 1, device=device)
+        self.first, self.second, self.steps = self.moments[:size], self.moments[size:-1], self.moments[-1]
         self.momentum, self.decay, self.epsilon = momentum, decay, epsilon
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
-        self.first.lerp_(gradient, 1 - self.momentum)
-        self.second.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
-        self.ones.lerp_(self.one, self.rates)
-        denominator = (self.second / self.bias2).sqrt_().add_(self.epsilon).mul_(self.bias1)
-        vector.addcdiv_(self.first, denominator, value=-rate)
+        self.steps.add_(1)
+        torch._fused_adam_(
+            [vector],
+            [gradient],
+            [self.first],
+            [self.second],
+            [],
+            [self.steps],
+            lr=rate,
+            beta1=self.momentum,
+            beta2=self.decay,
+            weight_decay=0.0,
+            eps=self.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 class RmsProp(Optimizer):

@@ -45,11 +45,15 @@ def everything(learner):
     return {"vector": learner.parameters.vector.clone(), "copies": learner.parameters.copies.clone(), **state}
 
 
+@pytest.mark.parametrize("looks", [True, False], ids=["as on a processor", "as on a device"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer):
-    learner = make_learner(optimizer=optimizer)
-    learner.learn(rollout())
+def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
+    learner, twin = make_learner(optimizer=optimizer), make_learner(optimizer=optimizer)
+    learner.looks = looks
+    for either in (learner, twin):
+        either.learn(rollout())
+    assert everything(learner)["copies"].equal(everything(twin)["copies"])
     before, poisoned = everything(learner), rollout(1)
     assert all(value.ne(0).any() for value in before.values())
     poisoned.reward[poisoned.valid] = bad
