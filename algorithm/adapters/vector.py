@@ -15,7 +15,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.extras import missing, starting, unknown_namespace
+from algorithm.adapters.extras import missing, refuse_other_types, starting
 from algorithm.adapters.guard import Factory
 from algorithm.adapters.plugins import register
 from algorithm.adapters.pool import Pool
@@ -71,7 +71,7 @@ def parted(env_args: dict) -> tuple[str | None, dict, dict]:
     return own.pop("vectorization_mode", None), own.pop("vector_kwargs", {}), own
 
 
-def cut(make: Make, limit: int | None, **env_args: Any) -> gymnasium.Env:
+def cut(make: Make, limit: int | None, /, **env_args: Any) -> gymnasium.Env:
     """What `make` makes, with episodes of `limit` steps at most."""
     env = make(**env_args)
     return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
@@ -142,16 +142,15 @@ class Processes(AsyncVectorEnv):
 
 
 def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
+    refuse_other_types(env_name)
     module, _, name = env_name.rpartition(":")
     try:
         if module:
             importlib.import_module(module)
         register(name.rpartition("/")[0])
         return gymnasium.spec(name)
-    except ModuleNotFoundError as error:
+    except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
         raise missing(env_name, error) from error
-    except gymnasium.error.NamespaceNotFound as error:
-        raise unknown_namespace(env_name, error) from error
     except gymnasium.error.Error as error:
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
 

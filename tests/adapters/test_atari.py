@@ -179,7 +179,6 @@ def test_a_timeout_needs_processes():
         AtariAdapter("Pong", 1, {}, timeout=3.0)
 
 
-def test_arguments_that_ale_refuses_are_one_line():
-    with pytest.raises(EnvironmentFailed, match="'ALE/Pong-v5' does not start: ") as error:
+def test_arguments_that_ale_refuses_are_told_with_the_game():
+    with pytest.raises(EnvironmentFailed, match="'ALE/Pong-v5' does not start: TypeError"):
         AtariAdapter("Pong", 1, {"vector_kwargs": {"num_threads": "two"}})
-    assert "\n" not in str(error.value)
