@@ -41,7 +41,7 @@ def make_dm_control(
 DmControlAdapter = partial(GymAdapter, make=make_dm_control)
 
 
-def _load(domain: str, task: str, render_mode: str | None = None, **env_args: Any) -> gymnasium.Env:
+def _load(domain: str, task: str, /, render_mode: str | None = None, **env_args: Any) -> gymnasium.Env:
     suite, wrapper = _packages()
     return wrapper(suite.load(domain, task, **env_args), render_mode)
 

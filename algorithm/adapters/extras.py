@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
 def describe(env_name: Name, what: str, error: Exception) -> str:
     """One line that says what went wrong with which environment."""
     name = inspect.getsourcefile(env_name) if callable(env_name) else env_name
-    return f"the environment {name!r} {what}: {type(error).__name__}: {_line(error)}"
+    return f"the environment {name!r} {what}: {type(error).__name__}: {error}"
 
 
 def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
@@ -75,8 +75,9 @@ def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
 
 
 def refuse_other_types(env_name: str) -> None:
-    """Raises UnsupportedEnvironment for an id of Gymnasium's that another env_type opens as it should be."""
-    if env_type := TYPES.get(_namespace(env_name)):
+    """Raises UnsupportedEnvironment, naming its env_type, for an id that is not Gymnasium's to find."""
+    env_type = TYPES.get(env_name.partition("/")[0])
+    if env_type:
         raise UnsupportedEnvironment(f"env_name {env_name!r} is one of env_type {env_type}: set base_config.env_type")
 
 

@@ -71,7 +71,7 @@ def parted(env_args: dict) -> tuple[str | None, dict, dict]:
     return own.pop("vectorization_mode", None), own.pop("vector_kwargs", {}), own
 
 
-def cut(make: Make, limit: int | None, **env_args: Any) -> gymnasium.Env:
+def cut(make: Make, limit: int | None, /, **env_args: Any) -> gymnasium.Env:
     """What `make` makes, with episodes of `limit` steps at most."""
     env = make(**env_args)
     return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
@@ -142,6 +142,7 @@ class Processes(AsyncVectorEnv):
 
 
 def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
+    refuse_other_types(env_name)
     module, _, name = env_name.rpartition(":")
     try:
         if module:

@@ -64,7 +64,6 @@ def played(adapter, ticks, seed=3, action=None):
             rng.integers(branch, size=(len(step.lane), 1)) if action is None else np.full((len(step.lane), 1), action)
         )
         step = adapter.step({"agent": number.astype(np.float32)})["agent"]
-    adapter.close()
     return [list(column) for column in zip(*shown, strict=True)]
 
 
@@ -120,7 +119,8 @@ def test_rewards_come_as_the_game_gives_them(how):
 
 def test_lanes_and_seeds_differ(how):
     """By the number of steps in which nothing is done before an episode begins, and by actions that stick."""
-    last = [played(atari(how, 2, "Pong"), 25, seed)[0][-1] for seed in (3, 14, 3)]
+    adapter = atari(how, 2, "Pong")
+    last = [played(adapter, 25, seed)[0][-1] for seed in (3, 14, 3)]
     assert not (last[0][0] == last[0][1]).all()
     assert not (last[0] == last[1]).all()
     np.testing.assert_array_equal(last[0], last[2])
@@ -133,7 +133,9 @@ def test_large_seeds_are_seeds(how):
 
 
 def test_processes_play_too():
-    _, _, final, _, _ = played(atari(ASYNC, 2, limit=4), 12)
+    adapter = atari(ASYNC, 2, limit=4)
+    _, _, final, _, _ = played(adapter, 12)
+    adapter.close()
     assert np.array(final).sum() == 4
 
 
@@ -179,7 +181,6 @@ def test_a_timeout_needs_processes():
         AtariAdapter("Pong", 1, {}, timeout=3.0)
 
 
-def test_arguments_that_ale_refuses_are_one_line():
-    with pytest.raises(EnvironmentFailed, match="'ALE/Pong-v5' does not start: ") as error:
+def test_arguments_that_ale_refuses_are_told_with_the_game():
+    with pytest.raises(EnvironmentFailed, match="'ALE/Pong-v5' does not start: TypeError"):
         AtariAdapter("Pong", 1, {"vector_kwargs": {"num_threads": "two"}})
-    assert "\n" not in str(error.value)

@@ -9,7 +9,8 @@ import pytest
 from gymnasium.error import NamespaceNotFound
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.extras import missing, refuse_other_types
+from algorithm.adapters.extras import missing
+from algorithm.adapters.gym import GymAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = """
@@ -77,4 +78,4 @@ def test_an_id_of_another_type_names_it(name, env_type):
     with pytest.raises(
         UnsupportedEnvironment, match=f"{name!r} is one of env_type {env_type}: set base_config.env_type"
     ):
-        refuse_other_types(name)
+        GymAdapter(name, 1, {})

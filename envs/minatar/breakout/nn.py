@@ -1,0 +1,5 @@
+"""A picture of 10 x 10: paddle, ball, its trail and bricks."""
+
+from algorithm.networks import Blueprint, Conv
+
+blueprint = Blueprint(encoders={"*": Conv((16, 3, 1), units=128)})
