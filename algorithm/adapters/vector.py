@@ -147,8 +147,6 @@ def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
     try:
         if module:
             importlib.import_module(module)
-        else:
-            refuse_other_types(name)
         register(name.rpartition("/")[0])
         return gymnasium.spec(name)
     except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
