@@ -18,6 +18,7 @@ import torch  # isort: skip  # after measure has set the threads
 from torch import nn
 
 from algorithm.agents.acer import Acer
+from algorithm.experiment.process import prepare_process
 from algorithm.experiment.settings import resolve
 from algorithm.loop.learner import Learner
 from algorithm.networks import Blueprint, NatureCnn
@@ -28,6 +29,7 @@ LIMIT = 1.25  # times the floor
 SHAPE, ACTIONS = (4, 84, 84), 6
 ROWS, COLUMNS = 20, 8
 SIDE = 1024  # of the matrices whose product is the measure
+PRODUCTS = 6  # of them take as long as one update
 
 
 def learner() -> Learner:
@@ -95,12 +97,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
+    prepare_process()  # as every run does
     own, rollout, square = learner(), batch(), torch.rand(SIDE, SIDE)
     count = operations(own.agent.policy.torso.encoders[0])
     network = network_alone(own, rollout)
     floors, networks, updates = [], [], []
     for turn in range(options.turns + 2):
-        multiply = min(timed(lambda: square @ square) for _ in range(5))
+        multiply = timed(lambda: [square @ square for _ in range(PRODUCTS)]) / PRODUCTS
         alone, update = timed(network), timed(lambda: own.learn(rollout))
         if turn >= 2:  # the first ones make what is kept
             floors.append(count * multiply / (2 * SIDE**3))

@@ -17,18 +17,22 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument("--episodes", type=int, default=EPISODES, help="played greedily at the end, off the clock")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings that differ")
     options = parser.parse_args()
-    changes = [f"base_config.max_step={options.env_steps}", "goal.return=null"]
+    changes = [f"base_config.max_step={options.env_steps}", "goal.return=null", *options.set]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    results = in_own_processes(train_folder, [(options.env, seed, changes, EPISODES) for seed in seeds])
+    results = in_own_processes(train_folder, [(options.env, seed, changes, options.episodes) for seed in seeds])
     print(machine())
+    print(f"{options.env}, seeds {seeds[0]}-{seeds[-1]} {' '.join(options.set)}")
     print("| env steps | return, median [range] |")
     print("| ---: | ---: |")
     for point in np.linspace(0, options.env_steps, POINTS + 1)[1:]:
-        print(f"| {point:,.0f} | {spread(_at(point, result['curve']) for result in results)} |")
+        print(f"| {point:,.0f} | {spread((_at(point, result['curve']) for result in results), 1)} |")
     print(
-        f"greedy, {EPISODES} held-out episodes at the end: {spread(result['greedy'] for result in results)}; "
-        f"CPU seconds {spread(result['cpu_seconds'] for result in results)}"
+        f"greedy, {options.episodes} held-out episodes at the end: {spread((r['greedy'] for r in results), 1)}; "
+        f"CPU seconds {spread(result['cpu_seconds'] for result in results)}; "
+        f"env steps per CPU second {spread(result['env_steps'] / result['cpu_seconds'] for result in results)}"
     )
 
 

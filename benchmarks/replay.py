@@ -1,6 +1,7 @@
 """How long the replay takes to draw a batch: everything that is learned from, of rows from a few bytes to images.
 
-The limit for 16 windows of 20 rows of 84x84x4 bytes is 400 microseconds.
+The limit for 16 windows of 20 rows of Atari is 400 microseconds. Such a row is one frame: with stacks of four, three more
+rows stand in front of each window.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from measure import machine
 
+from algorithm.experiment.process import prepare_process
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 
 LIMIT = 400  # microseconds
-LIMITED = "84x84x4"
+LIMITED = "84x84x1, three rows in front"
 LANES, CHUNK = 16, 20
 DRAWS = 200
 
@@ -37,7 +39,8 @@ CASES = (
     Case("CartPole", (4,), "float32", 50_000, 100, 32),
     Case("10x10x4", (4, 10, 10), "uint8", 50_000),
     Case("84x84x1", (1, 84, 84), "uint8", 20_000),
-    Case(LIMITED, (4, 84, 84), "uint8", 20_000),
+    Case(LIMITED, (1, 84, 84), "uint8", 20_000, 23),
+    Case("84x84x4", (4, 84, 84), "uint8", 20_000),
 )
 
 
@@ -81,6 +84,7 @@ def measure(case: Case) -> tuple[float, float]:
 
 def main() -> None:
     """Print a table, and whether the limit is kept."""
+    prepare_process()  # as every run does
     print(machine())
     print("| observation | rows | windows | draw (us) | store 20 rows of 16 lanes (us) |")
     print("| --- | ---: | ---: | ---: | ---: |")
