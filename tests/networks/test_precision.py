@@ -8,7 +8,7 @@ import torch
 
 from algorithm.loop.learner import Learner
 from algorithm.loop.placement import Placement
-from algorithm.networks import Blueprint, Mlp
+from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
 from tests.builders import make_acer, make_role, random_rollout
 from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
 
@@ -32,8 +32,17 @@ def gradient(placement: Placement, blueprint: Blueprint, burn_in: int = 0) -> to
     return learner.parameters.gradient
 
 
+MEMORIES = {
+    "none": None,
+    "sum": RunningSum,
+    "gru": Gru(16),
+    "lstm": Lstm(16),
+    "attention": Attention(16, heads=2, window=4),
+}
+
+
 @pytest.mark.parametrize("burn_in", [0, 3])
-@pytest.mark.parametrize("memory", [None, RunningSum], ids=["no memory", "memory"])
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
 def test_gradients_are_those_of_float32_within_the_precision(memory, burn_in):
     blueprint = Blueprint(body=Mlp(32, 32), memory=memory)
     exact, rounded = (gradient(placement, blueprint, burn_in) for placement in (Placement(), BF16))

@@ -51,13 +51,14 @@ class Recurrent(nn.Module):
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """One row: [B, F], [B, state] -> [B, size], [B, state]."""
-        return self.cell(self.inputs(features), memory)
+        return self.cell(self.inputs(features).to(memory.dtype), memory)
 
     def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """[T, B, F], first [T, B], memory [B, state] before row 0 -> [T, B, size], [B, state] behind the last row."""
         goes_on = (~first).to(memory.dtype).unsqueeze(-1)
         outputs = []
-        for inputs, same in zip(self.inputs(features).unbind(), goes_on.unbind(), strict=True):
+        rows = self.inputs(features).to(memory.dtype)  # products may be bfloat16, what is remembered is not
+        for inputs, same in zip(rows.unbind(), goes_on.unbind(), strict=True):
             output, memory = self.cell(inputs, memory * same)
             outputs.append(output)
         return torch.stack(outputs), memory
@@ -71,7 +72,7 @@ class GruMemory(Recurrent):
 
     def cell(self, inputs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         gates, new = inputs.tensor_split([2 * self.units], -1)
-        own_gates, own_new = self.recurrent(memory).tensor_split([2 * self.units], -1)
+        own_gates, own_new = self.recurrent(memory).to(memory.dtype).tensor_split([2 * self.units], -1)
         reset, update = torch.sigmoid(gates + own_gates).chunk(2, -1)
         new = torch.tanh(torch.addcmul(new, reset, own_new))
         memory = torch.lerp(new, memory, update)
@@ -88,7 +89,7 @@ class LstmMemory(Recurrent):
 
     def cell(self, inputs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         hidden, cell = memory.chunk(2, -1)
-        gates = inputs + self.recurrent(hidden)
+        gates = inputs + self.recurrent(hidden).to(hidden.dtype)
         inward, forget, outward = torch.sigmoid(gates[..., : 3 * self.units]).chunk(3, -1)
         cell = torch.addcmul(forget * cell, inward, torch.tanh(gates[..., 3 * self.units :]))
         hidden = outward * torch.tanh(cell)
