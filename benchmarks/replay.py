@@ -1,7 +1,7 @@
 """How long the replay takes to draw a batch: everything that is learned from, of rows from a few bytes to images.
 
-The limit for 16 windows of 20 rows of Atari is 400 microseconds. Such a row is one frame: with stacks of four, three more
-rows stand in front of each window.
+The limit for 16 windows of 20 rows of Atari is 400 microseconds. Such a row is one frame: with stacks of four, three
+more rows stand in front of each window.
 """
 
 from __future__ import annotations

@@ -56,10 +56,6 @@ class Remembering(Adapter):
         self._asked: dict[str, np.ndarray] = {}  # lanes of each role's last Step
         self._follow()
 
-    @property
-    def restarts(self) -> int:
-        return self._inner.restarts
-
     def reset(self, seed: int) -> dict[str, Step]:
         return self._show(self._inner.reset(seed))
 
@@ -97,7 +93,8 @@ class Remembering(Adapter):
         }
 
     def _follow(self) -> None:
-        """Take over the roles that there are by now."""
+        """Take over the roles, and the restarts, that there are by now."""
+        self.restarts = self._inner.restarts
         for name, role in self._inner.roles.items():
             if name not in self._previous:
                 self._previous[name] = Previous(self._kinds, role.lanes, role.action_spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -25,26 +25,37 @@ class Mlp:
         self.activation = activation
 
     def __call__(self, size: int) -> nn.Module:
-        return MlpLayers((size, *self.units), self.activation)
+        layers = [orthogonal(inputs, units, gain=2**0.5) for inputs, units in pairwise((size, *self.units))]
+        return Layers(layers, numpy_linear, self.units[-1], self.activation)
 
 
-class MlpLayers(nn.Module):
-    """[..., sizes[0]] -> [..., sizes[-1]], the activation behind every layer."""
+class Layers(nn.Module):
+    """[..., F] -> [..., size]: one layer after the other, the activation behind each.
 
-    def __init__(self, sizes: tuple[int, ...], activation: str):
+    `in_numpy` makes of a layer a function of arrays, on views of its numbers.
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        in_numpy: Callable[[Any], Callable[[np.ndarray], np.ndarray]],
+        size: int,
+        activation: str,
+    ):
         super().__init__()
-        self.size = sizes[-1]
-        self.layers: Any = nn.ModuleList(orthogonal(inputs, units, gain=2**0.5) for inputs, units in pairwise(sizes))
+        self.size = size
+        self.layers: Any = nn.ModuleList(layers)
+        self.in_numpy = in_numpy
         self.activate, self.activate_numpy = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = self.activate(nn.functional.linear(x, layer.weight, layer.bias))
+            x = self.activate(layer.forward(x))  # a call would look for hooks
         return x
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The same in numpy, on views of the parameters."""
-        layers = [numpy_linear(layer) for layer in self.layers]
+        layers = [self.in_numpy(layer) for layer in self.layers]
         activate = self.activate_numpy
 
         def forward(x: np.ndarray) -> np.ndarray:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import ACTIVATIONS, check_layers, numpy_linear
+from algorithm.networks.mlp import Layers, check_layers, numpy_linear
 from algorithm.networks.parameters import flatten
 
 
@@ -27,34 +26,8 @@ class NoisyMlp:
         self.units, self.std, self.activation = units, std, activation
 
     def __call__(self, size: int) -> nn.Module:
-        return NoisyLayers((size, *self.units), self.std, self.activation)
-
-
-class NoisyLayers(nn.Module):
-    """[..., sizes[0]] -> [..., sizes[-1]], the activation behind every layer."""
-
-    def __init__(self, sizes: tuple[int, ...], std: float, activation: str):
-        super().__init__()
-        self.size = sizes[-1]
-        self.layers: Any = nn.ModuleList(NoisyLinear(inputs, units, std) for inputs, units in pairwise(sizes))
-        self.activate, self.activate_numpy = ACTIVATIONS[activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = self.activate(layer(x))
-        return x
-
-    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The same in numpy, on views of the parameters and of the noise."""
-        layers = [layer.numpy() for layer in self.layers]
-        activate = self.activate_numpy
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            for layer in layers:
-                x = activate(layer(x))
-            return x
-
-        return forward
+        layers = [NoisyLinear(inputs, units, self.std) for inputs, units in pairwise((size, *self.units))]
+        return Layers(layers, NoisyLinear.numpy, self.units[-1], self.activation)
 
 
 class NoisyLinear(nn.Module):

@@ -82,3 +82,12 @@ def test_names_that_the_simulator_has_are_refused():
     with pytest.raises(UnsupportedEnvironment, match="itself shows 'previous_reward'"):
         Remembering(adapter, BOTH)
     Remembering(adapter, ["action"])
+
+
+def test_restarts_are_those_of_the_simulator():
+    inner = ProbeAdapter("chain", 2, {})
+    adapter = Remembering(inner, BOTH)
+    adapter.reset(0)
+    inner.restarts = 3
+    adapter.step({"agent": np.zeros((2, 1), np.float32)})
+    assert adapter.restarts == 3
