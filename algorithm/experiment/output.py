@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from functools import cached_property
@@ -20,6 +21,8 @@ class Output:
         self.result: dict[str, Any] = {}  # what the command reached so far
         self.saved = False  # whether a run has begun, whose end saves what it learned
         self._log: TextIO | None = None
+        if as_json and sys.stdout is sys.__stdout__:
+            _own_standard_output()
 
     @cached_property
     def console(self):
@@ -70,3 +73,10 @@ class Output:
     def _write(self, text: str) -> None:
         if self._log:
             print(text, file=self._log, flush=True)
+
+
+def _own_standard_output() -> None:
+    """Standard output is this program's alone: what a simulator's native code prints goes to standard error."""
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)

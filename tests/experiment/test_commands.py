@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,16 @@ def test_what_is_for_people_goes_to_standard_error_with_json(capsys):
     assert main.main("mine/task -n b".split()) == 0
     shown = capsys.readouterr()
     assert "run folder: " in shown.out and shown.err == ""
+
+
+def test_what_native_code_prints_stays_out_of_the_json(task):
+    loud = "import os, gymnasium\ndef make():\n    os.write(1, b'loud')\n    return gymnasium.make('CartPole-v1')\n"
+    (task / "env.py").write_text(loud)
+    changes = ["--set", "base_config.env_type=GYM", "base_config.env_name=env.py", "base_config.max_step=30"]
+    command = [sys.executable, main.__file__, "mine/task", "-n", "a", "--json", *changes]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(process.stdout)["env_steps"] >= 30
+    assert "loud" in process.stderr
 
 
 def test_a_script_hears_of_failures_too(capsys):
