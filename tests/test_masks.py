@@ -39,7 +39,7 @@ class Table(nn.Module):
 def forbidden(adapter) -> torch.Tensor:
     """[actions of all branches, situations] bool"""
     env, columns = adapter.env.envs[0].unwrapped, []
-    for env.situation in range(SITUATIONS):
+    for env.asked in range(SITUATIONS):
         columns.append(env._mask() == 0)
     return torch.from_numpy(np.stack(columns, -1))
 
