@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Lanes:
 
     def __init__(self, begin: int, count: int, patience: int = PATIENCE):
         self.begin, self.count, self.patience = begin, count, patience
-        self.asked: np.ndarray | None = None  # [n] the lanes of the last tick, in the order of the scene
+        self.asked: Any = None  # [n] the lanes of the last tick, in the order of the scene
         self._returns = np.zeros(count)
         self._seen = np.full(count, -1)  # the tick at which each lane was shown last
         self._tick = 0

@@ -62,7 +62,9 @@ def test_stored_rows_are_the_hand_written_ones():
     lanes = lanes_of(rollouts)
     seven, three = lanes[0], lanes[1]
     assert seven.obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32][: len(seven) + 1]
-    assert seven.first.ravel().tolist() == [True, False, False, False, True, False, True, False, False][: len(seven) + 1]
+    assert (
+        seven.first.ravel().tolist() == [True, False, False, False, True, False, True, False, False][: len(seven) + 1]
+    )
     assert seven.reward.ravel().tolist() == [1, 2, 3, 0, 4, 7, 9, 1][: len(seven)]
     assert seven.alive.ravel().tolist() == [True, True, True, True, True, False, True, True][: len(seven)]
     assert len(seven) >= 6
