@@ -1,1 +1,1 @@
-"""Unity scenes that carry ML-Agents: in the editor and in built players."""
+"""Unity through ML-Agents: its client made to work on today's Python, and a wire that survives what players do."""
