@@ -75,6 +75,7 @@ class Communicator(api.RpcCommunicator):
 
     def __init__(self, port: int, start_limit: float | None, limit: float, host: str = LOOPBACK):
         self.host = host
+        self.port: int
         self._start_limit = start_limit
         self._owed = False  # the player waits for an answer
         super().__init__(base_port=port, timeout_wait=limit)

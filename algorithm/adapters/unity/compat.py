@@ -134,7 +134,7 @@ def _rebuilt(files: list[Path]) -> Iterator[ModuleType]:
 
 
 def _descriptor(file: Path) -> bytes:
-    """The serialized descriptor in a generated file: `serialized_pb=_b('...')`, `=b'...'` or `AddSerializedFile(b'...')`.
+    """The serialized descriptor of a generated file: in `serialized_pb=_b('...')` or in `AddSerializedFile(b'...')`.
 
     Raises UnsupportedEnvironment for a file without one.
     """

@@ -63,7 +63,7 @@ class Decoder:
         return [agent.group_id for agent in agents], reward
 
     def _masks(self, agents: list[Any]) -> list[np.ndarray] | None:
-        """One array [n, actions] for each branch, True where an action is forbidden; an agent without a mask has none."""
+        """For each branch [n, actions], True where an action is forbidden; nothing is, without a mask."""
         branches = self.spec.action_spec.discrete_branches
         if not branches:
             return None
