@@ -81,7 +81,7 @@ class Client:
         self._exchange(api.STEP)
 
     def get_steps(self, name: str) -> tuple[Any, Any]:
-        """The DecisionSteps and TerminalSteps of a behavior."""
+        """The DecisionSteps and TerminalSteps of a behavior; their observations are good until the next call."""
         return self._steps[name]
 
     def set_actions(self, name: str, action: Any) -> None:
