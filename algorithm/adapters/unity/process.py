@@ -11,7 +11,7 @@ from pathlib import Path
 from algorithm.adapters.adapter import EnvironmentFailed
 from algorithm.adapters.unity import keeper
 
-GRACE = 3.0  # seconds for a player to leave by itself
+GRACE = 2.0  # seconds for a player to leave by itself
 
 
 def find_player(path: Path) -> Path:
