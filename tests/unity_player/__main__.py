@@ -20,7 +20,7 @@ from tests.unity_player.small import Hybrid, Staggered, TwoBehaviors
 Make = Callable[[np.random.Generator, argparse.Namespace], Task]
 TASKS: dict[str, Make] = {
     "balance_ball": lambda rng, told: BalanceBall(rng),
-    "grid": lambda rng, told: Grid(rng, told.size, told.layout, told.png),
+    "grid": lambda rng, told: Grid(rng, told.agents, told.size, told.layout, told.png),
     "hybrid": lambda rng, told: Hybrid(rng),
     "staggered": lambda rng, told: Staggered(rng),
     "two_behaviors": lambda rng, told: TwoBehaviors(rng),
@@ -33,6 +33,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--mlagents-port", type=int, required=True, help="5004 for a trainer that waits for the editor")
     parser.add_argument("--seed", type=int, help="of the task's own random numbers; a new one each time without it")
+    parser.add_argument("--agents", type=int, default=4, help="in the grid")
     parser.add_argument("--size", type=int, default=84, help="pixels of the grid's camera")
     parser.add_argument("--layout", choices=("hwc", "chw"), default="chw", help="hwc is that of packages up to 2.x")
     parser.add_argument("--png", action="store_true", help="the grid's camera sends compressed images")

@@ -18,7 +18,7 @@ EDGE = 3.0
 
 
 class BalanceBall(Task):
-    """12 plates. Eight numbers: the tilt about two axes, the ball's place and its velocity. Two continuous actions turn the plate.
+    """12 plates. Eight numbers: the tilt about two axes, the ball's place and its velocity; two actions turn the plate.
 
     Every decision earns 0.1, a drop costs 1 and ends the episode; after 200 decisions it is interrupted.
     """

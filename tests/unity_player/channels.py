@@ -1,4 +1,4 @@
-"""The side channels, from the player's side: what the trainer tells about engine and parameters, and statistics for it."""
+"""The side channels from the player's side: what the trainer tells of engine and parameters, and statistics for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLERS = ("uniform", "gaussian", "multirange")
 
 
 def read(data: bytes) -> list[tuple[str, str, list[float]]]:
-    """What the trainer set, each as (`engine` or a kind of parameter, name, numbers); other channels are passed over."""
+    """What the trainer set, each as (`engine` or a kind of parameter, name, numbers); other channels are left out."""
     found = []
     while data:
         channel = UUID(bytes_le=data[:16])

@@ -10,7 +10,6 @@ import numpy as np
 
 from tests.unity_player.scene import IMAGE, Action, Behavior, News, Sensor, Task
 
-AGENTS = 4
 CELLS = 5
 LIMIT = 100
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))  # stay, up, down, left, right
@@ -26,20 +25,21 @@ class Grid(Task):
 
     name = "GridWorld?team=0"
 
-    def __init__(self, rng: np.random.Generator, size: int, layout: str, png: bool):
+    def __init__(self, rng: np.random.Generator, agents: int, size: int, layout: str, png: bool):
         super().__init__(rng)
+        self._agents = agents
         shape = (size, size, 3) if layout == "hwc" else (3, size, size)
         camera = Sensor("CameraSensor", shape, IMAGE[layout], png=png)
         self.behaviors = {self.name: Behavior((camera, Sensor("GoalSensor", (2,), goal=True)), branches=(5,))}
         self._draw = lru_cache(None)(lambda *cells: encode(picture(size, *cells), layout, png))
 
     def reset(self) -> dict[str, list[News]]:
-        self.cells = np.zeros((AGENTS, 3, 2), int)  # agent, plus, cross
-        self.goal = np.zeros(AGENTS, int)
-        self.age = np.zeros(AGENTS, int)
-        for agent in range(AGENTS):
+        self.cells = np.zeros((self._agents, 3, 2), int)  # agent, plus, cross
+        self.goal = np.zeros(self._agents, int)
+        self.age = np.zeros(self._agents, int)
+        for agent in range(self._agents):
             self._start(agent)
-        return {self.name: [self._news(agent) for agent in range(AGENTS)]}
+        return {self.name: [self._news(agent) for agent in range(self._agents)]}
 
     def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
         news = []

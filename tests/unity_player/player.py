@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from algorithm.adapters.unity import compat
 from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
-from tests.unity_player.scene import Action, Behavior, News, Sensor, Task
+from tests.unity_player.scene import Action, News, Sensor, Task
 
 api = compat.load()
 
 CONNECT = 20.0  # seconds in which the trainer has to be there
 VERSION = "1.5.0"
+
+# The numbers of the fields on the way to an image's numbers.
+UNITY_OUTPUT, RL_OUTPUT, AGENT_INFOS, ENTRY_KEY, ENTRY_VALUE, LIST_VALUE = 2, 1, 2, 1, 2, 1
+OBSERVATIONS, COMPRESSED_DATA, FLOAT_DATA, FLOATS = 13, 3, 4, 1
+Piece = bytes | memoryview
 
 
 class Player:
@@ -29,45 +37,42 @@ class Player:
         self._record = record
         self._told: set[str] = set()  # behaviors whose parameters the trainer has
         self._samplers: dict[str, tuple[str, list[float]]] = {}
-        self._templates = {name: _template(behavior) for name, behavior in task.behaviors.items()}
         options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
         channel = api.grpc.insecure_channel(f"127.0.0.1:{port}", [*options, ("grpc.enable_http_proxy", 0)])
-        self._exchange = api.UnityToExternalProtoStub(channel).Exchange
+        self._exchange = channel.unary_unary(
+            "/communicator_objects.UnityToExternalProto/Exchange",
+            response_deserializer=api.UnityMessageProto.FromString,
+        )
 
     def play(self) -> None:
         """Returns when the trainer said quit; raises grpc.RpcError where it went away."""
         if self._faults.kind == "never":
             time.sleep(CONNECT)
             return
-        self._say(self._introduction(), wait_for_ready=True, timeout=CONNECT)
+        self._exchange(self._introduction(), wait_for_ready=True, timeout=CONNECT)
         if self._faults.kind == "handshake":
             os._exit(3)
-        answer = self._say(api.UnityMessageProto())
+        answer = self._exchange(_header(200))
         tick = 0
         while answer.header.status == 200:
             try:
                 self._faults.before_tick(tick)
             except Quit:
-                goodbye = api.UnityMessageProto()
-                goodbye.header.status = 400
-                self._exchange(goodbye)
+                self._exchange(_header(400))
                 return
-            answer = self._say(self._message(self._react(answer.unity_input.rl_input), tick))
+            answer = self._exchange(self._message(self._react(answer.unity_input.rl_input), tick))
             tick += 1
 
-    def _say(self, message: Any, **how: Any) -> Any:
-        message.header.status = 200
-        return self._exchange(message, **how)
-
-    def _introduction(self) -> Any:
+    def _introduction(self) -> bytes:
         message = api.UnityMessageProto()
+        message.header.status = 200
         start = message.unity_output.rl_initialization_output
         start.name = type(self._task).__name__
         start.communication_version = "2.0.0" if self._faults.kind == "version" else VERSION
         start.package_version = "1.0.0" if self._faults.kind == "old" else "3.0.0"
         start.capabilities.CopyFrom(api.UnityEnvironment._get_capabilities_proto())
         start.capabilities.hybridActions = self._faults.kind != "old"
-        return message
+        return message.SerializeToString()
 
     def _react(self, told: Any) -> dict[str, list[News]]:
         """What the task says to the trainer's actions, or to its reset."""
@@ -105,19 +110,19 @@ class Player:
             with self._record.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
-    def _message(self, news: dict[str, list[News]], tick: int) -> Any:
+    def _message(self, news: dict[str, list[News]], tick: int) -> bytes:
+        """The whole message, serialized."""
         message = api.UnityMessageProto()
-        output = message.unity_output
+        message.header.status = 200
         for name, agents in news.items():
             if agents and name not in self._told:
                 self._told.add(name)
-                self._describe(name, output.rl_initialization_output.brain_parameters.add())
+                self._describe(name, message.unity_output.rl_initialization_output.brain_parameters.add())
             self._faults.spoil(tick, agents)
-            infos = output.rl_output.agentInfos[name].value
-            for each in agents:
-                self._fill(infos.add(), self._templates[name], each)
-        output.rl_output.side_channel = channels.write(self._task.statistics())
-        return message
+        message.unity_output.rl_output.side_channel = channels.write(self._task.statistics())
+        agents = [part for name in news for part in field(AGENT_INFOS, self._entry(name, news[name]))]
+        output = field(UNITY_OUTPUT, field(RL_OUTPUT, agents))  # the same message once more, which continues it
+        return b"".join([message.SerializeToString(), *output])
 
     def _describe(self, name: str, parameters: Any) -> None:
         behavior = self._task.behaviors[name]
@@ -127,45 +132,58 @@ class Player:
         parameters.action_spec.num_discrete_actions = len(behavior.branches)
         parameters.action_spec.discrete_branch_sizes.extend(behavior.branches)
 
-    def _fill(self, info: Any, template: Any, news: News) -> None:
-        info.CopyFrom(template)
-        info.id, info.reward = news.agent, news.reward
-        info.group_id, info.group_reward = news.group, news.group_reward
-        info.done, info.max_step_reached = news.done, news.interrupted
-        info.action_mask.extend(news.mask)
-        del info.observations[len(news.obs) :]
-        for observation, value in zip(info.observations, news.obs, strict=True):
-            if isinstance(value, bytes):
-                observation.compressed_data = value
-            else:  # the numbers of a message lie in it as they do in memory
-                data = value.tobytes()
-                observation.float_data.ParseFromString(b"\n" + _varint(len(data)) + data)
-                if value.size != _size(observation):
-                    observation.shape[:] = value.shape
+    def _entry(self, name: str, news: list[News]) -> list[Piece]:
+        """A behavior and its agents, as an entry of a map."""
+        sensors = self._task.behaviors[name].sensors
+        infos = [part for each in news for part in field(LIST_VALUE, _agent(each, sensors))]
+        return [*field(ENTRY_KEY, [name.encode()]), *field(ENTRY_VALUE, infos)]
 
 
-def _template(behavior: Behavior) -> Any:
-    """What all agents of a behavior say alike."""
-    info = api.AgentInfoProto()
-    for sensor in behavior.sensors:
-        _sensor(info.observations.add(), sensor)
-    return info
+def _header(status: int) -> bytes:
+    message = api.UnityMessageProto()
+    message.header.status = status
+    return message.SerializeToString()
 
 
-def _sensor(observation: Any, sensor: Sensor) -> None:
-    observation.name = sensor.name
-    observation.shape.extend(sensor.shape)
-    properties = sensor.properties if len(sensor.properties) == len(sensor.shape) else (1,) * len(sensor.shape)
-    observation.dimension_properties.extend(properties)
-    observation.observation_type = int(sensor.goal)
-    observation.compression_type = api.PNG if sensor.png else api.NONE
+def _agent(news: News, sensors: tuple[Sensor, ...]) -> list[Piece]:
+    info = api.AgentInfoProto(
+        id=news.agent,
+        reward=news.reward,
+        done=news.done,
+        max_step_reached=news.interrupted,
+        action_mask=news.mask,
+        group_id=news.group,
+        group_reward=news.group_reward,
+    )
+    pieces: list[Piece] = [info.SerializeToString()]
+    for value, sensor in zip(news.obs, sensors, strict=False):  # a fault sends fewer
+        pieces += field(OBSERVATIONS, _observation(value, sensor))
+    return pieces
 
 
-def _size(observation: Any) -> int:
-    size = 1
-    for length in observation.shape:
-        size *= length
-    return size
+def _observation(value: np.ndarray | bytes, sensor: Sensor) -> list[Piece]:
+    if isinstance(value, bytes):
+        return [_kind(sensor, sensor.shape), *field(COMPRESSED_DATA, [value])]
+    shape = sensor.shape if value.size == np.prod(sensor.shape) else value.shape
+    return [_kind(sensor, shape), *field(FLOAT_DATA, field(FLOATS, [value.data.cast("B")]))]
+
+
+@lru_cache(None)
+def _kind(sensor: Sensor, shape: tuple[int, ...]) -> bytes:
+    """What all observations of a sensor say alike."""
+    properties = sensor.properties if len(sensor.properties) == len(shape) else (1,) * len(shape)
+    return api.ObservationProto(
+        name=sensor.name,
+        shape=shape,
+        dimension_properties=properties,
+        observation_type=int(sensor.goal),
+        compression_type=api.PNG if sensor.png else api.NONE,
+    ).SerializeToString()
+
+
+def field(number: int, pieces: Sequence[Piece]) -> list[Piece]:
+    """A field of a message, in pieces: the numbers of images are copied once, into the whole."""
+    return [_varint(number << 3 | 2) + _varint(sum(map(len, pieces))), *pieces]
 
 
 def _varint(number: int) -> bytes:

@@ -28,10 +28,10 @@ class PlayerQuit(EnvironmentBroke):
 class Client:
     """One simulation, with the methods of ML-Agents' UnityEnvironment.
 
-    `program` is started with `--mlagents-port` and `arguments`; None waits for the editor instead. `port` 0 takes a free
-    one, which only a program is told. `channels` are ML-Agents' side channels. `start_limit` and `limit` are the seconds
-    for connecting (None: without end) and for every answer after it. Whatever fails ends the player and is one line of
-    EnvironmentFailed, or of EnvironmentBroke once the simulation has run; the client is of no use then.
+    `program` is started with `--mlagents-port` and `arguments`; None waits for the editor instead. `port` 0 takes a
+    free one, which only a program is told. `channels` are ML-Agents' side channels. `start_limit` and `limit` are the
+    seconds for connecting (None: without end) and for every answer after it. Whatever fails ends the player and is one
+    line of EnvironmentFailed, or of EnvironmentBroke once the simulation has run; the client is of no use then.
     """
 
     def __init__(
@@ -81,11 +81,14 @@ class Client:
         self._exchange(api.STEP)
 
     def get_steps(self, name: str) -> tuple[Any, Any]:
-        """The DecisionSteps and TerminalSteps of a behavior."""
+        """The DecisionSteps and TerminalSteps of a behavior; their observations are good until the next call."""
         return self._steps[name]
 
     def set_actions(self, name: str, action: Any) -> None:
-        """An ActionTuple for the agents of the behavior's DecisionSteps, in their order. Raises ValueError for another shape."""
+        """An ActionTuple for the agents of the behavior's DecisionSteps, in their order.
+
+        Raises ValueError for another shape.
+        """
         spec, agents = self._decoders[name].spec.action_spec, len(self._steps[name][0])
         shapes = (agents, spec.continuous_size), (agents, spec.discrete_size)
         parts = [

@@ -18,6 +18,7 @@ api = compat.load()
 
 LOOPBACK = "127.0.0.1"
 LARGEST = 64 * 2**20  # bytes of a message
+WINDOW = 4 * 2**20  # bytes that a player may send ahead: the images of a tick in one go
 POLL = 0.2  # seconds between two looks at the player's process
 FAREWELL = 1.0  # seconds in which a player that waits takes the last message
 STATUS_OK, STATUS_QUIT = 200, 400
@@ -75,6 +76,7 @@ class Communicator(api.RpcCommunicator):
 
     def __init__(self, port: int, start_limit: float | None, limit: float, host: str = LOOPBACK):
         self.host = host
+        self.port: int
         self._start_limit = start_limit
         self._owed = False  # the player waits for an answer
         super().__init__(base_port=port, timeout_wait=limit)
@@ -90,6 +92,7 @@ class Communicator(api.RpcCommunicator):
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", LARGEST),
                 ("grpc.max_send_message_length", LARGEST),
+                ("grpc.http2.lookahead_bytes", WINDOW),
             ],
         )
         api.add_UnityToExternalProtoServicer_to_server(self.unity_to_external, self.server)

@@ -134,7 +134,7 @@ def _rebuilt(files: list[Path]) -> Iterator[ModuleType]:
 
 
 def _descriptor(file: Path) -> bytes:
-    """The serialized descriptor in a generated file: `serialized_pb=_b('...')`, `=b'...'` or `AddSerializedFile(b'...')`.
+    """The serialized descriptor of a generated file: in `serialized_pb=_b('...')` or in `AddSerializedFile(b'...')`.
 
     Raises UnsupportedEnvironment for a file without one.
     """
@@ -178,15 +178,16 @@ class _StrictVersion:
 @contextmanager
 def _distutils() -> Iterator[None]:
     """With `distutils.version`, which Python 3.12 dropped; a stand-in goes when the import is done."""
+    names: list[str] = []
     try:
         importlib.import_module("distutils.version")
-        yield
-        return
     except ModuleNotFoundError:
-        package, version = ModuleType("distutils"), ModuleType("distutils.version")
-    version.StrictVersion = _StrictVersion  # type: ignore[attr-defined]
-    sys.modules |= {"distutils": package, "distutils.version": version}
+        version: Any = ModuleType("distutils.version")
+        version.StrictVersion = _StrictVersion
+        names = ["distutils", version.__name__]
+        sys.modules |= dict(zip(names, (ModuleType("distutils"), version), strict=True))
     try:
         yield
     finally:
-        del sys.modules["distutils"], sys.modules["distutils.version"]
+        for name in names:
+            del sys.modules[name]

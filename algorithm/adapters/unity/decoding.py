@@ -26,8 +26,10 @@ class Decoder:
     def __init__(self, name: str, parameters: Any, agent: Any):
         self.name = name
         sent = api.behavior_spec_from_proto(parameters, agent)
-        self._sensors = [_Sensor(name, index, spec) for index, spec in enumerate(sent.observation_specs)]
-        self.spec = sent._replace(observation_specs=[sensor.spec for sensor in self._sensors])
+        self._waiting, self._done = (
+            [_Sensor(name, index, spec) for index, spec in enumerate(sent.observation_specs)] for _ in range(2)
+        )
+        self.spec = sent._replace(observation_specs=[sensor.spec for sensor in self._waiting])
 
     def decode(self, agents: Sequence[Any]) -> tuple[Any, Any]:
         """The agents that await a decision, and those whose episode ended.
@@ -37,20 +39,20 @@ class Decoder:
         waiting = [agent for agent in agents if not agent.done]
         done = [agent for agent in agents if agent.done]
         decisions = api.DecisionSteps(
-            self._obs(waiting), *self._rewards(waiting), self._masks(waiting), *self._groups(waiting)
+            self._obs(waiting, self._waiting), *self._rewards(waiting), self._masks(waiting), *self._groups(waiting)
         )
         cut = np.array([agent.max_step_reached for agent in done], bool)
         reward, ids = self._rewards(done)
-        return decisions, api.TerminalSteps(self._obs(done), reward, cut, ids, *self._groups(done))
+        return decisions, api.TerminalSteps(self._obs(done, self._done), reward, cut, ids, *self._groups(done))
 
-    def _obs(self, agents: list[Any]) -> list[np.ndarray]:
+    def _obs(self, agents: list[Any], sensors: list[_Sensor]) -> list[np.ndarray]:
         for agent in agents:
-            if len(agent.observations) != len(self._sensors):
+            if len(agent.observations) != len(sensors):
                 raise EnvironmentBroke(
                     f"sent {len(agent.observations)} observations of an agent of {self.name!r}, "
-                    f"which has {len(self._sensors)} sensors"
+                    f"which has {len(sensors)} sensors"
                 )
-        return [sensor.decode([agent.observations[sensor.index] for agent in agents]) for sensor in self._sensors]
+        return [sensor.decode([agent.observations[sensor.index] for agent in agents]) for sensor in sensors]
 
     def _rewards(self, agents: list[Any]) -> tuple[np.ndarray, np.ndarray]:
         reward = np.array([agent.reward for agent in agents], np.float32)
@@ -63,7 +65,7 @@ class Decoder:
         return [agent.group_id for agent in agents], reward
 
     def _masks(self, agents: list[Any]) -> list[np.ndarray] | None:
-        """One array [n, actions] for each branch, True where an action is forbidden; an agent without a mask has none."""
+        """For each branch [n, actions], True where an action is forbidden; nothing is, without a mask."""
         branches = self.spec.action_spec.discrete_branches
         if not branches:
             return None
@@ -75,7 +77,7 @@ class Decoder:
 
 
 class _Sensor:
-    """One observation of a behavior."""
+    """One observation of a behavior, read into an array that the next one overwrites: fresh memory costs more time."""
 
     def __init__(self, behavior: str, index: int, spec: Any):
         self.index = index
@@ -84,6 +86,7 @@ class _Sensor:
         self._image = len(spec.shape) == 3
         self._turned = self._image and not _channels_first(spec)
         self._size = int(np.prod(spec.shape))
+        self._buffer = np.empty((0, self._size), np.float32)
         self.spec = spec
         if self._turned:
             properties = spec.dimension_property
@@ -107,18 +110,20 @@ class _Sensor:
 
     def _raw(self, observations: list[Any]) -> np.ndarray:
         """Out of the serialized messages, where the numbers lie as they do in memory: no Python object for each."""
-        rows = [observation.float_data.SerializeToString() for observation in observations]
+        if len(self._buffer) < len(observations):
+            self._buffer = np.empty((len(observations), self._size), np.float32)
         length = 4 * self._size
-        for row in rows:
-            if not length <= len(row) <= length + 6:  # a tag and the length stand before the numbers
-                raise self._wrong(f"of {len(row) // 4} numbers, not {self._size}")
-        data = b"".join(row[len(row) - length :] for row in rows)
-        values = np.frombuffer(data, "<f4").astype(np.float32, copy=False).reshape(len(rows), *self._sent)
-        return values.transpose(0, 3, 1, 2) if self._turned else values
+        for values, observation in zip(self._buffer, observations, strict=False):
+            data = observation.float_data.SerializeToString()
+            if not length <= len(data) <= length + 6:  # a tag and the length stand before the numbers
+                raise self._wrong(f"of {len(data) // 4} numbers, not {self._size}")
+            values[:] = np.frombuffer(data, "<f4", offset=len(data) - length)
+        rows = self._buffer[: len(observations)].reshape(-1, *self._sent)
+        return rows.transpose(0, 3, 1, 2) if self._turned else rows
 
     def _decompressed(self, observation: Any) -> np.ndarray:
         if observation.compression_type == api.NONE:
-            return self._raw([observation])[0]
+            return self._raw([observation])[0].copy()
         planes = self._planes(observation.compressed_data)
         mapping = np.array(observation.compressed_channel_mapping)
         channels = self.spec.shape[0]

@@ -11,14 +11,14 @@ from pathlib import Path
 from algorithm.adapters.adapter import EnvironmentFailed
 from algorithm.adapters.unity import keeper
 
-GRACE = 3.0  # seconds for a player to leave by itself
+GRACE = 2.0  # seconds for a player to leave by itself
 
 
 def find_player(path: Path) -> Path:
     """The program of a build: the file itself, or what Unity made of that name on this platform.
 
-    `path` may leave out `.x86_64`, `.exe` or `.app`, or be the folder of the build. Raises EnvironmentFailed where there
-    is none, or several.
+    `path` may leave out `.x86_64`, `.exe` or `.app`, or be the folder of the build. Raises EnvironmentFailed where
+    there is none, or several.
     """
     if path.is_file():
         return path
