@@ -60,7 +60,7 @@ def evaluation_copies(settings: Settings) -> int:
 
 def of_unity(settings: Settings) -> bool:
     """Whether the simulator is Unity."""
-    return issubclass(find("env_type", settings.base.env_type), UnityAdapter)
+    return settings.base.env_type.casefold() == "unity"
 
 
 def in_editor(settings: Settings) -> bool:

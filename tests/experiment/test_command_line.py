@@ -10,7 +10,6 @@ import pytest
 from algorithm.experiment import former
 from algorithm.experiment.command_line import FLAGS, OPTIONS, TRAIN, overrides, page, parse
 from algorithm.experiment.environments import is_file_name
-from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import defaults, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,5 +153,7 @@ def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
 
 def test_flags_name_settings_that_exist():
     for setting in FLAGS:
-        section, _, key = setting.partition(".")
-        assert key in defaults()[section]
+        place = defaults()
+        for key in setting.split("."):
+            assert key in place
+            place = place[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -33,10 +34,11 @@ class Behavior:
     """Reads the steps of one behavior by the specification that the scene gave of it.
 
     Sensors keep their names; one without a name of its own is `sensor_<place>`. Vectors are float32, sequences of
-    variable length one vector with zeros behind them, images [channels, rows, columns].
+    variable length one vector with zeros behind them, images [channels, rows, columns]: bytes where they are sent
+    `compressed`, one truth for each sensor.
     """
 
-    def __init__(self, spec: Any):
+    def __init__(self, spec: Any, compressed: Sequence[bool]):
         self._discrete = tuple(spec.action_spec.discrete_branches)
         action = ActionSpec(int(spec.action_spec.continuous_size), self._discrete)
         names = [sensor.name for sensor in spec.observation_specs]
@@ -45,8 +47,8 @@ class Behavior:
             for place, name in enumerate(names)
         ]
         specs = {
-            name: _obs_spec(tuple(sensor.shape))
-            for name, sensor in zip(self._names, spec.observation_specs, strict=True)
+            name: _obs_spec(tuple(sensor.shape), of_bytes)
+            for name, sensor, of_bytes in zip(self._names, spec.observation_specs, compressed, strict=True)
         }
         if action.branches:
             specs[MASK] = ObsSpec((sum(action.branches),), "uint8")
@@ -69,7 +71,8 @@ class Behavior:
         obs = {}
         for name, values in zip(self._names, steps.obs, strict=True):
             spec = self.offer.obs_specs[name]
-            obs[name] = np.asarray(values, spec.dtype).reshape(len(steps), *spec.shape)
+            numbers = np.rint(255 * values) if spec.dtype == "uint8" else values
+            obs[name] = np.asarray(numbers, spec.dtype).reshape(len(steps), *spec.shape)
         if self._discrete:
             obs[MASK] = self._allowed(len(steps), forbidden)
         reward = np.asarray(steps.reward, np.float32) + np.asarray(steps.group_reward, np.float32)
@@ -82,6 +85,8 @@ class Behavior:
         return (~np.concatenate(forbidden, -1)).astype(np.uint8)
 
 
-def _obs_spec(shape: tuple[int, ...]) -> ObsSpec:
+def _obs_spec(shape: tuple[int, ...], of_bytes: bool) -> ObsSpec:
     """Of one sensor: rank 1 is a vector, 2 a sequence of variable length, 3 an image."""
+    if len(shape) == 3 and of_bytes:
+        return ObsSpec(shape, "uint8", high=255.0)
     return ObsSpec(shape if len(shape) == 3 else (prod(shape),))

@@ -68,6 +68,10 @@ class Client:
         """The BehaviorSpec of each behavior that has appeared, images [channels, rows, columns]."""
         return {name: decoder.spec for name, decoder in self._decoders.items()}
 
+    def compressed(self, name: str) -> list[bool]:
+        """Which sensors of a behavior send images of bytes."""
+        return self._decoders[name].compressed
+
     def reset(self) -> None:
         """Start every episode anew."""
         self._actions.clear()

@@ -21,7 +21,10 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 class Decoder:
-    """Reads the agents of one behavior; `spec` is its BehaviorSpec, with images [channels, rows, columns]."""
+    """Reads the agents of one behavior; `spec` is its BehaviorSpec, with images [channels, rows, columns].
+
+    `compressed` tells which of its sensors send PNGs: images of bytes, which are decoded to k / 255.
+    """
 
     def __init__(self, name: str, parameters: Any, agent: Any):
         self.name = name
@@ -29,6 +32,7 @@ class Decoder:
         self._waiting, self._done = (
             [_Sensor(name, index, spec) for index, spec in enumerate(sent.observation_specs)] for _ in range(2)
         )
+        self.compressed = [observation.compression_type != api.NONE for observation in agent.observations]
         self.spec = sent._replace(observation_specs=[sensor.spec for sensor in self._waiting])
 
     def decode(self, agents: Sequence[Any]) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentFailed
+from algorithm.adapters.unity.behavior import Behavior
 from algorithm.adapters.unity.client import EDITOR_PORT, Client, PlayerQuit, api
 from algorithm.adapters.unity.launch import Gone, Launch
 from algorithm.adapters.unity.process import find_player
@@ -44,9 +45,13 @@ class Simulation:
         self.tell(parameters.items())
 
     @property
-    def specs(self) -> Mapping[str, Any]:
-        """ML-Agents' specification of each behavior that has appeared."""
-        return self._client.behavior_specs
+    def names(self) -> Iterable[str]:
+        """The behaviors that have appeared."""
+        return self._client.behavior_specs.keys()
+
+    def behavior(self, name: str) -> Behavior:
+        """How one of them is read."""
+        return Behavior(self._client.behavior_specs[name], self._client.compressed(name))
 
     def tell(self, parameters: Iterable[tuple[str, Value]]) -> None:
         """Set environment parameters; the scene hears of them with the next step or reset."""

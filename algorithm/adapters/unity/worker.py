@@ -87,9 +87,9 @@ class Served:
 
     def _look(self) -> Tick:
         tick = Tick({})
-        for name, spec in self.scene.specs.items():
+        for name in self.scene.names:
             if name not in self.behaviors:
-                self.behaviors[name] = Behavior(spec)
+                self.behaviors[name] = self.scene.behavior(name)
                 tick.offers[name] = self.behaviors[name].offer
             tick.batches[name] = self._batches(name)
         return tick

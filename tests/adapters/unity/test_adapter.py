@@ -118,6 +118,10 @@ def test_sensors_masks_and_actions_are_those_of_the_scene(tmp_path, opened):
     mask = shown[0]["GridWorld"].obs["action_mask"]
     assert mask[:, 0].all()  # to stay is always possible
     assert 0 < mask.mean() <= 1
+    png = opened(scene_of(tmp_path, "grid", "--size", "20", "--png"))
+    seen = png.reset(0)["GridWorld"].obs["CameraSensor"]
+    assert png.roles["GridWorld"].obs_specs["CameraSensor"] == ObsSpec((3, 20, 20), "uint8", high=255.0)
+    assert set(np.unique(seen)) == {0, 230, 255}
     hybrid = opened(scene_of(tmp_path, "hybrid"))
     shown = play(hybrid, 2)
     role = hybrid.roles["Hybrid"]
@@ -170,7 +174,7 @@ def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
     assert scene.curricula["height"].lesson.name == "hard"
     told = [next(iter(json.loads(line).items())) for line in record.read_text().splitlines()]
     assert ("number", ["gravity", pytest.approx(9.81)]) in told
-    heights = [(kind, given[-2:]) for kind, given in told if kind != "arguments" and "height" in given]
+    heights = [(kind, given[-2:]) for kind, given in told if kind in ("number", "uniform") and "height" in given]
     assert heights == [("number", ["height", 1.0]), ("uniform", [2.0, 3.0])]
 
 
