@@ -1,6 +1,7 @@
 """The scripted player plays what its guide says."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from algorithm.adapters.unity.client import api  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
 from tests.unity_player import ball, grid, small  # noqa: E402
 from tests.unity_player.__main__ import TASKS, parse  # noqa: E402
+from tests.unity_player.launcher import ROOT  # noqa: E402
 from tests.unity_player.scene import Action  # noqa: E402
 
 
@@ -178,6 +180,11 @@ def test_what_the_trainer_tells_is_recorded_and_statistics_come_back(tmp_path):
     assert drawn["gravity"] == 2.5 and 1 <= drawn["mass"] <= 2 and (0 <= drawn["size"] <= 1 or 4 <= drawn["size"] <= 5)
     ((value, _), *more) = stats.get_and_reset_stats()["Ball/Distance"]
     assert 0 < value < ball.EDGE and len(more) == 1
+
+
+def test_the_example_of_the_guide_plays(tmp_path):
+    guide = (ROOT / "docs" / "unity.md").read_text(encoding="utf-8")
+    exec(re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1), {})
 
 
 def test_random_faults_happen_and_a_slow_player_sleeps(tmp_path):
