@@ -58,7 +58,7 @@ class Client:
         try:
             with self._speaking():
                 if program:
-                    self._process = Process([str(program), "--mlagents-port", str(self.port), *arguments])
+                    self._process = Process([str(program.absolute()), "--mlagents-port", str(self.port), *arguments])
                 self._shake_hands(seed, areas)
         except EnvironmentBroke as error:
             raise EnvironmentFailed(str(error)) from error

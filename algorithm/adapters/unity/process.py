@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,10 +19,15 @@ def find_player(path: Path) -> Path:
     """The program of a build: the file itself, or what Unity made of that name on this platform.
 
     `path` may leave out `.x86_64`, `.exe` or `.app`, or be the folder of the build. Raises EnvironmentFailed where
-    there is none, or several.
+    there is none, there are several, or it may not be run.
     """
-    if path.is_file():
-        return path
+    program = path if path.is_file() else _built(path)
+    if os.name == "posix" and not os.access(program, os.X_OK):
+        raise EnvironmentFailed(f"{program} may not be run: chmod +x it")
+    return program
+
+
+def _built(path: Path) -> Path:
     for candidate in (path, *(path.with_name(path.name + suffix) for suffix in _suffixes())):
         programs = [candidate] if candidate.is_file() else _programs(candidate)
         if len(programs) > 1:
