@@ -86,7 +86,7 @@ def train(
     scene = Scene(settings.reset)
     adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
-    evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene)
+    evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
     try:
         parts = _parts(adapter, settings, folder, checkpoint, say)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)

@@ -36,11 +36,15 @@ def make_adapter(
     render: bool = False,
     scene: Scene | None = None,
     ended: Ended | None = None,
+    beside: int = 0,
 ) -> Adapter:
-    """The simulator of the settings; one of Unity goes by `scene`, and tells `ended` of its episodes."""
+    """The simulator of the settings, `beside` so many other copies.
+
+    One of Unity goes by `scene`, and tells `ended` of its episodes.
+    """
     base = settings.base
     if of_unity(settings):
-        make = _unity(settings, folder, copies, render, scene or Scene(settings.reset), ended)
+        make = _unity(settings, folder, copies, render, scene or Scene(settings.reset), ended, beside)
     else:
         make = _other(settings, folder, copies, render)
     try:
@@ -80,7 +84,13 @@ def _other(settings: Settings, folder: RunFolder, copies: int, render: bool) -> 
 
 
 def _unity(
-    settings: Settings, folder: RunFolder, copies: int, render: bool, scene: Scene, ended: Ended | None
+    settings: Settings,
+    folder: RunFolder,
+    copies: int,
+    render: bool,
+    scene: Scene,
+    ended: Ended | None,
+    beside: int,
 ) -> Callable[[], Adapter]:
     base = settings.base
     for name, instead in UNITYS_OWN.items():
@@ -94,6 +104,8 @@ def _unity(
     known = {name: role.lanes // base.n_envs for name, role in folder.roles().items()}
     agents: Any = base.unity_args.agents
     launch = _launch(settings, render)
+    if launch.port is not None:
+        launch = replace(launch, port=launch.port + beside)
     return lambda: UnityAdapter(launch, copies, known if agents is None else agents, scene, ended)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import socket
 import subprocess
@@ -81,6 +82,8 @@ def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
     assert 0 < len(before["returns"]) < 12
     run("--resume", "--max_step", "600")
     assert at()["lesson"] == 2
+    table = list(csv.DictReader((folder.path / "metrics.csv").open()))
+    assert [table[0]["scene/lesson/height"], table[-1]["scene/lesson/height"]] == ["0.0", "2.0"]
 
 
 def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys, monkeypatch):

@@ -14,6 +14,7 @@ from algorithm.adapters.unity.lanes import Batch, Crowded, Lanes
 from algorithm.adapters.unity.launch import Gone, Launch, Tick
 from algorithm.adapters.unity.player import Player
 from algorithm.adapters.unity.scene import Scene
+from algorithm.adapters.unity.statistics import Statistics
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
@@ -53,6 +54,7 @@ class UnityAdapter(Adapter):
         self._offers: dict[str, Offer] = {}  # of each behavior that was seen
         self._behaviors: dict[str, str] = {}  # of each role
         self._lanes: dict[str, list[Lanes]] = {}  # of each role in each copy
+        self._statistics = Statistics()
         self._following: dict[str, Step] | None = None  # what comes after final rows
         self._asked: dict[str, Step] = {}  # each role's rows that await a decision
 
@@ -84,6 +86,10 @@ class UnityAdapter(Adapter):
                 player.send(self._for(player.number, actions), self.scene.parameters)
         self._asked = {}
         return self._show(self._gather())
+
+    def statistics(self) -> dict[str, float]:
+        lessons = {f"lesson/{name}": float(course.place) for name, course in self.scene.curricula.items()}
+        return {**self._statistics.take(), **lessons}
 
     def close(self) -> None:
         for player in self._players:
@@ -143,6 +149,7 @@ class UnityAdapter(Adapter):
         """The final rows of all copies, if there are any; otherwise the rows that await a decision."""
         for tick in ticks.values():
             self._offers |= tick.offers
+            self._statistics.add(tick.statistics)
         self._meet(ticks)
         finals, following = {}, {}
         for role, behavior in self._behaviors.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from algorithm.adapters.unity.behavior import Offer
 from algorithm.adapters.unity.lanes import Batch
+from algorithm.adapters.unity.statistics import Told
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Tick:
 
     batches: dict[str, tuple[Batch, Batch]]
     offers: dict[str, Offer] = field(default_factory=dict)  # of behaviors that were not there before
+    statistics: Told = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

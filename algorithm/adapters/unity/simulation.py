@@ -14,6 +14,7 @@ from algorithm.adapters.unity.client import EDITOR_PORT, Client, PlayerQuit, api
 from algorithm.adapters.unity.launch import Gone, Launch
 from algorithm.adapters.unity.process import find_player
 from algorithm.adapters.unity.scene import Gaussian, MultiRange, Uniform, Value
+from algorithm.adapters.unity.statistics import Told
 
 FREE = 0  # the port of a player that may have any
 
@@ -80,6 +81,11 @@ class Simulation:
     def look(self, behavior: str) -> tuple[Any, Any]:
         """ML-Agents' DecisionSteps and TerminalSteps."""
         return self._client.get_steps(behavior)
+
+    def statistics(self) -> Told:
+        """What the scene told of itself since this was last asked."""
+        told = self._statistics.get_and_reset_stats()
+        return {name: [(value, way.value) for value, way in values] for name, values in told.items()}
 
     def close(self) -> None:
         """End the scene."""

@@ -86,7 +86,7 @@ class Served:
         return self._look()
 
     def _look(self) -> Tick:
-        tick = Tick({})
+        tick = Tick({}, statistics=self.scene.statistics())
         for name in self.scene.names:
             if name not in self.behaviors:
                 self.behaviors[name] = self.scene.behavior(name)

@@ -24,6 +24,7 @@ from algorithm.adapters.unity.behavior import Offer
 from algorithm.adapters.unity.lanes import Batch
 from algorithm.adapters.unity.launch import Tick
 from algorithm.adapters.unity.scene import Lesson, Scene, Uniform
+from algorithm.adapters.unity.statistics import Statistics
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
 from tests.adapters.unity.scenes import launch_of, scene_of
@@ -176,6 +177,21 @@ def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
     assert ("number", ["gravity", pytest.approx(9.81)]) in told
     heights = [(kind, given[-2:]) for kind, given in told if kind in ("number", "uniform") and "height" in given]
     assert heights == [("number", ["height", 1.0]), ("uniform", [2.0, 3.0])]
+
+
+def test_scenes_tell_of_themselves_until_it_is_asked(tmp_path, opened):
+    adapter = opened(Restarting(lambda: scene_of(tmp_path, "balance_ball", copies=2), budget=0))
+    play(adapter, 5)
+    assert 0 < adapter.statistics()["Ball/Distance"] < 3
+    assert adapter.statistics() == {}
+
+
+def test_statistics_are_brought_together_as_the_scene_says():
+    statistics = Statistics()
+    statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
+    statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
+    assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
+    assert statistics.take() == {}
 
 
 def test_lessons_wait_for_the_mean_of_their_role_and_are_restored():
