@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -108,6 +110,26 @@ def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
         run("--editor", "--port", str(port), *arguments)
         assert editor[0].wait(20) == 0
     assert f"press Play in Unity: it is waited for on port {port}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
+    write(tmp_path, "balance_ball", steps=100_000)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(ROOT / "main.py"), "unity/task", "-n", "a", "--editor", "--port", str(port)]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
+    subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
+    said = ""
+    while "its episodes are cut" not in said:
+        said += trainer.stdout.readline()
+    trainer.send_signal(signal.SIGINT)
+    rest, _ = trainer.communicate(timeout=30)
+    assert trainer.returncode == 130, rest
+    assert "what was learned is saved" in rest
+    assert RunFolder.find("unity/task", "a").latest().counters.env_steps > 100
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 
@@ -12,14 +13,13 @@ from algorithm.adapters.adapter import Adapter, EnvironmentFailed, UnsupportedEn
 from algorithm.adapters.unity.behavior import Offer, role_name
 from algorithm.adapters.unity.lanes import Batch, Crowded, Lanes
 from algorithm.adapters.unity.launch import Gone, Launch, Tick
-from algorithm.adapters.unity.player import Player
+from algorithm.adapters.unity.player import LOOK, Player
 from algorithm.adapters.unity.scene import Scene
 from algorithm.adapters.unity.statistics import Statistics
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
 LOG = logging.getLogger(__name__)
-LOOK = 0.5  # seconds between looks at what is due while nothing is received
 COLOURS = (1, 3)  # channels of what a camera shows
 
 Ended = Callable[[str, float], None]  # role and return
@@ -55,11 +55,13 @@ class UnityAdapter(Adapter):
         self._behaviors: dict[str, str] = {}  # of each role
         self._lanes: dict[str, list[Lanes]] = {}  # of each role in each copy
         self._statistics = Statistics()
+        self._ticks: dict[int, Tick] = {}  # of the copies that have answered
+        self._gathering = False  # others have not
         self._following: dict[str, Step] | None = None  # what comes after final rows
         self._asked: dict[str, Step] = {}  # each role's rows that await a decision
 
     def reset(self, seed: int) -> dict[str, Step]:
-        self._following, self._asked = None, {}
+        self._following, self._asked, self._gathering = None, {}, False
         for player in self._players:
             self._forget(player)
             player.start(later_seed(seed, player.number), self.scene.parameters)
@@ -81,11 +83,13 @@ class UnityAdapter(Adapter):
             self._asked, self._following = self._following, None
             if self._asked:
                 return self._asked
-        for player in self._players:
-            if player.awaiting:
-                player.send(self._for(player.number, actions), self.scene.parameters)
-        self._asked = {}
-        return self._show(self._gather())
+        if not self._gathering:
+            for player in self._players:
+                if player.awaiting:
+                    player.send(self._for(player.number, actions), self.scene.parameters)
+            self._asked, self._ticks = {}, {}
+        self._gathering = not self._gather()
+        return {} if self._gathering else self._show(self._ticks)
 
     def statistics(self) -> dict[str, float]:
         lessons = {f"lesson/{name}": float(course.place) for name, course in self.scene.curricula.items()}
@@ -103,27 +107,37 @@ class UnityAdapter(Adapter):
             if self._lanes[role][number].asked is not None
         }
 
-    def _gather(self) -> dict[int, Tick]:
-        """What each copy that was asked shows next, beside those that opened again; nothing where one broke alone."""
-        ticks: dict[int, Tick] = {}
-        broke = False
-        while not (ticks or broke) or any(player.asked for player in self._players):
+    def _gather(self) -> bool:
+        """Receive what each copy that was asked shows next, beside those that opened again; whether that is all.
+
+        It is not where a copy takes long, or all of them are being started again: then a tick without news lets others
+        have their turn, who may have been told to stop.
+        """
+        until = time.monotonic() + LOOK
+        while time.monotonic() < until:
             for player in self._players:
                 player.start_if_due(self.scene.parameters)
             self._wait()
+            broke = False
             for player in self._players:
                 answer = player.receive()
                 if isinstance(answer, Gone):
                     self._give_up(player, answer)
                     broke = True
                 elif answer is not None:
-                    ticks[player.number] = answer
-        return ticks
+                    self._ticks[player.number] = answer
+            if (self._ticks or broke) and not any(player.asked for player in self._players):
+                return True
+        return False
 
     def _wait(self) -> None:
-        """Until something can be received, or is due; for a short while at most, so that Ctrl-C is heard everywhere."""
+        """Until something can be received, or is due; for a short while at most."""
         pipes = [player.pipe for player in self._players if player.pipe is not None and not player.awaiting]
-        wait(pipes, min(LOOK, *(player.patience for player in self._players if not player.awaiting), LOOK))
+        patience = min((player.patience for player in self._players if not player.awaiting), default=0.0)
+        if pipes:
+            wait(pipes, patience)
+        else:  # for which Windows does not wait
+            time.sleep(patience)
 
     def _give_up(self, player: Player, gone: Gone) -> None:
         self._forget(player)

@@ -19,7 +19,8 @@ from algorithm.adapters.unity.worker import serve
 LOG = logging.getLogger(__name__)
 SPAWN = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a breakdown and the next start, doubled each time
-ENOUGH = 100  # ticks after which a scene that breaks counts as one that had worked
+ENOUGH = 10  # ticks after which a scene that breaks counts as one that had worked
+LOOK = 0.5  # seconds that are waited for at a time
 GRACE = 10.0  # seconds more than its own limit that a process gets, to answer or to end
 
 
@@ -61,9 +62,9 @@ class Player:
 
     @property
     def patience(self) -> float:
-        """Seconds until something has to be done though nothing is received."""
+        """Seconds until something may have to be done though nothing is received."""
         until = self._start_at if self.pipe is None else self._deadline
-        return LONGEST_PAUSE if until is None else max(0.0, until - time.monotonic())
+        return LOOK if until is None else min(LOOK, max(0.0, until - time.monotonic()))
 
     def send(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value]) -> None:
         """Go on with {behavior: actions [n, size]}, and with other environment parameters than before."""
