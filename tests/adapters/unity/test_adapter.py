@@ -217,7 +217,6 @@ def test_lessons_wait_for_the_mean_of_their_role_and_are_restored():
     [
         ("crash", "crashed with signal|exit code"),
         ("hang", "did not answer within 2 s"),
-        ("quit", "quit"),
         ("nan", "NaN"),
     ],
 )
@@ -254,11 +253,9 @@ def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
     ("flags", "changes", "why"),
     [
         (["--fault", "version"], {}, "speaks version 2.0.0"),
-        (["--fault", "old"], {}, "older than 2.0"),
         (["--fault", "never"], {"timeout": 1.0}, "did not connect within 1 s"),
-        (["--fault", "handshake"], {}, "exit code 3"),
     ],
-    ids=["version", "old", "never", "handshake"],
+    ids=["version", "never"],
 )
 def test_a_player_that_does_not_start_is_one_line(flags, changes, why, tmp_path, opened):
     adapter = opened(scene_of(tmp_path, "balance_ball", *flags, **changes))

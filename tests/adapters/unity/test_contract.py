@@ -1,4 +1,4 @@
-"""The contract of all adapters, kept by every task of the scripted player."""
+"""The contract of all adapters, kept by scenes of the scripted player."""
 
 from __future__ import annotations
 
@@ -31,16 +31,8 @@ class UnityContract(AdapterContract):
         return scene_of(self.folder, task, "--seed", "3", *flags, copies=self.copies, agents=self.agents)
 
 
-class TestBall(UnityContract):
-    task = ("balance_ball",)
-
-
 class TestStaggeredInTwoCopies(UnityContract):
     task, copies, agents = ("staggered",), 2, 3
-
-
-class TestTwoBehaviors(UnityContract):
-    task = ("two_behaviors",)
 
 
 class TestGrid(UnityContract):
