@@ -135,13 +135,26 @@ def test_a_taken_port_is_told_at_once(port):
             Communicator(port, 5.0, 5.0)
 
 
-def test_nobody_else_on_the_network_can_connect():
-    wire = Communicator(0, 5.0, 5.0)
-    listening = [("127.0.0.1", True), (socket.gethostbyname(socket.gethostname()), False)]
-    for address, expected in listening:
-        if expected or not address.startswith("127."):
-            with socket.socket() as probe:
-                assert (probe.connect_ex((address, wire.port)) == 0) == expected
+def test_two_servers_never_share_a_port(port):
+    """Not even when both have found it free."""
+
+    class Late(Communicator):
+        def check_port(self, port):
+            pass
+
+    first = Late(port, 5.0, 5.0)
+    with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+        Late(port, 5.0, 5.0)
+    first.close()
+
+
+@pytest.mark.parametrize(("host", "reached"), [({}, False), ({"host": "0.0.0.0"}, True)])
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only")
+def test_other_addresses_are_listened_to_only_when_told(host, reached):
+    wire = Communicator(0, 5.0, 5.0, **host)
+    for address, expected in (("127.0.0.1", True), ("127.0.0.2", reached)):
+        with socket.socket() as probe:
+            assert (probe.connect_ex((address, wire.port)) == 0) == expected
     wire.close()
 
 
@@ -163,10 +176,11 @@ def test_the_editor_is_waited_for_and_its_end_is_noticed(port):
     assert player.wait(10) == 0
 
 
-def test_the_last_message_lets_a_player_leave(port):
-    player = connect(port)
+def test_the_last_message_reaches_the_player(port, tmp_path):
+    player = connect(port, "-logFile", str(tmp_path / "log"))
     Client(None, port=port, start_limit=20.0, limit=20.0).close()
     assert player.wait(10) == 0
+    assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer went away
 
 
 def test_the_wire_takes_the_place_of_the_clients_own(tmp_path):
