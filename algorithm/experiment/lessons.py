@@ -17,7 +17,8 @@ class Taught:
 
     def state(self) -> dict[str, Any]:
         """Of both, as values that JSON holds."""
-        return {**self.monitor.state(), "lessons": self.scene.state()}
+        lessons = {"lessons": self.scene.state()} if self.scene.curricula else {}
+        return {**self.monitor.state(), **lessons}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
