@@ -90,7 +90,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
 
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
-    output.say(f"training {settings.base.env_name} with {settings.base.algorithm} in {folder.path}")
+    output.say(f"training {settings.base.env_name or options.env} with {settings.base.algorithm} in {folder.path}")
     results = []
     status = 0
     try:
@@ -113,9 +113,10 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
 
 
 def _play(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.experiment.assembly import evaluation_copies, play
+    from algorithm.experiment.assembly import play
     from algorithm.experiment.results import played_record
     from algorithm.experiment.session import found
+    from algorithm.experiment.simulators import evaluation_copies
 
     folder, settings = found(options)
     if options.logger_in_file:

@@ -23,12 +23,13 @@ OWNERS = {
     "envpool": {"adapters"},
     "shimmy": {"adapters"},
     "dm_control": {"adapters"},
-    "mlagents_envs": {"adapters"},
     "ray": {"runtimes"},
     "yaml": {"experiment"},
     "rich": {"experiment"},
     "matplotlib": {"experiment"},
 }
+# Those of Unity belong to one package within the adapters, which loads them when a player is opened.
+OF_UNITY = {"mlagents_envs", "grpc", "google"}
 # A contract may be seen from its own layer: an explorer stands around an agent.
 CONTRACTS = {"agents.agent"}
 
@@ -110,7 +111,13 @@ def test_each_foreign_library_has_one_owner():
 def test_a_simulator_is_imported_when_it_is_opened():
     for path in FILES:
         top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
-        assert not top & {"ale_py", "envpool", "shimmy", "dm_control", "mlagents_envs"}, path
+        assert not top & {"ale_py", "envpool", "shimmy", "dm_control", *OF_UNITY}, path
+
+
+def test_only_unitys_package_knows_its_client():
+    for path in FILES:
+        found = {name.split(".")[0] for name in imports(path)} & OF_UNITY
+        assert not found or path.parent == ROOT / "algorithm" / "adapters" / "unity", f"{path} imports {found}"
 
 
 def test_every_module_says_what_it_is_for():

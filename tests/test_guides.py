@@ -44,7 +44,8 @@ def test_the_goals_of_the_readme_are_those_of_the_folders():
     told = {name: (float(goal.replace(",", "")), int(within.replace(",", ""))) for name, goal, within in rows}
     folders = {path.parent.relative_to(ROOT / "envs").as_posix(): path for path in ROOT.glob("envs/*/*/config.yaml")}
     goals = {name: resolve([("", read_variant(path, "default"))]).goal for name, path in folders.items()}
-    assert told == {name: (goal.return_, goal.within) for name, goal in goals.items()}
+    claimed = {name: goal for name, goal in goals.items() if goal.return_ is not None}  # of Unity nothing is
+    assert told == {name: (goal.return_, goal.within) for name, goal in claimed.items()}
 
 
 def files(guide):

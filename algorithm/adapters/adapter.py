@@ -56,6 +56,10 @@ class Adapter(ABC):
         Raises EnvironmentBroke where the simulator broke, which is of no use then until it is made anew.
         """
 
+    def statistics(self) -> dict[str, float]:
+        """Numbers that the simulator tells of itself beside rewards, since this was last asked; as a rule none."""
+        return {}
+
     def state(self) -> dict[str, Any] | None:
         """Where every episode stands, as values that JSON holds; None where the simulator cannot tell."""
         return None

@@ -64,6 +64,9 @@ class Remembering(Adapter):
             self._previous[role].act(self._asked[role], action)
         return self._show(self._inner.step(actions))
 
+    def statistics(self) -> dict[str, float]:
+        return self._inner.statistics()
+
     def state(self) -> dict[str, Any] | None:
         inner = self._inner.state()
         if inner is None:

@@ -53,6 +53,9 @@ class Restarting(Adapter):
     def close(self) -> None:
         self._inner.close()
 
+    def statistics(self) -> dict[str, float]:
+        return self._inner.statistics()
+
     def state(self) -> dict[str, Any] | None:
         inner = self._inner.state()
         return None if inner is None else {"inner": inner, **{name: getattr(self, name) for name in COUNTED}}

@@ -9,26 +9,27 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
-from algorithm.adapters.previous import Remembering
-from algorithm.adapters.restarting import Restarting
+from algorithm.adapters.adapter import Adapter
+from algorithm.adapters.unity.scene import Scene
 from algorithm.agents.agent import Agent
 from algorithm.experiment.blueprints import default_blueprint
 from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
+from algorithm.experiment.lessons import Taught
 from algorithm.experiment.memory import Budget
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
+from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
 from algorithm.loop.divergence import Divergence
 from algorithm.loop.evaluator import Evaluator, Played
 from algorithm.loop.feed import Feed
-from algorithm.loop.history import WINDOW, Counters, History
+from algorithm.loop.history import Counters, History
 from algorithm.loop.learner import Learner
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
@@ -82,9 +83,10 @@ def train(
     checkpoint = checkpoints.latest(say)
     checkpoints.begin(checkpoint)
     counters = checkpoint.counters if checkpoint else Counters()
-    adapter = make_adapter(settings, folder, base.n_envs)
+    scene = Scene(settings.reset)
+    adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
-    evaluation = make_adapter(settings, folder, evaluation_copies(settings))
+    evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
     try:
         parts = _parts(adapter, settings, folder, checkpoint, say)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
@@ -99,18 +101,19 @@ def train(
             saving,
             checkpoints.best,
         )
-        actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
-        saving.follow(actor, monitor)
-        if checkpoint:
-            checkpoint.resume(actor, monitor)
-        folder.record(settings.tree, counters.env_steps)
-        divergence = Divergence(parts, base.max_bad_updates)
-        try:
-            with told(folder.path / "faults.log", say, counters):
+        with told(folder.path / "faults.log", say, counters):
+            actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
+            _check_roles(settings, folder, adapter, say)
+            saving.follow(actor, Taught(monitor, scene))
+            if checkpoint:
+                checkpoint.resume(actor, Taught(monitor, scene))
+            folder.record(settings.tree, counters.env_steps)
+            divergence = Divergence(parts, base.max_bad_updates)
+            try:
                 _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)
-        finally:
-            result = Result.of(monitor, time.perf_counter() - begin)
-            ended(result)
+            finally:
+                result = Result.of(monitor, time.perf_counter() - begin)
+                ended(result)
     finally:
         adapter.close()
         evaluation.close()
@@ -141,6 +144,15 @@ def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
     return now or before
 
 
+def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: Callable[[str], None]) -> None:
+    """What is known only once the simulator has started. Raises UserError where a role is not what it was."""
+    for role in adapter.roles:
+        _role(folder, adapter, role)
+    for role in settings.roles:
+        if role not in adapter.roles:
+            say(f"ma_config.{role}: there is no such role so far; there is {', '.join(adapter.roles)}")
+
+
 def _offer(role: Role) -> str:
     observed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in role.obs_specs.items())
     return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
@@ -159,8 +171,10 @@ def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Dive
 def limits(settings: Settings) -> Limits:
     """When a run does what."""
     base = settings.base
-    goal = settings.goal.return_ if settings.goal else None
-    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, base.evaluate_every, goal)
+    goal, evaluate_every = settings.goal.return_ if settings.goal else None, base.evaluate_every
+    if in_editor(settings):  # there is no second one to evaluate in
+        goal = evaluate_every = None
+    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, evaluate_every, goal)
 
 
 def play(
@@ -195,6 +209,7 @@ def play(
 
 def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
     """The agent of one role with a checkpoint's weights, to play: nothing of it learns, or is noisy."""
+    settings = settings.of(name)
     agent = make_agent(settings, folder, role, np.random.default_rng(seeds(settings.base.seed, PLAY)))
     parameters = Parameters(
         {group: member.module for group, member in agent.groups.items()},
@@ -228,7 +243,7 @@ class TeamBuilder:
         self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
-        settings = self.settings
+        settings = self.settings.of(name)
         # The name is part of the seed, so that roles differ and their order of appearance does not matter.
         root = seeds(settings.base.seed, TEAM, *name.encode())
         agent_seed, feed_seed, replay_seed, network_seed = root.spawn(4)
@@ -261,20 +276,6 @@ class TeamBuilder:
         return team
 
 
-def make_adapter(settings: Settings, folder: RunFolder, copies: int, render: bool = False) -> Adapter:
-    """The simulator of the settings."""
-    base = settings.base
-    cls, name = find("env_type", base.env_type), folder.environment(settings)
-    limit, timeout, scale = base.max_step_each_iter, base.env_timeout, base.action_scale
-    try:
-        adapter = Restarting(
-            lambda: cls(name, copies, base.env_args, limit, render, timeout, scale), base.max_env_restarts
-        )
-        return Remembering(adapter, base.observe_previous) if base.observe_previous else adapter
-    except UnsupportedEnvironment as error:
-        raise UserError(f"base_config: {error}") from error
-
-
 def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:
     """The agent of the settings, with the run's network."""
     blueprint = folder.blueprint(settings) or default_blueprint(role)
@@ -284,9 +285,3 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
         raise UserError(str(error)) from error
     except Exception as error:  # whatever a network of the user's raises
         raise UserError(f"{folder.nn_from / settings.base.nn}: {type(error).__name__}: {error}") from error
-
-
-def evaluation_copies(settings: Settings) -> int:
-    """As many as there are episodes to play; no more processes than training has, though."""
-    asynchronous = settings.base.env_args.get("vectorization_mode") == "async"
-    return settings.base.n_envs if asynchronous else WINDOW

@@ -101,8 +101,21 @@ OPTIONS = (
         parse=_ON,
     ),
     Option("--debug", "show where an error comes from", EVERY, parse=_ON),
-    Option("--port", "port of a Unity environment; there are none yet", EVERY, short="-p", parse=_whole()),
-    Option("--editor", "train in the Unity editor; not there yet", EVERY, parse=_ON),
+    Option(
+        "--editor",
+        "in the Unity editor instead of a built player",
+        (TRAIN, RESUME, RUN),
+        "base_config.unity_args.build_path",
+        parse={"action": "store_const", "const": "editor"},
+    ),
+    Option(
+        "--port",
+        "port of the Unity editor, or of the first player",
+        (TRAIN, RESUME, RUN),
+        "base_config.unity_args.base_port",
+        "-p",
+        _whole(),
+    ),
 )
 FLAGS = {option.setting: option.spelling for option in OPTIONS if option.setting}
 
@@ -156,8 +169,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         options.env = words.pop(0)
     if words:
         raise UserError(f"{words[0]!r} is one word too many; names and values with blanks go in quotes")
-    if options.port is not None or options.editor:
-        raise UserError("--port and --editor are for Unity environments, which are not served yet")
     if options.env is not None:
         options.env = environment_name(options.env)
     options.mode = _mode(options)
@@ -167,14 +178,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def overrides(options: argparse.Namespace) -> dict[str, Any]:
     """What the flags that are short for settings set, as a tree; --set and --env_args are read where YAML is."""
-    tree: dict[str, dict[str, Any]] = {}
+    tree: dict[str, Any] = {}
     for option in OPTIONS:
         value = getattr(options, option.name)
         # The name of a run that is there sets nothing.
         names_run = option.name == "name" and options.mode != TRAIN
         if option.setting and option.name != "env_args" and value is not None and not names_run:
-            section, key = option.setting.split(".")
-            tree.setdefault(section, {})[key] = value
+            *sections, key = option.setting.split(".")
+            place = tree
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[key] = value
     return tree
 
 

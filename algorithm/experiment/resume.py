@@ -18,6 +18,7 @@ FIXED: Mapping[str, str] = {
     "base_config.n_envs": "the saved replay has a lane for each copy",
     "base_config.action_scale": "the saved experience is in these units",
     "base_config.observe_previous": "the saved networks see these",
+    "base_config.unity_args.agents": "the saved replay has a lane for each agent",
     "base_config.name": "the run has its name",
     "base_config.nn": "the saved networks are of this file",
     "nn_config": "the saved networks have this shape",
@@ -55,6 +56,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") ->
 
 
 def _fixed(path: str) -> str | None:
+    if path.startswith("ma_config."):
+        path = path.split(".", 2)[-1]
     section = path.partition(".")[0]
     return FIXED.get(path) or FIXED.get(section) or FIXED.get(path.rpartition(".")[2])
 

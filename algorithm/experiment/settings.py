@@ -2,83 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import ValidationError, create_model
 
 from algorithm.experiment import yaml_text
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_setting
+from algorithm.experiment.parameters import Parameter, read_parameters
 from algorithm.experiment.registry import find
+from algorithm.experiment.sections import BaseConfig, Goal, ReplayConfig, Section
 
 Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # settings, and the name of where they come from
 DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
-OPEN = ("nn_config", "auxiliaries", "explorer", "base_config.env_args")  # mappings whose keys are not ours
-
-
-class Section(BaseModel):
-    """Typed settings without a default of their own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-def _device(text: Any) -> Any:
-    name = re.sub(r"^gpu\b", "cuda", str(text).casefold())
-    if not re.fullmatch(r"cpu|auto|cuda(:\d+)?", name):
-        raise ValueError("it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda) or auto")
-    return name
-
-
-class BaseConfig(Section):
-    """`base_config`."""
-
-    env_type: str
-    env_name: str | None
-    env_args: dict[str, Any]
-    algorithm: str
-    runtime: str
-    n_envs: int = Field(ge=1)
-    name: str
-    nn: str
-    seed: int = Field(ge=0)
-    device: Annotated[str, BeforeValidator(_device)]
-    precision: Literal["float32", "bfloat16"]
-    act_on: Literal["auto", "cpu", "device"]
-    max_step: int | None = Field(ge=1)
-    max_iter: int | None = Field(ge=1)
-    max_step_each_iter: int | None = Field(ge=1)
-    log_every: int = Field(ge=1)
-    save_every: int | None = Field(ge=1)
-    evaluate_every: int | None = Field(ge=1)
-    evaluate_greedy: bool
-    keep_checkpoints: int = Field(ge=1)
-    max_env_restarts: int | None = Field(ge=0)
-    env_timeout: float | None = Field(gt=0)
-    action_scale: float | None = Field(gt=0)
-    observe_previous: list[Literal["action", "reward"]]
-    max_bad_updates: int = Field(ge=1)
-
-
-class ReplayConfig(Section):
-    """`replay_config`."""
-
-    capacity: int = Field(ge=1)
-    memory_map: bool
-
-
-class Goal(Section):
-    """`goal`."""
-
-    return_: float | None = Field(alias="return")
-    within: int | None = Field(ge=1)
-
+MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
+# Sections that no role has of its own, but for the file of its network.
+FOR_ALL = ("base_config", "reset_config", "ma_config", "goal")
+OPEN = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
 
 # What an agent's settings must satisfy beyond their types: those of every algorithm are found here by name.
 BOUNDS: Mapping[str, tuple[str, Any]] = {
@@ -118,7 +64,13 @@ class Settings:
     nn: Mapping[str, Any]
     auxiliaries: Mapping[str, Mapping[str, Any]]
     explorer: Mapping[str, Any]  # each one's keyword arguments, or its one argument
+    reset: Mapping[str, Parameter]  # environment parameters
+    roles: Mapping[str, Settings]  # of those that go by others
     tree: Tree
+
+    def of(self, role: str) -> Settings:
+        """What this role goes by."""
+        return self.roles.get(role, self)
 
 
 def read_yaml(path: Path) -> Tree:
@@ -196,9 +148,15 @@ def resolve(layers: list[Layer]) -> Settings:
     for source, layer in layers:
         _check_keys(source, layer, known)
         tree = merge(tree, layer)
-    for section in ("nn_config", "auxiliaries", "explorer"):
+    for section in MAPPINGS:
         if not isinstance(tree[section], Mapping):
             raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
+    settings = _typed(tree, layers)
+    return replace(settings, roles={role: _of_role(role, tree, layers) for role in tree["ma_config"]})
+
+
+def _typed(tree: Tree, layers: list[Layer]) -> Settings:
+    """What `layers` made of the defaults. Raises UserError for what cannot be."""
     try:
         base = _read_section(BaseConfig, tree["base_config"])
         replay = _read_section(ReplayConfig, tree["replay_config"])
@@ -213,7 +171,24 @@ def resolve(layers: list[Layer]) -> Settings:
         raise UserError(f"{section}.learning_rate_schedule is linear to 0 at base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
-    return Settings(base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], tree)
+    reset = read_parameters(tree["reset_config"])
+    return Settings(
+        base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, tree
+    )
+
+
+def _of_role(role: str, tree: Tree, layers: list[Layer]) -> Settings:
+    """What `ma_config` makes of the settings for one role. Raises UserError for what no role has of its own."""
+    source, own = f"ma_config.{role}", tree["ma_config"][role]
+    if not isinstance(own, Mapping):
+        raise UserError(f"{source} is {own!r}; it must be a mapping of sections")
+    _check_keys(source, own, list(_paths(defaults())))
+    for path in _paths(own):
+        if path.partition(".")[0] in FOR_ALL and path not in ("base_config", "base_config.nn"):
+            raise UserError(
+                f"{source}: {path} is the same for all roles; networks, algorithm and replay are a role's own"
+            )
+    return _typed(merge(tree, own), [*layers, (source, own)])
 
 
 def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:
@@ -228,7 +203,7 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
     for key, (allowed, holds) in BOUNDS.items():
         value = getattr(checked, key, None)
         if value is not None and not holds(value):
-            raise UserError(f"{_source(layers, section, key)}: {section}.{key} is {value}; it must be {allowed}")
+            raise UserError(f"{_source(layers, f'{section}.{key}')}: {section}.{key} is {value}; it must be {allowed}")
     try:
         return cls(**dict(checked))
     except ValueError as error:  # settings that do not go together
@@ -247,8 +222,22 @@ def _exact(hint: Any, value: Any) -> Any:
 
 
 def _read_section(model: type[Section], values: Tree) -> Any:
+    return model.model_validate(_exactly(model, values))
+
+
+def _exactly(model: type[Section], values: Tree) -> Tree:
+    """Every value of a section, and of the sections in it, as its type takes it."""
     hints = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-    return model.model_validate({key: _exact(hints.get(key), value) for key, value in values.items()})
+    return {
+        key: _exactly(hints[key], value)
+        if isinstance(value, Mapping) and _is_section(hints.get(key))
+        else _exact(hints.get(key), value)
+        for key, value in values.items()
+    }
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Section)
 
 
 def _paths(tree: Tree, prefix: str = "") -> Iterator[str]:
@@ -283,16 +272,19 @@ def _nearest(path: str, known: list[str]) -> str | None:
 def _explain(error: ValidationError, layers: list[Layer], section: str | None = None) -> str:
     first = error.errors()[0]
     section = section or {"BaseConfig": "base_config", "ReplayConfig": "replay_config", "Goal": "goal"}[error.title]
-    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part).split(".")[0]
-    if not key:  # settings that do not go together
+    place = [str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part]
+    if not place:  # settings that do not go together
         return f"{section}: {first['ctx']['error']}"
+    path = f"{section}.{'.'.join(place[:2])}"
+    if path not in _paths(defaults()):
+        path = f"{section}.{place[0]}"
     message = first["msg"].removeprefix("Value error, ")
-    return f"{_source(layers, section, key)}: {section}.{key} is {first['input']!r}; {message[0].lower()}{message[1:]}"
+    return f"{_source(layers, path)}: {path} is {first['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def _source(layers: list[Layer], section: str, key: str) -> str:
+def _source(layers: list[Layer], path: str) -> str:
     """Where a value was last set."""
     for source, layer in reversed(layers):
-        if key in (layer.get(section) or {}):
+        if path in _paths(layer):
             return source
     return DEFAULTS.name

@@ -71,7 +71,10 @@ class Evaluator:
         self.greedy = greedy
 
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
-        """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`."""
+        """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`.
+
+        Fewer where lanes never appear: nothing is waited for from a lane that has no agent.
+        """
         with ExitStack() as lent:
             return self._play(episodes, seed, lent)
 
@@ -112,15 +115,17 @@ class _Tally:
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
         self.left = np.full(role.lanes, -(-episodes // role.lanes))
+        self.seen = np.zeros(role.lanes, bool)
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
     @property
     def done(self) -> bool:
-        return not self.left.any()
+        return not self.left[self.seen].any()
 
     def act(self, step: Step, greedy: bool) -> np.ndarray:
         """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
+        self.seen[step.lane] = True
         step, counted = self.screen(step)
         decision = (self.agent.greedy if greedy else self.agent.act)(step, step.recall(self.memory))
         self.memory[step.lane] = decision.memory

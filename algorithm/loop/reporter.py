@@ -52,7 +52,8 @@ class Reporter:
         if now.counters.env_steps > self._row.counters.env_steps:
             self._measure()
             self._pace = Pace.between(self._row, now)
-            self.metrics.write(now.counters.env_steps, {**self._times(now), **self._scores()})
+            told = {f"scene/{name}": value for name, value in self.parts.adapter.statistics().items()}
+            self.metrics.write(now.counters.env_steps, {**self._times(now), **self._scores(), **told})
             self._sampled.clear()
             self._row = now
             self.show(self._progress(now, row=True))

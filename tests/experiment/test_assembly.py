@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from algorithm.experiment.assembly import make_adapter
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import resolve
+from algorithm.experiment.simulators import make_adapter
 
 ENV = """from gymnasium import Env, spaces
 from numpy import inf

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -55,6 +56,12 @@ def test_short_episodes_count_no_more_than_long_ones(shown):
     played = play(adapter_of((1, 1.0), (9, 1.0), shown=shown), episodes=6)
     assert sorted(played.lengths) == [1, 1, 1, 9, 9, 9]
     assert played.length == 5
+
+
+def test_a_lane_without_an_agent_is_not_waited_for():
+    adapter = adapter_of((2, 1.0), (2, 1.0))
+    adapter.roles["agent"] = replace(adapter.roles["agent"], lanes=3)
+    assert play(adapter, episodes=6).lengths == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(("episodes", "each"), [(1, 1), (3, 1), (4, 2), (20, 7)])

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from algorithm.experiment import assembly
-from algorithm.experiment.assembly import TeamBuilder, limits, make_adapter, train
+from algorithm.experiment.assembly import TeamBuilder, limits, train
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.settings import merge, read_variant, resolve
+from algorithm.experiment.simulators import make_adapter
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint
 from algorithm.loop.checkpoints import Checkpoints

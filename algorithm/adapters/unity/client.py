@@ -1,0 +1,186 @@
+"""A Unity simulation from the trainer's side: a player that is started, or the editor that is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed
+from algorithm.adapters.unity import compat
+from algorithm.adapters.unity.communicator import LOOPBACK, Communicator
+from algorithm.adapters.unity.decoding import Decoder
+from algorithm.adapters.unity.process import Process
+
+api = compat.load()
+
+API_VERSION = api.UnityEnvironment.API_VERSION
+EDITOR_PORT = api.UnityEnvironment.DEFAULT_EDITOR_PORT
+
+
+class PlayerQuit(EnvironmentBroke):
+    """The player said good-bye: its window was closed, or Stop was pressed in the editor."""
+
+
+class Client:
+    """One simulation, with the methods of ML-Agents' UnityEnvironment.
+
+    `program` is started with `--mlagents-port` and `arguments`; None waits for the editor instead. `port` 0 takes a
+    free one, which only a program is told. `channels` are ML-Agents' side channels. `start_limit` and `limit` are the
+    seconds for connecting (None: without end) and for every answer after it. Whatever fails ends the player and is one
+    line of EnvironmentFailed, or of EnvironmentBroke once the simulation has run; the client is of no use then.
+    """
+
+    def __init__(
+        self,
+        program: Path | None,
+        *,
+        port: int,
+        start_limit: float | None,
+        limit: float,
+        arguments: Sequence[str] = (),
+        seed: int = 0,
+        channels: Sequence[Any] = (),
+        areas: int = 1,
+        host: str = LOOPBACK,
+    ):
+        self.name = f"the player {program.name}" if program else "the editor"
+        self._channels = api.SideChannelManager(list(channels))
+        self._decoders: dict[str, Decoder] = {}
+        self._steps: dict[str, tuple[Any, Any]] = {}
+        self._actions: dict[str, list[np.ndarray]] = {}
+        self._process: Process | None = None
+        self._wire = Communicator(port, start_limit, limit, host)
+        self.port = self._wire.port
+        try:
+            with self._speaking():
+                if program:
+                    self._process = Process([str(program.absolute()), "--mlagents-port", str(self.port), *arguments])
+                self._shake_hands(seed, areas)
+        except EnvironmentBroke as error:
+            raise EnvironmentFailed(str(error)) from error
+
+    @property
+    def behavior_specs(self) -> Mapping[str, Any]:
+        """The BehaviorSpec of each behavior that has appeared, images [channels, rows, columns]."""
+        return {name: decoder.spec for name, decoder in self._decoders.items()}
+
+    def compressed(self, name: str) -> list[bool]:
+        """Which sensors of a behavior send images of bytes."""
+        return self._decoders[name].compressed
+
+    def reset(self) -> None:
+        """Start every episode anew."""
+        self._actions.clear()
+        self._exchange(api.RESET)
+
+    def step(self) -> None:
+        """Let the agents act until some need a decision. Raises ValueError where one that waits was given no action."""
+        for name, (waiting, _) in self._steps.items():
+            if len(waiting) and name not in self._actions:
+                raise ValueError(f"{len(waiting)} agents of {name!r} wait for an action")
+        self._exchange(api.STEP)
+
+    def get_steps(self, name: str) -> tuple[Any, Any]:
+        """The DecisionSteps and TerminalSteps of a behavior; their observations are good until the next call."""
+        return self._steps[name]
+
+    def set_actions(self, name: str, action: Any) -> None:
+        """An ActionTuple for the agents of the behavior's DecisionSteps, in their order.
+
+        Raises ValueError for another shape.
+        """
+        spec, agents = self._decoders[name].spec.action_spec, len(self._steps[name][0])
+        shapes = (agents, spec.continuous_size), (agents, spec.discrete_size)
+        parts = [
+            np.zeros(shape) if part is None else part
+            for part, shape in zip((action.continuous, action.discrete), shapes, strict=True)
+        ]
+        given = tuple(part.shape for part in parts)
+        if given != shapes:
+            raise ValueError(f"actions of {name!r} are of shapes {shapes}, not {given}")
+        self._actions[name] = parts
+
+    def close(self) -> None:
+        """End the simulation, and the player with all that it started; calling it twice is harmless."""
+        self._close(at_once=False)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _shake_hands(self, seed: int, areas: int) -> None:
+        inputs = api.UnityInputProto()
+        inputs.rl_initialization_input.CopyFrom(
+            api.UnityRLInitializationInputProto(
+                seed=seed,
+                communication_version=API_VERSION,
+                package_version=api.__version__,
+                capabilities=api.UnityEnvironment._get_capabilities_proto(),
+                num_areas=areas,
+            )
+        )
+        output = self._wire.initialize(inputs, self._look).rl_initialization_output
+        version = output.communication_version
+        if version.partition(".")[0] != API_VERSION.partition(".")[0]:
+            raise EnvironmentFailed(f"speaks version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}")
+        if not output.capabilities.hybridActions:
+            raise EnvironmentFailed(
+                f"was built with version {output.package_version} of ML-Agents' package, which is older than 2.0"
+            )
+
+    def _exchange(self, command: int) -> None:
+        inputs = api.UnityInputProto()
+        inputs.rl_input.command = command
+        inputs.rl_input.side_channel = bytes(self._channels.generate_side_channel_messages())
+        for name, (continuous_parts, discrete_parts) in self._actions.items():
+            agents = inputs.rl_input.agent_actions[name].value
+            for continuous, discrete in zip(continuous_parts.tolist(), discrete_parts.tolist(), strict=True):
+                agents.add(continuous_actions=continuous, discrete_actions=discrete)
+        self._actions.clear()
+        with self._speaking():
+            output = self._wire.exchange(inputs, self._look)
+            if output is None:
+                raise PlayerQuit("quit")
+            self._hear(output)
+
+    def _hear(self, output: Any) -> None:
+        agents = output.rl_output.agentInfos
+        for parameters in output.rl_initialization_output.brain_parameters:
+            name = parameters.brain_name
+            if name not in self._decoders and name in agents and agents[name].value:
+                self._decoders[name] = Decoder(name, parameters, agents[name].value[0])
+        self._steps = {
+            name: decoder.decode(agents[name].value if name in agents else ())
+            for name, decoder in self._decoders.items()
+        }
+        self._channels.process_side_channel_message(output.rl_output.side_channel)
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Whatever goes wrong ends the player, and its one line says who it was."""
+        try:
+            yield
+        except EnvironmentFailed as error:
+            self._close(at_once=not isinstance(error, PlayerQuit))
+            raise type(error)(f"{self.name} {error}") from error
+        except BaseException as error:
+            self._close(at_once=True)
+            if not isinstance(error, Exception):
+                raise
+            raise EnvironmentBroke(f"{self.name} sent what cannot be read: {type(error).__name__}: {error}") from error
+
+    def _look(self) -> None:
+        end = self._process.ended() if self._process else None
+        if end:
+            raise EnvironmentBroke(end)
+
+    def _close(self, at_once: bool) -> None:
+        self._wire.close()
+        if self._process:
+            self._process.close(at_once)

@@ -1,0 +1,193 @@
+"""ML-Agents' own client, mlagents_envs, on today's Python and protobuf.
+
+Its messages were generated for protobuf 3.20 and older, which newer ones refuse to import. The descriptors of the
+messages stand in those files as bytes, though, and that is all that protobuf needs to make the classes.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+
+MESSAGES = "mlagents_envs.communicator_objects"
+# What the rest of this package uses, by the module that has it.
+NEEDED = {
+    f"{MESSAGES}.agent_info_pb2": ["AgentInfoProto"],
+    f"{MESSAGES}.brain_parameters_pb2": ["BrainParametersProto"],
+    f"{MESSAGES}.command_pb2": ["RESET", "STEP"],
+    f"{MESSAGES}.observation_pb2": ["NONE", "PNG", "ObservationProto"],
+    f"{MESSAGES}.unity_input_pb2": ["UnityInputProto"],
+    f"{MESSAGES}.unity_message_pb2": ["UnityMessageProto"],
+    f"{MESSAGES}.unity_output_pb2": ["UnityOutputProto"],
+    f"{MESSAGES}.unity_rl_initialization_input_pb2": ["UnityRLInitializationInputProto"],
+    f"{MESSAGES}.unity_to_external_pb2_grpc": [
+        "UnityToExternalProtoServicer",
+        "UnityToExternalProtoStub",
+        "add_UnityToExternalProtoServicer_to_server",
+    ],
+    "mlagents_envs": ["__version__"],
+    "mlagents_envs.base_env": [
+        "ActionTuple",
+        "BehaviorSpec",
+        "DecisionSteps",
+        "DimensionProperty",
+        "ObservationType",
+        "TerminalSteps",
+    ],
+    "mlagents_envs.environment": ["UnityEnvironment"],
+    "mlagents_envs.rpc_communicator": ["RpcCommunicator"],
+    "mlagents_envs.rpc_utils": ["behavior_spec_from_proto"],
+    "mlagents_envs.side_channel.engine_configuration_channel": ["EngineConfigurationChannel"],
+    "mlagents_envs.side_channel.environment_parameters_channel": ["EnvironmentParametersChannel"],
+    "mlagents_envs.side_channel.side_channel_manager": ["SideChannelManager"],
+    "mlagents_envs.side_channel.stats_side_channel": ["StatsAggregationMethod", "StatsSideChannel"],
+}
+
+
+@lru_cache(maxsize=1)
+def load() -> Any:
+    """The names of `NEEDED` and the module `grpc`, in one namespace; afterwards `mlagents_envs` imports anywhere.
+
+    Raises UnsupportedEnvironment where the package, or one that it needs, is missing.
+    """
+    try:
+        names: dict[str, Any] = {"grpc": importlib.import_module("grpc")}
+        _make_messages_importable()
+        importlib.import_module("mlagents_envs.logging_util").get_logger = _logger  # type: ignore[attr-defined]
+        with _distutils():
+            for module, wanted in NEEDED.items():
+                names |= {name: getattr(importlib.import_module(module), name) for name in wanted}
+    except ModuleNotFoundError as error:
+        raise UnsupportedEnvironment(
+            f'env_type UNITY needs the extra unity ({error}): pip install -e ".[unity]"'
+        ) from error
+    return SimpleNamespace(**names)
+
+
+def _logger(name: str) -> logging.Logger:
+    """In place of its get_logger, which gives a logger one more handler at every call, so at every unknown message."""
+    logger = logging.getLogger(name)
+    if not logger.filters:
+        logger.addFilter(_Once())
+    return logger
+
+
+class _Once(logging.Filter):
+    """Lets each line through once: a scene may send what nobody listens to at every tick."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = record.getMessage()
+        new = line not in self._said
+        self._said.add(line)
+        return new
+
+
+def _make_messages_importable() -> None:
+    """Imports every message; rebuilds them all from their descriptors when, and only when, that fails."""
+    folder = Path(next(iter(importlib.import_module(MESSAGES).__path__)))
+    files = sorted(folder.glob("*_pb2.py"))
+    importlib.import_module("google.protobuf")
+    try:
+        for file in files:
+            importlib.import_module(f"{MESSAGES}.{file.stem}")
+    except Exception:  # a TypeError, AttributeError or ImportError, by the version of protobuf
+        for file, module in zip(files, _rebuilt(files), strict=True):
+            sys.modules[module.__name__] = module
+            setattr(sys.modules[MESSAGES], file.stem, module)
+
+
+def _rebuilt(files: list[Path]) -> Iterator[ModuleType]:
+    """The modules of generated files, made from the descriptors in their text."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.Default()
+    serialized = [_descriptor(file) for file in files]
+    protos = {(proto := descriptor_pb2.FileDescriptorProto.FromString(data)).name: proto for data in serialized}
+    waiting = dict(zip(protos, serialized, strict=True))
+
+    def add(name: str) -> None:  # after all that it imports
+        data = waiting.pop(name, None)
+        if data is not None:
+            for needed in protos[name].dependency:
+                add(needed)
+            pool.AddSerializedFile(data)
+
+    for name in protos:
+        add(name)
+    for file, name in zip(files, protos, strict=True):
+        yield _module(f"{MESSAGES}.{file.stem}", file, pool.FindFileByName(name))
+
+
+def _descriptor(file: Path) -> bytes:
+    """The serialized descriptor of a generated file: in `serialized_pb=_b('...')` or in `AddSerializedFile(b'...')`.
+
+    Raises UnsupportedEnvironment for a file without one.
+    """
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        places: list[ast.AST] = [keyword.value for keyword in node.keywords if keyword.arg == "serialized_pb"]
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "AddSerializedFile":
+            places += node.args
+        for place in places:
+            text = next((part.value for part in ast.walk(place) if isinstance(part, ast.Constant)), None)
+            if isinstance(text, (str, bytes)):
+                return text.encode("latin1") if isinstance(text, str) else text
+    raise UnsupportedEnvironment(f"{file} holds no message descriptor: this version of mlagents_envs is not known")
+
+
+def _module(name: str, file: Path, descriptor: Any) -> ModuleType:
+    from google.protobuf.internal import enum_type_wrapper
+    from google.protobuf.message_factory import GetMessageClass
+
+    module: Any = ModuleType(name, "Messages of ML-Agents, rebuilt from their descriptors.")
+    module.__file__ = str(file)
+    module.__spec__ = importlib.util.spec_from_file_location(name, file)
+    module.DESCRIPTOR = descriptor
+    for message in descriptor.message_types_by_name.values():
+        setattr(module, message.name, GetMessageClass(message))
+    for enum in descriptor.enum_types_by_name.values():
+        setattr(module, enum.name, enum_type_wrapper.EnumTypeWrapper(enum))
+        for value in enum.values:
+            setattr(module, value.name, value.number)
+    return module
+
+
+class _StrictVersion:
+    """All that mlagents_envs uses of distutils: the numbers of a version such as 1.5.0."""
+
+    def __init__(self, text: str):
+        self.version = tuple(int(number) for number in text.split("."))
+
+
+@contextmanager
+def _distutils() -> Iterator[None]:
+    """With `distutils.version`, which Python 3.12 dropped; a stand-in goes when the import is done."""
+    names: list[str] = []
+    try:
+        importlib.import_module("distutils.version")
+    except ModuleNotFoundError:
+        version: Any = ModuleType("distutils.version")
+        version.StrictVersion = _StrictVersion
+        names = ["distutils", version.__name__]
+        sys.modules |= dict(zip(names, (ModuleType("distutils"), version), strict=True))
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]

@@ -1,0 +1,127 @@
+"""What a scene is told: environment parameters that are numbers, drawn there, or follow the lessons of a curriculum."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number that the scene draws between two others."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A number that the scene draws from a normal distribution."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class MultiRange:
+    """A number that the scene draws from one of several intervals."""
+
+    intervals: tuple[tuple[float, float], ...]
+
+
+Value = float | Uniform | Gaussian | MultiRange
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A value until the mean return of the last `episodes` episodes of `role` reaches `threshold`.
+
+    `role` None is the only one there is; `threshold` None is the last lesson, which stays.
+    """
+
+    name: str
+    value: Value
+    role: str | None = None
+    episodes: int = 1
+    threshold: float | None = None
+
+
+class Curriculum:
+    """The lessons of one parameter, and at which of them it is."""
+
+    def __init__(self, name: str, lessons: Sequence[Lesson]):
+        self.name, self.lessons = name, tuple(lessons)
+        self._begin(0)
+
+    @property
+    def lesson(self) -> Lesson:
+        """The one that is taught."""
+        return self.lessons[self.place]
+
+    def ended(self, role: str, episode_return: float) -> None:
+        """An episode ended; so may the lesson."""
+        if self.lesson.threshold is None or self.lesson.role not in (None, role):
+            return
+        self.returns.append(episode_return)
+        mean = sum(self.returns) / len(self.returns)
+        if len(self.returns) == self.returns.maxlen and mean >= self.lesson.threshold:
+            self._begin(self.place + 1)
+            LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after a mean return of {mean:.3g}")
+
+    def state(self) -> dict[str, Any]:
+        """At which lesson it is, and the returns in it."""
+        return {"lesson": self.place, "returns": list(self.returns)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self._begin(min(int(state["lesson"]), len(self.lessons) - 1))
+        self.returns.extend(state["returns"])
+
+    def _begin(self, place: int) -> None:
+        self.place = place
+        self.returns: deque[float] = deque(maxlen=self.lesson.episodes)
+
+
+class Scene:
+    """The environment parameters of a run; those that train in it tell it of their episodes."""
+
+    def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]]):
+        self._fixed: dict[str, Value] = {}
+        self.curricula: dict[str, Curriculum] = {}
+        for name, given in parameters.items():
+            if isinstance(given, Sequence):
+                self.curricula[name] = Curriculum(name, given)
+            else:
+                self._fixed[name] = given
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """What each parameter is now."""
+        return {**self._fixed, **{name: course.lesson.value for name, course in self.curricula.items()}}
+
+    def ended(self, role: str, episode_return: float) -> None:
+        """A training episode ended."""
+        for course in self.curricula.values():
+            course.ended(role, episode_return)
+
+    def state(self) -> dict[str, Any]:
+        """How far the lessons are, as values that JSON holds."""
+        return {name: course.state() for name, course in self.curricula.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave, for the parameters that still have lessons."""
+        for name, course in self.curricula.items():
+            if name in state:
+                course.restore(state[name])
+
+
+def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """What a scene that knows `before` has yet to be told."""
+    for name, value in now.items():
+        if name not in before or before[name] != value:
+            yield name, value

@@ -1,0 +1,116 @@
+"""One open scene: ML-Agents' client, what the engine is set to, and what the scene is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import EnvironmentFailed
+from algorithm.adapters.unity.behavior import Behavior
+from algorithm.adapters.unity.client import EDITOR_PORT, Client, PlayerQuit, api
+from algorithm.adapters.unity.launch import Gone, Launch
+from algorithm.adapters.unity.process import find_player
+from algorithm.adapters.unity.scene import Gaussian, MultiRange, Uniform, Value
+from algorithm.adapters.unity.statistics import Told
+
+FREE = 0  # the port of a player that may have any
+
+
+class Simulation:
+    """The `number`-th copy of what `launch` says, open from the start; `parameters` are those of the first episodes.
+
+    Raises EnvironmentFailed where it does not open, EnvironmentBroke later on; it is of no use then.
+    """
+
+    def __init__(self, launch: Launch, number: int, seed: int, parameters: Mapping[str, Value]):
+        self._seed = seed
+        self._engine, self._parameters, self._statistics = (
+            api.EngineConfigurationChannel(),
+            api.EnvironmentParametersChannel(),
+            api.StatsSideChannel(),
+        )
+        editor = launch.path is None
+        self._client = Client(
+            None if editor else find_player(Path(launch.path or "")),
+            port=_port(launch, number),
+            start_limit=None if editor else launch.timeout,
+            limit=launch.timeout,
+            arguments=_arguments(launch, number),
+            seed=seed,
+            channels=[self._engine, self._parameters, self._statistics],
+        )
+        self._engine.set_configuration_parameters(**vars(launch.engine))
+        self.tell(parameters.items())
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The behaviors that have appeared."""
+        return self._client.behavior_specs.keys()
+
+    def behavior(self, name: str) -> Behavior:
+        """How one of them is read."""
+        return Behavior(self._client.behavior_specs[name], self._client.compressed(name))
+
+    def tell(self, parameters: Iterable[tuple[str, Value]]) -> None:
+        """Set environment parameters; the scene hears of them with the next step or reset."""
+        for name, value in parameters:
+            if isinstance(value, Uniform):
+                self._parameters.set_uniform_sampler_parameters(name, value.low, value.high, self._seed)
+            elif isinstance(value, Gaussian):
+                self._parameters.set_gaussian_sampler_parameters(name, value.mean, value.std, self._seed)
+            elif isinstance(value, MultiRange):
+                self._parameters.set_multirangeuniform_sampler_parameters(name, list(value.intervals), self._seed)
+            else:
+                self._parameters.set_float_parameter(name, value)
+
+    def reset(self) -> None:
+        """Start every episode anew."""
+        self._client.reset()
+
+    def act(self, behavior: str, continuous: np.ndarray, discrete: np.ndarray) -> None:
+        """What the agents that await a decision do at the next step."""
+        self._client.set_actions(behavior, api.ActionTuple(continuous, discrete))
+
+    def step(self) -> None:
+        """Go on until some agent needs a decision, or its episode ended."""
+        self._client.step()
+
+    def look(self, behavior: str) -> tuple[Any, Any]:
+        """ML-Agents' DecisionSteps and TerminalSteps."""
+        return self._client.get_steps(behavior)
+
+    def statistics(self) -> Told:
+        """What the scene told of itself since this was last asked."""
+        told = self._statistics.get_and_reset_stats()
+        return {name: [(value, way.value) for value, way in values] for name, values in told.items()}
+
+    def close(self) -> None:
+        """End the scene."""
+        self._client.close()
+
+
+def gone(error: Exception) -> Gone:
+    """Why a scene is of no use any more, in one line."""
+    known = isinstance(error, EnvironmentFailed)
+    why = str(error) if known else f"{type(error).__name__}: {error}"
+    return Gone(" ".join(why.split()), isinstance(error, PlayerQuit))
+
+
+def _port(launch: Launch, number: int) -> int:
+    if launch.path is None:
+        return EDITOR_PORT if launch.port is None else launch.port
+    return FREE if launch.port is None else launch.port + number
+
+
+def _arguments(launch: Launch, number: int) -> list[str]:
+    """What a player is told on its command line."""
+    graphics = ["-nographics", "-batchmode"] if launch.no_graphics else []
+    log = []
+    if launch.log_folder is not None:
+        folder = Path(launch.log_folder).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        log = ["-logFile", str(folder / f"Player-{number}.log")]
+    return [*graphics, *log, *launch.additional_args]

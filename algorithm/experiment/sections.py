@@ -1,0 +1,87 @@
+"""The sections of the settings: names, types and bounds, without a default of their own."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """Typed settings without a default of their own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _device(text: Any) -> Any:
+    name = re.sub(r"^gpu\b", "cuda", str(text).casefold())
+    if not re.fullmatch(r"cpu|auto|cuda(:\d+)?", name):
+        raise ValueError("it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda) or auto")
+    return name
+
+
+Platform = Literal["windows", "macos", "linux"]
+
+
+class UnityArgs(Section):
+    """`base_config.unity_args`."""
+
+    build_path: str | dict[Platform, str]
+    base_port: int | None = Field(ge=1, le=65535)
+    agents: int | dict[str, int] | None
+    no_graphics: bool
+    time_scale: float = Field(gt=0, le=100)
+    quality_level: int = Field(ge=0)
+    width: int = Field(ge=1)
+    height: int = Field(ge=1)
+    target_frame_rate: int = Field(ge=-1)
+    capture_frame_rate: int = Field(ge=0)
+    additional_args: list[str]
+    log_folder: str | None
+    timeout_wait: float = Field(gt=0)
+
+
+class BaseConfig(Section):
+    """`base_config`."""
+
+    env_type: str
+    env_name: str | None
+    env_args: dict[str, Any]
+    unity_args: UnityArgs
+    algorithm: str
+    runtime: str
+    n_envs: int = Field(ge=1)
+    name: str
+    nn: str
+    seed: int = Field(ge=0)
+    device: Annotated[str, BeforeValidator(_device)]
+    precision: Literal["float32", "bfloat16"]
+    act_on: Literal["auto", "cpu", "device"]
+    max_step: int | None = Field(ge=1)
+    max_iter: int | None = Field(ge=1)
+    max_step_each_iter: int | None = Field(ge=1)
+    log_every: int = Field(ge=1)
+    save_every: int | None = Field(ge=1)
+    evaluate_every: int | None = Field(ge=1)
+    evaluate_greedy: bool
+    keep_checkpoints: int = Field(ge=1)
+    max_env_restarts: int | None = Field(ge=0)
+    env_timeout: float | None = Field(gt=0)
+    action_scale: float | None = Field(gt=0)
+    observe_previous: list[Literal["action", "reward"]]
+    max_bad_updates: int = Field(ge=1)
+
+
+class ReplayConfig(Section):
+    """`replay_config`."""
+
+    capacity: int = Field(ge=1)
+    memory_map: bool
+
+
+class Goal(Section):
+    """`goal`."""
+
+    return_: float | None = Field(alias="return")
+    within: int | None = Field(ge=1)

@@ -1,0 +1,139 @@
+"""The simulators of a run: those it trains in, those it is evaluated in, and those it plays in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.previous import Remembering
+from algorithm.adapters.restarting import Restarting
+from algorithm.adapters.unity.adapter import Ended, UnityAdapter
+from algorithm.adapters.unity.launch import Engine, Launch
+from algorithm.adapters.unity.scene import Scene
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.registry import find
+from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.settings import Settings
+from algorithm.loop.history import WINDOW
+
+EDITOR = "editor"  # as unity_args.build_path
+PLATFORMS = {"win32": "windows", "darwin": "macos"}  # by sys.platform; others are linux
+# What Unity decides by itself, and how.
+UNITYS_OWN: Mapping[str, str] = {
+    "env_args": "reset_config holds what a scene is told",
+    "max_step_each_iter": "Max Step of the agent in Unity cuts its episodes",
+    "env_timeout": "base_config.unity_args.timeout_wait is the limit",
+}
+
+
+def make_adapter(
+    settings: Settings,
+    folder: RunFolder,
+    copies: int,
+    render: bool = False,
+    scene: Scene | None = None,
+    ended: Ended | None = None,
+    beside: int = 0,
+) -> Adapter:
+    """The simulator of the settings, `beside` so many other copies.
+
+    One of Unity goes by `scene`, and tells `ended` of its episodes.
+    """
+    base = settings.base
+    if of_unity(settings):
+        make = _unity(settings, folder, copies, render, scene or Scene(settings.reset), ended, beside)
+    else:
+        make = _other(settings, folder, copies, render)
+    try:
+        adapter = Restarting(make, base.max_env_restarts)
+        return Remembering(adapter, base.observe_previous) if base.observe_previous else adapter
+    except UnsupportedEnvironment as error:
+        raise UserError(f"base_config: {error}") from error
+
+
+def evaluation_copies(settings: Settings) -> int:
+    """As many as there are episodes to play; no more processes than training has, though, and one scene of Unity."""
+    if of_unity(settings):
+        return 1
+    asynchronous = settings.base.env_args.get("vectorization_mode") == "async"
+    return settings.base.n_envs if asynchronous else WINDOW
+
+
+def of_unity(settings: Settings) -> bool:
+    """Whether the simulator is Unity."""
+    return settings.base.env_type.casefold() == "unity"
+
+
+def in_editor(settings: Settings) -> bool:
+    """Whether it is the Unity editor, of which there is one."""
+    return of_unity(settings) and settings.base.unity_args.build_path == EDITOR
+
+
+def _other(settings: Settings, folder: RunFolder, copies: int, render: bool) -> Callable[[], Adapter]:
+    base = settings.base
+    if settings.reset:
+        raise UserError(
+            "reset_config is for env_type UNITY; base_config.env_args holds what other environments are told"
+        )
+    cls, name = find("env_type", base.env_type), folder.environment(settings)
+    limit, timeout, scale = base.max_step_each_iter, base.env_timeout, base.action_scale
+    return lambda: cls(name, copies, base.env_args, limit, render, timeout, scale)
+
+
+def _unity(
+    settings: Settings,
+    folder: RunFolder,
+    copies: int,
+    render: bool,
+    scene: Scene,
+    ended: Ended | None,
+    beside: int,
+) -> Callable[[], Adapter]:
+    base = settings.base
+    for name, instead in UNITYS_OWN.items():
+        if getattr(base, name):
+            raise UserError(f"base_config.{name} is not for env_type UNITY: {instead}")
+    if in_editor(settings) and copies > 1:
+        raise UserError(
+            f"base_config.n_envs is {copies}, but there is one Unity editor; use 1, or players (build_path)"
+        )
+    # Lanes of roles that are known stay as they were, however many agents happen to ask first.
+    known = {name: role.lanes // base.n_envs for name, role in folder.roles().items()}
+    agents: Any = base.unity_args.agents
+    launch = _launch(settings, render)
+    if launch.port is not None:
+        launch = replace(launch, port=launch.port + beside)
+    return lambda: UnityAdapter(launch, copies, known if agents is None else agents, scene, ended)
+
+
+def _launch(settings: Settings, render: bool) -> Launch:
+    args = settings.base.unity_args
+    engine = Engine(
+        args.time_scale, args.quality_level, args.width, args.height, args.target_frame_rate, args.capture_frame_rate
+    )
+    if render:
+        engine = replace(engine, time_scale=1.0, capture_frame_rate=0)
+    return Launch(
+        _build_path(args.build_path),
+        args.base_port,
+        args.no_graphics and not render,
+        args.timeout_wait,
+        tuple(args.additional_args),
+        args.log_folder,
+        engine,
+    )
+
+
+def _build_path(given: str | Mapping[str, str]) -> str | None:
+    """The player for this platform; None for the editor. Raises UserError where there is none for it."""
+    if not isinstance(given, str):
+        platform = PLATFORMS.get(sys.platform, "linux")
+        if platform not in given:
+            raise UserError(
+                f"base_config.unity_args.build_path has no player for {platform}, only for {', '.join(given)}"
+            )
+        given = given[platform]
+    return None if given == EDITOR else given

@@ -1,0 +1,33 @@
+"""Scripted players for tests, and actions for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from algorithm.adapters.unity.client import Client, api
+from tests.unity_player.launcher import make_player
+
+
+def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit: float = 20.0, **how) -> Client:
+    """A client of a player that was started for it."""
+    program = make_player(folder, task, *flags)
+    return Client(program, port=0, start_limit=start_limit, limit=limit, **how)
+
+
+def act(client: Client, choose=None) -> None:
+    """One step, in which each agent that waits does what `choose(name, DecisionSteps)` says, or nothing."""
+    for name, spec in client.behavior_specs.items():
+        waiting, _ = client.get_steps(name)
+        agents, actions = len(waiting), spec.action_spec
+        action = choose(name, waiting) if choose else None
+        client.set_actions(
+            name,
+            action
+            or api.ActionTuple(
+                np.zeros((agents, actions.continuous_size), np.float32),
+                np.zeros((agents, actions.discrete_size), np.int32),
+            ),
+        )
+    client.step()

@@ -1,0 +1,364 @@
+"""What happens in scenes, told in lanes; and what happens to scenes, survived."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.restarting import Restarting
+from algorithm.adapters.unity import player as supervised
+from algorithm.adapters.unity.adapter import UnityAdapter
+from algorithm.adapters.unity.behavior import Offer
+from algorithm.adapters.unity.lanes import Batch
+from algorithm.adapters.unity.launch import Tick
+from algorithm.adapters.unity.scene import Lesson, Scene, Uniform
+from algorithm.adapters.unity.statistics import Statistics
+from algorithm.specs import ActionSpec, ObsSpec
+from tests.adapters.contract import _random_actions
+from tests.adapters.unity.scenes import launch_of, scene_of
+from tests.unity_player.launcher import ROOT, make_player
+
+
+@pytest.fixture
+def opened():
+    """Adapters to be closed after the test."""
+    adapters = []
+    yield lambda adapter: adapters.append(adapter) or adapter
+    for adapter in adapters:
+        adapter.close()
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """No pause before a restart."""
+    monkeypatch.setattr(supervised, "FIRST_PAUSE", 0.0)
+
+
+def play(adapter, ticks, seed=0):
+    """Every {role: Step} of so many ticks with random actions."""
+    rng = np.random.default_rng(seed)
+    shown = [adapter.reset(seed)]
+    for _ in range(ticks):
+        shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
+    return shown
+
+
+def rows(shown, role):
+    """{lane: its rows (observation, first, final, reward, alive)}."""
+    lanes = {}
+    for steps in shown:
+        if role in steps:
+            step = steps[role]
+            obs = next(iter(step.obs.values()))
+            for row, lane in enumerate(step.lane.tolist()):
+                fields = (step.first, step.final, step.reward, step.alive)
+                found = (obs[row].tolist(), *(field[row].item() for field in fields))
+                lanes.setdefault(lane, []).append(found)
+    return lanes
+
+
+def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "staggered", agents=3))
+    lanes = rows(play(adapter, 11), "Staggered")
+    # Lane 0 is agent 1, lane 1 agent 2; agents 3 and 4 follow each other in lane 2. An observation is (agent, tick).
+    expected = {
+        0: [
+            ([1, 0], True, False, 0.0, True),
+            ([1, 1], False, False, 0.1, True),
+            ([1, 2], False, False, 0.1, True),
+            ([1, 4], False, True, 0.2, True),
+            ([1, 4], True, False, 0.0, True),
+            ([1, 6], False, False, 0.2, True),
+            ([1, 8], True, False, 0.2, False),
+            ([1, 10], False, False, 0.2, True),
+        ],
+        1: [
+            ([2, 0], True, False, 0.0, True),
+            ([2, 2], False, False, 0.2, True),
+            ([2, 4], False, False, 0.2, True),
+            ([2, 6], False, True, 0.2, False),
+            ([2, 7], True, False, 0.0, True),
+            ([2, 8], False, False, 0.1, True),
+            ([2, 10], False, False, 0.2, True),
+        ],
+        2: [
+            ([3, 4], True, False, 0.0, True),
+            ([3, 5], False, True, 0.1, False),
+            ([4, 8], True, False, 0.0, True),
+            ([4, 9], False, True, 0.1, True),
+        ],
+    }
+    for lane, told in expected.items():
+        found = lanes[lane][: len(told)]
+        assert len(found) >= len(told) - 2
+        for (obs, *flags), (own, *others) in zip(found, told, strict=False):
+            assert obs == own
+            assert flags == pytest.approx(others)
+
+
+def test_sensors_masks_and_actions_are_those_of_the_scene(tmp_path, opened):
+    grid = opened(scene_of(tmp_path, "grid", "--size", "20", "--layout", "hwc"))
+    shown = play(grid, 3)
+    assert grid.roles["GridWorld"].obs_specs == {
+        "CameraSensor": ObsSpec((3, 20, 20)),
+        "GoalSensor": ObsSpec((2,)),
+        "action_mask": ObsSpec((5,), "uint8"),
+    }
+    mask = shown[0]["GridWorld"].obs["action_mask"]
+    assert mask[:, 0].all()  # to stay is always possible
+    assert 0 < mask.mean() <= 1
+    png = opened(scene_of(tmp_path, "grid", "--size", "20", "--png"))
+    seen = png.reset(0)["GridWorld"].obs["CameraSensor"]
+    assert png.roles["GridWorld"].obs_specs["CameraSensor"] == ObsSpec((3, 20, 20), "uint8", high=255.0)
+    assert set(np.unique(seen)) == {0, 230, 255}
+    hybrid = opened(scene_of(tmp_path, "hybrid"))
+    shown = play(hybrid, 2)
+    role = hybrid.roles["Hybrid"]
+    assert (role.action_spec.continuous, role.action_spec.branches) == (2, (2, 3))
+    assert {name: spec.shape for name, spec in role.obs_specs.items()} == {
+        "Buffer": (6,),
+        "Vector": (7,),
+        "action_mask": (5,),
+    }
+    assert shown[0]["Hybrid"].obs["Buffer"][0, 2:].tolist() == [0, 0, 0, 0]  # agent 0 has one row of three
+
+
+def test_each_agent_gets_its_own_action(tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "hybrid", copies=2))
+    steps = adapter.reset(0)
+    for _ in range(3):
+        vector = steps["Hybrid"].obs["Vector"]
+        right = [vector[:, :2], vector[:, 2:4].argmax(1)[:, None], vector[:, 4:].argmax(1)[:, None]]
+        steps = adapter.step({"Hybrid": np.concatenate(right, 1).astype(np.float32)})
+        np.testing.assert_allclose(steps["Hybrid"].reward, 2, atol=1e-5)
+
+
+def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "two_behaviors"))
+    steps, seen = adapter.reset(0), []
+    for _ in range(24):
+        seen.append(set(steps))
+        assert set(steps) <= set(adapter.roles)
+        right = {"Walker": lambda obs: obs["Number"], "Watcher-team1": lambda obs: obs["Sign"].argmax(1)[:, None]}
+        steps = adapter.step({role: right[role](step.obs).astype(np.float32) for role, step in steps.items()})
+        if "Watcher-team1" in steps:
+            last = steps["Watcher-team1"]
+    assert seen[0] == {"Walker"}
+    assert set(adapter.roles) == {"Walker", "Watcher-team1"}
+    assert last.reward.tolist() == [1.5] * 3
+
+
+def test_more_agents_than_at_first_are_one_line(tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "staggered"))
+    with pytest.raises(UnsupportedEnvironment, match=r"more than 2 agents of role 'Staggered'.*unity_args\.agents"):
+        play(adapter, 10)
+
+
+def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
+    record = tmp_path / "told"
+    lessons = [Lesson("easy", 1.0, "Hybrid", 3, -100.0), Lesson("hard", Uniform(2, 3))]
+    scene = Scene({"gravity": 9.81, "height": lessons})
+    adapter = opened(scene_of(tmp_path, "hybrid", "--record", str(record), scene=scene, ended=scene.ended))
+    play(adapter, 30)
+    assert scene.curricula["height"].lesson.name == "hard"
+    told = [next(iter(json.loads(line).items())) for line in record.read_text().splitlines()]
+    assert ("number", ["gravity", pytest.approx(9.81)]) in told
+    heights = [(kind, given[-2:]) for kind, given in told if kind in ("number", "uniform") and "height" in given]
+    assert heights == [("number", ["height", 1.0]), ("uniform", [2.0, 3.0])]
+
+
+def test_scenes_tell_of_themselves_until_it_is_asked(tmp_path, opened):
+    adapter = opened(Restarting(lambda: scene_of(tmp_path, "balance_ball", copies=2), budget=0))
+    play(adapter, 5)
+    assert 0 < adapter.statistics()["Ball/Distance"] < 3
+    assert adapter.statistics() == {}
+
+
+def test_statistics_are_brought_together_as_the_scene_says():
+    statistics = Statistics()
+    statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
+    statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
+    assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
+    assert statistics.take() == {}
+
+
+def test_lessons_wait_for_the_mean_of_their_role_and_are_restored():
+    lessons = (Lesson("a", 0.0, "x", 2, 5.0), Lesson("b", 1.0, "x", 1, 100.0), Lesson("c", 2.0))
+    scene = Scene({"p": lessons})
+    for role, reward in (("x", 9), ("y", 99), ("x", 0)):
+        scene.ended(role, reward)
+    assert scene.parameters == {"p": 0.0}
+    other = Scene({"p": lessons})
+    other.restore(scene.state())
+    other.ended("x", 10.0)
+    assert other.parameters == {"p": 1.0}
+    other.ended("x", 100.0)
+    assert other.parameters == {"p": 2.0}
+    other.ended("x", 1000.0)
+    third = Scene({"p": lessons})
+    third.restore(other.state())
+    assert third.parameters == {"p": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("crash", "crashed with signal|exit code"),
+        ("hang", "did not answer within 2 s"),
+        ("nan", "NaN"),
+    ],
+)
+def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
+    fault, why, tmp_path, opened, at_once, caplog
+):
+    limit = 2.0 if fault == "hang" else 20.0
+    adapter = opened(scene_of(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout=limit))
+    adapter._players[1].launch = launch_of(make_player(tmp_path / "sound", "staggered", "--slow", "0.01"))
+    rng, shown = np.random.default_rng(0), [adapter.reset(0)]
+    lanes = rows(shown, "Staggered")
+    while sum(row[1] and row[0] == [1, 0] for row in lanes[0]) < 2:
+        shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
+        lanes = rows(shown, "Staggered")
+    assert adapter.restarts >= 1
+    assert all(re.search(why, record.message) for record in caplog.records), caplog.text
+    assert "copy 0 of 2" in caplog.records[0].message
+    starts = [k for k, row in enumerate(lanes[0]) if row[0] == [1, 0]]
+    assert len(starts) >= 2
+    assert lanes[0][starts[1]] == ([1, 0], True, False, 0.0, True)
+    assert not lanes[0][starts[1] - 1][2]  # the last row before it is a real one: it is not learned
+    assert [row[0] for row in lanes[3]].count([1, 0]) == 1
+    assert lanes[3][-1][0][1] > 30
+
+
+def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
+    launch = launch_of(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
+    adapter = opened(Restarting(lambda: UnityAdapter(launch, 1, None, Scene({})), budget=2))
+    with pytest.raises(EnvironmentBroke, match="broke 3 times, which is more than base_config.max_env_restarts"):
+        play(adapter, 100)
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "why"),
+    [
+        (["--fault", "version"], {}, "speaks version 2.0.0"),
+        (["--fault", "never"], {"timeout": 1.0}, "did not connect within 1 s"),
+    ],
+    ids=["version", "never"],
+)
+def test_a_player_that_does_not_start_is_one_line(flags, changes, why, tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "balance_ball", *flags, **changes))
+    with pytest.raises(EnvironmentFailed, match=why):
+        adapter.reset(0)
+
+
+def test_a_player_that_is_not_there_is_one_line(tmp_path, opened):
+    adapter = opened(UnityAdapter(launch_of(tmp_path / "nothing"), 1, None, Scene({})))
+    with pytest.raises(EnvironmentFailed, match="there is no player at"):
+        adapter.reset(0)
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path, opened):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        adapter = opened(scene_of(tmp_path, "balance_ball", port=port))
+        with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+            adapter.reset(0)
+
+
+def test_a_camera_that_shows_one_colour_without_graphics_is_one_line():
+    pictures = {"Camera": np.zeros((2, 3, 8, 8), np.float32)}
+    decided = Batch(np.arange(2), pictures, np.zeros(2, np.float32), np.zeros(2, bool))
+    ended = Batch(np.arange(0), {"Camera": pictures["Camera"][:0]}, np.zeros(0, np.float32), np.zeros(0, bool))
+    offer = Offer({"Camera": ObsSpec((3, 8, 8))}, ActionSpec(1))
+    adapter = UnityAdapter(launch_of(Path("player"), no_graphics=True), 1, None, Scene({}))
+    with pytest.raises(UnsupportedEnvironment, match="'Camera' shows nothing but one colour.*no_graphics"):
+        adapter._show({0: Tick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
+    pictures["Camera"][0, 0, 0, 0] = 1
+    assert set(adapter._show({0: Tick({"Eye?team=0": (decided, ended)})})) == {"Eye"}
+
+
+def press_play(port, *flags):
+    """What the editor is from the trainer's side while it plays."""
+    command = [sys.executable, "-m", "tests.unity_player", "staggered", "--mlagents-port", str(port), *flags]
+    return subprocess.Popen(command, cwd=ROOT)
+
+
+def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    adapter = opened(Restarting(lambda: UnityAdapter(launch_of(None, port=port), 1, 3, Scene({})), budget=0))
+
+    def press():
+        press_play(port, "--fault", "quit", "--at", "6").wait()
+        again.append(press_play(port))
+
+    again = []
+    user = threading.Thread(target=press)
+    user.start()
+    lanes = rows(play(adapter, 12), "Staggered")
+    user.join()
+    assert [row[:2] for row in lanes[0]].count(([1, 0], True)) == 2
+    assert adapter.restarts == 0
+    told = [record.message for record in caplog.records]
+    assert told.count(f"press Play in Unity: it is waited for on port {port}") == 2
+    assert "the editor quit; its episodes are cut" in told
+    adapter.close()
+    assert again[0].wait(20) == 0
+
+
+def descendants(pid):
+    """Every process that came of this one, by the list that `ps` gives."""
+    lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = {int(child): int(parent) for child, parent in map(str.split, lines.splitlines())}
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pid):
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from tests.adapters.unity.scenes import scene_of\n"
+        "if __name__ == '__main__':\n"
+        f"    adapter = scene_of(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'told')!r})\n"
+        "    adapter.reset(0); print('open', flush=True); sys.stdin.read()\n"
+    )
+    script = tmp_path / "trainer.py"
+    script.write_text(code)
+    trainer = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert trainer.stdout.readline() == b"open\n"
+    children = descendants(trainer.pid)
+    assert len(children) >= 3  # the process of the scene, the keeper, the player
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    limit = time.monotonic() + 20
+    while left := [pid for pid in children if alive(pid)]:
+        assert time.monotonic() < limit, left
+        time.sleep(0.1)

@@ -1,0 +1,272 @@
+"""The wire to players, with real processes: whatever they do is told in one line, and nothing stays behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mlagents_envs")
+from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed  # noqa: E402
+from algorithm.adapters.unity import keeper  # noqa: E402
+from algorithm.adapters.unity.client import Client, PlayerQuit, api  # noqa: E402
+from algorithm.adapters.unity.communicator import Communicator  # noqa: E402
+from tests.adapters.unity.played import act, start  # noqa: E402
+from tests.unity_player.launcher import ROOT, make_player  # noqa: E402
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+posix = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within some seconds."""
+    return wait_for(lambda: not alive(pid))
+
+
+def wait_for(what) -> bool:
+    for _ in range(200):
+        if what():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def connect(port: int, *flags: str) -> subprocess.Popen:
+    """A player that nobody but the test started, as the editor is."""
+    command = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port), *flags]
+    return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+BROKEN = {
+    "crash": "crashed with signal SIGSEGV" if os.name == "posix" else "ended with exit code 3",
+    "exit": "ended with exit code 3",
+    "hang": "did not answer within 1 s",
+    "quit": "quit",
+    "nan": "sent NaN or infinity in the sensor 'VectorSensor_size8' of '3DBall?team=0'",
+    "huge": "left by itself",  # gRPC refuses its message, and the player goes as it does where the trainer is gone
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_what_breaks_is_one_line_and_leaves_nothing(tmp_path, fault):
+    limit = 1.0 if fault == "hang" else 5.0
+    client = start(tmp_path, "balance_ball", "--fault", fault, "--at", "3", limit=limit)
+    pid = client._process.pid
+    client.reset()
+    act(client)
+    act(client)
+    with pytest.raises(PlayerQuit if fault == "quit" else EnvironmentBroke) as error:
+        act(client)
+    assert str(error.value) == f"the player {make_player(tmp_path, 'balance_ball').name} {BROKEN[fault]}"
+    assert not alive(pid)
+    with pytest.raises(EnvironmentBroke, match="is not connected any more"):
+        client.reset()
+    client.close()
+
+
+FAILED = {
+    "never": "did not connect within 1 s",
+    "handshake": "ended with exit code 3",
+    "version": "speaks version 2.0.0 of ML-Agents' protocol, not 1.5.0",
+    "old": "was built with version 1.0.0 of ML-Agents' package, which is older than 2.0",
+}
+
+
+@pytest.mark.parametrize("fault", FAILED)
+def test_what_does_not_start_is_one_line(tmp_path, fault):
+    with pytest.raises(EnvironmentFailed) as error:
+        start(tmp_path, "balance_ball", "--fault", fault, start_limit=1.0 if fault == "never" else 20.0)
+    assert str(error.value).endswith(FAILED[fault]) and not isinstance(error.value, EnvironmentBroke)
+
+
+def test_no_thread_stays_when_players_come_and_go(tmp_path):
+    for _ in range(2):
+        client = start(tmp_path, "hybrid")
+        client.close()
+        client.close()
+    assert wait_for(lambda: [thread.name for thread in threading.enumerate() if thread.name == "unity"] == [])
+
+
+def test_a_file_that_is_no_program_is_one_line(tmp_path):
+    program = tmp_path / "empty.x86_64"
+    program.write_bytes(b"\x00")
+    with pytest.raises(EnvironmentFailed, match="the player empty.x86_64 cannot be started: "):
+        Client(program, port=0, start_limit=5.0, limit=5.0)
+
+
+def test_a_taken_port_is_told_at_once(port):
+    first = Communicator(port, 5.0, 5.0)
+    with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+        Communicator(port, 5.0, 5.0)
+    first.close()
+    first.close()
+    Communicator(port, 5.0, 5.0).close()  # and free again straight away
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+            Communicator(port, 5.0, 5.0)
+
+
+def test_two_servers_never_share_a_port(port):
+    """Not even when both have found it free."""
+
+    class Late(Communicator):
+        def check_port(self, port):
+            pass
+
+    first = Late(port, 5.0, 5.0)
+    with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+        Late(port, 5.0, 5.0)
+    first.close()
+
+
+@pytest.mark.parametrize(("host", "reached"), [({}, False), ({"host": "0.0.0.0"}, True)])
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only")
+def test_other_addresses_are_listened_to_only_when_told(host, reached):
+    wire = Communicator(0, 5.0, 5.0, **host)
+    for address, expected in (("127.0.0.1", True), ("127.0.0.2", reached)):
+        with socket.socket() as probe:
+            assert (probe.connect_ex((address, wire.port)) == 0) == expected
+    wire.close()
+
+
+def test_the_editor_is_waited_for_and_its_end_is_noticed(port):
+    player = connect(port)
+    with Client(None, port=port, start_limit=None, limit=20.0) as client:
+        client.reset()
+        act(client)
+        player.kill()
+        player.wait()
+        time.sleep(0.2)  # until gRPC knows
+        with pytest.raises(EnvironmentBroke, match="^the editor broke the connection$"):
+            act(client)  # long before its time is over
+    player = connect(port, "--fault", "quit", "--at", "1")  # Stop, after another Play on the same port
+    with Client(None, port=port, start_limit=20.0, limit=20.0) as client:
+        client.reset()
+        with pytest.raises(PlayerQuit, match="^the editor quit$"):
+            act(client)
+    assert player.wait(10) == 0
+
+
+def test_the_last_message_reaches_the_player(port, tmp_path):
+    player = connect(port, "-logFile", str(tmp_path / "log"))
+    Client(None, port=port, start_limit=20.0, limit=20.0).close()
+    assert player.wait(10) == 0
+    assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer went away
+
+
+def test_the_wire_takes_the_place_of_the_clients_own(tmp_path):
+    class Environment(api.UnityEnvironment):
+        @staticmethod
+        def _get_communicator(worker_id, base_port, timeout_wait):
+            return Communicator(base_port + worker_id, timeout_wait, timeout_wait)
+
+    environment = Environment(str(make_player(tmp_path, "balance_ball")), base_port=free_port(), timeout_wait=10)
+    environment.reset()
+    environment.step()
+    decisions, _ = environment.get_steps("3DBall?team=0")
+    assert decisions.obs[0].shape == (12, 8)
+    environment.close()
+
+
+def test_actions_are_wanted_for_all_that_wait_and_in_their_shape(tmp_path):
+    with start(tmp_path, "hybrid") as client:
+        client.reset()
+        (name,) = client.behavior_specs
+        with pytest.raises(ValueError, match="6 agents of 'Hybrid.team=0' wait for an action"):
+            client.step()
+        with pytest.raises(ValueError, match="are of shapes"):
+            client.set_actions(name, api.ActionTuple(np.zeros((5, 2), np.float32), np.zeros((5, 2), np.int32)))
+        act(client)
+
+
+TRAINER = """
+import sys, time
+from pathlib import Path
+from algorithm.adapters.unity.client import Client
+client = Client(Path(sys.argv[1]), port=0, start_limit=20.0, limit=20.0)
+client.reset()
+print(client._process.pid, flush=True)
+{}
+"""
+
+
+def trainer(folder: Path, end: str, *flags: str) -> tuple[subprocess.Popen, int]:
+    """A trainer that has a player and then does what `end` says; and the player's process."""
+    code = [sys.executable, "-W", "error::DeprecationWarning", "-c", TRAINER.format(end)]
+    program = str(make_player(folder, "balance_ball", *flags))
+    process = subprocess.Popen([*code, program], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return process, int(process.stdout.readline())
+
+
+@posix
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("raise SystemExit(4)", 4), ("1 / 0", 1)])
+def test_a_trainer_that_closes_nothing_exits_all_the_same(tmp_path, end, code):
+    process, player = trainer(tmp_path, end)
+    assert process.wait(20) == code
+    assert gone(player)
+
+
+@posix
+def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
+    process, player = trainer(tmp_path, "time.sleep(60)")
+    os.kill(player, signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    assert gone(player)
+
+
+@posix
+def test_a_keeper_that_is_killed_takes_its_player_along(tmp_path):
+    client = start(tmp_path, "balance_ball", "--fault", "hang", "--at", "1")
+    client.reset()
+    client._process._keeper.kill()
+    with pytest.raises(EnvironmentBroke, match="ended with its keeper, which was killed"):
+        act(client)
+    assert gone(client._process.pid)
+
+
+@posix
+def test_all_that_a_player_started_ends_with_it(tmp_path):
+    """As does Unity's crash handler."""
+    script = "sleep 60 & echo $! > child; exit 7"
+    command = [sys.executable, keeper.__file__, "0.1", "/bin/sh", "-c", script]
+    told = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
+    assert told.stdout.splitlines()[1] == "exit 7"
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+@posix
+def test_ctrl_c_in_the_terminal_is_the_trainers_alone(tmp_path):
+    client = start(tmp_path, "balance_ball")
+    pids = [client._process.pid, client._process._keeper.pid]
+    assert os.getpgid(0) not in [os.getpgid(pid) for pid in pids]
+    client.close()

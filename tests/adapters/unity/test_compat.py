@@ -1,0 +1,128 @@
+"""ML-Agents' client imports on today's protobuf, whose messages it was not generated for, and on the one it was."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mlagents_envs")
+from algorithm.adapters.unity import compat  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[3]
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+sys.path_importer_cache.clear()
+"""
+LOADED = """
+from algorithm.adapters.unity import compat
+api = compat.load()
+message = api.UnityMessageProto(unity_output={"rl_output": {"side_channel": b"x"}})
+assert api.UnityMessageProto.FromString(message.SerializeToString()).unity_output.rl_output.side_channel == b"x"
+import mlagents_envs.environment
+version = mlagents_envs.environment.StrictVersion("1.5.0").version
+print(sys.modules[compat.MESSAGES + ".observation_pb2"].__doc__, version, "distutils" in sys.modules)
+"""
+
+
+def run(code: str, *words: str, path: Path = ROOT) -> subprocess.CompletedProcess:
+    paths = os.pathsep.join([str(path), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-c", "import sys\n" + code, *words],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder():
+    compat.load()
+    import mlagents_envs
+
+    return Path(mlagents_envs.__file__).parent
+
+
+def regenerated(folder: Path, target: Path) -> None:
+    """The package, its messages written as today's protobuf writes them."""
+    shutil.copytree(folder, target / "mlagents_envs", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (target / "mlagents_envs" / "communicator_objects").glob("*_pb2.py"):
+        data, name = compat._descriptor(file), f"{compat.MESSAGES}.{file.stem}"
+        needed = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("from mlagents")]
+        file.write_text(
+            "\n".join(
+                [
+                    *needed,
+                    "from google.protobuf import descriptor_pool",
+                    "from google.protobuf.internal import builder",
+                    f"DESCRIPTOR = descriptor_pool.Default().AddSerializedFile({data!r})",
+                    "builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())",
+                    f"builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, {name!r}, globals())",
+                ]
+            ),
+            encoding="utf-8",
+        )
+
+
+def test_messages_are_rebuilt_where_they_do_not_import():
+    result = run(LOADED)
+    assert result.stdout.startswith("Messages of ML-Agents, rebuilt from their descriptors. (1, 5, 0)"), result.stderr
+
+
+def test_messages_that_import_are_left_alone(folder, tmp_path):
+    regenerated(folder, tmp_path)
+    result = run(LOADED, path=tmp_path)
+    assert result.stdout.startswith("None (1, 5, 0)"), result.stderr
+
+
+def test_messages_of_todays_protobuf_can_be_read_as_well(folder, tmp_path):
+    regenerated(folder, tmp_path)
+    for file in sorted(folder.glob("communicator_objects/*_pb2.py")):
+        assert compat._descriptor(tmp_path / "mlagents_envs" / file.relative_to(folder)) == compat._descriptor(file)
+
+
+def test_a_stand_in_for_distutils_goes_again():
+    result = run(BLOCKED + LOADED, "distutils")
+    assert result.stdout.strip().endswith("(1, 5, 0) False"), result.stderr
+
+
+@pytest.mark.parametrize("package", ["mlagents_envs", "grpc", "google", "PIL"])
+def test_a_missing_package_is_one_line_with_the_extra(package):
+    code = """
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.unity import compat
+try:
+    compat.load()
+except UnsupportedEnvironment as error:
+    print(error)
+"""
+    told = run(BLOCKED + code, package).stdout.strip()
+    assert told.startswith("env_type UNITY needs the extra unity (No module named ")
+    assert told.endswith('): pip install -e ".[unity]"') and "\n" not in told
+
+
+def test_a_file_without_messages_is_named(tmp_path):
+    file = tmp_path / "strange_pb2.py"
+    file.write_text("DESCRIPTOR = None\n", encoding="utf-8")
+    with pytest.raises(compat.UnsupportedEnvironment, match="strange_pb2.py holds no message descriptor"):
+        compat._descriptor(file)
+
+
+def test_a_line_about_a_scene_is_told_once(caplog):
+    compat.load()
+    from mlagents_envs.side_channel.side_channel_manager import SideChannelManager
+
+    message = bytes(range(16)) + b"\x00\x00\x00\x00"
+    for _ in range(3):
+        SideChannelManager([]).process_side_channel_message(message)
+    assert len([line for line in caplog.messages if "Unknown side channel" in line]) == 1

@@ -1,0 +1,39 @@
+"""The contract of all adapters, kept by scenes of the scripted player."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.adapters.contract import AdapterContract
+from tests.adapters.unity.scenes import scene_of
+
+
+class UnityContract(AdapterContract):
+    """A scene of the scripted player, `copies` of it."""
+
+    copies, agents = 1, None
+    task: tuple[str, ...]
+
+    @classmethod
+    def setup_class(cls):
+        cls.folder = Path(tempfile.mkdtemp())
+        super().setup_class()
+
+    @classmethod
+    def teardown_class(cls):
+        super().teardown_class()
+        shutil.rmtree(cls.folder)
+
+    def make(self):
+        task, *flags = self.task
+        return scene_of(self.folder, task, "--seed", "3", *flags, copies=self.copies, agents=self.agents)
+
+
+class TestStaggeredInTwoCopies(UnityContract):
+    task, copies, agents = ("staggered",), 2, 3
+
+
+class TestGrid(UnityContract):
+    task = ("grid", "--size", "20", "--png")

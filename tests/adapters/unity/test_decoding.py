@@ -1,0 +1,178 @@
+"""What a player says is read as it was meant, and refused where it means nothing."""
+
+import io
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mlagents_envs")
+from PIL import Image  # noqa: E402
+
+from algorithm.adapters.adapter import EnvironmentBroke  # noqa: E402
+from algorithm.adapters.unity.decoding import Decoder, api  # noqa: E402
+
+HWC, CHW = (2, 2, 1), (1, 2, 2)
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (5, 7, 3), np.uint8)
+
+
+def parameters(continuous=0, branches=()):
+    proto = api.BrainParametersProto(brain_name="B")
+    proto.action_spec.num_continuous_actions = continuous
+    proto.action_spec.num_discrete_actions = len(branches)
+    proto.action_spec.discrete_branch_sizes.extend(branches)
+    return proto
+
+
+def agent(*observations, **fields):
+    return api.AgentInfoProto(observations=observations, **fields)
+
+
+def floats(values, properties=(), name="sensor"):
+    values = np.asarray(values, np.float32)
+    return api.ObservationProto(
+        shape=values.shape,
+        float_data={"data": values.ravel().tolist()},
+        dimension_properties=properties,
+        name=name,
+    )
+
+
+def png(*images):
+    data = b""
+    for image in images:
+        stream = io.BytesIO()
+        Image.fromarray(image).save(stream, "png")
+        data += stream.getvalue()
+    return data
+
+
+def compressed(shape, data, properties=CHW, mapping=()):
+    return api.ObservationProto(
+        shape=shape,
+        compression_type=api.PNG,
+        compressed_data=data,
+        dimension_properties=properties,
+        compressed_channel_mapping=mapping,
+        name="camera",
+    )
+
+
+def read(*agents, **how):
+    """The observations of the first sensor of those that wait."""
+    decoder = Decoder("B", parameters(continuous=1, **how), agents[0])
+    decisions, _ = decoder.decode(agents)
+    assert decisions.obs[0].shape[1:] == decoder.spec.observation_specs[0].shape
+    return decisions.obs[0]
+
+
+def test_vectors_and_rows_are_read_as_they_are():
+    values = RNG.normal(size=(3, 4, 2)).astype(np.float32)
+    np.testing.assert_array_equal(read(*(agent(floats(value, (4, 1))) for value in values)), values)
+    np.testing.assert_array_equal(read(*(agent(floats(value[0])) for value in values)), values[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("properties", "axes"), [(CHW, (2, 0, 1)), (HWC, (0, 1, 2)), ((), (0, 1, 2)), ((0, 0, 0), (0, 1, 2))]
+)
+def test_raw_images_come_channels_first_from_either_layout(properties, axes):
+    image = PIXELS.astype(np.float32)
+    sent = agent(floats(image.transpose(axes), properties))
+    np.testing.assert_array_equal(read(sent, sent), np.stack([image.transpose(2, 0, 1)] * 2))
+
+
+@pytest.mark.parametrize(("properties", "shape"), [(CHW, (3, 5, 7)), (HWC, (5, 7, 3))])
+def test_pngs_come_channels_first_from_either_layout(properties, shape):
+    sent = agent(compressed(shape, png(PIXELS), properties))
+    np.testing.assert_allclose(read(sent)[0], PIXELS.transpose(2, 0, 1) / 255, rtol=1e-6)
+
+
+def test_several_pngs_are_one_image_of_many_channels():
+    other = PIXELS[::-1].copy()
+    both = np.concatenate((PIXELS, other), -1).transpose(2, 0, 1) / 255
+    np.testing.assert_allclose(read(agent(compressed((5, 5, 7), png(PIXELS, other))))[0], both[:5], rtol=1e-6)
+
+
+def test_channels_are_mapped_and_averaged():
+    planes = PIXELS.transpose(2, 0, 1) / 255
+    sent = agent(compressed((2, 5, 7), png(PIXELS), mapping=(1, 0, 1)))
+    np.testing.assert_allclose(read(sent)[0], [planes[1], (planes[0] + planes[2]) / 2], rtol=1e-5)
+    left_out = agent(compressed((1, 5, 7), png(PIXELS), mapping=(-1, 0, -1)))
+    np.testing.assert_allclose(read(left_out)[0], planes[1:2], rtol=1e-5)
+
+
+def test_a_gray_camera_is_the_mean_of_its_colors():
+    sent = agent(compressed((1, 5, 7), png(PIXELS)))
+    np.testing.assert_allclose(read(sent)[0, 0], PIXELS.mean(-1) / 255, rtol=1e-5)
+
+
+def test_agents_are_sorted_into_those_that_wait_and_those_that_are_done():
+    spec, *rest = parameters(branches=(2, 3)), floats([1.0])
+    agents = [
+        agent(*rest, id=4, reward=1, group_reward=3, group_id=2, action_mask=[0, 1, 0, 0, 1]),
+        agent(*rest, id=4, reward=2, done=True, max_step_reached=True),
+        agent(*rest, id=9, reward=5),
+        agent(*rest, id=7, done=True),
+    ]
+    decisions, terminals = Decoder("B", spec, agents[0]).decode(agents)
+    assert decisions.agent_id.tolist() == [4, 9] and decisions.reward.tolist() == [1, 5]
+    assert decisions.group_reward.tolist() == [3, 0] and list(decisions.group_id) == [2, 0]
+    assert [mask.tolist() for mask in decisions.action_mask] == [
+        [[False, True], [False, False]],
+        [[False, False, True], [False, False, False]],
+    ]
+    assert terminals.agent_id.tolist() == [4, 7] and terminals.interrupted.tolist() == [True, False]
+    assert terminals.reward.tolist() == [2, 0]
+
+
+def test_waiting_and_done_agents_keep_their_own_observations():
+    agents = [agent(floats([1.0])), agent(floats([2.0]), done=True), agent(floats([3.0]))]
+    decisions, terminals = Decoder("B", parameters(continuous=1), agents[0]).decode(agents)
+    assert decisions.obs[0].ravel().tolist() == [1, 3] and terminals.obs[0].ravel().tolist() == [2]
+
+
+def test_nobody_is_an_empty_batch():
+    decisions, terminals = Decoder("B", parameters(branches=(2,)), agent(floats([1.0, 2.0]))).decode([])
+    assert decisions.obs[0].shape == terminals.obs[0].shape == (0, 2)
+    assert len(decisions) == len(terminals) == 0 and decisions.action_mask[0].shape == (0, 2)
+
+
+BAD = {
+    "NaN or infinity in the sensor 'sensor'": agent(floats([1.0, np.nan])),
+    "NaN or infinity in a reward": agent(floats([1.0, 2.0]), reward=np.inf),
+    "NaN or infinity in a group reward": agent(floats([1.0, 2.0]), group_reward=np.nan),
+    r"of shape \(3,\), not \(2,\)": agent(floats([1.0, 2.0, 3.0])),
+    "0 observations of an agent of 'B', which has 1": agent(),
+    "of 1 numbers, not 2": agent(api.ObservationProto(shape=(2,), float_data={"data": [1.0]}, name="sensor")),
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_what_means_nothing_is_refused_by_its_sensor_and_behavior(line):
+    decoder = Decoder("B", parameters(continuous=1), agent(floats([1.0, 2.0])))
+    for bad in (BAD[line], api.AgentInfoProto.FromString(BAD[line].SerializeToString() + b"\x40\x01")):  # done as well
+        with pytest.raises(EnvironmentBroke, match=line) as error:
+            decoder.decode([agent(floats([1.0, 2.0])), bad])
+        assert "'B'" in str(error.value)
+
+
+@pytest.mark.parametrize("properties", [HWC, CHW])
+def test_nan_in_an_image_is_refused(properties):
+    image = np.ones((2, 2, 2), np.float32)
+    decoder = Decoder("B", parameters(continuous=1), agent(floats(image, properties)))
+    image[1, 1, 1] = np.nan
+    with pytest.raises(EnvironmentBroke, match="NaN"):
+        decoder.decode([agent(floats(image, properties))])
+
+
+@pytest.mark.parametrize("data", [b"", b"no image", png(PIXELS)[:60], png(PIXELS)[:-40], png(PIXELS[:4])])
+def test_a_broken_png_is_refused(data):
+    decoder = Decoder("B", parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
+    with pytest.raises(EnvironmentBroke, match="an observation that is .*from the sensor 'camera' of 'B'"):
+        decoder.decode([agent(compressed((3, 5, 7), data))])
+
+
+def test_a_mapping_of_other_channels_is_refused():
+    decoder = Decoder("B", parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
+    with pytest.raises(EnvironmentBroke, match="3 channels, of which it maps 2"):
+        decoder.decode([agent(compressed((3, 5, 7), png(PIXELS), mapping=(0, 1)))])

@@ -1,0 +1,205 @@
+"""Agents that come, ask and go as they like, against rows that were written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from algorithm.adapters.unity.lanes import Batch, Crowded, Lanes
+from algorithm.loop.actor import Actor, Episode
+from tests.doubles import ScriptedAdapter, ShowingAgent, lanes_of, parts_of
+
+NOT = ()
+
+
+def batch(*rows: tuple) -> Batch:
+    """Rows of (agent, observation, reward, interrupted)."""
+    rows = [(*row, 0.0, False)[:4] if len(row) == 2 else (*row, False)[:4] for row in rows]
+    agent, obs, reward, interrupted = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Batch(
+        np.array(agent, np.int64),
+        {"obs": np.array(obs, np.float32).reshape(-1, 1)},
+        np.array(reward, np.float32),
+        np.array(interrupted, bool),
+    )
+
+
+def shown(step) -> list[tuple]:
+    """(lane, observation, first, final, reward, alive) of each row."""
+    if step is None:
+        return []
+    fields = (step.lane, step.obs["obs"][:, 0], step.first, step.final, step.reward, step.alive)
+    return list(zip(*(field.tolist() for field in fields), strict=True))
+
+
+# Agents 7 and 3, in changing order. 7 asks at every tick, 3 at every other one; 7 is cut and asks again in the same
+# tick, then dies and asks again in the same tick; 3 dies without asking again, and comes back two ticks later.
+SCENE = [
+    ([(7, 10), (3, 50)], []),
+    ([(7, 11, 1)], []),
+    ([(3, 51, 5), (7, 12, 2)], []),
+    ([(7, 20, 0)], [(7, 13, 3, True)]),
+    ([], []),
+    ([(7, 21, 4)], [(3, 52, 6)]),
+    ([(7, 30, 0)], [(7, 22, 7)]),
+    ([(3, 60, 0.5), (7, 31, 9)], []),
+    ([(7, 32, 1), (3, 61, 2)], []),
+]
+
+
+def ticks(scene, lanes: Lanes) -> list[dict]:
+    """What an adapter hands over: final rows as a Step of their own before the others."""
+    script = []
+    for decided, ended in scene:
+        final, following, _ = lanes(batch(*decided), batch(*ended))
+        script += [{"agent": step} for step in (final, following) if step is not None]
+    return script
+
+
+def test_stored_rows_are_the_hand_written_ones():
+    actor = Actor(parts_of(ScriptedAdapter([*ticks(SCENE, Lanes(0, 2)), {}], agent=2), ShowingAgent(2)), seed=0)
+    rollouts = [rollout for _ in range(10) for _, rollout in actor.collect()]
+    lanes = lanes_of(rollouts)
+    seven, three = lanes[0], lanes[1]
+    assert seven.obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32][: len(seven) + 1]
+    assert (
+        seven.first.ravel().tolist() == [True, False, False, False, True, False, True, False, False][: len(seven) + 1]
+    )
+    assert seven.reward.ravel().tolist() == [1, 2, 3, 0, 4, 7, 9, 1][: len(seven)]
+    assert seven.alive.ravel().tolist() == [True, True, True, True, True, False, True, True][: len(seven)]
+    assert len(seven) >= 6
+    assert three.obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61][: len(three) + 1]
+    assert three.first.ravel().tolist() == [True, False, False, True, False][: len(three) + 1]
+    assert three.reward.ravel().tolist() == [5, 6, 0, 2][: len(three)]
+    assert three.alive.ravel().tolist() == [True, False, True, True][: len(three)]
+    assert len(three) >= 2
+    assert list(actor.episodes) == [Episode("agent", 0, 6, 3), Episode("agent", 1, 11, 2), Episode("agent", 0, 11, 2)]
+
+
+def test_a_cut_that_asks_again_is_a_final_row_and_then_a_first():
+    lanes = Lanes(4, 2)
+    lanes(batch((7, 1), (3, 2)), batch())
+    final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2, True)))
+    assert shown(final) == [(4, 8, False, True, 2, True)]
+    assert shown(following) == [(4, 9, True, False, 0, True), (5, 3, False, False, 1, True)]
+    assert returns == [2]
+
+
+def test_a_death_that_asks_again_is_told_by_its_first_row():
+    lanes = Lanes(0, 2)
+    lanes(batch((7, 1), (3, 2)), batch())
+    final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2)))
+    assert final is None
+    assert shown(following) == [(0, 9, True, False, 2, False), (1, 3, False, False, 1, True)]
+    assert returns == [2]
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_an_end_without_a_next_row_is_a_final_row_and_the_next_start_tells_nothing(interrupted):
+    lanes = Lanes(0, 1)
+    lanes(batch((7, 1)), batch())
+    final, following, _ = lanes(batch(), batch((7, 8, 2, interrupted)))
+    assert shown(final) == [(0, 8, False, True, 2, interrupted)]
+    assert following is None
+    assert lanes(batch(), batch())[:2] == (None, None)
+    assert shown(lanes(batch((7, 9, 5)), batch())[1]) == [(0, 9, True, False, 0, True)]
+
+
+def test_an_agent_keeps_its_lane_though_others_end_before_it():
+    lanes = Lanes(0, 3)
+    lanes(batch((1, 1), (2, 2), (3, 3)), batch())
+    lanes(batch((1, 1)), batch((3, 3), (2, 2)))
+    assert shown(lanes(batch((3, 4), (1, 5), (2, 6)), batch())[1]) == [
+        (0, 5, False, False, 0, True),
+        (1, 6, True, False, 0, True),
+        (2, 4, True, False, 0, True),
+    ]
+
+
+def test_a_new_agent_takes_the_lane_of_the_one_that_died_first():
+    lanes = Lanes(0, 2)
+    lanes(batch((1, 1), (2, 2)), batch())
+    lanes(batch((1, 1)), batch((2, 2)))
+    lanes(batch(), batch((1, 1)))
+    assert shown(lanes(batch((9, 4)), batch())[1]) == [(1, 4, True, False, 0, True)]
+    assert shown(lanes(batch((2, 5), (9, 6, 1)), batch())[1]) == [
+        (0, 5, True, False, 0, True),
+        (1, 6, False, False, 1, True),
+    ]
+
+
+def test_a_new_agent_leaves_the_lane_of_one_that_asks_again_in_the_same_tick():
+    lanes = Lanes(0, 2)
+    lanes(batch((1, 1), (2, 2)), batch())
+    lanes(batch((1, 1)), batch((2, 2)))
+    lanes(batch(), batch((1, 1)))
+    assert [row[:2] for row in shown(lanes(batch((9, 4), (2, 5)), batch())[1])] == [(0, 4), (1, 5)]
+
+
+def test_more_agents_than_lanes_are_too_many():
+    lanes = Lanes(0, 1)
+    lanes(batch((1, 1)), batch())
+    with pytest.raises(Crowded):
+        lanes(batch((1, 1), (2, 2)), batch())
+
+
+def test_an_agent_that_vanished_loses_its_lane_to_a_new_one_after_a_while_and_that_is_a_cut():
+    lanes = Lanes(0, 2, patience=3)
+    lanes(batch((1, 1), (2, 2)), batch())
+    for _ in range(2):
+        lanes(batch((1, 1)), batch())
+    assert shown(lanes(batch((1, 1, 1), (5, 7, 3)), batch())[1]) == [
+        (0, 1, False, False, 1, True),
+        (1, 7, True, False, 0, True),
+    ]
+    with pytest.raises(Crowded):
+        lanes(batch((2, 2)), batch())
+
+
+def test_silence_alone_ends_nothing():
+    lanes = Lanes(0, 2, patience=3)
+    lanes(batch((1, 1), (2, 2)), batch())
+    for _ in range(20):
+        lanes(batch((1, 1)), batch())
+    assert shown(lanes(batch((2, 3, 4)), batch())[1]) == [(1, 3, False, False, 4, True)]
+
+
+def test_an_episode_without_a_decision_is_left_out():
+    lanes = Lanes(0, 2)
+    lanes(batch((1, 1)), batch())
+    assert lanes(batch(), batch((2, 5, 3), (9, 9, 9, True))) == (None, None, [])
+
+
+def test_after_a_loss_all_episodes_are_cut_and_nothing_is_told_of_them():
+    lanes = Lanes(0, 2)
+    lanes(batch((1, 1), (2, 2)), batch())
+    lanes.lose()
+    assert lanes(batch(), batch((1, 1, 4)))[0] is None
+    assert shown(lanes(batch((2, 5, 9), (1, 6)), batch())[1]) == [
+        (0, 5, True, False, 0, True),
+        (1, 6, True, False, 0, True),
+    ]
+
+
+def test_actions_go_back_in_the_order_of_the_scene():
+    lanes = Lanes(10, 3)
+    lanes(batch((1, 1), (2, 2), (3, 3)), batch())
+    lanes(batch((3, 1), (1, 2)), batch())
+    role_lanes = np.array([2, 5, 10, 12, 20])
+    assert lanes.in_order(role_lanes, np.arange(5)[:, None]).ravel().tolist() == [3, 2]
+
+
+def test_returns_are_those_of_the_rows_that_were_shown():
+    rng = np.random.default_rng(0)
+    lanes, total, returned = Lanes(0, 4), 0.0, 0.0
+    for _ in range(300):
+        asking = rng.permutation(4)[: rng.integers(5)]
+        ending = rng.permutation(4)[: rng.integers(2)]
+        final, following, returns = lanes(
+            batch(*[(int(a), 0, float(rng.integers(9))) for a in asking]),
+            batch(*[(int(a), 0, float(rng.integers(9)), bool(rng.integers(2))) for a in ending]),
+        )
+        total += sum(float(step.reward.sum()) for step in (final, following) if step is not None)
+        returned += sum(returns)
+    assert returned + lanes._returns.sum() == total
+    assert returned > 100

@@ -1,0 +1,199 @@
+"""The scripted player plays what its guide says."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mlagents_envs")
+from algorithm.adapters.unity.client import api  # noqa: E402
+from tests.adapters.unity.played import act, start  # noqa: E402
+from tests.unity_player import ball, grid, small  # noqa: E402
+from tests.unity_player.__main__ import TASKS, parse  # noqa: E402
+from tests.unity_player.launcher import ROOT  # noqa: E402
+from tests.unity_player.scene import Action  # noqa: E402
+
+
+def play(task, choose, episodes):
+    """Returns of the first episodes that end, by behavior; `choose(name, News)` acts."""
+    returns, running = {}, {}
+    news = task.reset()
+    while sum(map(len, returns.values())) < episodes:
+        actions = {}
+        for name, agents in news.items():
+            for each in agents:
+                key = name, each.agent
+                running[key] = running.get(key, 0.0) + each.reward + each.group_reward
+                if each.done:
+                    returns.setdefault(name, []).append(running.pop(key))
+                else:
+                    actions.setdefault(name, {})[each.agent] = choose(name, each)
+        news = task.step(actions)
+    return returns
+
+
+def make(task, *flags):
+    return TASKS[task](np.random.default_rng(0), parse([task, "--mlagents-port", "1", *flags]))
+
+
+def test_a_ball_can_be_kept_for_a_whole_episode_and_is_not_by_chance():
+    def steer(name, news):
+        tilt, place, velocity = news.obs[0][[0, 1]], news.obs[0][[2, 4]], news.obs[0][[5, 7]]
+        return Action((-0.3 * place - 0.5 * velocity - 4 * tilt).tolist(), [])
+
+    rng = np.random.default_rng(1)
+    (best,) = play(make("balance_ball"), steer, 12).values()
+    (chance,) = play(make("balance_ball"), lambda name, news: Action(rng.uniform(-1, 1, 2).tolist(), []), 50).values()
+    assert best == pytest.approx([20.0] * 12)
+    assert -1 < np.mean(chance) < 3
+
+
+def test_the_way_to_the_named_sign_earns_one_and_walls_are_masked():
+    task = make("grid", "--size", "10")
+    seen = set()
+
+    def walk(name, news):
+        row, column = task.cells[news.agent, 0]
+        steps = [(row + down, column + right) for down, right in grid.MOVES]
+        assert news.mask == [not (0 <= r < grid.CELLS and 0 <= c < grid.CELLS) for r, c in steps]
+        named = task.cells[news.agent, 1 + int(news.obs[1].argmax())]
+        wrong = task.cells[news.agent, 2 - int(news.obs[1].argmax())]
+        far = [
+            abs(named - step).sum() + 99 * (masked or (wrong == step).all())
+            for step, masked in zip(steps, news.mask, strict=True)
+        ]
+        best = [move for move, distance in enumerate(far) if distance == min(far)]
+        seen.update(best)
+        return Action([], [int(task.rng.choice(best))])
+
+    (returns,) = play(task, walk, 40).values()
+    assert min(returns) > 0.85 and seen == set(range(5)) - {0}
+
+
+@pytest.mark.parametrize("png", [(), ("--png",)])
+def test_the_camera_shows_the_same_in_either_layout(tmp_path, png):
+    shown = []
+    for layout in ("hwc", "chw"):
+        with start(tmp_path, "grid", "--size", "12", "--seed", "5", "--layout", layout, *png) as client:
+            client.reset()
+            (name,) = client.behavior_specs
+            decisions, _ = client.get_steps(name)
+            shown.append(decisions.obs[0].copy())
+            assert client.behavior_specs[name].observation_specs[0].shape == (3, 12, 12)
+            assert len(decisions.action_mask) == 1 and decisions.action_mask[0].any()
+    np.testing.assert_allclose(*shown, rtol=1e-6)
+    cells = {
+        tuple(pixel) for pixel in (shown[0].transpose(0, 2, 3, 1).reshape(-1, 3) * 255).round().astype(int).tolist()
+    }
+    assert cells == {(230, 230, 230), *grid.COLORS.values()}
+
+
+def test_naming_what_is_shown_earns_two_at_every_decision():
+    def name_it(name, news):
+        vector = news.obs[1]
+        return Action(vector[:2].tolist(), [int(vector[2:4].argmax()), int(vector[4:].argmax())])
+
+    (returns,) = play(make("hybrid"), name_it, 6).values()
+    assert returns == pytest.approx([2.0 * small.Hybrid.limit] * 6)
+
+
+def rows(*columns):
+    return list(zip(*columns, strict=True))
+
+
+def test_staggered_agents_come_as_the_table_says(tmp_path):
+    seen = []
+    with start(tmp_path, "staggered") as client:
+        client.reset()
+        (name,) = client.behavior_specs
+        for _ in small.STAGGERED:
+            act(client)
+            waiting, done = client.get_steps(name)
+            seen.append(
+                (
+                    rows(waiting.agent_id, np.rint(10 * waiting.reward), waiting.obs[0].tolist()),
+                    rows(done.agent_id, np.rint(10 * done.reward), done.interrupted),
+                )
+            )
+    assert seen == [
+        ([(1, 1, [1, 1])], []),
+        ([(1, 1, [1, 2]), (2, 2, [2, 2])], []),
+        ([], []),
+        ([(2, 2, [2, 4]), (1, 0, [1, 4]), (3, 0, [3, 4])], [(1, 2, True)]),
+        ([], [(3, 1, False)]),
+        ([(1, 2, [1, 6])], [(2, 2, False)]),
+        ([(2, 0, [2, 7])], []),
+        ([(1, 0, [1, 8]), (2, 1, [2, 8]), (4, 0, [4, 8])], [(1, 2, False)]),
+        ([], [(4, 1, True)]),
+        ([(1, 2, [1, 10]), (2, 2, [2, 10])], []),
+    ]
+
+
+def test_a_second_behavior_comes_late_with_rewards_for_its_group(tmp_path):
+    with start(tmp_path, "two_behaviors") as client:
+        client.reset()
+        names = []
+        for _ in range(small.TwoBehaviors.late + 1):
+            names.append(list(client.behavior_specs))
+            act(client)
+    assert names == [["Walker?team=0"]] * small.TwoBehaviors.late + [["Walker?team=0", "Watcher?team=1"]]
+
+    def right(name, news):
+        return Action(news.obs[0].tolist(), []) if "Walker" in name else Action([], [int(news.obs[0].argmax())])
+
+    returns = play(make("two_behaviors"), right, 12)
+    assert returns["Walker?team=0"][:3] == pytest.approx([10.0] * 3)
+    assert returns["Watcher?team=1"][:3] == pytest.approx([15.0] * 3)
+
+
+def test_what_the_trainer_tells_is_recorded_and_statistics_come_back(tmp_path):
+    engine, parameters, stats = (
+        api.EngineConfigurationChannel(),
+        api.EnvironmentParametersChannel(),
+        api.StatsSideChannel(),
+    )
+    engine.set_configuration_parameters(width=40, height=30, time_scale=10.0, target_frame_rate=-1)
+    parameters.set_float_parameter("gravity", 2.5)
+    parameters.set_uniform_sampler_parameters("mass", 1.0, 2.0, seed=3)
+    parameters.set_gaussian_sampler_parameters("wind", 0.0, 0.5, seed=4)
+    parameters.set_multirangeuniform_sampler_parameters("size", [(0.0, 1.0), (4.0, 5.0)], seed=5)
+    record = tmp_path / "told.jsonl"
+    channels = [engine, parameters, stats]
+    with start(
+        tmp_path, "balance_ball", "--record", str(record), channels=channels, arguments=["-nographics"]
+    ) as client:
+        client.reset()
+        act(client)
+    told = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+    assert told[0]["arguments"][-1] == "-nographics"
+    assert told[1:-1] == [
+        {"engine": ["resolution", 40, 30]},
+        {"engine": ["time_scale", 10.0]},
+        {"engine": ["target_frame_rate", -1]},
+        {"number": ["gravity", 2.5]},
+        {"uniform": ["mass", 3, 1.0, 2.0]},
+        {"gaussian": ["wind", 4, 0.0, 0.5]},
+        {"multirange": ["size", 5, 0.0, 1.0, 4.0, 5.0]},
+    ]
+    drawn = told[-1]["reset"]
+    assert drawn["gravity"] == 2.5 and 1 <= drawn["mass"] <= 2 and (0 <= drawn["size"] <= 1 or 4 <= drawn["size"] <= 5)
+    ((value, _), *more) = stats.get_and_reset_stats()["Ball/Distance"]
+    assert 0 < value < ball.EDGE and len(more) == 1
+
+
+def test_the_example_of_the_guide_plays(tmp_path):
+    guide = (ROOT / "docs" / "unity.md").read_text(encoding="utf-8")
+    exec(re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1), {})
+
+
+def test_random_faults_happen_and_a_slow_player_sleeps(tmp_path):
+    told = parse(
+        ["grid", "--mlagents-port", "1", "--fault", "crash", "--chance", "0.3", "--slow", "0.02", "-batchmode"]
+    )
+    assert (told.fault, told.chance, told.slow, told.unity) == ("crash", 0.3, 0.02, ["-batchmode"])
+    with start(tmp_path, "balance_ball", "--fault", "exit", "--chance", "0.5", "--slow", "0.01") as client:
+        with pytest.raises(RuntimeError, match="exit code 3"):
+            client.reset()
+            for _ in range(200):
+                act(client)

@@ -1,0 +1,78 @@
+"""The command line of the scripted player; it takes Unity's own arguments as well."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tests.unity_player.ball import BalanceBall
+from tests.unity_player.faults import KINDS, Faults
+from tests.unity_player.grid import Grid
+from tests.unity_player.scene import Task
+from tests.unity_player.small import Hybrid, Staggered, TwoBehaviors
+
+Make = Callable[[np.random.Generator, argparse.Namespace], Task]
+TASKS: dict[str, Make] = {
+    "balance_ball": lambda rng, told: BalanceBall(rng),
+    "grid": lambda rng, told: Grid(rng, told.agents, told.size, told.layout, told.png),
+    "hybrid": lambda rng, told: Hybrid(rng),
+    "staggered": lambda rng, told: Staggered(rng),
+    "two_behaviors": lambda rng, told: TwoBehaviors(rng),
+}
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """What the player is told, by its launcher and by whoever starts it."""
+    parser = argparse.ArgumentParser("python -m tests.unity_player", allow_abbrev=False)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--mlagents-port", type=int, required=True, help="5004 for a trainer that waits for the editor")
+    parser.add_argument("--seed", type=int, help="of the task's own random numbers; a new one each time without it")
+    parser.add_argument("--agents", type=int, default=4, help="in the grid")
+    parser.add_argument("--size", type=int, default=84, help="pixels of the grid's camera")
+    parser.add_argument("--layout", choices=("hwc", "chw"), default="chw", help="hwc is that of packages up to 2.x")
+    parser.add_argument("--png", action="store_true", help="the grid's camera sends compressed images")
+    parser.add_argument("--fault", choices=KINDS, help="what goes wrong")
+    parser.add_argument("--at", type=int, default=0, help="the tick at which it goes wrong")
+    parser.add_argument("--chance", type=float, default=0.0, help="instead: its probability at every tick")
+    parser.add_argument("--slow", type=float, default=0.0, metavar="SECONDS", help="asleep in every tick")
+    parser.add_argument("--record", type=Path, help="a file for what the trainer tells, a line of JSON each")
+    parser.add_argument("-logFile", type=Path, help="where Unity's log would be; errors go there")
+    told, unity = parser.parse_known_args(words)
+    told.unity = unity
+    return told
+
+
+def main(words: list[str]) -> int:
+    """Play until the trainer says quit or goes away, as a built player does."""
+    told = parse(words)
+    if told.record:
+        with told.record.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"arguments": words}) + "\n")
+    with contextlib.ExitStack() as stack:
+        if told.logFile:
+            stack.enter_context(
+                contextlib.redirect_stderr(stack.enter_context(told.logFile.open("a", encoding="utf-8")))
+            )
+        return _play(told)
+
+
+def _play(told: argparse.Namespace) -> int:
+    from tests.unity_player.player import Player, api
+
+    task = TASKS[told.task](np.random.default_rng(told.seed), told)
+    faults = Faults(told.fault, told.at, told.chance, told.slow)
+    try:
+        Player(told.mlagents_port, task, faults, told.record).play()
+    except api.grpc.RpcError as error:
+        print(f"the trainer went away: {error}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

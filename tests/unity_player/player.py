@@ -1,0 +1,194 @@
+"""The protocol from Unity's side: it is the client, and asks the trainer what to do by telling it what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.unity import compat
+from tests.unity_player import channels
+from tests.unity_player.faults import Faults, Quit
+from tests.unity_player.scene import Action, News, Sensor, Task
+
+api = compat.load()
+
+CONNECT = 20.0  # seconds in which the trainer has to be there
+VERSION = "1.5.0"
+
+# The numbers of the fields on the way to an image's numbers.
+UNITY_OUTPUT, RL_OUTPUT, AGENT_INFOS, ENTRY_KEY, ENTRY_VALUE, LIST_VALUE = 2, 1, 2, 1, 2, 1
+OBSERVATIONS, COMPRESSED_DATA, FLOAT_DATA, FLOATS = 13, 3, 4, 1
+Piece = bytes | memoryview
+
+
+class Player:
+    """Plays a task until the trainer says quit or goes away."""
+
+    def __init__(self, port: int, task: Task, faults: Faults, record: Path | None = None):
+        self._task = task
+        self._faults = faults
+        self._record = record
+        self._told: set[str] = set()  # behaviors whose parameters the trainer has
+        self._samplers: dict[str, tuple[str, list[float]]] = {}
+        options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+        channel = api.grpc.insecure_channel(f"127.0.0.1:{port}", [*options, ("grpc.enable_http_proxy", 0)])
+        self._exchange = channel.unary_unary(
+            "/communicator_objects.UnityToExternalProto/Exchange",
+            response_deserializer=api.UnityMessageProto.FromString,
+        )
+
+    def play(self) -> None:
+        """Returns when the trainer said quit; raises grpc.RpcError where it went away."""
+        if self._faults.kind == "never":
+            time.sleep(CONNECT)
+            return
+        self._exchange(self._introduction(), wait_for_ready=True, timeout=CONNECT)
+        if self._faults.kind == "handshake":
+            os._exit(3)
+        answer = self._exchange(_header(200))
+        tick = 0
+        while answer.header.status == 200:
+            try:
+                self._faults.before_tick(tick)
+            except Quit:
+                self._exchange(_header(400))
+                return
+            answer = self._exchange(self._message(self._react(answer.unity_input.rl_input), tick))
+            tick += 1
+
+    def _introduction(self) -> bytes:
+        message = api.UnityMessageProto()
+        message.header.status = 200
+        start = message.unity_output.rl_initialization_output
+        start.name = type(self._task).__name__
+        start.communication_version = "2.0.0" if self._faults.kind == "version" else VERSION
+        start.package_version = "1.0.0" if self._faults.kind == "old" else "3.0.0"
+        start.capabilities.CopyFrom(api.UnityEnvironment._get_capabilities_proto())
+        start.capabilities.hybridActions = self._faults.kind != "old"
+        return message.SerializeToString()
+
+    def _react(self, told: Any) -> dict[str, list[News]]:
+        """What the task says to the trainer's actions, or to its reset."""
+        reset = told.command == api.RESET
+        if told.side_channel:
+            self._hear(channels.read(told.side_channel))
+        if reset:
+            for name, (kind, numbers) in self._samplers.items():
+                self._task.parameters[name] = channels.sample(kind, numbers, self._task.rng)
+            self._note({"reset": self._task.parameters})
+            return self._remember(self._task.reset())
+        actions = {
+            name: {
+                agent: Action(list(action.continuous_actions), list(action.discrete_actions))
+                for agent, action in zip(self._waiting.get(name, ()), given.value, strict=True)
+            }
+            for name, given in told.agent_actions.items()
+        }
+        return self._remember(self._task.step(actions))
+
+    def _remember(self, news: dict[str, list[News]]) -> dict[str, list[News]]:
+        self._waiting = {name: [each.agent for each in agents if not each.done] for name, agents in news.items()}
+        return news
+
+    def _hear(self, settings: list[tuple[str, str, list[float]]]) -> None:
+        for kind, name, numbers in settings:
+            self._note({kind: [name, *numbers]})
+            if kind != "engine":
+                self._samplers[name] = (kind, numbers)
+                if kind == "number":
+                    self._task.parameters[name] = numbers[0]
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        if self._record:
+            with self._record.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def _message(self, news: dict[str, list[News]], tick: int) -> bytes:
+        """The whole message, serialized."""
+        message = api.UnityMessageProto()
+        message.header.status = 200
+        for name, agents in news.items():
+            if agents and name not in self._told:
+                self._told.add(name)
+                self._describe(name, message.unity_output.rl_initialization_output.brain_parameters.add())
+            self._faults.spoil(tick, agents)
+        message.unity_output.rl_output.side_channel = channels.write(self._task.statistics())
+        agents = [part for name in news for part in field(AGENT_INFOS, self._entry(name, news[name]))]
+        output = field(UNITY_OUTPUT, field(RL_OUTPUT, agents))  # the same message once more, which continues it
+        return b"".join([message.SerializeToString(), *output])
+
+    def _describe(self, name: str, parameters: Any) -> None:
+        behavior = self._task.behaviors[name]
+        parameters.brain_name = name
+        parameters.is_training = True
+        parameters.action_spec.num_continuous_actions = behavior.continuous
+        parameters.action_spec.num_discrete_actions = len(behavior.branches)
+        parameters.action_spec.discrete_branch_sizes.extend(behavior.branches)
+
+    def _entry(self, name: str, news: list[News]) -> list[Piece]:
+        """A behavior and its agents, as an entry of a map."""
+        sensors = self._task.behaviors[name].sensors
+        infos = [part for each in news for part in field(LIST_VALUE, _agent(each, sensors))]
+        return [*field(ENTRY_KEY, [name.encode()]), *field(ENTRY_VALUE, infos)]
+
+
+def _header(status: int) -> bytes:
+    message = api.UnityMessageProto()
+    message.header.status = status
+    return message.SerializeToString()
+
+
+def _agent(news: News, sensors: tuple[Sensor, ...]) -> list[Piece]:
+    info = api.AgentInfoProto(
+        id=news.agent,
+        reward=news.reward,
+        done=news.done,
+        max_step_reached=news.interrupted,
+        action_mask=news.mask,
+        group_id=news.group,
+        group_reward=news.group_reward,
+    )
+    pieces: list[Piece] = [info.SerializeToString()]
+    for value, sensor in zip(news.obs, sensors, strict=False):  # a fault sends fewer
+        pieces += field(OBSERVATIONS, _observation(value, sensor))
+    return pieces
+
+
+def _observation(value: np.ndarray | bytes, sensor: Sensor) -> list[Piece]:
+    if isinstance(value, bytes):
+        return [_kind(sensor, sensor.shape), *field(COMPRESSED_DATA, [value])]
+    shape = sensor.shape if value.size == np.prod(sensor.shape) else value.shape
+    return [_kind(sensor, shape), *field(FLOAT_DATA, field(FLOATS, [value.data.cast("B")]))]
+
+
+@lru_cache(None)
+def _kind(sensor: Sensor, shape: tuple[int, ...]) -> bytes:
+    """What all observations of a sensor say alike."""
+    properties = sensor.properties if len(sensor.properties) == len(shape) else (1,) * len(shape)
+    return api.ObservationProto(
+        name=sensor.name,
+        shape=shape,
+        dimension_properties=properties,
+        observation_type=int(sensor.goal),
+        compression_type=api.PNG if sensor.png else api.NONE,
+    ).SerializeToString()
+
+
+def field(number: int, pieces: Sequence[Piece]) -> list[Piece]:
+    """A field of a message, in pieces: the numbers of images are copied once, into the whole."""
+    return [_varint(number << 3 | 2) + _varint(sum(map(len, pieces))), *pieces]
+
+
+def _varint(number: int) -> bytes:
+    data = b""
+    while number >= 128:
+        data += bytes([number % 128 + 128])
+        number //= 128
+    return data + bytes([number])

@@ -1,0 +1,171 @@
+"""Small tasks: hybrid actions, agents that decide at different times, two behaviors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tests.unity_player.scene import VARIABLE_LENGTH, Action, Behavior, News, Sensor, Task
+
+
+class Hybrid(Task):
+    """Six agents are shown a point and two numbers; they earn most by naming them, in continuous and discrete actions.
+
+    One decision's reward is 1 - |x - x'| - |y - y'| at worst cut to -1, and 0.5 for each branch that is right. An
+    episode is 20 decisions and then interrupted. A variable-length sensor shows the point as up to three equal rows.
+    """
+
+    name = "Hybrid?team=0"
+    agents, limit, branches = 6, 20, (2, 3)
+    behaviors = {
+        name: Behavior(
+            (Sensor("Buffer", (3, 2), VARIABLE_LENGTH), Sensor("Vector", (7,))), continuous=2, branches=branches
+        )
+    }
+
+    def reset(self) -> dict[str, list[News]]:
+        self.age = 0
+        self._draw()
+        return {self.name: [self._news(agent) for agent in range(self.agents)]}
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
+        reward = [self._reward(agent, actions[self.name][agent]) for agent in range(self.agents)]
+        self.age += 1
+        self._draw()
+        if self.age % self.limit:
+            return {self.name: [self._news(agent, reward[agent]) for agent in range(self.agents)]}
+        ended = [self._news(agent, reward[agent], True) for agent in range(self.agents)]
+        return {self.name: ended + [self._news(agent) for agent in range(self.agents)]}
+
+    def _draw(self) -> None:
+        self.point = self.rng.uniform(-1, 1, (self.agents, 2)).astype("<f4")
+        self.right = self.rng.integers(0, self.branches, (self.agents, 2))
+
+    def _reward(self, agent: int, action: Action) -> float:
+        near = max(-1.0, 1.0 - float(np.abs(self.point[agent] - action.continuous).sum()))
+        return near + 0.5 * sum(int(a == b) for a, b in zip(self.right[agent], action.discrete, strict=True))
+
+    def _news(self, agent: int, reward: float = 0.0, cut: bool = False) -> News:
+        rows = np.zeros((3, 2), "<f4")
+        rows[: 1 + agent % 3] = self.point[agent]
+        one_hot = [np.eye(count)[right] for count, right in zip(self.branches, self.right[agent], strict=True)]
+        vector = np.concatenate((self.point[agent], *one_hot)).astype("<f4")
+        return News(agent, (rows, vector), reward, cut, cut)
+
+
+# Who has news at each tick after the reset: "decide", "death", "cut" (interrupted) and "again" (a new episode starts).
+STAGGERED: tuple[tuple[tuple[int, str], ...], ...] = (
+    ((1, "decide"),),
+    ((1, "decide"), (2, "decide")),
+    (),
+    ((2, "decide"), (1, "cut"), (1, "again"), (3, "decide")),
+    ((3, "death"),),
+    ((2, "death"), (1, "decide")),
+    ((2, "again"),),
+    ((1, "death"), (1, "again"), (2, "decide"), (4, "decide")),
+    ((4, "cut"),),
+    ((1, "decide"), (2, "decide")),
+)
+
+
+class Staggered(Task):
+    """Agents that decide at different ticks, die, vanish and appear, by the table above, over and over.
+
+    An agent sees its id and the tick, counted from the reset. Its reward is a tenth of the ticks since its last
+    decision; one of its discrete actions of two says nothing. At the reset the agents 1 and 2 await a decision.
+    """
+
+    name = "Staggered?team=0"
+    behaviors = {name: Behavior((Sensor("Vector", (2,)),), branches=(2,))}
+
+    def reset(self) -> dict[str, list[News]]:
+        self.tick = 0
+        self.last = {1: 0, 2: 0}  # the tick of each agent's last decision
+        return {self.name: [self._news(1), self._news(2)]}
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
+        events = STAGGERED[self.tick % len(STAGGERED)]
+        self.tick += 1
+        return {self.name: [self._event(agent, what) for agent, what in events]}
+
+    def _event(self, agent: int, what: str) -> News:
+        done = what in ("death", "cut")
+        news = self._news(agent, done=done, interrupted=what == "cut")
+        if done:
+            del self.last[agent]
+        else:
+            self.last[agent] = self.tick
+        return news
+
+    def _news(self, agent: int, done: bool = False, interrupted: bool = False) -> News:
+        reward = (self.tick - self.last.get(agent, self.tick)) / 10
+        return News(agent, (np.array([agent, self.tick], "<f4"),), reward, done, interrupted)
+
+
+class TwoBehaviors(Task):
+    """Two teams of a kind: Walkers with a continuous action, and, from the tenth tick on, Watchers with a discrete one.
+
+    A walker is shown a number and earns 1 - |it - its action|; a watcher is shown one of three signs and earns 1 for
+    naming it. When all watchers are right, each gets 0.5 as its group's reward. Episodes are 10 ticks, and cut; a
+    watcher that was wrong three times dies.
+    """
+
+    walkers, watchers = "Walker?team=0", "Watcher?team=1"
+    behaviors = {
+        walkers: Behavior((Sensor("Number", (1,)),), continuous=1),
+        watchers: Behavior((Sensor("Sign", (3,)),), branches=(3,)),
+    }
+    agents, limit, late = 3, 10, 10
+
+    def reset(self) -> dict[str, list[News]]:
+        self.tick = 0
+        self.wrong = [0] * self.agents
+        self._draw()
+        return self._waiting()
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
+        walked = actions.get(self.walkers, {})
+        watched = actions.get(self.watchers, {})
+        near = {agent: 1 - abs(float(self.number[agent]) - act.continuous[0]) for agent, act in walked.items()}
+        right = {agent: act.discrete[0] == self.sign[agent - 10] for agent, act in watched.items()}
+        shared = 0.5 if right and all(right.values()) else 0.0
+        self.tick += 1
+        self._draw()
+        over = self.tick % self.limit == 0
+        news: dict[str, list[News]] = {self.walkers: [], self.watchers: []}
+        for agent, reward in near.items():
+            news[self.walkers] += self._turn(over, False, agent, self._number(agent), reward=reward)
+        for agent, correct in right.items():
+            self.wrong[agent - 10] += not correct
+            died = self.wrong[agent - 10] >= 3
+            if over or died:
+                self.wrong[agent - 10] = 0
+            news[self.watchers] += self._turn(
+                over, died, agent, self._sign(agent), reward=float(correct), group=1, group_reward=shared
+            )
+        if self.tick == self.late:
+            news[self.watchers] = self._waiting()[self.watchers]
+        return {name: agents for name, agents in news.items() if agents}
+
+    def _turn(self, over: bool, died: bool, agent: int, obs: tuple, **rewards: float) -> list[News]:
+        if not (over or died):
+            return [News(agent, obs, **rewards)]  # type: ignore[arg-type]
+        ended = News(agent, obs, done=True, interrupted=not died, **rewards)  # type: ignore[arg-type]
+        return [ended, News(agent, obs, group=int(rewards.get("group", 0)))]
+
+    def _waiting(self) -> dict[str, list[News]]:
+        waiting = {self.walkers: [News(agent, self._number(agent)) for agent in range(self.agents)]}
+        if self.tick >= self.late:
+            waiting[self.watchers] = [News(agent, self._sign(agent), group=1) for agent in range(10, 10 + self.agents)]
+        return waiting
+
+    def _draw(self) -> None:
+        self.number = self.rng.uniform(-1, 1, self.agents).astype("<f4")
+        self.sign = self.rng.integers(0, 3, self.agents)
+
+    def _number(self, agent: int) -> tuple[np.ndarray]:
+        return (self.number[agent : agent + 1],)
+
+    def _sign(self, agent: int) -> tuple[np.ndarray]:
+        return (np.eye(3, dtype="<f4")[self.sign[agent - 10]],)
