@@ -1,0 +1,162 @@
+"""Unity's protocol on a scripted player: the trainer's loop beside ML-Agents' own client, slow players, and images.
+
+Wall time, since player and trainer are processes of their own; both sides in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from measure import machine, spread
+
+from algorithm.adapters.unity.adapter import UnityAdapter
+from algorithm.adapters.unity.client import api
+from algorithm.adapters.unity.launch import Engine, Launch
+from algorithm.adapters.unity.scene import Scene
+from algorithm.agents.acer import Acer
+from algorithm.experiment import run_folder
+from algorithm.experiment.assembly import train
+from algorithm.experiment.process import prepare_process
+from algorithm.experiment.settings import read_assignments, read_variant, resolve
+from algorithm.loop.actor import Actor
+from algorithm.loop.learner import Learner
+from algorithm.loop.parts import Parts, Team
+from algorithm.networks import Blueprint, Conv, Mlp, Vector
+from tests.unity_player.launcher import make_player
+
+ENGINE = Engine(time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60)
+SLOW = 0.02  # seconds that a slow player sleeps in each tick
+IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")  # which ML-Agents' client of Python 0.28 can read
+PORT = 6105
+
+
+def bare(player: Path, ticks: int) -> float:
+    """Ticks per second of ML-Agents' own client with random actions."""
+    env = api.UnityEnvironment(str(player), base_port=PORT, no_graphics=False, timeout_wait=30)
+    try:
+        env.reset()
+        return rate(lambda: _random(env), ticks)
+    finally:
+        env.close()
+
+
+def _random(env: Any) -> None:
+    for name, spec in env.behavior_specs.items():
+        waiting, _ = env.get_steps(name)
+        if len(waiting):
+            env.set_actions(name, spec.action_spec.random_action(len(waiting)))
+    env.step()
+
+
+@contextmanager
+def scene(player: Path, copies: int = 1) -> Iterator[UnityAdapter]:
+    """The adapter of so many players."""
+    launch = Launch(str(player), None, False, 30.0, (), None, ENGINE)
+    adapter = UnityAdapter(launch, copies, None, Scene({}))
+    try:
+        yield adapter
+    finally:
+        adapter.close()
+
+
+def acting(player: Path, ticks: int, copies: int = 1) -> float:
+    """Ticks per second of all players together where an agent acts in them and nothing is learned."""
+    with scene(player, copies) as adapter:
+
+        def team(name: str, role: Any) -> Team:
+            image = any(len(spec.shape) == 3 for spec in role.obs_specs.values())
+            blueprint = (
+                Blueprint({"*": Conv((16, 8, 4), units=64)})
+                if image
+                else Blueprint({"*": Vector()}, policy=Mlp(64, 64), critic=Mlp(64, 64))
+            )
+            agent = Acer(resolve([]).agent, blueprint, role, np.random.default_rng(0))
+            return Team(role, agent, None, Learner(agent, role, {}, None))  # type: ignore[arg-type]
+
+        actor = Actor(Parts(adapter, team), seed=0)
+        return copies * rate(actor.collect, ticks)
+
+
+def raw(player: Path, ticks: int) -> float:
+    """Ticks per second of the adapter with actions of zero."""
+    with scene(player) as adapter:
+        steps = adapter.reset(0)
+
+        def tick() -> None:
+            nonlocal steps
+            sizes = {role: (len(step.lane), adapter.roles[role].action_spec.size) for role, step in steps.items()}
+            steps = adapter.step({role: np.zeros(size, np.float32) for role, size in sizes.items()})
+
+        return rate(tick, ticks)
+
+
+def rate(tick: Callable[[], Any], ticks: int) -> float:
+    """How often per second; the first twentieth is for getting warm."""
+    for _ in range(max(ticks // 20, 1)):
+        tick()
+    begin = time.perf_counter()
+    for _ in range(ticks):
+        tick()
+    return ticks / (time.perf_counter() - begin)
+
+
+def in_turns(turns: int, ours: Callable[[], float], theirs: Callable[[], float]) -> str:
+    """Both rates and their ratio, medians and ranges."""
+    pairs = [(theirs(), ours()) for _ in range(turns)]
+    own, other = [pair[1] for pair in pairs], [pair[0] for pair in pairs]
+    return f"{spread(other)} | {spread(own)} | {spread((b / a for a, b in pairs), 2)}"
+
+
+def training(player: Path, ticks: int) -> float:
+    """Ticks per second of twelve agents while they learn, by the run's own clock."""
+    changes = [
+        f'base_config.unity_args.build_path="{player}"',
+        f"base_config.max_step={12 * ticks}",
+        "goal.return=null",
+    ]
+    source = run_folder.environment_folder("unity/3dball")
+    layers = [("3dball", read_variant(source / "config.yaml", "default")), ("here", read_assignments(changes))]
+    with TemporaryDirectory() as place:
+        run_folder.RUNS = Path(place)
+        settings = resolve(layers)
+        folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
+        counters = train(settings, folder, lambda line: None).counters
+    return counters.env_steps / counters.seconds / 12
+
+
+def main() -> None:
+    """Print a table of ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    prepare_process()
+    print(machine())
+    print("| what | reference, ticks/s | here, ticks/s | ratio |")
+    print("| --- | ---: | ---: | ---: |")
+    with TemporaryDirectory() as place:
+        folders = [Path(place) / name for name in ("ball", "slow", "images")]
+        for folder in folders:
+            folder.mkdir()
+        ball = make_player(folders[0], "balance_ball")
+        slow = make_player(folders[1], "balance_ball", "--slow", str(SLOW))
+        images = make_player(folders[2], "grid", *IMAGES)
+        turns = options.turns
+        told = in_turns(turns, lambda: acting(ball, 600), lambda: bare(ball, 600))
+        print(f"| acting, beside ML-Agents' own client with random actions | {told} |", flush=True)
+        told = in_turns(turns, lambda: raw(images, 150), lambda: bare(images, 150))
+        print(f"| 12 raw images of 84x84x3, beside ML-Agents' own client | {told} |", flush=True)
+        told = in_turns(turns, lambda: training(slow, 1000), lambda: bare(slow, 300))
+        print(f"| learning with a player of 20 ms per tick, beside that player alone | {told} |", flush=True)
+        told = in_turns(turns, lambda: acting(slow, 300, 4), lambda: acting(slow, 300))
+        print(f"| four such players, beside one | {told} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
