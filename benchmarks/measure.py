@@ -11,7 +11,7 @@ import platform  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Callable, Iterable  # noqa: E402
+from collections.abc import Callable, Iterable, Mapping  # noqa: E402
 from concurrent.futures import ProcessPoolExecutor  # noqa: E402
 from multiprocessing import get_context  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -28,6 +28,7 @@ import algorithm.runtimes.local  # noqa: E402, F401
 from algorithm.experiment import run_folder  # noqa: E402
 from algorithm.experiment.assembly import play, train  # noqa: E402
 from algorithm.experiment.settings import read_assignments, read_variant, resolve  # noqa: E402
+from algorithm.loop.evaluator import Played  # noqa: E402
 
 EPISODES = 20  # played greedily with the weights at the end, off the clock
 
@@ -54,7 +55,7 @@ def train_folder(env: str, seed: int, assignments: Iterable[str] = (), episodes:
         begin = time.process_time()
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
-        greedy = play(settings, folder, episodes, greedy=True)["agent"].mean if episodes else float("nan")
+        greedy = _only(play(settings, folder, episodes, greedy=True)).mean if episodes else float("nan")
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
     table = np.atleast_1d(table)
     return {
@@ -62,11 +63,24 @@ def train_folder(env: str, seed: int, assignments: Iterable[str] = (), episodes:
         "updates": result.counters.updates,
         "cpu_seconds": seconds,
         "reached": bool(result.reached),
-        "evaluation": result.evaluation["agent"].mean if result.evaluation else float("nan"),
+        "evaluation": _only(result.evaluation).mean if result.evaluation else float("nan"),
         "greedy": greedy,
-        "trust_region_active": float(np.nanmean(table["policy/trust_region_active"])),
-        "curve": (table["env_steps"].tolist(), table["reward/return"].tolist()),
+        "trust_region_active": float(np.nanmean(_of_role(table, "policy/trust_region_active"))),
+        "curve": (table["env_steps"].tolist(), _of_role(table, "reward/return").tolist()),
     }
+
+
+def _only(played: Mapping[str, Played]) -> Played:
+    """What the only role has played."""
+    (own,) = played.values()
+    return own
+
+
+def _of_role(table: np.ndarray, name: str) -> np.ndarray:
+    """A column of the only role, whose name stands in it where the simulator gives one."""
+    kind, _, last = name.partition("/")
+    (column,) = [column for column in table.dtype.names if column.startswith(kind) and column.endswith(f"/{last}")]
+    return table[column]
 
 
 def in_own_processes(function: Callable[..., dict], arguments: list[tuple]) -> list[dict]:

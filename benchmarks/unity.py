@@ -1,20 +1,21 @@
-"""Unity's protocol on a scripted player: the trainer's loop beside ML-Agents' own client, slow players, and images.
+"""Unity's protocol on a scripted player: speed beside ML-Agents' own client, the ball's goal, a run full of crashes.
 
-Wall time, since player and trainer are processes of their own; both sides in turns.
+Speed is wall time, since player and trainer are processes of their own; both sides in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from measure import machine, spread
+from measure import in_own_processes, machine, spread, train_folder
 
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
@@ -22,7 +23,7 @@ from algorithm.adapters.unity.launch import Engine, Launch
 from algorithm.adapters.unity.scene import Scene
 from algorithm.agents.acer import Acer
 from algorithm.experiment import run_folder
-from algorithm.experiment.assembly import train
+from algorithm.experiment.assembly import Result, train
 from algorithm.experiment.process import prepare_process
 from algorithm.experiment.settings import read_assignments, read_variant, resolve
 from algorithm.loop.actor import Actor
@@ -116,46 +117,111 @@ def in_turns(turns: int, ours: Callable[[], float], theirs: Callable[[], float])
 
 def training(player: Path, ticks: int) -> float:
     """Ticks per second of twelve agents while they learn, by the run's own clock."""
-    changes = [
-        f'base_config.unity_args.build_path="{player}"',
-        f"base_config.max_step={12 * ticks}",
-        "goal.return=null",
-    ]
+    counters = _run(player, [f"base_config.max_step={12 * ticks}"]).counters
+    return counters.env_steps / counters.seconds / 12
+
+
+def _run(player: Path, changes: list[str], say: Callable[[str], None] = lambda line: None) -> Result:
+    """A run of the folder unity/3dball without a goal."""
     source = run_folder.environment_folder("unity/3dball")
-    layers = [("3dball", read_variant(source / "config.yaml", "default")), ("here", read_assignments(changes))]
+    own = [f'base_config.unity_args.build_path="{player}"', "goal.return=null", *changes]
+    layers = [("3dball", read_variant(source / "config.yaml", "default")), ("here", read_assignments(own))]
     with TemporaryDirectory() as place:
         run_folder.RUNS = Path(place)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
-        counters = train(settings, folder, lambda line: None).counters
-    return counters.env_steps / counters.seconds / 12
+        result = train(settings, folder, say)
+        say(f"checkpoints: {', '.join(path.name for path in sorted((folder.path / 'checkpoints').glob('[0-9]*')))}")
+    return result
+
+
+def speed(place: Path, turns: int) -> None:
+    """Print a table of ratios."""
+    ball = make_player(_folder(place, "ball"), "balance_ball")
+    slow = make_player(_folder(place, "slow"), "balance_ball", "--slow", str(SLOW))
+    images = make_player(_folder(place, "images"), "grid", *IMAGES)
+    print("| what | reference, ticks/s | here, ticks/s | ratio |")
+    print("| --- | ---: | ---: | ---: |")
+    told = in_turns(turns, lambda: acting(ball, 600), lambda: bare(ball, 600))
+    print(f"| acting, beside ML-Agents' own client with random actions | {told} |", flush=True)
+    told = in_turns(turns, lambda: raw(images, 150), lambda: bare(images, 150))
+    print(f"| 12 raw images of 84x84x3, beside ML-Agents' own client | {told} |", flush=True)
+    told = in_turns(turns, lambda: training(slow, 1000), lambda: bare(slow, 300))
+    print(f"| learning with a player of 20 ms per tick, beside that player alone | {told} |", flush=True)
+    told = in_turns(turns, lambda: acting(slow, 300, 4), lambda: acting(slow, 300))
+    print(f"| four such players, beside one | {told} |", flush=True)
+
+
+def ball(place: Path, seeds: range) -> None:
+    """Print the decisions of twelve agents until 90% of the best return is confirmed by held-out episodes."""
+    player = make_player(_folder(place, "ball"), "balance_ball")
+    changes = (f'base_config.unity_args.build_path="{player}"', "goal.return=18", "base_config.max_step=150000")
+    results = in_own_processes(train_folder, [("unity/3dball", seed, changes, 20) for seed in seeds])
+    print("| seed | decisions | updates | CPU s of the trainer | held-out mean | greedy |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    for seed, result in zip(seeds, results, strict=True):
+        print(
+            f"| {seed} | {result['env_steps']:,} | {result['updates']:,} | {result['cpu_seconds']:.1f} "
+            f"| {result['evaluation']:.4g}{'' if result['reached'] else ' (not reached)'} | {result['greedy']:.4g} |"
+        )
+    print(f"decisions {spread(result['env_steps'] for result in results)}")
+
+
+def crashes(place: Path, chance: float, decisions: int) -> None:
+    """Print what a run went through whose two players crash at random, and what was left of it."""
+    player = make_player(_folder(place, "crash"), "balance_ball", "--fault", "crash", "--chance", str(chance))
+    faults = []
+    logging.getLogger("algorithm").addHandler(_Counting(faults))
+    changes = ["base_config.n_envs=2", "base_config.max_env_restarts=1000", f"base_config.max_step={decisions}"]
+    lines: list[str] = []
+    result = _run(player, [*changes, "base_config.save_every=20000", "base_config.keep_checkpoints=100"], lines.append)
+    crashed = sum("crashed" in fault for fault in faults)
+    print(f"crashes {crashed}, each followed by a start; {lines[-1]}")
+    print(f"decisions {result.counters.env_steps:,}, updates {result.counters.updates:,}")
+    print(f"players left: {sum(str(player) in command for command in _commands())}")
+
+
+class _Counting(logging.Handler):
+    def __init__(self, lines: list[str]):
+        super().__init__(logging.WARNING)
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def _commands() -> Iterator[str]:
+    """The command line of every process (Linux)."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_text(errors="replace").replace("\0", " ")
+
+
+def _folder(place: Path, name: str) -> Path:
+    (place / name).mkdir()
+    return place / name
 
 
 def main() -> None:
-    """Print a table of ratios."""
+    """Print the figures that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("what", choices=("speed", "ball", "crashes"))
+    parser.add_argument("--turns", type=int, default=5, help="of speed")
+    parser.add_argument("--seeds", type=int, default=5, help="of the ball")
+    parser.add_argument("--first-seed", type=int, default=1000, help="of the ball")
+    parser.add_argument("--chance", type=float, default=0.006, help="of a crash at each tick")
+    parser.add_argument("--decisions", type=int, default=80_000, help="of the run with crashes")
     options = parser.parse_args()
     prepare_process()
     print(machine())
-    print("| what | reference, ticks/s | here, ticks/s | ratio |")
-    print("| --- | ---: | ---: | ---: |")
-    with TemporaryDirectory() as place:
-        folders = [Path(place) / name for name in ("ball", "slow", "images")]
-        for folder in folders:
-            folder.mkdir()
-        ball = make_player(folders[0], "balance_ball")
-        slow = make_player(folders[1], "balance_ball", "--slow", str(SLOW))
-        images = make_player(folders[2], "grid", *IMAGES)
-        turns = options.turns
-        told = in_turns(turns, lambda: acting(ball, 600), lambda: bare(ball, 600))
-        print(f"| acting, beside ML-Agents' own client with random actions | {told} |", flush=True)
-        told = in_turns(turns, lambda: raw(images, 150), lambda: bare(images, 150))
-        print(f"| 12 raw images of 84x84x3, beside ML-Agents' own client | {told} |", flush=True)
-        told = in_turns(turns, lambda: training(slow, 1000), lambda: bare(slow, 300))
-        print(f"| learning with a player of 20 ms per tick, beside that player alone | {told} |", flush=True)
-        told = in_turns(turns, lambda: acting(slow, 300, 4), lambda: acting(slow, 300))
-        print(f"| four such players, beside one | {told} |", flush=True)
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        if options.what == "speed":
+            speed(place, options.turns)
+        elif options.what == "ball":
+            ball(place, range(options.first_seed, options.first_seed + options.seeds))
+        else:
+            crashes(place, options.chance, options.decisions)
 
 
 if __name__ == "__main__":
