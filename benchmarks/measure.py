@@ -77,9 +77,8 @@ def _only(played: Mapping[str, Played]) -> Played:
 
 
 def _of_role(table: np.ndarray, name: str) -> np.ndarray:
-    """A column of the only role, whose name stands in it where the simulator gives one."""
-    kind, _, last = name.partition("/")
-    (column,) = [column for column in table.dtype.names if column.startswith(kind) and column.endswith(f"/{last}")]
+    """A column of the only role, whose name stands behind it where the simulator gives one."""
+    (column,) = [column for column in table.dtype.names if column == name or column.startswith(f"{name}/")]
     return table[column]
 
 

@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="of the ball")
     parser.add_argument("--first-seed", type=int, default=1000, help="of the ball")
     parser.add_argument("--chance", type=float, default=0.006, help="of a crash at each tick")
-    parser.add_argument("--decisions", type=int, default=80_000, help="of the run with crashes")
+    parser.add_argument("--decisions", type=int, default=120_000, help="of the run with crashes")
     options = parser.parse_args()
     prepare_process()
     print(machine())
