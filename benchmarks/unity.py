@@ -29,6 +29,7 @@ from algorithm.experiment.settings import read_assignments, read_variant, resolv
 from algorithm.loop.actor import Actor
 from algorithm.loop.learner import Learner
 from algorithm.loop.parts import Parts, Team
+from algorithm.loop.progress import Progress
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from tests.unity_player.launcher import make_player
 
@@ -116,12 +117,23 @@ def in_turns(turns: int, ours: Callable[[], float], theirs: Callable[[], float])
 
 
 def training(player: Path, ticks: int) -> float:
-    """Ticks per second of twelve agents while they learn, by the run's own clock."""
-    counters = _run(player, [f"base_config.max_step={12 * ticks}"]).counters
-    return counters.env_steps / counters.seconds / 12
+    """Ticks per second of twelve agents while they learn, from the first to the last time that the run is shown."""
+    seen: list[tuple[float, int]] = []
+    _run(
+        player,
+        [f"base_config.max_step={12 * ticks}"],
+        show=lambda now: seen.append((time.perf_counter(), now.counters.env_steps)),
+    )
+    learning = [point for point in seen if point[1] > 1.2 * ticks]  # after a tenth of it
+    return (learning[-1][1] - learning[0][1]) / (learning[-1][0] - learning[0][0]) / 12
 
 
-def _run(player: Path, changes: list[str], say: Callable[[str], None] = lambda line: None) -> Result:
+def _run(
+    player: Path,
+    changes: list[str],
+    say: Callable[[str], None] = lambda line: None,
+    show: Callable[[Progress], None] | None = None,
+) -> Result:
     """A run of the folder unity/3dball without a goal."""
     source = run_folder.environment_folder("unity/3dball")
     own = [f'base_config.unity_args.build_path="{player}"', "goal.return=null", *changes]
@@ -130,7 +142,7 @@ def _run(player: Path, changes: list[str], say: Callable[[str], None] = lambda l
         run_folder.RUNS = Path(place)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
-        result = train(settings, folder, say)
+        result = train(settings, folder, say, show)
         say(f"checkpoints: {', '.join(path.name for path in sorted((folder.path / 'checkpoints').glob('[0-9]*')))}")
     return result
 
@@ -147,7 +159,9 @@ def speed(place: Path, turns: int) -> None:
     told = in_turns(turns, lambda: raw(images, 150), lambda: bare(images, 150))
     print(f"| 12 raw images of 84x84x3, beside ML-Agents' own client | {told} |", flush=True)
     told = in_turns(turns, lambda: training(slow, 1000), lambda: bare(slow, 300))
-    print(f"| learning with a player of 20 ms per tick, beside that player alone | {told} |", flush=True)
+    print(f"| learning with a player of 20 ms per tick, beside ML-Agents' own client | {told} |", flush=True)
+    told = in_turns(turns, lambda: training(slow, 1000), lambda: acting(slow, 300))
+    print(f"| learning with such a player, beside acting alone | {told} |", flush=True)
     told = in_turns(turns, lambda: acting(slow, 300, 4), lambda: acting(slow, 300))
     print(f"| four such players, beside one | {told} |", flush=True)
 

@@ -60,6 +60,14 @@ class Adapter(ABC):
         """Numbers that the simulator tells of itself beside rewards, since this was last asked; as a rule none."""
         return {}
 
+    def send(self, actions: Mapping[str, np.ndarray]) -> None:
+        """Let the simulator begin with the actions, where it is a process of its own. Raises nothing."""
+        self._sent = actions
+
+    def receive(self) -> dict[str, Step]:
+        """What comes of the actions that were sent: `step` in two halves, between which others may work."""
+        return self.step(self._sent)
+
     def state(self) -> dict[str, Any] | None:
         """Where every episode stands, as values that JSON holds; None where the simulator cannot tell."""
         return None

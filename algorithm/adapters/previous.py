@@ -60,9 +60,16 @@ class Remembering(Adapter):
         return self._show(self._inner.reset(seed))
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Mapping[str, np.ndarray]) -> None:
         for role, action in actions.items():
             self._previous[role].act(self._asked[role], action)
-        return self._show(self._inner.step(actions))
+        self._inner.send(actions)
+
+    def receive(self) -> dict[str, Step]:
+        return self._show(self._inner.receive())
 
     def statistics(self) -> dict[str, float]:
         return self._inner.statistics()

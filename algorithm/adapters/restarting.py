@@ -41,8 +41,15 @@ class Restarting(Adapter):
             return self._start_anew(error)
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Mapping[str, np.ndarray]) -> None:
+        self._inner.send(actions)
+
+    def receive(self) -> dict[str, Step]:
         try:
-            steps = self._inner.step(actions)
+            steps = self._inner.receive()
         except EnvironmentBroke as error:
             return self._start_anew(error)
         self.roles = self._inner.roles

@@ -43,6 +43,15 @@ class Actor:
 
     def collect(self) -> list[tuple[str, Rollout]]:
         """One tick of the simulator for all roles; the rollouts that it completed."""
+        rollouts = self.act()
+        self.follow()
+        return rollouts
+
+    def act(self) -> list[tuple[str, Rollout]]:
+        """Decide in all lanes, and the rollouts that this completed. A simulator of its own begins with the actions.
+
+        Then comes `follow`, and in between whatever takes time.
+        """
         rollouts, actions = [], {}
         self._between = False
         for role, step in self._steps.items():
@@ -57,11 +66,15 @@ class Actor:
                 step, decision = step.take(stored), decision.take(stored)
             rollouts += [(role, rollout) for rollout in columns.record(step, decision)]
             self._count(role, columns, step)
+        self.parts.adapter.send(actions)
         self.parts.clock.book("acting")
-        self._steps = self.parts.adapter.step(actions)
+        return rollouts
+
+    def follow(self) -> None:
+        """Take in what came of the actions."""
+        self._steps = self.parts.adapter.receive()
         self._between = True
         self.parts.clock.book("environment")
-        return rollouts
 
     def state(self) -> Arrays | None:
         """Every unfinished column and what the simulator shows, to go on inside episodes.

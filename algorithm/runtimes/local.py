@@ -10,7 +10,7 @@ from algorithm.runtimes.signals import Deferred
 
 
 class LocalRuntime:
-    """Collect, learn, count, until the monitor says that the run is over."""
+    """Act, learn while the simulator goes on, count, until the monitor says that the run is over."""
 
     def run(self, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence) -> None:
         """Train; whatever ends it but divergence, the monitor saves what there is."""
@@ -19,8 +19,9 @@ class LocalRuntime:
             try:
                 over = False
                 while not over:
-                    for role, rollout in actor.collect():
+                    for role, rollout in actor.act():
                         self._learn(role, parts, rollout, monitor, divergence)
+                    actor.follow()
                     over = monitor.tick(actor)
                     signals.raise_asked()
                 divergence.look()

@@ -248,10 +248,10 @@ def test_an_actor_that_was_interrupted_in_a_tick_keeps_nothing_unfinished(tmp_pa
     actor.collect()
     assert actor.state() is not None
 
-    def interrupt(actions):
+    def interrupt():
         raise KeyboardInterrupt
 
-    parts.adapter.step = interrupt
+    parts.adapter.receive = interrupt
     with pytest.raises(KeyboardInterrupt):
         actor.collect()
     assert actor.state() is None

@@ -58,6 +58,7 @@ class UnityAdapter(Adapter):
         self._ticks: dict[int, Tick] = {}  # of the copies that have answered
         self._gathering = False  # others have not
         self._following: dict[str, Step] | None = None  # what comes after final rows
+        self._due: dict[str, Step] | None = None  # the same, once the final rows were answered
         self._asked: dict[str, Step] = {}  # each role's rows that await a decision
 
     def reset(self, seed: int) -> dict[str, Step]:
@@ -79,15 +80,25 @@ class UnityAdapter(Adapter):
         return self._show(ticks)
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Mapping[str, np.ndarray]) -> None:
+        self._due = None
         if self._following is not None:
             self._asked, self._following = self._following, None
             if self._asked:
-                return self._asked
+                self._due = self._asked
+                return
         if not self._gathering:
             for player in self._players:
                 if player.awaiting:
                     player.send(self._for(player.number, actions), self.scene.parameters)
             self._asked, self._ticks = {}, {}
+
+    def receive(self) -> dict[str, Step]:
+        if self._due is not None:
+            return self._due
         self._gathering = not self._gather()
         return {} if self._gathering else self._show(self._ticks)
 
