@@ -58,8 +58,8 @@ class UnityAdapter(Adapter):
         self._ticks: dict[int, Tick] = {}  # of the copies that have answered
         self._gathering = False  # others have not
         self._following: dict[str, Step] | None = None  # what comes after final rows
-        self._due: dict[str, Step] | None = None  # the same, once the final rows were answered
         self._asked: dict[str, Step] = {}  # each role's rows that await a decision
+        self._due = False  # final rows were answered, so that `_asked` is known already and yet to be shown
 
     def reset(self, seed: int) -> dict[str, Step]:
         self._following, self._asked, self._gathering = None, {}, False
@@ -84,21 +84,20 @@ class UnityAdapter(Adapter):
         return self.receive()
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
-        self._due = None
+        self._due = False
         if self._following is not None:
             self._asked, self._following = self._following, None
-            if self._asked:
-                self._due = self._asked
-                return
-        if not self._gathering:
-            for player in self._players:
-                if player.awaiting:
-                    player.send(self._for(player.number, actions), self.scene.parameters)
-            self._asked, self._ticks = {}, {}
+            self._due = bool(self._asked)
+        if self._due or self._gathering:
+            return
+        for player in self._players:
+            if player.awaiting:
+                player.send(self._for(player.number, actions), self.scene.parameters)
+        self._asked, self._ticks = {}, {}
 
     def receive(self) -> dict[str, Step]:
-        if self._due is not None:
-            return self._due
+        if self._due:
+            return self._asked
         self._gathering = not self._gather()
         return {} if self._gathering else self._show(self._ticks)
 
