@@ -133,8 +133,8 @@ class Agent(ABC):
         """Action values [...] of samples [..., size] given features [..., F]."""
 
     @abstractmethod
-    def sync(self) -> None:
-        """Move target and average networks; called after each optimiser step."""
+    def sync(self, update: int) -> None:
+        """Move target and average networks; called after each optimiser step, `update` being its number."""
 
 
 def _parts(group: Group, kind: type[Module]) -> list[Module]:

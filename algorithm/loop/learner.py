@@ -66,7 +66,7 @@ class Learner:
             self.device,
         )
         networks = [*(group.module for group in groups.values()), *(copy.copy for copy in lagging.values())]
-        learn_in(placement.precision, networks)
+        learn_in(placement.precision, [agent.policy, *networks])
         self.noise = Noise(networks, self.device)
         self.noise.renew()
         self._acting = ActingCopy(agent.policy, twin, placement.acting) if twin else None
@@ -159,7 +159,7 @@ class Learner:
         progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
         for step in self._steps:
             step(progress)
-        self.agent.sync()
+        self.agent.sync(self.updates + 1)
         for auxiliary in self.auxiliaries.values():
             auxiliary.sync()
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Layers
 from algorithm.networks.mlp import Mlp, numpy_linear
+from algorithm.networks.precision import in_float32
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class SharedHeads(nn.Module):
         return self.joint(features).split(self.sizes, -1)
 
     def joint(self, features: Tensor) -> Tensor:
-        """All outputs side by side: [..., F] -> [..., sum of sizes]."""
+        """All outputs side by side: [..., F] -> [..., sum of sizes]; in float32, whatever the layers before."""
+        return in_float32(self._joint, features)
+
+    def _joint(self, features: Tensor) -> Tensor:
         rows = features.reshape(-1, features.shape[-1])
         outputs = torch.addmm(self.linear.bias.unsqueeze(1), self.linear.weight, rows.T)
         return outputs.T.view(*features.shape[:-1], -1)

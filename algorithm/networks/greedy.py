@@ -1,0 +1,45 @@
+"""A policy that is nothing but its critics: the best action, and now and then any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from algorithm.distributions import FORBIDDEN, Conditioned
+from algorithm.networks.critics import Critics
+from algorithm.networks.policy import Policy
+from algorithm.specs import MASK, ObsSpec
+
+
+class Greedy(Policy):
+    """Of each branch the best action, and with probability `epsilon` any that is allowed.
+
+    Best is the combination of branches that the critics value most, on average.
+    """
+
+    def __init__(self, critics: Critics, family: Conditioned, obs_specs: Mapping[str, ObsSpec], epsilon: float):
+        super().__init__()
+        self.critics, self.torso, self.family = critics, critics.torso, family
+        self.masked = MASK in obs_specs
+        self.epsilon = epsilon
+        self.places = family.codes()
+
+    def best(self, features: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
+        """The place [...] of the best combination among those that are allowed, at the first rows of `obs`."""
+        values = self.critics(features).mean(0)
+        if self.masked:
+            forbidden = (obs[MASK][: len(values)] == 0).float() @ self.places.to(values.device).T
+            values = values.masked_fill(forbidden > 0, FORBIDDEN)
+        return values.argmax(-1)
+
+    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        features, memory = self.torso.step(obs, memory)
+        codes = self.places.to(features.device)[self.best(features, obs)]
+        allowed = (obs[MASK] > 0).float() if self.masked else torch.ones_like(codes)
+        mixed = [
+            (1 - self.epsilon) * code + self.epsilon * free / free.sum(-1, keepdim=True).clamp(min=1)
+            for code, free in zip(*(part.split(self.family.branches, -1) for part in (codes, allowed)), strict=True)
+        ]
+        return torch.cat(mixed, -1).log().clamp(min=FORBIDDEN), memory
