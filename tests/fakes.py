@@ -269,7 +269,7 @@ class Distillation(Auxiliary):
     def observe(self, rollout: Rollout):
         self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))
 
-    def sync(self):
+    def sync(self, update):
         self.copy.move(0.1)
 
 

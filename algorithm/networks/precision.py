@@ -28,9 +28,10 @@ def in_precision(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def in_float32(output: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
     """What the last layer puts out, which is exact whatever precision the layers in front are in."""
-    if not torch.is_autocast_enabled(features.device.type):
+    kind = features.device.type
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return output(features)
-    with torch.autocast(features.device.type, enabled=False):
+    with torch.autocast(kind, enabled=False):
         return output(features.float())
 
 
