@@ -232,7 +232,7 @@ class TwoGroups(Agent):
     def q(self, features, sample):
         return self.critic.heads(features)[1].gather(-1, sample.long()).squeeze(-1)
 
-    def sync(self):
+    def sync(self, update):
         self.target.move(0.05)
 
 
@@ -269,7 +269,7 @@ class Distillation(Auxiliary):
     def observe(self, rollout: Rollout):
         self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))
 
-    def sync(self, update):
+    def sync(self):
         self.copy.move(0.1)
 
 

@@ -173,7 +173,7 @@ class Sac(Agent):
 
         def told() -> dict[str, Tensor]:
             told_of = {
-                "loss/critic": squared_error(target, said).mean(0),
+                "loss/critic": squared_error(target.expand_as(said), said).mean(0),
                 "policy/value": said.mean(0),
                 **self.actor.told(choices),
             }
@@ -198,8 +198,7 @@ class Sac(Agent):
             # Of the first row neither V nor Q enters the target of an action's value: they cancel.
             taken, v = torch.zeros_like(rho), torch.cat((torch.zeros_like(v[:1]), v))
             if settings.estimator == "retrace":
-                taken = self._taken(self.target.copy, lagging[:-1], rollout.sample, members)[1]
-                taken = self._value(self._reduce(taken))
+                taken = self._reduce(self._taken(self.target.copy, lagging[:-1], rollout.sample, members)[1])
             rows = Rows(reward, discount, rollout.valid, v, taken, rho, rho, rho)
             target = self.estimate(rows, self.truncation).q
         return rescale(target) if settings.rescale_values else target
@@ -225,14 +224,14 @@ class Sac(Agent):
     def _of_choices(self, critics: Critics, features: Tensor, numbers: Tensor, members: list[int]) -> Tensor:
         """[..., K] what some critics say of every choice, as one."""
         actions = self.family.encode_each(numbers) if self.family.numbers else None
-        return self._value(self._reduce(critics(features, actions, members)))
+        return self._reduce(critics(features, actions, members))
 
     def _judge(
         self, features: Tensor, numbers: Tensor, known: Tensor, members: list[int]
     ) -> tuple[Tensor, Tensor | None]:
         """[T, B, K] what every choice is worth, and how that changes with its numbers [T, B, K, c]."""
         if not self.family.numbers:
-            return self._value(self._reduce(known.detach()[members])), None
+            return self._reduce(known.detach()[members]), None
         numbers = numbers.requires_grad_()
         q = self._of_choices(self.critics, features, numbers, members)
         (slope,) = torch.autograd.grad(q, numbers, torch.ones_like(q))
@@ -245,11 +244,12 @@ class Sac(Agent):
 
     def _reduce(self, values: Tensor) -> Tensor:
         """[M, ...] -> [...]: the least (1812.05905, section 6), or the mean (Zhou et al. 2022, arXiv 2209.10081)."""
+        values = self._value(values)
         return values.amin(0) if self.smallest else values.mean(0)
 
-    def _value(self, q: Tensor) -> Tensor:
-        """What a critic's output stands for."""
-        return unscale(q) if self.settings.rescale_values else q
+    def _value(self, outputs: Tensor) -> Tensor:
+        """What critics' outputs stand for."""
+        return unscale(outputs) if self.settings.rescale_values else outputs
 
     @staticmethod
     def _unroll(critics: Critics, rollout: Rollout) -> Tensor:
@@ -267,7 +267,7 @@ class Sac(Agent):
         return self.critics.torso.encode(obs)
 
     def q(self, features: Tensor, sample: Tensor) -> Tensor:
-        return self._value(self._taken(self.critics, features, sample)[1].mean(0))
+        return self._value(self._taken(self.critics, features, sample)[1]).mean(0)
 
     def sync(self, update: int) -> None:
         """The target critics follow (1812.05905, Algorithm 1), every `update_target_per_step` updates."""
