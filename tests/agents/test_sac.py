@@ -118,7 +118,10 @@ class Literal:
         x = self.rollout.obs["obs"][t, b]
         if not self.spec.continuous:
             return torch.stack([member(x)[k] for member in critics.members])
-        codes = [nn.functional.one_hot(torch.tensor(i), n) for i, n in zip(self.combinations[k], self.spec.branches, strict=True)]
+        codes = [
+            nn.functional.one_hot(torch.tensor(i), n)
+            for i, n in zip(self.combinations[k], self.spec.branches, strict=True)
+        ]
         x = torch.cat([x, numbers, *codes])
         return torch.stack([member(x)[0] for member in critics.members])
 
