@@ -12,10 +12,19 @@ from algorithm.loop.parts import Parts
 
 
 class Saving:
-    """Saves a run whenever it is called; what cannot be written is told, and tried again at the next call."""
+    """Saves a run whenever it is called; what cannot be written is told, and tried again at the next call.
 
-    def __init__(self, checkpoints: Checkpoints, parts: Parts, say: Callable[[str], None]):
-        self.checkpoints, self.parts, self.say = checkpoints, parts, say
+    `saved` hears of each checkpoint that was written.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        parts: Parts,
+        say: Callable[[str], None],
+        saved: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    ):
+        self.checkpoints, self.parts, self.say, self.saved = checkpoints, parts, say, saved
         self.failure: str | None = None  # of the last call
 
     def follow(self, actor: Actor, monitor: Stateful) -> None:
@@ -29,7 +38,6 @@ class Saving:
         try:
             checkpoint = self.checkpoints.save(self.parts, counters, self.actor, self.monitor)
             self.failure = None
-            return checkpoint
         except OSError as error:
             self.failure = (
                 f"the checkpoint of {counters.env_steps:,} env steps cannot be written to {self.checkpoints.folder}: "
@@ -37,6 +45,8 @@ class Saving:
             )
             self.say(f"{self.failure}; the next save tries again")
             return None
+        self.saved(checkpoint)
+        return checkpoint
 
     def require(self) -> None:
         """Raises CheckpointError where the last save, which was the run's final one, failed."""
