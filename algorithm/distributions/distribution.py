@@ -108,8 +108,8 @@ class Family(ABC):
         A standard deviation grows to sqrt(std^2 + level^2); a branch takes with probability `level` any allowed action.
         """
 
-    # Acting in a graph that is traced and runs elsewhere. `allowed` [B, sum of branches] is 1 for what may be done, else
-    # 0; all 0 is as good as all 1. Shapes are not annotated here, since those of a trace are no numbers.
+    # Acting in a graph that is traced and runs elsewhere. `allowed` [B, sum of branches] is 1 for what may be done, or
+    # else 0; all 0 is as good as all 1. Shapes are not annotated here, since those of a trace are no numbers.
 
     @abstractmethod
     def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:

@@ -47,7 +47,7 @@ OPTIONS = (
     Option("--config", "variant in the folder's config.yaml", (TRAIN,), short="-c", parse={"metavar": "VARIANT"}),
     Option(
         "--name",
-        "name of the run; {time} and <time> become the start time. Without it --run, --resume and --export take the latest",
+        "name of the run; {time} and <time> become the start time. Else --run, --resume, --export take the latest",
         (TRAIN, RESUME, RUN, EXPORT),
         "base_config.name",
         "-n",

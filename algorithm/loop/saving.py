@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError, Stateful
@@ -26,6 +27,7 @@ class Saving:
     ):
         self.checkpoints, self.parts, self.say, self.saved = checkpoints, parts, say, saved
         self.failure: str | None = None  # of the last call
+        self._last: Path | None = None  # checkpoint that was written
 
     def follow(self, actor: Actor, monitor: Stateful) -> None:
         """Whose state is saved beside that of the teams."""
@@ -45,7 +47,9 @@ class Saving:
             )
             self.say(f"{self.failure}; the next save tries again")
             return None
-        self.saved(checkpoint)
+        if checkpoint.folder != self._last:  # a moment that is saved again, at the end, is that checkpoint
+            self._last = checkpoint.folder
+            self.saved(checkpoint)
         return checkpoint
 
     def require(self) -> None:

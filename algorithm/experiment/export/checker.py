@@ -103,6 +103,12 @@ def _tensors(model: Model) -> Iterator[str]:
             yield f"O4: {name} has {len(port.shape)} dimensions; at most {AXES}"
 
 
+def _finite(model: Model) -> Iterator[str]:
+    for name, value in model.numbers():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            yield f"I7: {name} holds infinity or NaN; forbidden logits are at -1e8"
+
+
 def _inputs(model: Model) -> Iterator[str]:
     indices = sorted(int(match[1]) for name in model.inputs if (match := OBS.match(name)))
     if indices != list(range(len(indices))) or not indices:
@@ -264,6 +270,7 @@ RULES: tuple[Callable[[Model], Iterator[str]], ...] = (
     _opset,
     _operators,
     _tensors,
+    _finite,
     _inputs,
     _masks,
     _memory,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from algorithm.experiment.export.file import OPSET, about, model_of
 from algorithm.experiment.export.graph import Brain
 from algorithm.experiment.export.packages import require
 from algorithm.experiment.export.parity import parity
-from algorithm.experiment.export.signature import BATCH, Signature
+from algorithm.experiment.export.signature import Signature
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import Settings
 from algorithm.loop.checkpoint import Checkpoint
@@ -70,16 +69,18 @@ def export(
 ) -> Iterator[Exported | ExportFailed]:
     """Write `<role>.onnx` of each role of a checkpoint into a folder; what came of it, role by role.
 
+    The generators of the process go on as if nothing had been drawn.
+
     Raises UserError where a package is missing, or a role has no form in this opset; CheckpointError for a checkpoint
     that cannot be read.
     """
     require()
     for name in checkpoint.roles:
-        role, begin = folder.roles()[name], time.perf_counter()
+        role = folder.roles()[name]
         with untouched():
             agent = load_agent(_on_cpu(settings), folder, checkpoint, name, role)
             try:
-                yield _write(agent, name, role, checkpoint.counters.env_steps, into, opset, begin)
+                yield write(agent, name, role, checkpoint.counters.env_steps, into, opset)
             except ExportFailed as failed:
                 yield failed
 
@@ -91,8 +92,12 @@ def _on_cpu(settings: Settings) -> Settings:
     return replace(settings, base=base, roles=roles)
 
 
-def _write(agent: Agent, name: str, role: Role, env_steps: int, into: Path, opset: int, begin: float) -> Exported:
-    """Write, check and compare a file, and only then give it its name."""
+def write(agent: Agent, name: str, role: Role, env_steps: int, into: Path, opset: int = OPSET) -> Exported:
+    """Write, check and compare the file of one role, and only then give it its name.
+
+    Raises ExportFailed with every violation, UserError for what has no form in this opset.
+    """
+    begin = time.perf_counter()
     signature = Signature.of(role, agent.state)
     model = model_of(Brain(agent, signature), opset, about(name, role, signature, env_steps))
     content = model.SerializeToString()
@@ -105,7 +110,7 @@ def _write(agent: Agent, name: str, role: Role, env_steps: int, into: Path, opse
         compared = None if violations else parity(agent, role, signature, content)
         if compared is None or compared.violations:
             raise ExportFailed(name, violations or compared.violations)
-        os.replace(fresh, path)
+        fresh.replace(path)
     settle(into)
     ports = [{port.name: _axes(port) for port in side} for side in (model.graph.input, model.graph.output)]
     return Exported(name, path, len(content), opset, *ports, compared.error, time.perf_counter() - begin)

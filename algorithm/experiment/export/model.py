@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,20 @@ class Model:
             return numpy_helper.to_array(node.attribute[0].t)
         return None
 
+    def numbers(self) -> Iterator[tuple[str, np.ndarray]]:
+        """All that is constant and stands in this file, with its name."""
+        from onnx import TensorProto, numpy_helper
+
+        of_nodes = [
+            (node.output[0], attribute.t)
+            for node in self.nodes
+            for attribute in node.attribute
+            if attribute.HasField("t")
+        ]
+        for name, tensor in [*self.initializers.items(), *of_nodes]:
+            if tensor.data_location != TensorProto.EXTERNAL and tensor.data_type != TensorProto.STRING:
+                yield name, numpy_helper.to_array(tensor)
+
     def reaches(self, source: str, target: str) -> bool:
         """Whether `target` is computed from `source`."""
         makers = {name: node for node in self.nodes for name in node.output}
@@ -76,10 +91,7 @@ def _port(value: Any) -> Port:
 
     tensor = value.type.tensor_type
     kind = TensorProto.DataType.Name(tensor.elem_type) if value.type.HasField("tensor_type") else "no tensor"
-    axes = [
-        axis.dim_value if axis.HasField("dim_value") else axis.dim_param or None
-        for axis in tensor.shape.dim
-    ]
+    axes = [axis.dim_value if axis.HasField("dim_value") else axis.dim_param or None for axis in tensor.shape.dim]
     return Port(kind, tuple(axes))
 
 

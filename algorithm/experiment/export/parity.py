@@ -127,7 +127,9 @@ def draw(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
 
 def _draw(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.ndarray:
     if spec.counts:
-        return np.concatenate([np.eye(count, dtype=spec.dtype)[rng.integers(count, size=n)] for count in spec.counts], 1)
+        return np.concatenate(
+            [np.eye(count, dtype=spec.dtype)[rng.integers(count, size=n)] for count in spec.counts], 1
+        )
     if spec.dtype == "uint8":
         return rng.integers(int(spec.high) + 1, size=(n, *spec.shape), dtype=np.uint8)
     return rng.standard_normal((n, *spec.shape)).astype(spec.dtype)
@@ -161,4 +163,6 @@ def _masked(signature: Signature, role: Role, runner: Any, rng: np.random.Genera
         for name in (DISCRETE, DISCRETE_MODE):
             taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
             if not taken.all():
-                found.fail(f"{name} took {int((taken == 0).sum())} of {SAMPLES} times what is forbidden in branch {branch}")
+                found.fail(
+                    f"{name} took {int((taken == 0).sum())} of {SAMPLES} times what is forbidden in branch {branch}"
+                )

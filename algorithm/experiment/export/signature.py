@@ -128,5 +128,3 @@ ORDER = (
     DISCRETE_MODE,
     MEMORY_OUT,
 )
-
-
