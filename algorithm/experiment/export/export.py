@@ -77,12 +77,14 @@ def export(
     require()
     for name in checkpoint.roles:
         role = folder.roles()[name]
+        result: Exported | ExportFailed
         with untouched():
             agent = load_agent(_on_cpu(settings), folder, checkpoint, name, role)
             try:
-                yield write(agent, name, role, checkpoint.counters.env_steps, into, opset)
+                result = write(agent, name, role, checkpoint.counters.env_steps, into, opset)
             except ExportFailed as failed:
-                yield failed
+                result = failed
+        yield result
 
 
 def _on_cpu(settings: Settings) -> Settings:

@@ -95,7 +95,7 @@ def _port(value: Any) -> Port:
     return Port(kind, tuple(axes))
 
 
-def session(content: bytes | str) -> Any:
+def session(content: bytes) -> Any:
     """A file as onnxruntime runs it, on one thread and without a word."""
     import onnxruntime
 

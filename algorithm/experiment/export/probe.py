@@ -23,7 +23,7 @@ FAR = 1e3  # observations that drive any action out of its bounds
 def probe(model: Model) -> list[str]:
     """Every violation of a file whose inputs are as they should be, each with the number of its line."""
     try:
-        runner = session(str(model.path))
+        runner = session(model.path.read_bytes())
     except Exception as error:  # of several kinds
         return [f"I7: onnxruntime cannot load it ({_line(error)})"]
     rng = np.random.default_rng(0)
