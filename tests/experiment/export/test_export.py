@@ -16,6 +16,7 @@ from algorithm.experiment.export.export import ExportFailed, write
 from algorithm.experiment.export.model import Model, run, session
 from algorithm.experiment.export.signature import Signature
 from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_acer
 from tests.experiment.export.brains import ACTIONS, NETS, agent_of, export_of, role_of
@@ -73,6 +74,25 @@ def test_observations_keep_their_order_and_shape_and_images_are_from_0_to_1(tmp_
     properties = {one.key: one.value for one in onnx.load(exported.path).metadata_props}
     assert properties["observations"].index("Zeta") < properties["observations"].index("Alpha")
     assert properties["env_steps"] == "100"
+
+
+@pytest.mark.parametrize("net", ["convnet", "frames"])
+def test_an_image_from_0_to_1_is_what_its_bytes_are_to_the_agent(net, tmp_path):
+    specs, blueprint = NETS[net]
+    role = role_of(specs, ACTIONS["continuous"])
+    agent = agent_of(role, blueprint)
+    runner, rng = session(write(agent, "a", role, 0, tmp_path).path.read_bytes()), np.random.default_rng(0)
+    image = rng.integers(256, size=(2, 3, 9, 8), dtype=np.uint8)
+    speed = rng.standard_normal((2, 2), np.float32)
+    no = np.zeros(2, bool)
+    step = Step(np.arange(2), {"Camera": image, "Speed": speed}, ~no, no, np.zeros(2, np.float32), ~no)
+    decision = agent.greedy(step, np.zeros((2, agent.state), np.float32))
+    feed = {"obs_0": image.astype(np.float32) / 255, "obs_1": speed}
+    if agent.state:
+        feed["recurrent_in"] = np.zeros((2, 1, agent.state), np.float32)
+    outputs = run(runner, feed)
+    np.testing.assert_allclose(outputs["deterministic_continuous_actions"], decision.action, atol=1e-5)
+    assert np.abs(decision.action).min() < 0.9  # not all at a bound, where they are equal whatever is seen
 
 
 def test_an_action_that_is_not_masked_by_the_simulator_can_be_masked_by_unity(tmp_path):
