@@ -10,7 +10,7 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
-from algorithm.experiment.command_line import EPISODES, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
+from algorithm.experiment.command_line import EPISODES, EXPORT, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
 from algorithm.experiment.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
 
@@ -22,6 +22,7 @@ STATUSES = {
     "EnvironmentBroke": (1, "{error}"),
     "Diverged": (4, "{error}"),
     "CheckpointError": (1, "{error}"),
+    "ExportFailed": (1, "{error}"),
     "OSError": (1, "{kind}: {error}"),
     "KeyboardInterrupt": (130, "interrupted{saved}"),
     "Terminated": (143, "terminated{saved}"),
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _command(arguments: list[str], output: Output) -> int:
     try:
         options = parse(arguments)
-        command = {RUN: _play, LIST: _list, INIT: _init}.get(options.mode, _train)
+        command = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init}.get(options.mode, _train)
         command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
@@ -85,6 +86,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     """Train in a run's folder; result.json is written there, whatever ends it."""
     from algorithm.experiment.assembly import train
     from algorithm.experiment.display import live
+    from algorithm.experiment.export.export import Exports
     from algorithm.experiment.report import report
     from algorithm.experiment.results import record_of, write
 
@@ -94,8 +96,9 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     results = []
     status = 0
     try:
+        exports = Exports(settings, folder, output.say)
         with live(output.console, output.say) as show:
-            result = train(settings, folder, output.say, show, results.append)
+            result = train(settings, folder, output.say, show, results.append, exports.saved)
     except BaseException as error:
         status, _ = _status(error)
         raise
@@ -106,6 +109,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
             folder.forget_replaced()
             output.saved = True
             began.append({"run": folder.path.as_posix(), **record})
+            exports.ended()
         elif options.mode != RESUME:
             output.stop_keeping()
             folder.discard()
@@ -131,6 +135,15 @@ def _play(options: argparse.Namespace, output: Output) -> None:
             f"length {result.length:.1f}, over {len(result.returns)} episodes"
         )
     output.result = {"run": folder.path.as_posix(), "evaluation": played_record(played)}
+
+
+def _export(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.export.command import run
+    from algorithm.experiment.export.export import ExportFailed
+
+    output.result, failed = run(options, output.say)
+    if failed:
+        raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:

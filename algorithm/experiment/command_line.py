@@ -14,8 +14,8 @@ from algorithm.experiment.former import former_flag
 
 EPISODES = 20  # that --run plays
 
-TRAIN, RESUME, RUN, LIST, INIT = "training", "--resume", "--run", "--list", "--init"
-LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, LIST, INIT)
+TRAIN, RESUME, RUN, EXPORT, LIST, INIT = "training", "--resume", "--run", "--export", "--list", "--init"
+LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, EXPORT, LIST, INIT)
 MAKE = (TRAIN, RESUME, RUN, INIT)  # what needs settings
 
 
@@ -47,13 +47,15 @@ OPTIONS = (
     Option("--config", "variant in the folder's config.yaml", (TRAIN,), short="-c", parse={"metavar": "VARIANT"}),
     Option(
         "--name",
-        "name of the run; {time} and <time> become the start time. Without it --run and --resume take the latest",
-        (TRAIN, RESUME, RUN),
+        "name of the run; {time} and <time> become the start time. Else --run, --resume, --export take the latest",
+        (TRAIN, RESUME, RUN, EXPORT),
         "base_config.name",
         "-n",
     ),
     Option("--run", f"play {EPISODES} episodes with a trained run", PLAY, parse=_ON),
     Option("--resume", "go on with a run", (RESUME,), parse=_ON),
+    Option("--export", "write a trained run as ONNX files, one for each role, which Unity takes", (EXPORT,), parse=_ON),
+    Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parse=_ON),
     Option("--force", "replace a run that has this name already", (TRAIN,), parse=_ON),
     Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parse=_ON),
     Option(
@@ -81,14 +83,14 @@ OPTIONS = (
     ),
     Option("--seed", "seed of everything", MAKE, "base_config.seed", parse=_whole()),
     Option("--device", "cpu, cuda (or gpu), cuda:1, or auto", MAKE, "base_config.device"),
-    Option("--nn", "file with the network in the environment's folder", (TRAIN, RESUME, RUN), "base_config.nn"),
+    Option("--nn", "file with the network in the environment's folder", (TRAIN, RESUME, RUN, EXPORT), "base_config.nn"),
     Option(
         "--use_env_nn",
         "take the network's file from the environment's folder, not the run's copy",
-        (RESUME, RUN),
+        (RESUME, RUN, EXPORT),
         parse=_ON,
     ),
-    Option("--ckpt", "checkpoint to play with: its env steps, or a checkpoint's folder", PLAY),
+    Option("--ckpt", "checkpoint to play with, or to export: its env steps, or a checkpoint's folder", (RUN, EXPORT)),
     Option("--render", "show the environment", PLAY, parse=_ON),
     Option("--disable_sample", "take the most probable action instead of sampling", PLAY, parse=_ON),
     Option(
@@ -123,6 +125,7 @@ EXAMPLES = """\
 python main.py gym/cartpole -n "test_{time}"        train
 python main.py gym/cartpole --run --render         watch the latest run
 python main.py gym/cartpole -n NAME --resume       go on with a run
+python main.py unity/3dball -n NAME --export       write it as ONNX for Unity
 python main.py --list                              all runs with their results
 python main.py --init gym/mountain_car             a folder for an environment of Gymnasium
 """
@@ -208,7 +211,7 @@ def _unknown(flag: str) -> str:
 
 
 def _mode(options: argparse.Namespace) -> str:
-    asked = [mode for mode in (RESUME, RUN, LIST, INIT) if getattr(options, mode.removeprefix("--"))]
+    asked = [mode for mode in (RESUME, RUN, EXPORT, LIST, INIT) if getattr(options, mode.removeprefix("--"))]
     if len(asked) > 1:
         raise UserError(f"{asked[0]} and {asked[1]} exclude each other")
     return asked[0] if asked else TRAIN

@@ -67,7 +67,7 @@ COMMANDS = [
     ("mine/task --port 5005", "--port is for env_type UNITY"),
     ("mine/task --editor", "--editor is for env_type UNITY"),
     ("mine/task --render", "--render goes with --run, not with training"),
-    ("mine/task --ckpt 5", "--ckpt goes with --run, not with training"),
+    ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
     ("mine/task --use-env-nn", "--use_env_nn goes with --resume and --run"),
     ("mine/task --run --resume", "--resume and --run exclude each other"),

@@ -20,6 +20,8 @@ USES = {
     "--name": ("-n a", {"name": "a"}),
     "--run": ("--run", {"run": True, "mode": "--run"}),
     "--resume": ("--resume", {"resume": True, "mode": "--resume"}),
+    "--export": ("--export", {"export": True, "mode": "--export"}),
+    "--barracuda": ("--export --barracuda", {"barracuda": True}),
     "--force": ("--force", {"force": True, "mode": TRAIN}),
     "--list": ("--list", {"list": True, "mode": "--list"}),
     "--init": ("--init gym/acrobot", {"init": "gym/acrobot", "env": None}),
