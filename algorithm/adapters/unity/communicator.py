@@ -159,6 +159,4 @@ class Communicator(api.RpcCommunicator):
             gone = True  # one more look at its process, which knows better why
 
     def _taken(self) -> EnvironmentFailed:
-        return EnvironmentFailed(
-            f"port {self.port} is taken by {holder(self.port)}: end it, or give another port"
-        )
+        return EnvironmentFailed(f"port {self.port} is taken by {holder(self.port)}: end it, or give another port")

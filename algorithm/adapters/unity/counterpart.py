@@ -28,7 +28,9 @@ class Counterpart:
             response_deserializer=api.UnityMessageProto.FromString,
         )
 
-    def introduce(self, scene: str, version: str = VERSION, package: str = PACKAGE, hybrid_actions: bool = True) -> None:
+    def introduce(
+        self, scene: str, version: str = VERSION, package: str = PACKAGE, hybrid_actions: bool = True
+    ) -> None:
         """Wait for the trainer, and say who is there."""
         message = api.UnityMessageProto()
         message.header.status = STATUS_OK

@@ -37,7 +37,7 @@ def holder(port: int) -> str:
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
     for process in Path("/proc").glob("[0-9]*") if sockets else ():
         try:
-            if any(os.readlink(file) in sockets for file in (process / "fd").iterdir()):
+            if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
                 return f"{(process / 'comm').read_text().strip()} (process {process.name})"
         except OSError:  # somebody else's, or it has just ended
             continue
