@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentBroke
+from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed
 from algorithm.adapters.unity.client import Client, api
 from algorithm.adapters.unity.communicator import STATUS_OK
 from algorithm.adapters.unity.counterpart import Counterpart, header
@@ -16,6 +16,7 @@ from algorithm.adapters.unity.ports import free
 BEHAVIOR = "Handshake?team=0"
 LIMIT = 15.0  # seconds for each message
 TOLD = 0.5  # what the agent is told to do
+PURE = "protobuf runs in pure Python: unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION, or install its wheel"
 
 
 def shake_hands() -> str:
@@ -35,10 +36,21 @@ def shake_hands() -> str:
     try:
         seen = _tick(port)
     except Exception as error:
-        raise wrong[0] if wrong else error from None
+        cause = wrong[0] if wrong else error
+        if pure_python():
+            raise EnvironmentFailed(f"{type(cause).__name__}: {PURE}") from cause
+        raise cause from None
     if seen != TOLD:
         raise EnvironmentBroke(f"an agent that was told {TOLD} heard {seen}")
-    return f"mlagents-envs {api.__version__} and grpcio {api.grpc.__version__} on port {port}"
+    note = f"; but {PURE}" if pure_python() else ""
+    return f"mlagents-envs {api.__version__} and grpcio {api.grpc.__version__} on port {port}{note}"
+
+
+def pure_python() -> bool:
+    """Whether protobuf does without its native code: messages are slow then, or fail, by its version."""
+    from google.protobuf.internal import api_implementation
+
+    return api_implementation.Type() == "python"
 
 
 def play(port: int) -> None:

@@ -34,7 +34,7 @@ def examine(options: argparse.Namespace, output: Output) -> None:
         output.plain(f"{finding.name:<{width}}  {finding.state:<{len(MISSING)}}  {finding.line}")
     if broken := [finding.name for finding in findings if finding.state == BROKEN]:
         raise Unwell(f"broken: {', '.join(broken)}; the lines above say what to do")
-    output.plain(f"all that {options.env or 'is asked for'} needs is there" if options.env else "nothing is broken")
+    output.plain(f"all that {options.env} needs is there" if options.env else "nothing is broken")
 
 
 def _of_all() -> Iterator[Check]:

@@ -5,10 +5,7 @@ import pytest
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed  # noqa: E402
 from algorithm.adapters.unity import handshake  # noqa: E402
-
-
-def test_a_tick_is_played():
-    assert "mlagents-envs" in handshake.shake_hands()
+from algorithm.experiment.doctor.apart import Lost, ask  # noqa: E402
 
 
 def test_what_the_scene_raises_is_told(monkeypatch):
@@ -26,6 +23,18 @@ def test_a_scene_that_never_connects_is_told(monkeypatch):
     monkeypatch.setattr(handshake, "play", lambda port: None)
     with pytest.raises(EnvironmentFailed, match="did not connect"):
         handshake.shake_hands()
+
+
+def test_protobuf_in_pure_python_is_told(monkeypatch):
+    """It does not work with every version; where it does, it is slow."""
+    monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+    try:
+        told = ask("algorithm.adapters.unity.handshake:shake_hands")
+    except Lost as error:
+        told = str(error)
+    assert "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" in told
+    monkeypatch.delenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION")
+    assert "unset" not in handshake.shake_hands()
 
 
 def test_what_arrives_is_what_was_sent(monkeypatch):
