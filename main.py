@@ -10,13 +10,24 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
-from algorithm.experiment.command_line import EPISODES, EXPORT, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
+from algorithm.experiment.command_line import (  # noqa: E402
+    DOCTOR,
+    EPISODES,
+    EXPORT,
+    INIT,
+    LIST,
+    RESUME,
+    RUN,
+    page,
+    parse,
+)
 from algorithm.experiment.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
 
 # How each kind of failure ends: exit status and line. By name, since most kinds take a while to import.
 STATUSES = {
     "UserError": (2, "{error}"),
+    "Unwell": (1, "{error}"),
     "UnsupportedEnvironment": (2, "{error}"),
     "EnvironmentFailed": (3, "{error}"),
     "EnvironmentBroke": (1, "{error}"),
@@ -43,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _command(arguments: list[str], output: Output) -> int:
     try:
         options = parse(arguments)
-        command = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init}.get(options.mode, _train)
+        commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, DOCTOR: _doctor}
+        command = commands.get(options.mode, _train)
         command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
@@ -162,6 +174,12 @@ def _init(options: argparse.Namespace, output: Output) -> None:
     output.result = {"folder": folder.as_posix()}
     output.say(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
     output.say(f"train it: python main.py {options.init}")
+
+
+def _doctor(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.doctor.report import examine
+
+    examine(options, output)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ COMMANDS = [
     ("mine/task --run --resume", "--resume and --run exclude each other"),
     ("mine/task --resume --force", "--force goes with training, not with --resume"),
     ("mine/task --run --max_step 5", "--max_step goes with"),
-    ("mine/task --run --config x", "--config goes with training, not with --run"),
+    ("mine/task --run --config x", "--config goes with training and --doctor, not with --run"),
     ("mine/task --resume --repeat 2", "--repeat goes with training"),
     ("mine/task --list --seed 1", "--seed goes with"),
     # old names

@@ -28,6 +28,7 @@ USES = {
     "--repeat": ("--repeat 3", {"repeat": 3}),
     "--set": ("--set a.b=1 c.d=2 --set e.f=3", {"set": ["a.b=1", "c.d=2", "e.f=3"]}),
     "--env_args": ("--env-args limit=3", {"env_args": ["limit=3"]}),
+    "--doctor": ("--doctor", {"doctor": True, "mode": "--doctor"}),
     "--agents": ("--agents=4", {"agents": 4}),
     "--max_step": ("--max-step 9", {"max_step": 9}),
     "--max_iter": ("--run --max-iter 9", {"max_iter": 9}),
