@@ -10,18 +10,30 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
-from algorithm.experiment.command_line import EPISODES, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
+from algorithm.experiment.command_line import (  # noqa: E402
+    DOCTOR,
+    EPISODES,
+    EXPORT,
+    INIT,
+    LIST,
+    RESUME,
+    RUN,
+    page,
+    parse,
+)
 from algorithm.experiment.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
 
 # How each kind of failure ends: exit status and line. By name, since most kinds take a while to import.
 STATUSES = {
     "UserError": (2, "{error}"),
+    "Unwell": (1, "{error}"),
     "UnsupportedEnvironment": (2, "{error}"),
     "EnvironmentFailed": (3, "{error}"),
     "EnvironmentBroke": (1, "{error}"),
     "Diverged": (4, "{error}"),
     "CheckpointError": (1, "{error}"),
+    "ExportFailed": (1, "{error}"),
     "OSError": (1, "{kind}: {error}"),
     "KeyboardInterrupt": (130, "interrupted{saved}"),
     "Terminated": (143, "terminated{saved}"),
@@ -42,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _command(arguments: list[str], output: Output) -> int:
     try:
         options = parse(arguments)
-        command = {RUN: _play, LIST: _list, INIT: _init}.get(options.mode, _train)
+        commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, DOCTOR: _doctor}
+        command = commands.get(options.mode, _train)
         command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
@@ -85,6 +98,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     """Train in a run's folder; result.json is written there, whatever ends it."""
     from algorithm.experiment.assembly import train
     from algorithm.experiment.display import live
+    from algorithm.experiment.export.export import Exports
     from algorithm.experiment.report import report
     from algorithm.experiment.results import record_of, write
 
@@ -94,8 +108,9 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     results = []
     status = 0
     try:
+        exports = Exports(settings, folder, output.say)
         with live(output.console, output.say) as show:
-            result = train(settings, folder, output.say, show, results.append)
+            result = train(settings, folder, output.say, show, results.append, exports.saved)
     except BaseException as error:
         status, _ = _status(error)
         raise
@@ -106,6 +121,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
             folder.forget_replaced()
             output.saved = True
             began.append({"run": folder.path.as_posix(), **record})
+            exports.ended()
         elif options.mode != RESUME:
             output.stop_keeping()
             folder.discard()
@@ -133,6 +149,15 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     output.result = {"run": folder.path.as_posix(), "evaluation": played_record(played)}
 
 
+def _export(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.export.command import run
+    from algorithm.experiment.export.export import ExportFailed
+
+    output.result, failed = run(options, output.say)
+    if failed:
+        raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])
+
+
 def _list(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.results import runs, table
 
@@ -149,6 +174,12 @@ def _init(options: argparse.Namespace, output: Output) -> None:
     output.result = {"folder": folder.as_posix()}
     output.say(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
     output.say(f"train it: python main.py {options.init}")
+
+
+def _doctor(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.doctor.report import examine
+
+    examine(options, output)
 
 
 if __name__ == "__main__":

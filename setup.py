@@ -16,6 +16,8 @@ PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 # Its newest version for Python 3.10.13 and later is 0.28, whose messages are rebuilt for today's protobuf.
 UNITY = ["mlagents-envs>=0.28,<2", "grpcio>=1.66", "protobuf>=4.25", "pillow>=10"]
+# Files for Unity, and running them.
+ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "beartype>=0.19"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + UNITY + [f"{need}; python_version < '3.13'" for need in DM_CONTROL]
@@ -40,6 +42,7 @@ setup(
         "rich>=13",
         "tensorboard>=2.18",
         "jaxtyping>=0.2.36",
+        "packaging>=22",
     ],
     extras_require={
         "render": RENDER,
@@ -52,8 +55,9 @@ setup(
         "pybullet": PYBULLET,
         "envpool": ENVPOOL,
         "unity": UNITY,
-        "test": TEST + OPENED + REPORT,
-        "dev": TEST + OPENED + REPORT + DEV,
+        "onnx": ONNX,
+        "test": TEST + OPENED + ONNX + REPORT,
+        "dev": TEST + OPENED + ONNX + REPORT + DEV,
         "benchmark": BENCHMARK,
     },
 )

@@ -63,7 +63,7 @@ def sb3_updates() -> dict:
     import gymnasium
 
     prepare_process()
-    SAC = _sb3()
+    learner = _sb3()
 
     class Nothing(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-1, 1, (OBS,), np.float32)
@@ -75,7 +75,7 @@ def sb3_updates() -> dict:
         def step(self, action):
             return self.np_random.standard_normal(OBS).astype(np.float32), 0.0, False, False, {}
 
-    model = SAC("MlpPolicy", Nothing(), batch_size=BATCH, learning_starts=100, buffer_size=ROWS, device="cpu")
+    model = learner("MlpPolicy", Nothing(), batch_size=BATCH, learning_starts=100, buffer_size=ROWS, device="cpu")
     model.learn(600)
     return {"ms": _clocked(lambda: model.train(UPDATES, BATCH), 1) / UPDATES}
 

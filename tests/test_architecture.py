@@ -132,3 +132,11 @@ def test_files_and_functions_stay_small():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
+
+
+def test_only_the_export_knows_its_packages_and_imports_them_when_they_are_needed():
+    for path in FILES:
+        found = {name.split(".")[0] for name in imports(path)} & {"onnx", "onnxruntime"}
+        assert not found or path.parent == ROOT / "algorithm" / "experiment" / "export", f"{path} imports {found}"
+        top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
+        assert not top & {"onnx", "onnxruntime"}, path

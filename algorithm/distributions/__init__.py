@@ -2,7 +2,7 @@
 
 from algorithm.distributions.categorical import Branch, Categorical
 from algorithm.distributions.conditional import Conditional, Conditioned, Proposal
-from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Distribution, Family
+from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Distribution, Executed, Family
 from algorithm.distributions.gaussian import Clipped, Continuous, FixedGaussian, Gaussian, Squashed
 from algorithm.distributions.joint import Joint, Several, family_of
 
@@ -16,6 +16,7 @@ __all__ = [
     "Conditioned",
     "Continuous",
     "Distribution",
+    "Executed",
     "Family",
     "FixedGaussian",
     "Gaussian",

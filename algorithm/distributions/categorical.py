@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Family
+from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Executed, Family
 
 
 class Categorical(ClosedForm):
@@ -98,6 +98,7 @@ class Branch(Family[Categorical]):
 
     def __init__(self, actions: int):
         self.statistics = self.encoded = actions
+        self.branches = (actions,)
 
     def __call__(self, statistics: Float[Tensor, "*B A"]) -> Categorical:
         return Categorical(statistics)
@@ -125,3 +126,14 @@ class Branch(Family[Categorical]):
         with np.errstate(divide="ignore"):  # at level 0 and at level 1 one of the two has no part in it
             mixed = np.logaddexp(np.log1p(-level) + log_probs, np.log(level) + uniform)
         return np.where(allowed, mixed, FORBIDDEN).astype(np.float32)
+
+    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        return Executed((), (torch.multinomial(_forbid(statistics, allowed).softmax(-1), 1),))
+
+    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        return Executed((), (_forbid(statistics, allowed).argmax(-1, keepdim=True),))
+
+
+def _forbid(logits: Tensor, allowed: Tensor) -> Tensor:
+    """Logits whose forbidden actions have the probability 0; where all are, all have the same. Nothing is infinite."""
+    return logits * allowed - 1e8 * (1 - allowed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import Categorical
-from algorithm.distributions.distribution import Distribution, Family
+from algorithm.distributions.distribution import Distribution, Executed, Family
 from algorithm.distributions.gaussian import Gaussian, Squashed
 from algorithm.distributions.joint import family_of
 
@@ -35,7 +35,7 @@ class Conditional(Distribution):
     """
 
     def __init__(self, statistics: Float[Tensor, "*B S"], numbers: int, branches: Sequence[int]):
-        self.statistics, self.numbers, self.branches = statistics, numbers, list(branches)
+        self.statistics, self.numbers, self.branches = statistics, numbers, tuple(branches)
         self.combinations = math.prod(branches)
         width = self.combinations * numbers
         mean, log_std, *logits = statistics.split([width, width, *branches], -1)
@@ -93,7 +93,7 @@ class Conditional(Distribution):
         `slope` [..., K, c] is how they change with the executed numbers beside that; `alpha` is of the numbers.
         """
         parts = []
-        if self.numbers:
+        if slope is not None:
             probs = self.probs.unsqueeze(-1)
             c = proposal.numbers
             # d log pi(c|d) / d u = 2 c from the squashing; that of the Gaussian is constant along u = m + s eps.
@@ -141,7 +141,7 @@ class Conditioned(Family[Conditional]):
         self.flat = family_of(numbers, branches, Squashed, Gaussian)  # whose samples look the same
         self.choice = family_of(0, branches, Squashed, Gaussian) if branches else None
         self.given = Squashed(numbers, Gaussian) if numbers else None
-        self.numbers, self.branches, self.combinations = numbers, list(branches), combinations
+        self.numbers, self.branches, self.combinations = numbers, tuple(branches), combinations
         self.size, self.dimensions, self.encoded = self.flat.size, self.flat.dimensions, self.flat.encoded
         self.width = combinations * numbers
         self.statistics = 2 * self.width + sum(branches)
@@ -191,6 +191,29 @@ class Conditioned(Family[Conditional]):
         if self.choice:
             parts[1] = self.choice.noisy(parts[1], level)
         return np.concatenate(parts, -1)
+
+    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        return self._execute(statistics, allowed, lambda family: family.execute_draw)
+
+    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        return self._execute(statistics, allowed, lambda family: family.execute_mode)
+
+    def _execute(
+        self, statistics: Tensor, allowed: Tensor, how: Callable[[Family], Callable[[Tensor, Tensor], Executed]]
+    ) -> Executed:
+        """Branches first, then the numbers of the combination that they are."""
+        indices: tuple[Tensor, ...] = ()
+        if self.choice:
+            indices = how(self.choice)(statistics[:, 2 * self.width :], allowed).indices
+        if not self.given:
+            return Executed((), indices)
+        given = statistics[:, : 2 * self.width].reshape(-1, 2, self.combinations, self.numbers)
+        chosen = torch.ones_like(given[:, 0, :1, 0])
+        for index, count in zip(indices, self.branches, strict=True):  # a sum, which any importer knows, picks the one
+            hot = torch.nn.functional.one_hot(index[:, 0], count).to(statistics.dtype)
+            chosen = (chosen.unsqueeze(-1) * hot.unsqueeze(-2)).flatten(1)
+        given = (given * chosen.reshape(-1, 1, self.combinations, 1)).sum(2).flatten(1)
+        return Executed(how(self.given)(given, allowed).continuous, indices)
 
     def _given(self, statistics: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Means and logarithms of std [n, 2 c] of the combinations in `chosen` [n, branches]."""

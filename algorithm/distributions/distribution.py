@@ -8,7 +8,7 @@ then the logits of each branch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,13 @@ FORBIDDEN = -1e9  # the logit of an action that a mask forbids: its probability 
 
 Same = TypeVar("Same", bound="Distribution")
 Kind = TypeVar("Kind", bound="Distribution", covariant=True)
+
+
+class Executed(NamedTuple):
+    """What is executed, in parts that stand side by side: numbers in [-1, 1], and one index of each branch."""
+
+    continuous: tuple[Tensor, ...]  # [B, d] each
+    indices: tuple[Tensor, ...]  # [B, 1] int64 each
 
 
 class Distribution(ABC):
@@ -74,6 +81,7 @@ class Family(ABC, Generic[Kind]):
     statistics: int  # S
     dimensions: int  # continuous numbers and discrete branches: d of rho^(1/d) (Wang et al. 2017, section 5.1)
     encoded: int  # numbers that a critic reads of a sample
+    branches: tuple[int, ...]  # actions of each discrete branch
 
     @abstractmethod
     def __call__(self, statistics: Float[Tensor, "*B S"]) -> Kind:
@@ -101,3 +109,14 @@ class Family(ABC, Generic[Kind]):
 
         A standard deviation grows to sqrt(std^2 + level^2); a branch takes with probability `level` any allowed action.
         """
+
+    # Acting in a graph that is traced and runs elsewhere. `allowed` [B, sum of branches] is 1 for what may be done, or
+    # else 0; all 0 is as good as all 1. Shapes are not annotated here, since those of a trace are no numbers.
+
+    @abstractmethod
+    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        """What is executed for one draw per row of statistics [B, S], from torch's generator."""
+
+    @abstractmethod
+    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        """What is executed for the most probable sample of each row of statistics [B, S]."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from algorithm.distributions.distribution import ClosedForm, Family
+from algorithm.distributions.distribution import ClosedForm, Executed, Family
 
 
 class Gaussian(ClosedForm):
@@ -89,6 +89,7 @@ class Continuous(Family[Gaussian]):
     def __init__(self, dimensions: int, distribution: type[Gaussian]):
         self.size = self.dimensions = self.encoded = dimensions
         self.statistics = 2 * dimensions
+        self.branches = ()
         self.distribution = distribution
 
     def __call__(self, statistics: Float[Tensor, "*B S"]) -> Gaussian:
@@ -105,15 +106,27 @@ class Continuous(Family[Gaussian]):
         mean, log_std = np.split(statistics, 2, -1)
         return np.concatenate((mean, np.log(np.hypot(np.exp(log_std), level[:, None]))), -1, dtype=np.float32)
 
-    @abstractmethod
     def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
-        """The executed numbers."""
+        return self.bound(sample)
+
+    @staticmethod
+    @abstractmethod
+    def bound(sample: Tensor) -> Tensor:
+        """Draws brought into [-1, 1], as they are executed."""
+
+    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        mean, log_std = statistics[:, : self.size], statistics[:, self.size :]
+        return Executed((self.bound(mean + log_std.exp() * torch.randn_like(mean)),), ())
+
+    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        return Executed((self.bound(statistics[:, : self.size]),), ())
 
 
 class Clipped(Continuous):
     """What is executed is the draw, clipped to [-1, 1]."""
 
-    def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
+    @staticmethod
+    def bound(sample: Tensor) -> Tensor:
         return sample.clamp(-1, 1)
 
     def to_action(self, sample: np.ndarray) -> np.ndarray:
@@ -123,7 +136,8 @@ class Clipped(Continuous):
 class Squashed(Continuous):
     """What is executed is tanh of the draw; the mode is the mean before the squashing."""
 
-    def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
+    @staticmethod
+    def bound(sample: Tensor) -> Tensor:
         return sample.tanh()
 
     def to_action(self, sample: np.ndarray) -> np.ndarray:

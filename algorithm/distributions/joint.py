@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import Branch
-from algorithm.distributions.distribution import ClosedForm, Family
+from algorithm.distributions.distribution import ClosedForm, Executed, Family
 from algorithm.distributions.gaussian import Continuous, Gaussian
 
 
@@ -71,6 +71,7 @@ class Several(Family[Joint]):
         self.size, self.statistics = sum(self.sizes), sum(self.widths)
         self.dimensions = sum(family.dimensions for family in families)
         self.encoded = sum(family.encoded for family in families)
+        self.branches = tuple(actions for family in families for actions in family.branches)
 
     def __call__(self, statistics: Float[Tensor, "*B S"]) -> Joint:
         pieces = zip(self.families, statistics.split(self.widths, -1), strict=True)
@@ -92,12 +93,39 @@ class Several(Family[Joint]):
     def noisy(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
         return self._each(statistics, self.widths, lambda family, piece: family.noisy(piece, level))
 
+    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        return self._execute(statistics, allowed, lambda family: family.execute_draw)
+
+    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
+        return self._execute(statistics, allowed, lambda family: family.execute_mode)
+
+    def _execute(
+        self, statistics: Tensor, allowed: Tensor, how: Callable[[Family], Callable[[Tensor, Tensor], Executed]]
+    ) -> Executed:
+        """What each family executes, side by side."""
+        # Slices and no split, since a graph cannot leave out what a split makes and nobody reads.
+        pieces, masks = _columns(self.widths), _columns(sum(family.branches) for family in self.families)
+        executed = [
+            how(family)(statistics[:, piece], allowed[:, mask])
+            for family, piece, mask in zip(self.families, pieces, masks, strict=True)
+        ]
+        return Executed(
+            tuple(part for one in executed for part in one.continuous),
+            tuple(part for one in executed for part in one.indices),
+        )
+
     def _each(
         self, array: np.ndarray, widths: Sequence[int], function: Callable[[Family, np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """What `function` makes of each family's columns of `array`, side by side."""
         pieces = np.split(array, list(accumulate(widths[:-1])), -1)
         return np.concatenate([function(*pair) for pair in zip(self.families, pieces, strict=True)], -1)
+
+
+def _columns(widths: Iterable[int]) -> list[slice]:
+    """Where parts of these widths stand side by side."""
+    ends = list(accumulate(widths, initial=0))
+    return [slice(*ends) for ends in pairwise(ends)]
 
 
 def family_of(

@@ -69,11 +69,13 @@ def train(
     say: Callable[[str], None],
     show: Callable[[Progress], None] | None = None,
     ended: Callable[[Result], None] = lambda result: None,
+    saved: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Result:
     """Train in `folder`, from its newest checkpoint where it has one.
 
     `say` gets lines for the user. `show` is told several times a second how the run stands; without it, there is a line
-    for each row of metrics. Whatever ends the run, `ended` hears how far it came.
+    for each row of metrics. Whatever ends the run, `ended` hears how far it came; `saved` hears of
+    every checkpoint.
     """
     begin = time.perf_counter()
     prepare_process()
@@ -91,7 +93,7 @@ def train(
         parts = _parts(adapter, settings, folder, checkpoint, say)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         history, ends = History(parts, counters), limits(settings)
-        saving = Saving(checkpoints, parts, say)
+        saving = Saving(checkpoints, parts, say, saved)
         monitor = Monitor(
             history,
             ends,

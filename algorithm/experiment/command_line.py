@@ -14,9 +14,10 @@ from algorithm.experiment.former import former_flag
 
 EPISODES = 20  # that --run plays
 
-TRAIN, RESUME, RUN, LIST, INIT = "training", "--resume", "--run", "--list", "--init"
-LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, LIST, INIT)
-MAKE = (TRAIN, RESUME, RUN, INIT)  # what needs settings
+TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
+LIST, INIT, DOCTOR = "--list", "--init", "--doctor"
+LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, EXPORT, LIST, INIT, DOCTOR)
+MAKE = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # what needs settings
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,20 @@ _ON: dict[str, Any] = {"action": "store_true"}
 _PAIRS: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=VALUE"}
 
 OPTIONS = (
-    Option("--config", "variant in the folder's config.yaml", (TRAIN,), short="-c", parse={"metavar": "VARIANT"}),
+    Option(
+        "--config", "variant in the folder's config.yaml", (TRAIN, DOCTOR), short="-c", parse={"metavar": "VARIANT"}
+    ),
     Option(
         "--name",
-        "name of the run; {time} and <time> become the start time. Without it --run and --resume take the latest",
-        (TRAIN, RESUME, RUN),
+        "name of the run; {time} and <time> become the start time. Else --run, --resume, --export take the latest",
+        (TRAIN, RESUME, RUN, EXPORT),
         "base_config.name",
         "-n",
     ),
     Option("--run", f"play {EPISODES} episodes with a trained run", PLAY, parse=_ON),
     Option("--resume", "go on with a run", (RESUME,), parse=_ON),
+    Option("--export", "write a trained run as ONNX files, one for each role, which Unity takes", (EXPORT,), parse=_ON),
+    Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parse=_ON),
     Option("--force", "replace a run that has this name already", (TRAIN,), parse=_ON),
     Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parse=_ON),
     Option(
@@ -61,6 +66,12 @@ OPTIONS = (
         "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for --set base_config.env_name=ID",
         (INIT,),
         parse={"metavar": "GROUP/NAME"},
+    ),
+    Option(
+        "--doctor",
+        "say what works on this machine, or what keeps the environment's folder from training, and what to do",
+        (DOCTOR,),
+        parse=_ON,
     ),
     Option(
         "--repeat",
@@ -71,7 +82,13 @@ OPTIONS = (
     Option("--set", "override settings, for example acer_config.gamma=0.995", MAKE, parse=_PAIRS),
     Option("--env_args", "keyword arguments of the environment", MAKE, "base_config.env_args", parse=_PAIRS),
     Option("--agents", "copies of the environment", MAKE, "base_config.n_envs", parse=_whole()),
-    Option("--max_step", "env steps after which training ends", (*LEARN, INIT), "base_config.max_step", parse=_whole()),
+    Option(
+        "--max_step",
+        "env steps after which training ends",
+        (*LEARN, INIT, DOCTOR),
+        "base_config.max_step",
+        parse=_whole(),
+    ),
     Option(
         "--max_iter",
         "iterations after which training ends: every lane has ended an episode. With --run: episodes per lane",
@@ -81,14 +98,19 @@ OPTIONS = (
     ),
     Option("--seed", "seed of everything", MAKE, "base_config.seed", parse=_whole()),
     Option("--device", "cpu, cuda (or gpu), cuda:1, or auto", MAKE, "base_config.device"),
-    Option("--nn", "file with the network in the environment's folder", (TRAIN, RESUME, RUN), "base_config.nn"),
+    Option(
+        "--nn",
+        "file with the network in the environment's folder",
+        (TRAIN, RESUME, RUN, EXPORT, DOCTOR),
+        "base_config.nn",
+    ),
     Option(
         "--use_env_nn",
         "take the network's file from the environment's folder, not the run's copy",
-        (RESUME, RUN),
+        (RESUME, RUN, EXPORT),
         parse=_ON,
     ),
-    Option("--ckpt", "checkpoint to play with: its env steps, or a checkpoint's folder", PLAY),
+    Option("--ckpt", "checkpoint to play with, or to export: its env steps, or a checkpoint's folder", (RUN, EXPORT)),
     Option("--render", "show the environment", PLAY, parse=_ON),
     Option("--disable_sample", "take the most probable action instead of sampling", PLAY, parse=_ON),
     Option(
@@ -104,14 +126,14 @@ OPTIONS = (
     Option(
         "--editor",
         "in the Unity editor instead of a built player",
-        (TRAIN, RESUME, RUN),
+        (TRAIN, RESUME, RUN, DOCTOR),
         "base_config.unity_args.build_path",
         parse={"action": "store_const", "const": "editor"},
     ),
     Option(
         "--port",
         "port of the Unity editor, or of the first player",
-        (TRAIN, RESUME, RUN),
+        (TRAIN, RESUME, RUN, DOCTOR),
         "base_config.unity_args.base_port",
         "-p",
         _whole(),
@@ -123,8 +145,10 @@ EXAMPLES = """\
 python main.py gym/cartpole -n "test_{time}"        train
 python main.py gym/cartpole --run --render         watch the latest run
 python main.py gym/cartpole -n NAME --resume       go on with a run
+python main.py unity/3dball -n NAME --export       write it as ONNX for Unity
 python main.py --list                              all runs with their results
 python main.py --init gym/mountain_car             a folder for an environment of Gymnasium
+python main.py --doctor                            what works on this machine, and what to do where it does not
 """
 
 
@@ -208,7 +232,7 @@ def _unknown(flag: str) -> str:
 
 
 def _mode(options: argparse.Namespace) -> str:
-    asked = [mode for mode in (RESUME, RUN, LIST, INIT) if getattr(options, mode.removeprefix("--"))]
+    asked = [mode for mode in (RESUME, RUN, EXPORT, LIST, INIT, DOCTOR) if getattr(options, mode.removeprefix("--"))]
     if len(asked) > 1:
         raise UserError(f"{asked[0]} and {asked[1]} exclude each other")
     return asked[0] if asked else TRAIN
@@ -218,13 +242,25 @@ def _check(options: argparse.Namespace) -> None:
     for option in OPTIONS:
         if getattr(options, option.name) not in (None, False) and options.mode not in option.goes_with:
             raise UserError(f"{option.spelling} goes with {' and '.join(option.goes_with)}, not with {options.mode}")
-    if options.env is None and options.mode not in (LIST, INIT):
+    if options.env is None and options.mode not in (LIST, INIT, DOCTOR):
         known = ", ".join(environments())
         raise UserError(
             f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
         )
+    if options.env is None and options.mode == DOCTOR:
+        _check_no_settings(options)
     if options.env is not None and options.mode == INIT:
         raise UserError(f"--init {options.init} names the folder already; leave out {options.env!r}")
+    _check_positive(options)
+
+
+def _check_no_settings(options: argparse.Namespace) -> None:
+    for option in OPTIONS:
+        if (option.setting or option.name in ("config", "set")) and getattr(options, option.name) is not None:
+            raise UserError(f"{option.spelling} says something of an environment's folder: name it before --doctor")
+
+
+def _check_positive(options: argparse.Namespace) -> None:
     for name in ("repeat", "max_iter"):
         value = getattr(options, name)
         if value is not None and value < 1:

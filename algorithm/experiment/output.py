@@ -50,6 +50,11 @@ class Output:
         self.console.print(text)
         self._write(text)
 
+    def plain(self, text: str) -> None:
+        """One line without rich, which may be what is missing."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+        self._write(text)
+
     def show(self, table: Any) -> None:
         """A table of rich."""
         self.console.print(table, soft_wrap=False)

@@ -67,6 +67,7 @@ class BaseConfig(Section):
     evaluate_every: int | None = Field(ge=1)
     evaluate_greedy: bool
     keep_checkpoints: int = Field(ge=1)
+    export: Literal["never", "end", "checkpoints"]
     max_env_restarts: int | None = Field(ge=0)
     env_timeout: float | None = Field(gt=0)
     action_scale: float | None = Field(gt=0)

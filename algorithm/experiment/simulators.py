@@ -103,13 +103,14 @@ def _unity(
     # Lanes of roles that are known stay as they were, however many agents happen to ask first.
     known = {name: role.lanes // base.n_envs for name, role in folder.roles().items()}
     agents: Any = base.unity_args.agents
-    launch = _launch(settings, render)
+    launch = launch_of(settings, render)
     if launch.port is not None:
         launch = replace(launch, port=launch.port + beside)
     return lambda: UnityAdapter(launch, copies, known if agents is None else agents, scene, ended)
 
 
-def _launch(settings: Settings, render: bool) -> Launch:
+def launch_of(settings: Settings, render: bool = False) -> Launch:
+    """How the scenes of the settings are opened. Raises UserError where there is none for this platform."""
     args = settings.base.unity_args
     engine = Engine(
         args.time_scale, args.quality_level, args.width, args.height, args.target_frame_rate, args.capture_frame_rate

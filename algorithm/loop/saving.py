@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError, Stateful
@@ -12,11 +13,21 @@ from algorithm.loop.parts import Parts
 
 
 class Saving:
-    """Saves a run whenever it is called; what cannot be written is told, and tried again at the next call."""
+    """Saves a run whenever it is called; what cannot be written is told, and tried again at the next call.
 
-    def __init__(self, checkpoints: Checkpoints, parts: Parts, say: Callable[[str], None]):
-        self.checkpoints, self.parts, self.say = checkpoints, parts, say
+    `saved` hears of each checkpoint that was written.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        parts: Parts,
+        say: Callable[[str], None],
+        saved: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    ):
+        self.checkpoints, self.parts, self.say, self.saved = checkpoints, parts, say, saved
         self.failure: str | None = None  # of the last call
+        self._last: Path | None = None  # checkpoint that was written
 
     def follow(self, actor: Actor, monitor: Stateful) -> None:
         """Whose state is saved beside that of the teams."""
@@ -29,7 +40,6 @@ class Saving:
         try:
             checkpoint = self.checkpoints.save(self.parts, counters, self.actor, self.monitor)
             self.failure = None
-            return checkpoint
         except OSError as error:
             self.failure = (
                 f"the checkpoint of {counters.env_steps:,} env steps cannot be written to {self.checkpoints.folder}: "
@@ -37,6 +47,10 @@ class Saving:
             )
             self.say(f"{self.failure}; the next save tries again")
             return None
+        if checkpoint.folder != self._last:  # a moment that is saved again, at the end, is that checkpoint
+            self._last = checkpoint.folder
+            self.saved(checkpoint)
+        return checkpoint
 
     def require(self) -> None:
         """Raises CheckpointError where the last save, which was the run's final one, failed."""

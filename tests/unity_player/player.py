@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.unity import compat
+from algorithm.adapters.unity.communicator import STATUS_OK, STATUS_QUIT
+from algorithm.adapters.unity.counterpart import CONNECT, PACKAGE, VERSION, Counterpart, header
 from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
 from tests.unity_player.scene import Action, News, Sensor, Task
 
 api = compat.load()
-
-CONNECT = 20.0  # seconds in which the trainer has to be there
-VERSION = "1.5.0"
 
 # The numbers of the fields on the way to an image's numbers.
 UNITY_OUTPUT, RL_OUTPUT, AGENT_INFOS, ENTRY_KEY, ENTRY_VALUE, LIST_VALUE = 2, 1, 2, 1, 2, 1
@@ -37,42 +36,32 @@ class Player:
         self._record = record
         self._told: set[str] = set()  # behaviors whose parameters the trainer has
         self._samplers: dict[str, tuple[str, list[float]]] = {}
-        options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
-        channel = api.grpc.insecure_channel(f"127.0.0.1:{port}", [*options, ("grpc.enable_http_proxy", 0)])
-        self._exchange = channel.unary_unary(
-            "/communicator_objects.UnityToExternalProto/Exchange",
-            response_deserializer=api.UnityMessageProto.FromString,
-        )
+        self._trainer = Counterpart(port)
 
     def play(self) -> None:
         """Returns when the trainer said quit; raises grpc.RpcError where it went away."""
         if self._faults.kind == "never":
             time.sleep(CONNECT)
             return
-        self._exchange(self._introduction(), wait_for_ready=True, timeout=CONNECT)
-        if self._faults.kind == "handshake":
+        kind = self._faults.kind
+        self._trainer.introduce(
+            type(self._task).__name__,
+            "2.0.0" if kind == "version" else VERSION,
+            "1.0.0" if kind == "old" else PACKAGE,
+            hybrid_actions=kind != "old",
+        )
+        if kind == "handshake":
             os._exit(3)
-        answer = self._exchange(_header(200))
+        answer = self._trainer.exchange(header(STATUS_OK))
         tick = 0
-        while answer.header.status == 200:
+        while answer.header.status == STATUS_OK:
             try:
                 self._faults.before_tick(tick)
             except Quit:
-                self._exchange(_header(400))
+                self._trainer.exchange(header(STATUS_QUIT))
                 return
-            answer = self._exchange(self._message(self._react(answer.unity_input.rl_input), tick))
+            answer = self._trainer.exchange(self._message(self._react(answer.unity_input.rl_input), tick))
             tick += 1
-
-    def _introduction(self) -> bytes:
-        message = api.UnityMessageProto()
-        message.header.status = 200
-        start = message.unity_output.rl_initialization_output
-        start.name = type(self._task).__name__
-        start.communication_version = "2.0.0" if self._faults.kind == "version" else VERSION
-        start.package_version = "1.0.0" if self._faults.kind == "old" else "3.0.0"
-        start.capabilities.CopyFrom(api.UnityEnvironment._get_capabilities_proto())
-        start.capabilities.hybridActions = self._faults.kind != "old"
-        return message.SerializeToString()
 
     def _react(self, told: Any) -> dict[str, list[News]]:
         """What the task says to the trainer's actions, or to its reset."""
@@ -113,7 +102,7 @@ class Player:
     def _message(self, news: dict[str, list[News]], tick: int) -> bytes:
         """The whole message, serialized."""
         message = api.UnityMessageProto()
-        message.header.status = 200
+        message.header.status = STATUS_OK
         for name, agents in news.items():
             if agents and name not in self._told:
                 self._told.add(name)
@@ -137,12 +126,6 @@ class Player:
         sensors = self._task.behaviors[name].sensors
         infos = [part for each in news for part in field(LIST_VALUE, _agent(each, sensors))]
         return [*field(ENTRY_KEY, [name.encode()]), *field(ENTRY_VALUE, infos)]
-
-
-def _header(status: int) -> bytes:
-    message = api.UnityMessageProto()
-    message.header.status = status
-    return message.SerializeToString()
 
 
 def _agent(news: News, sensors: tuple[Sensor, ...]) -> list[Piece]:

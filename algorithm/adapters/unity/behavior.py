@@ -89,4 +89,6 @@ def _obs_spec(shape: tuple[int, ...], of_bytes: bool) -> ObsSpec:
     """Of one sensor: rank 1 is a vector, 2 a sequence of variable length, 3 an image."""
     if len(shape) == 3 and of_bytes:
         return ObsSpec(shape, "uint8", high=255.0)
-    return ObsSpec(shape if len(shape) == 3 else (prod(shape),))
+    if len(shape) == 2:
+        return ObsSpec((prod(shape),), own=shape)
+    return ObsSpec(shape)

@@ -11,14 +11,14 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.communicator import LOOPBACK, Communicator
+from algorithm.adapters.unity.communicator import Communicator
 from algorithm.adapters.unity.decoding import Decoder
+from algorithm.adapters.unity.ports import LOOPBACK
 from algorithm.adapters.unity.process import Process
 
 api = compat.load()
 
 API_VERSION = api.UnityEnvironment.API_VERSION
-EDITOR_PORT = api.UnityEnvironment.DEFAULT_EDITOR_PORT
 
 
 class PlayerQuit(EnvironmentBroke):

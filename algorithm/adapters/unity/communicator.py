@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +11,10 @@ from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed
 from algorithm.adapters.unity import compat
+from algorithm.adapters.unity.ports import LOOPBACK, holder, taken
 
 api = compat.load()
 
-LOOPBACK = "127.0.0.1"
 LARGEST = 64 * 2**20  # bytes of a message
 WINDOW = 4 * 2**20  # bytes that a player may send ahead: the images of a tick in one go
 POLL = 0.2  # seconds between two looks at the player's process
@@ -106,13 +104,8 @@ class Communicator(api.RpcCommunicator):
 
     def check_port(self, port: int) -> None:
         """Raises EnvironmentFailed where another program listens on the port."""
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            if os.name == "posix":  # a port whose last connection has just been closed is free
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self.host, port))
-            except OSError as error:
-                raise self._taken() from error
+        if taken(port, self.host):
+            raise self._taken()
 
     def initialize(self, inputs: Any, poll_callback: Poll | None = None) -> Any:
         """Both exchanges of the handshake: wait for the player, and send it `inputs`. What it says of itself."""
@@ -166,4 +159,4 @@ class Communicator(api.RpcCommunicator):
             gone = True  # one more look at its process, which knows better why
 
     def _taken(self) -> EnvironmentFailed:
-        return EnvironmentFailed(f"port {self.port} is taken: end the program that listens there, or give another port")
+        return EnvironmentFailed(f"port {self.port} is taken by {holder(self.port)}: end it, or give another port")

@@ -10,8 +10,9 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentFailed
 from algorithm.adapters.unity.behavior import Behavior
-from algorithm.adapters.unity.client import EDITOR_PORT, Client, PlayerQuit, api
+from algorithm.adapters.unity.client import Client, PlayerQuit, api
 from algorithm.adapters.unity.launch import Gone, Launch
+from algorithm.adapters.unity.ports import EDITOR_PORT
 from algorithm.adapters.unity.process import find_player
 from algorithm.adapters.unity.scene import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity.statistics import Told

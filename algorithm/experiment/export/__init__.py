@@ -1,0 +1,1 @@
+"""A trained agent as an ONNX file that Unity's Behavior Parameters take."""

@@ -1,0 +1,272 @@
+"""The same networks in the operators that Unity imports: fixed shapes, one step, nothing that nobody reads.
+
+A module that has no plain form here, such as one of the user's own, is traced as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks.actor_critic import ActorCritic
+from algorithm.networks.encoders.image import First
+from algorithm.networks.encoders.vector import VectorEncoder
+from algorithm.networks.heads import SeparateHeads, SharedHeads
+from algorithm.networks.memory.attention import AttentionMemory, Layer
+from algorithm.networks.memory.frame_stack import StackedEncoder
+from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
+from algorithm.networks.statistics import Normalization
+from algorithm.networks.torso import Torso
+
+
+def plain(module: Any) -> nn.Module:
+    """A copy of a module, and of all in it, in its plain form. What it is made of is replaced in place."""
+    made = PLAIN[type(module)](module) if type(module) in PLAIN else module
+    for name, child in list(made.named_children()):
+        setattr(made, name, plain(child))
+    return made
+
+
+class Affine(nn.Module):
+    """[B, F] -> [B, outputs]: the first outputs of a linear layer."""
+
+    def __init__(self, linear: nn.Linear, outputs: int):
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight[:outputs].clone(), requires_grad=False)
+        self.bias = nn.Parameter(linear.bias[:outputs].clone(), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+class PlainPolicy(nn.Module):
+    """The policy alone: no critic, and no mask, which the graph knows by itself."""
+
+    def __init__(self, network: ActorCritic):
+        super().__init__()
+        self.torso = network.torso
+        heads: Any = network.heads
+        separate = isinstance(heads, SeparateHeads)
+        self.layers = heads.layers[0] if separate else nn.Identity()
+        shared = heads.heads[0] if separate else heads
+        self.head = Affine(shared.linear, shared.sizes[0])
+        self.deviation: Any = network.deviation
+        self.rest = network.statistics - 2 * self.deviation.means if self.deviation else 0
+
+    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        features, memory = self.torso.step(obs, memory)
+        outputs = self.head(self.layers(features))
+        if not self.deviation:
+            return outputs, memory
+        parts = [outputs[:, : self.deviation.means], self._log_std(outputs)]
+        if self.rest:
+            parts.append(outputs[:, self.deviation.columns :])
+        return torch.cat(parts, -1), memory
+
+    def _log_std(self, outputs: Tensor) -> Tensor:
+        own, means = self.deviation, outputs[:, : self.deviation.means]
+        if own.fixed:
+            return 0 * means + own.start
+        if own.number is None:
+            number = outputs[:, own.means : own.columns]
+            return (own.floor + (own.start + number).exp()).log()
+        return 0 * means + (own.floor + (own.start + own.number.detach()).exp()).log()
+
+
+class PlainHeads(nn.Module):
+    """All outputs of a SharedHeads."""
+
+    def __init__(self, heads: SharedHeads):
+        super().__init__()
+        self.ends = list(accumulate(heads.sizes, initial=0))
+        self.joint = Affine(heads.linear, self.ends[-1])
+
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        outputs = self.joint(features)
+        return tuple(outputs[:, begin:end] for begin, end in pairwise(self.ends))
+
+
+class PlainTorso(nn.Module):
+    """One row of a Torso, without the parts of the memory that are empty."""
+
+    def __init__(self, torso: Torso):
+        super().__init__()
+        self.names, self.encoders, self.body, self.memory = torso.names, torso.encoders, torso.body, torso.memory
+        kept, *states = pairwise(accumulate(torso._states, initial=0))
+        self.kept, self.states = slice(*kept), [slice(*state) for state in states]
+
+    def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        parts, after = [], []
+        for name, encoder, where in zip(self.names, self.encoders, self.states, strict=True):
+            if where.start == where.stop:
+                parts.append(encoder(obs[name]))
+                continue
+            part, frames = encoder.step(obs[name], memory[:, where])
+            parts.append(part)
+            after.append(frames)
+        features = _side_by_side(parts)
+        if self.body:
+            features = self.body(features)
+        if self.memory:
+            features, own = self.memory.step(features, memory[:, self.kept])
+            after.insert(0, own)
+        return features, _side_by_side(after) if after else memory
+
+
+class PlainVector(nn.Module):
+    """A vector in other units, where there are any."""
+
+    def __init__(self, encoder: VectorEncoder):
+        super().__init__()
+        self.units: Any = encoder.units
+
+    def forward(self, obs: Tensor) -> Tensor:
+        vector = _flat(obs)
+        return vector if self.units is None else self.units(vector)
+
+
+class PlainNormalization(nn.Module):
+    """The normalisation that was measured, as two constants."""
+
+    def __init__(self, normalization: Normalization):
+        super().__init__()
+        moments = normalization.moments
+        self.clip = normalization.clip
+        self.register_buffer("mean", moments.mean.float())
+        self.register_buffer("std", moments.std.float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x - self.mean) / self.std).clamp(-self.clip, self.clip)
+
+
+class PlainFirst(nn.Module):
+    """A convolution that divides by `high` in its weights, once."""
+
+    def __init__(self, layer: First):
+        super().__init__()
+        self.weight = nn.Parameter(layer.weight.detach() / layer.high, requires_grad=False)
+        self.bias, self.stride, self.padding = layer.bias, layer.stride, layer.padding
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return nn.functional.conv2d(obs, self.weight, self.bias, self.stride, self.padding)
+
+
+class PlainStack(nn.Module):
+    """The last frames, which stand one behind the other in the memory as along the channels."""
+
+    def __init__(self, stack: StackedEncoder):
+        super().__init__()
+        self.encoder, self.frame = stack.encoder, prod(stack.shape)
+        channels, *others = stack.shape
+        self.shape = ((stack.past + 1) * channels, *others)
+
+    def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        frames = torch.cat((memory, _flat(obs)), -1)
+        stacked = frames.reshape(-1, *self.shape) if len(self.shape) > 1 else frames
+        return self.encoder(stacked), frames[:, self.frame :]
+
+
+class PlainGru(nn.Module):
+    """One step of a GRU in products, sigmoids and tanh."""
+
+    def __init__(self, memory: GruMemory):
+        super().__init__()
+        self.inputs, self.recurrent, self.units = memory.inputs, memory.recurrent, memory.units
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, own, units = self.inputs(features), self.recurrent(memory), self.units
+        reset = torch.sigmoid(inputs[:, :units] + own[:, :units])
+        update = torch.sigmoid(inputs[:, units : 2 * units] + own[:, units : 2 * units])
+        new = torch.tanh(inputs[:, 2 * units :] + reset * own[:, 2 * units :])
+        memory = new + update * (memory - new)
+        return memory, memory
+
+
+class PlainLstm(nn.Module):
+    """One step of an LSTM in products, sigmoids and tanh."""
+
+    def __init__(self, memory: LstmMemory):
+        super().__init__()
+        self.inputs, self.recurrent, self.units = memory.inputs, memory.recurrent, memory.units
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        units = self.units
+        hidden, cell = memory[:, :units], memory[:, units:]
+        gates = self.inputs(features) + self.recurrent(hidden)
+        inward, forget, outward = (torch.sigmoid(gates[:, k * units : (k + 1) * units]) for k in range(3))
+        cell = forget * cell + inward * torch.tanh(gates[:, 3 * units :])
+        hidden = outward * torch.tanh(cell)
+        return hidden, torch.cat((hidden, cell), -1)
+
+
+class PlainAttention(nn.Module):
+    """One row of an AttentionMemory: a place of the memory is a row's keys and values, and 1."""
+
+    def __init__(self, memory: AttentionMemory):
+        super().__init__()
+        self.inputs, self.layers, self.norm = memory.inputs, memory.layers, memory.norm
+        self.past, self.place, self.units = memory.past, memory.place, memory.size
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        x, row = self.inputs(features), []
+        places, units = memory.reshape(-1, self.past, self.place), self.units
+        there = places[:, :, self.place - 1 :].reshape(-1, 1, 1, self.past)
+        for number, layer in enumerate(self.layers):
+            keys, values = (places[:, :, units * k : units * (k + 1)] for k in (2 * number, 2 * number + 1))
+            x, *own = layer.step(x, keys, values, there)
+            row += own
+        flag = 0 * x[:, :1] + 1
+        return self.norm(x), torch.cat((memory[:, self.place :], *row, flag), -1)
+
+
+class PlainLayer(nn.Module):
+    """Attention of one row to those before it and to itself."""
+
+    def __init__(self, layer: Layer):
+        super().__init__()
+        self.norms, self.project, self.out, self.hidden = layer.norms, layer.project, layer.out, layer.hidden
+        heads, window = layer.bias.shape
+        self.heads, self.window, self.units = heads, window, layer.out.in_features
+        self.root = (self.units // heads) ** 0.5
+        self.bias = nn.Parameter(layer.bias.detach().flip(-1).reshape(1, heads, 1, window), requires_grad=False)
+
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, units], keys and values [B, past, units], there [B, 1, 1, past] -> x, own key and value [B, units]."""
+        projected, units = self.project(self.norms[0](x)), self.units
+        query, key, value = (projected[:, k * units : (k + 1) * units] for k in range(3))
+        rows = [torch.cat((kept, own.reshape(-1, 1, units)), 1) for kept, own in ((keys, key), (values, value))]
+        k, v = (part.reshape(-1, self.window, self.heads, units // self.heads).transpose(1, 2) for part in rows)
+        q = query.reshape(-1, self.heads, 1, units // self.heads)
+        scores = torch.matmul(q, k.transpose(2, 3)) / self.root + self.bias
+        seen = torch.cat((there, 0 * there[:, :, :, :1] + 1), -1)
+        weights = (scores * seen - 1e9 * (1 - seen)).softmax(-1)
+        x = x + self.out(torch.matmul(weights, v).reshape(-1, units))
+        return x + self.hidden(self.norms[1](x)), key, value
+
+
+def _flat(obs: Tensor) -> Tensor:
+    return obs if obs.dim() == 2 else obs.flatten(1)
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+PLAIN: Mapping[type, Callable[[Any], nn.Module]] = {
+    ActorCritic: PlainPolicy,
+    SharedHeads: PlainHeads,
+    Torso: PlainTorso,
+    VectorEncoder: PlainVector,
+    Normalization: PlainNormalization,
+    First: PlainFirst,
+    StackedEncoder: PlainStack,
+    GruMemory: PlainGru,
+    LstmMemory: PlainLstm,
+    AttentionMemory: PlainAttention,
+    Layer: PlainLayer,
+}
