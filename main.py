@@ -9,8 +9,9 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 
 import argparse  # noqa: E402
 import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 
-from algorithm.experiment.command_line import EPISODES, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
+from algorithm.experiment.command_line import EPISODES, IMPORT, INIT, LIST, RESUME, RUN, page, parse  # noqa: E402
 from algorithm.experiment.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
 
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _command(arguments: list[str], output: Output) -> int:
     try:
         options = parse(arguments)
-        command = {RUN: _play, LIST: _list, INIT: _init}.get(options.mode, _train)
+        command = {RUN: _play, LIST: _list, INIT: _init, IMPORT: _import}.get(options.mode, _train)
         command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
@@ -149,6 +150,25 @@ def _init(options: argparse.Namespace, output: Output) -> None:
     output.result = {"folder": folder.as_posix()}
     output.say(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
     output.say(f"train it: python main.py {options.init}")
+
+
+def _import(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.mlagents.importing import import_file
+
+    imported = import_file(Path(options.import_mlagents), options.force)
+    output.result = {
+        "folders": [folder.as_posix() for folder in imported.folders],
+        "not_served": imported.lost,
+        "notes": imported.notes,
+    }
+    for folder in imported.folders:
+        output.say(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
+    for key, why in imported.lost.items():
+        output.say(f"{key}: not served: {why}")
+    for line in imported.notes:
+        output.say(line)
+    for folder in imported.folders:
+        output.say(f"train it: python main.py {folder.parent.name}/{folder.name}")
 
 
 if __name__ == "__main__":

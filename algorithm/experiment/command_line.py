@@ -15,7 +15,8 @@ from algorithm.experiment.former import former_flag
 EPISODES = 20  # that --run plays
 
 TRAIN, RESUME, RUN, LIST, INIT = "training", "--resume", "--run", "--list", "--init"
-LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, LIST, INIT)
+IMPORT = "--import_mlagents"
+LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, LIST, INIT, IMPORT)
 MAKE = (TRAIN, RESUME, RUN, INIT)  # what needs settings
 
 
@@ -54,13 +55,24 @@ OPTIONS = (
     ),
     Option("--run", f"play {EPISODES} episodes with a trained run", PLAY, parse=_ON),
     Option("--resume", "go on with a run", (RESUME,), parse=_ON),
-    Option("--force", "replace a run that has this name already", (TRAIN,), parse=_ON),
+    Option(
+        "--force",
+        "replace a run that has this name already, or config.yaml and nn.py of folders that are there",
+        (TRAIN, IMPORT),
+        parse=_ON,
+    ),
     Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parse=_ON),
     Option(
         "--init",
         "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for --set base_config.env_name=ID",
         (INIT,),
         parse={"metavar": "GROUP/NAME"},
+    ),
+    Option(
+        IMPORT,
+        "write a folder envs/unity/NAME for each behavior of a trainer configuration of Unity's ML-Agents",
+        (IMPORT,),
+        parse={"metavar": "CONFIG.yaml"},
     ),
     Option(
         "--repeat",
@@ -208,7 +220,7 @@ def _unknown(flag: str) -> str:
 
 
 def _mode(options: argparse.Namespace) -> str:
-    asked = [mode for mode in (RESUME, RUN, LIST, INIT) if getattr(options, mode.removeprefix("--"))]
+    asked = [mode for mode in (RESUME, RUN, LIST, INIT, IMPORT) if getattr(options, mode.removeprefix("--"))]
     if len(asked) > 1:
         raise UserError(f"{asked[0]} and {asked[1]} exclude each other")
     return asked[0] if asked else TRAIN
@@ -218,13 +230,15 @@ def _check(options: argparse.Namespace) -> None:
     for option in OPTIONS:
         if getattr(options, option.name) not in (None, False) and options.mode not in option.goes_with:
             raise UserError(f"{option.spelling} goes with {' and '.join(option.goes_with)}, not with {options.mode}")
-    if options.env is None and options.mode not in (LIST, INIT):
+    if options.env is None and options.mode not in (LIST, INIT, IMPORT):
         known = ", ".join(environments())
         raise UserError(
             f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
         )
     if options.env is not None and options.mode == INIT:
         raise UserError(f"--init {options.init} names the folder already; leave out {options.env!r}")
+    if options.env is not None and options.mode == IMPORT:
+        raise UserError(f"{IMPORT} names folders by the behaviors; leave out {options.env!r}")
     for name in ("repeat", "max_iter"):
         value = getattr(options, name)
         if value is not None and value < 1:
