@@ -9,11 +9,13 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 
 import argparse  # noqa: E402
 import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 from algorithm.experiment.command_line import (  # noqa: E402
     DOCTOR,
     EPISODES,
     EXPORT,
+    IMPORT,
     INIT,
     LIST,
     RESUME,
@@ -54,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _command(arguments: list[str], output: Output) -> int:
     try:
         options = parse(arguments)
-        commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, DOCTOR: _doctor}
+        commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, IMPORT: _import, DOCTOR: _doctor}
         command = commands.get(options.mode, _train)
         command(options, output)
         status = 0
@@ -180,6 +182,25 @@ def _doctor(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.doctor.report import examine
 
     examine(options, output)
+
+
+def _import(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.experiment.mlagents.importing import import_file
+
+    imported = import_file(Path(options.import_mlagents), options.force)
+    output.result = {
+        "folders": [folder.as_posix() for folder in imported.folders],
+        "not_served": imported.lost,
+        "notes": imported.notes,
+    }
+    for folder in imported.folders:
+        output.say(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
+    for key, why in imported.lost.items():
+        output.say(f"{key}: not served: {why}")
+    for line in imported.notes:
+        output.say(line)
+    for folder in imported.folders:
+        output.say(f"train it: python main.py {folder.parent.name}/{folder.name}")
 
 
 if __name__ == "__main__":

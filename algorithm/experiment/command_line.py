@@ -15,8 +15,9 @@ from algorithm.experiment.former import former_flag
 EPISODES = 20  # that --run plays
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
-LIST, INIT, DOCTOR = "--list", "--init", "--doctor"
-LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, RESUME, RUN, EXPORT, LIST, INIT, DOCTOR)
+LIST, INIT, IMPORT, DOCTOR = "--list", "--init", "--import_mlagents", "--doctor"
+MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR)
+LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
 MAKE = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # what needs settings
 
 
@@ -59,13 +60,24 @@ OPTIONS = (
     Option("--resume", "go on with a run", (RESUME,), parse=_ON),
     Option("--export", "write a trained run as ONNX files, one for each role, which Unity takes", (EXPORT,), parse=_ON),
     Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parse=_ON),
-    Option("--force", "replace a run that has this name already", (TRAIN,), parse=_ON),
+    Option(
+        "--force",
+        "replace a run that has this name already, or config.yaml and nn.py of folders that are there",
+        (TRAIN, IMPORT),
+        parse=_ON,
+    ),
     Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parse=_ON),
     Option(
         "--init",
         "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for --set base_config.env_name=ID",
         (INIT,),
         parse={"metavar": "GROUP/NAME"},
+    ),
+    Option(
+        IMPORT,
+        "write a folder envs/unity/NAME for each behavior of a trainer configuration of Unity's ML-Agents",
+        (IMPORT,),
+        parse={"metavar": "CONFIG.yaml"},
     ),
     Option(
         "--doctor",
@@ -232,7 +244,7 @@ def _unknown(flag: str) -> str:
 
 
 def _mode(options: argparse.Namespace) -> str:
-    asked = [mode for mode in (RESUME, RUN, EXPORT, LIST, INIT, DOCTOR) if getattr(options, mode.removeprefix("--"))]
+    asked = [mode for mode in MODES if getattr(options, mode.removeprefix("--"))]
     if len(asked) > 1:
         raise UserError(f"{asked[0]} and {asked[1]} exclude each other")
     return asked[0] if asked else TRAIN
@@ -242,7 +254,7 @@ def _check(options: argparse.Namespace) -> None:
     for option in OPTIONS:
         if getattr(options, option.name) not in (None, False) and options.mode not in option.goes_with:
             raise UserError(f"{option.spelling} goes with {' and '.join(option.goes_with)}, not with {options.mode}")
-    if options.env is None and options.mode not in (LIST, INIT, DOCTOR):
+    if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR):
         known = ", ".join(environments())
         raise UserError(
             f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
@@ -251,6 +263,8 @@ def _check(options: argparse.Namespace) -> None:
         _check_no_settings(options)
     if options.env is not None and options.mode == INIT:
         raise UserError(f"--init {options.init} names the folder already; leave out {options.env!r}")
+    if options.env is not None and options.mode == IMPORT:
+        raise UserError(f"{IMPORT} names folders by the behaviors; leave out {options.env!r}")
     _check_positive(options)
 
 

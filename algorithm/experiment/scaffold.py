@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_id, solved_at
@@ -17,11 +12,11 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.reference import entries
 from algorithm.experiment.registry import find
 from algorithm.experiment.settings import Layer, Settings, Tree, merge, resolve
+from algorithm.experiment.yaml_text import commented
 from algorithm.specs import MASK, ObsSpec, Role
 
 # Settings that people look for first; the others stand in default_config.yaml alone.
 SHOWN = ("env_type", "env_name", "env_args", "algorithm", "n_envs", "max_step", "max_step_each_iter", "evaluate_every")
-COLUMN = 40  # where comments begin
 
 # Where nothing is known of an environment: rewards of any size, and for continuous actions what learns well in `envs`.
 SUGGESTED: Tree = {"normalize_returns": True}
@@ -103,28 +98,10 @@ def _config(name: str, env_name: str, role: Role, tree: Tree) -> str:
         "#",
         "# Every setting stands in default_config.yaml; these override it.",
     ]
-    lines += ["default:", *_lines(tree, {entry.path: entry.meaning for entry in entries()})]
+    lines += ["default:", *commented(tree, {entry.path: entry.meaning for entry in entries()})]
     return "\n".join(lines) + "\n" + VARIANT.format(name=name)
 
 
 def _observation(key: str, spec: ObsSpec) -> str:
     one_hot = f", one-hot of {' + '.join(map(str, spec.counts))}" if spec.counts else ""
     return f"{key}: {spec.dtype} {list(spec.shape)}{one_hot}"
-
-
-def _lines(tree: Tree, meanings: dict[str, str], above: str = "", indent: int = 1) -> Iterator[str]:
-    for key, value in tree.items():
-        path = f"{above}{key}"
-        section = isinstance(value, dict) and value
-        line = f"{'  ' * indent}{key}:" + ("" if section else f" {_value(value)}")
-        meaning = meanings.get(path)
-        yield f"{line:<{COLUMN}}# {meaning}" if meaning else line
-        if section:
-            yield from _lines(value, meanings, f"{path}.", indent + 1)
-
-
-def _value(value: Any) -> str:
-    """A value in one line of YAML."""
-    if isinstance(value, float):
-        return json.dumps(value)
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

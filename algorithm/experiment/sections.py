@@ -15,7 +15,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def _device(text: Any) -> Any:
+def device_name(text: Any) -> Any:
+    """`text` as torch names it. Raises ValueError for what is no device."""
     name = re.sub(r"^gpu\b", "cuda", str(text).casefold())
     if not re.fullmatch(r"cpu|auto|cuda(:\d+)?", name):
         raise ValueError("it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda) or auto")
@@ -56,7 +57,7 @@ class BaseConfig(Section):
     name: str
     nn: str
     seed: int = Field(ge=0)
-    device: Annotated[str, BeforeValidator(_device)]
+    device: Annotated[str, BeforeValidator(device_name)]
     precision: Literal["float32", "bfloat16"]
     act_on: Literal["auto", "cpu", "device"]
     max_step: int | None = Field(ge=1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import yaml
+
+COLUMN = 40  # where comments begin
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,3 +35,22 @@ def load(text: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def commented(tree: Mapping[str, Any], comments: Mapping[str, str], above: str = "", indent: int = 1) -> Iterator[str]:
+    """Lines of a mapping of mappings, below something; `comments` go by the dotted paths of the keys."""
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        section = isinstance(value, dict) and value
+        line = f"{'  ' * indent}{key}:" + ("" if section else f" {_value(value)}")
+        comment = comments.get(path)
+        yield f"{line:<{COLUMN - 1}} # {comment}" if comment else line
+        if section:
+            yield from commented(value, comments, f"{path}.", indent + 1)
+
+
+def _value(value: Any) -> str:
+    """A value in one line of YAML."""
+    if isinstance(value, float):
+        return json.dumps(value)
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

@@ -25,6 +25,7 @@ USES = {
     "--force": ("--force", {"force": True, "mode": TRAIN}),
     "--list": ("--list", {"list": True, "mode": "--list"}),
     "--init": ("--init gym/acrobot", {"init": "gym/acrobot", "env": None}),
+    "--import_mlagents": ("--import-mlagents walker.yaml", {"import_mlagents": "walker.yaml", "env": None}),
     "--repeat": ("--repeat 3", {"repeat": 3}),
     "--set": ("--set a.b=1 c.d=2 --set e.f=3", {"set": ["a.b=1", "c.d=2", "e.f=3"]}),
     "--env_args": ("--env-args limit=3", {"env_args": ["limit=3"]}),
@@ -54,7 +55,7 @@ def test_every_option_has_its_row():
 @pytest.mark.parametrize("option", USES)
 def test_options_are_read_as_people_write_them(option):
     text, expected = USES[option]
-    words = text.split() if option == "--init" else ["gym/cartpole", *text.split()]
+    words = text.split() if option in ("--init", "--import_mlagents") else ["gym/cartpole", *text.split()]
     options = vars(parse(words))
     assert {name: options[name] for name in expected} == expected
     dashed = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]

@@ -1,0 +1,1 @@
+"""From a trainer configuration of Unity's ML-Agents to environment folders."""

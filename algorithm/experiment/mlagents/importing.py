@@ -1,0 +1,157 @@
+"""`--import_mlagents`: an environment folder for every behavior of a trainer configuration."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from algorithm.experiment.environments import HERE, LONGEST, is_file_name
+from algorithm.experiment.errors import UserError
+from algorithm.experiment.mlagents.environment import Parameters
+from algorithm.experiment.mlagents.given import Entry, entries, merged, nearest
+from algorithm.experiment.mlagents.translation import Translation, given_of
+from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.settings import Tree, read_variant, read_yaml, resolve
+from algorithm.loop.files import replace
+
+GROUP = "unity"
+SECTIONS = ("env_settings", "engine_settings", "torch_settings", "checkpoint_settings")
+TOP = ("behaviors", "default_settings", "environment_parameters", *SECTIONS, "debug")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was written, what of the file has no counterpart and why (by key), and what else to know."""
+
+    folders: list[Path]
+    lost: Mapping[str, str]
+    notes: list[str]
+
+
+def import_file(path: Path, force: bool) -> Imported:
+    """Write envs/unity/<behavior> for each behavior of the trainer configuration `path`.
+
+    Folders that are there already are refused; with `force` their config.yaml and nn.py are replaced. Raises UserError,
+    before anything is written, for what is no trainer configuration or could not be trained.
+    """
+    tree = read_yaml(path)
+    behaviors = _mapping(path, tree, "behaviors")
+    parameters = Parameters(str(path), _mapping(path, tree, "environment_parameters"))
+    if not behaviors:
+        near = get_close_matches("behaviors", [str(key) for key in tree], 1)
+        instead = f"; {near[0]} is no key of ML-Agents'" if near and near[0] != "behaviors" else ""
+        raise UserError(
+            f"{path}: there is no `behaviors`, under which a trainer configuration has what is trained{instead}"
+        )
+    names = folder_names(behaviors)
+    if taken := [name for name in names.values() if (HERE / GROUP / name).exists() and not force]:
+        raise UserError(f"{HERE / GROUP / taken[0]} exists already, and is left as it is; --force replaces it")
+    unknown = [str(key) for key in tree if key not in TOP]
+    lost = {key: f"ML-Agents has no such key{nearest(key, dict.fromkeys(TOP))}" for key in unknown}
+    translations = {
+        names[behavior]: Translation(given_of(path, behavior, said), behavior, parameters)
+        for behavior, said in _said(path, tree, behaviors)
+    }
+    for translation in translations.values():
+        lost |= translation.lost
+    lost |= parameters.lost
+    _write(path, translations, names)
+    folders = [HERE / GROUP / name for name in translations]
+    return Imported(folders, lost, [*_notes(path, names, parameters, translations.values())])
+
+
+def folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
+    """A folder's name for each behavior: its own where every system can have it, and no two alike on any."""
+    names: dict[str, str] = {}
+    for behavior in behaviors:
+        plain = re.sub(r"[^\w.-]", "_", behavior)[: LONGEST - 4].strip(".") or "_"
+        plain = plain if is_file_name(plain) else f"_{plain}"
+        name, others = plain, {other.casefold() for other in names.values()}
+        count = 1
+        while name.casefold() in others:
+            count += 1
+            name = f"{plain}-{count}"
+        names[behavior] = name
+    return names
+
+
+def _mapping(path: Path, tree: Tree, key: str) -> dict[str, Any]:
+    """A section of the file, nothing where there is none."""
+    section = tree.get(key)
+    if not isinstance(section, Mapping | None):
+        raise UserError(f"{path}: {key} is {section!r}; it must be a mapping")
+    return {str(name): value for name, value in (section or {}).items()}
+
+
+def _said(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Entry]]]:
+    """All that the file says of each behavior, and of the run."""
+    run = {key: tree[key] for key in SECTIONS + ("debug",) if key in tree}
+    shared = dict(entries("", run)) | dict(entries("default_settings.", _mapping(path, tree, "default_settings")))
+    for behavior, settings in behaviors.items():
+        if not isinstance(settings, Mapping):
+            raise UserError(f"{path}: behaviors.{behavior} is {settings!r}; it must be a mapping of its settings")
+        yield behavior, merged({}, merged(shared, dict(entries(f"behaviors.{behavior}.", settings))))
+
+
+def _write(source: Path, translations: Mapping[str, Translation], names: Mapping[str, str]) -> None:
+    """Everything, once all of it was found to be what a run can be made from."""
+    files: dict[Path, str] = {}
+    with tempfile.TemporaryDirectory() as draft:
+        for name, translation in translations.items():
+            texts = {
+                "config.yaml": translation.config(source.name, f"{GROUP}/{name}"),
+                "nn.py": translation.nn(f"{name} of {source.name}"),
+            }
+            folder = Path(draft, name)
+            folder.mkdir()
+            for file, text in texts.items():
+                (folder / file).write_text(text, encoding="utf-8")
+                files[HERE / GROUP / name / file] = text
+            _check(folder, translation, source)
+    made = [folder for name in translations if not (folder := HERE / GROUP / name).exists()]
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace(path, text)
+    except BaseException:  # a full disk, or Ctrl-C
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _check(folder: Path, translation: Translation, source: Path) -> None:
+    """Raises UserError, by the key of `source` it comes from, for settings that could not be trained."""
+    try:
+        settings = resolve([(str(source), read_variant(folder / "config.yaml", "default"))])
+    except UserError as error:
+        raise UserError(translation.blamed(str(error), str(source))) from error
+    RunFolder(folder).blueprint(settings)
+
+
+def _notes(
+    path: Path, names: Mapping[str, str], parameters: Parameters, translations: Iterable[Translation]
+) -> Iterator[str]:
+    """What else to know."""
+    for translation in translations:
+        yield f"behaviors.{translation.behavior}.trainer_type: {translation.trainer.note}"
+    for behavior, name in names.items():
+        if behavior != name:
+            yield f"behaviors.{behavior}: its folder is called {name}; the role is called as the behavior is"
+    for key, behavior in parameters.measured.items():
+        if behavior not in names:
+            yield f"{key}: {behavior} is no behavior of {path}; without one the lesson never ends"
+    if len(names) > 1:
+        first, *others = names.items()
+        for behavior, name in others:
+            yield (
+                f"a scene that has {behavior}, too, trains it in the same run: {GROUP}/{first[1]} by the settings and "
+                f"the network of {first[0]}, unless ma_config.{behavior} there holds the acer_config and replay_config "
+                f"of {GROUP}/{name}, and base_config.nn a copy of its nn.py by another name"
+            )
+        yield "base_config.max_step counts the decisions of all behaviors of a scene together"

@@ -1,0 +1,146 @@
+"""What becomes of every key of ML-Agents 1.1: of a behavior, and of the run. Hyperparameters stand in trainers.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from algorithm.experiment.environments import is_file_name
+from algorithm.experiment.mlagents.given import Given
+from algorithm.experiment.mlagents.rows import (
+    KEEP,
+    Becomes,
+    Lost,
+    NotServed,
+    Read,
+    Rows,
+    flag,
+    number,
+    one_of,
+    positive,
+    text,
+    texts,
+    whole,
+)
+from algorithm.experiment.sections import device_name
+
+MEMORY = "network_settings.memory"
+NO_SELF_PLAY = "there is no self-play; each team is a role that learns against what the others are now"
+NO_MODEL = "a model of ML-Agents cannot be read here"
+OF_COMMANDS = "the command line says so here: {}"
+
+
+def _even(value: int) -> int:
+    if whole(value) <= 0 or value % 2:
+        raise ValueError("it must be an even number above 0")
+    return value
+
+
+def _scale(strength: float, given: Given) -> float:
+    if strength <= 0:
+        raise NotServed("the scene's reward is all that is learned from, and needs a strength above 0")
+    return strength
+
+
+def _spread(even: bool, given: Given) -> Any:
+    """ML-Agents' even_checkpoints: as many over the run as are kept."""
+    return max(1, given.value("max_steps") // given.value("keep_checkpoints", 5)) if even else KEEP
+
+
+def _copies(count: int, given: Given) -> int:
+    if count < 1 or count > 1 and given.value("env_settings.env_path") is None:
+        raise ValueError("without env_settings.env_path it must be 1: there is one editor")
+    return count
+
+
+def _port(port: int, given: Given) -> int:
+    if given.value("env_settings.env_path") is None:
+        raise NotServed("it is of players, and there is no env_settings.env_path; the editor listens to 5004 (--port)")
+    return port
+
+
+def _seed(seed: int, given: Given) -> int:
+    if seed < 0:
+        raise NotServed("seeds are not drawn here; base_config.seed is the same for each run unless --seed is given")
+    return seed
+
+
+def _device(name: str, given: Given) -> str:
+    try:
+        return device_name(name)
+    except ValueError as error:
+        raise NotServed(f"base_config.device has no {name}; {error}") from error
+
+
+def _name(run_id: str, given: Given) -> str:
+    if not is_file_name(run_id) or "{" in run_id:
+        raise NotServed("it is no name of a folder; base_config.name")
+    return run_id
+
+
+BEHAVIOR: Rows = {
+    "trainer_type": Read(text),
+    "network_settings.normalize": Read(flag),
+    "network_settings.hidden_units": Read(positive(whole)),
+    "network_settings.num_layers": Read(whole),
+    "network_settings.vis_encode_type": Read(one_of("simple", "nature_cnn", "resnet", "match3", "fully_connected")),
+    f"{MEMORY}.memory_size": Read(_even),
+    f"{MEMORY}.sequence_length": Becomes("agent.trace_length", positive(whole)),
+    "network_settings.goal_conditioning_type": Lost(
+        "goal signals are observations beside the others; no network makes the weights of another", unless=("none",)
+    ),
+    "network_settings.deterministic": Lost(
+        "evaluation takes the most probable action, and --run does with --disable_sample", unless=(False,)
+    ),
+    "reward_signals.extrinsic.gamma": Becomes("agent.gamma", number),
+    "reward_signals.extrinsic.strength": Becomes("agent.reward_scale", number, _scale),
+    "reward_signals.extrinsic.network_settings": Lost("the critic's network is that of nn.py"),
+    "reward_signals.curiosity": Lost("there is no curiosity; the scene's reward is all that is learned from"),
+    "reward_signals.rnd": Lost("there is no random network distillation; the scene's reward is all there is"),
+    "reward_signals.gail": Lost("nothing learns from demonstrations"),
+    "behavioral_cloning": Lost("nothing learns from demonstrations"),
+    "self_play": Lost(NO_SELF_PLAY),
+    "max_steps": Becomes("base_config.max_step", positive(whole), default=500_000),
+    "summary_freq": Becomes("base_config.log_every", positive(whole)),
+    "checkpoint_interval": Becomes("base_config.save_every", positive(whole)),
+    "keep_checkpoints": Becomes("base_config.keep_checkpoints", positive(whole)),
+    "even_checkpoints": Becomes("base_config.save_every", flag, _spread),
+    "time_horizon": Lost(
+        "it cuts trajectories for on-policy learning; windows of acer_config.trace_length rows take its place"
+    ),
+    "threaded": Lost("scenes go on while there is learning, always", unless=(True,)),
+    "init_path": Lost(NO_MODEL),
+    "framework": Lost("there is torch alone, as in ML-Agents", unless=("pytorch",)),
+}
+
+RUN: Rows = {
+    "env_settings.env_path": Becomes("base_config.unity_args.build_path", text),
+    "env_settings.env_args": Becomes("base_config.unity_args.additional_args", texts),
+    "env_settings.base_port": Becomes("base_config.unity_args.base_port", whole, _port),
+    "env_settings.num_envs": Becomes("base_config.n_envs", whole, _copies, default=1),
+    "env_settings.num_areas": Lost("areas are not multiplied; build a scene that has them", unless=(1,)),
+    "env_settings.timeout_wait": Becomes("base_config.unity_args.timeout_wait", number),
+    "env_settings.seed": Becomes("base_config.seed", whole, _seed),
+    "env_settings.max_lifetime_restarts": Becomes(
+        "base_config.max_env_restarts", whole, lambda count, given: None if count < 0 else count
+    ),
+    "env_settings.restarts_rate_limit_n": Lost("a player that broke waits 1, 2, 4 ... 60 seconds for its next start"),
+    "env_settings.restarts_rate_limit_period_s": Lost("as of restarts_rate_limit_n"),
+    "engine_settings.width": Becomes("base_config.unity_args.width", whole),
+    "engine_settings.height": Becomes("base_config.unity_args.height", whole),
+    "engine_settings.quality_level": Becomes("base_config.unity_args.quality_level", whole),
+    "engine_settings.time_scale": Becomes("base_config.unity_args.time_scale", number),
+    "engine_settings.target_frame_rate": Becomes("base_config.unity_args.target_frame_rate", whole),
+    "engine_settings.capture_frame_rate": Becomes("base_config.unity_args.capture_frame_rate", whole),
+    "engine_settings.no_graphics": Becomes("base_config.unity_args.no_graphics", flag),
+    "engine_settings.no_graphics_monitor": Lost("players are all alike; --run --render shows one", unless=(False,)),
+    "torch_settings.device": Becomes("base_config.device", text, _device),
+    "checkpoint_settings.run_id": Becomes("base_config.name", text, _name),
+    "checkpoint_settings.results_dir": Lost("runs go to ./runs", unless=("results",)),
+    "checkpoint_settings.initialize_from": Lost(NO_MODEL),
+    "checkpoint_settings.load_model": Lost(OF_COMMANDS.format("--resume"), unless=(False,)),
+    "checkpoint_settings.resume": Lost(OF_COMMANDS.format("--resume"), unless=(False,)),
+    "checkpoint_settings.force": Lost(OF_COMMANDS.format("--force"), unless=(False,)),
+    "checkpoint_settings.train_model": Lost("a command trains unless it says --run", unless=(False,)),
+    "checkpoint_settings.inference": Lost(OF_COMMANDS.format("--run"), unless=(False,)),
+    "debug": Lost(OF_COMMANDS.format("--debug"), unless=(False,)),
+}
