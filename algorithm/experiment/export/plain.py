@@ -14,14 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.actor_critic import ActorCritic
+from algorithm.networks.deviation import BOUNDS
 from algorithm.networks.encoders.image import First
 from algorithm.networks.encoders.vector import VectorEncoder
+from algorithm.networks.greedy import Greedy
 from algorithm.networks.heads import SeparateHeads, SharedHeads
 from algorithm.networks.memory.attention import AttentionMemory, Layer
 from algorithm.networks.memory.frame_stack import StackedEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
 from algorithm.networks.statistics import Normalization
 from algorithm.networks.torso import Torso
+from algorithm.specs import MASK
 
 
 def plain(module: Any) -> nn.Module:
@@ -72,10 +75,34 @@ class PlainPolicy(nn.Module):
         own, means = self.deviation, outputs[:, : self.deviation.means]
         if own.fixed:
             return 0 * means + own.start
-        if own.number is None:
-            number = outputs[:, own.means : own.columns]
-            return (own.floor + (own.start + number).exp()).log()
-        return 0 * means + (own.floor + (own.start + own.number.detach()).exp()).log()
+        number = outputs[:, own.means : own.columns] if own.number is None else 0 * means + own.number.detach()
+        return (own.floor + (own.start + number).clamp(*BOUNDS).exp()).log()
+
+
+class PlainGreedy(nn.Module):
+    """Of each branch the best that is allowed, and with probability epsilon any, as logarithms of probabilities."""
+
+    def __init__(self, network: Greedy):
+        super().__init__()
+        self.torso, self.members = network.torso, network.critics.members
+        self.branches, self.epsilon = network.family.branches, network.epsilon
+        self.register_buffer("places", network.places)
+
+    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        features, memory = self.torso.step(obs, memory)
+        allowed, values = obs[MASK], 0
+        for member in self.members:
+            values = values + member(features)
+        # 1 for a combination with nothing forbidden in it, 0 otherwise.
+        free = (1 - (1 - allowed) @ self.places.T).clamp(min=0)
+        best = ((values / len(self.members)) * free - 1e8 * (1 - free)).argmax(-1)
+        codes = nn.functional.one_hot(best, len(self.places)).float() @ self.places
+        mixed = [
+            (1 - self.epsilon) * codes[:, begin:end]
+            + self.epsilon * allowed[:, begin:end] / allowed[:, begin:end].sum(-1, keepdim=True).clamp(min=1)
+            for begin, end in pairwise(accumulate(self.branches, initial=0))
+        ]
+        return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 
 
 class PlainHeads(nn.Module):
@@ -259,6 +286,7 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 PLAIN: Mapping[type, Callable[[Any], nn.Module]] = {
     ActorCritic: PlainPolicy,
+    Greedy: PlainGreedy,
     SharedHeads: PlainHeads,
     Torso: PlainTorso,
     VectorEncoder: PlainVector,
