@@ -15,7 +15,7 @@ FORMER: dict[str, str] = {
     "max_step_per_iter": "base_config.max_step_each_iter",
     "n_agents": "base_config.n_envs",
     "scene": "base_config.env_name",
-    "use_priority": "gone: replayed windows are drawn uniformly",
+    "use_priority": "replay_config.sampler",
     "use_n_step_is": "acer_config.estimator",
     "n_step": "acer_config.trace_length",
     "v_lambda": "acer_config.decay",

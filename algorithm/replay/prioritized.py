@@ -65,12 +65,14 @@ class Prioritized(Sampler):
 
     def state(self) -> dict[str, np.ndarray]:
         return {
+            "windows": self.windows.shape,
             "leaves": self.tree.leaves,
             "largest": np.array(self.largest),
             "batches": np.array(self.batches),
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        self.windows.check(state["windows"])
         self.span = self.windows.span()
         self.tree.fill(state["leaves"])
         self.largest, self.batches = float(state["largest"]), int(state["batches"])

@@ -36,6 +36,19 @@ class Windows:
         self.lanes = ring.lanes
         self.slots = ring.rows // stride  # never fewer than the starts of a lane
 
+    @property
+    def shape(self) -> np.ndarray:
+        """[2] what decides which starts there are, beside the ring: rows, and how many of these are burn-in."""
+        return np.array([self.length, self.burn_in])
+
+    def check(self, saved: np.ndarray) -> None:
+        """Raises ValueError where priorities were saved of windows of another shape."""
+        if saved.tolist() != self.shape.tolist():
+            raise ValueError(
+                f"the saved priorities are of windows with {saved.tolist()} rows in all and burn-in rows; "
+                f"these have {self.shape.tolist()}: resume with the lengths as they were"
+            )
+
     def span(self) -> Span:
         """The starts that there are now, across breaks too."""
         head = self.ring.head + self.lead

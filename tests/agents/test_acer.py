@@ -172,7 +172,7 @@ def test_only_logits_and_taken_values_carry_gradient():
     inputs = [value.requires_grad_() for value in (rollout.reward, rollout.behavior)]
     losses, report = agent.loss(rollout)
     assert torch.autograd.grad(losses["acer"], inputs, allow_unused=True) == (None, None)
-    assert not report.priority().requires_grad and not any(value.requires_grad for value in report.metrics().values())
+    assert not report.errors().requires_grad and not any(value.requires_grad for value in report.metrics().values())
 
 
 def test_the_policys_part_sends_nothing_into_the_critic():
