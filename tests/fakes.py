@@ -212,7 +212,11 @@ class TwoGroups(Agent):
             "policy": surrogate(weights.unsqueeze(-1) * direction, logits[:-1]),
             "critic": (weights * error).sum(),
         }
-        return losses, Report(lambda: metrics(weights, {"loss/critic": error}), lambda: column_errors(rollout.valid, error.detach()), features)
+        return losses, Report(
+            lambda: metrics(weights, {"loss/critic": error}),
+            lambda: column_errors(rollout.valid, error.detach()),
+            features,
+        )
 
     @staticmethod
     def _unroll(network, rollout):

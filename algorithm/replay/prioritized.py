@@ -22,9 +22,7 @@ class Prioritized(Sampler):
 
     BYTES = 8 * WIDTH / (WIDTH - 1)
 
-    def __init__(
-        self, windows: Windows, rating: Rating, alpha: float, beta: float, beta_increment_per_sampling: float
-    ):
+    def __init__(self, windows: Windows, rating: Rating, alpha: float, beta: float, beta_increment_per_sampling: float):
         self.windows, self.rating = windows, rating
         self.alpha, self.first_beta, self.increment = alpha, beta, beta_increment_per_sampling
         self.batches = 0  # drawn so far
