@@ -203,7 +203,7 @@ class Lazy(Sampler):
         return np.where(place <= (older + newer) // 2, older, newer)
 
     def _from_cells(self, mass: np.ndarray) -> Starts:
-        """Lanes and places at which the running sum of all priorities passes each `mass`, an owner's first of a cell."""
+        """Lanes and places at which the sum of all priorities passes each `mass`; owners come first in their cell."""
         slot, rest = self.cells.find(mass)
         lane, owner = self._place(slot)
         own, size = self.priority[slot], self.cell_size[slot]
@@ -213,7 +213,7 @@ class Lazy(Sampler):
 
 
 def _divided(parts: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """In which of `parts` [k] of a whole, side by side, each `share` [n] of it lies, and how far inside, from 0 to 1."""
+    """In which of the `parts` [k] of a whole each `share` [n] of it lies, and how far inside, from 0 to 1."""
     ends = parts.cumsum()
     at = np.minimum(share * ends[-1], np.nextafter(ends[-1], 0))
     part = ends.searchsorted(at, side="right")

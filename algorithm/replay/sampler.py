@@ -39,7 +39,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
-        """Say what was learned of the windows of these indices [B]; those that are not there any more are passed over."""
+        """Say what was learned of the windows of `index` [B]; those that are not there any more are passed over."""
 
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
@@ -52,7 +52,7 @@ class Sampler(ABC):
 
 @dataclass(frozen=True)
 class Rating:
-    """What errors make of a window's priority (Kapturowski et al. 2019, section 2.3; bounds as in Schaul et al. 2016)."""
+    """What errors make of a window's priority (Kapturowski et al. 2019, section 2.3), and its bounds."""
 
     eta: float  # share of the largest error, the rest is the mean's
     td_error_min: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,14 +58,16 @@ def test_a_window_can_be_drawn_exactly_as_long_as_it_is_whole_and_worthwhile(sam
             late.append(batch.index)
         if late and rng.random() < 0.7:
             index = late.pop(int(rng.integers(len(late))))  # what it was learned of may be gone by now
-            replay.prioritize(index, lambda size=len(index): 10 ** rng.uniform(-3, 3, size=(2, size)))
+            errors = 10 ** rng.uniform(-3, 3, size=(2, len(index)))
+            replay.prioritize(index, partial(np.copy, errors))
             assert times(replay, lanes, drawable(replay)) == expected
 
 
 @each_sampler
-def test_errors_reach_the_windows_they_were_found_in(sampler):
+@pytest.mark.parametrize("rollouts", [3, 50], ids=["new", "overwritten twice"])
+def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts):
     replay, lanes = replay_of(sampler, capacity=300, lanes=3), EncodedLanes(3, 5)
-    for _ in range(3):
+    for _ in range(rollouts):
         replay.add(lanes.rollout(0, 1, 2))
     batch = replay.sample(8)
     worst, others = batch.index[0], [index for index in batch.index if index != batch.index[0]]
