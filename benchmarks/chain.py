@@ -1,10 +1,10 @@
 """Updates until a chain with one reward at its far end is solved, by how windows are drawn from the same experience.
 
 The Blind Cliffwalk (Schaul et al. 2016, arXiv 1511.05952, section 3.1): in each of n states one action leads on and the
-other ends the episode with nothing; which one is drawn for each state. The last step on is worth 1. The replay holds what
-uniformly random behavior gives: every sequence of n actions once, in random order, so one rewarded row among 2^(n+1) - 2,
-and nothing is collected afterwards. So exploration is the same for all, and only what is drawn differs. Solved: the most
-probable actions lead to the end, at two looks in a row.
+other ends the episode with nothing; which one is drawn for each state. The last step on is worth 1. The replay holds
+what uniformly random behavior gives: every sequence of n actions once, in random order, so one rewarded row among
+2^(n+1) - 2, and nothing is collected afterwards. So exploration is the same for all, and only what is drawn differs.
+Solved: the most probable actions lead to the end, at two looks in a row.
 """
 
 from __future__ import annotations
