@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
+from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.estimators import ESTIMATORS, Rows, Truncation
 from algorithm.agents.soft import Actor, Choices, EpsilonGreedy, Soft, adam
 from algorithm.distributions import Conditioned
@@ -177,9 +177,12 @@ class Sac(Agent):
                 "policy/value": said.mean(0),
                 **self.actor.told(choices),
             }
-            return {**metrics(weights, told_of), **self.actor.temperatures()}
+            return {
+                **metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of),
+                **self.actor.temperatures(),
+            }
 
-        return losses, Report(told, lambda: column_mean(valid, (target - said.mean(0)).abs()), features)
+        return losses, Report(told, lambda: column_errors(valid, target - said.mean(0)), features)
 
     def _target(self, rollout: Rollout, lagging: Tensor, choices: Choices, last: Choices, members: list[int]) -> Tensor:
         """[T, B] what Q(x_t, a_t) should be: one step (1812.05905, Eq. 5), or several with their corrections."""

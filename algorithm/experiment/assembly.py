@@ -21,6 +21,7 @@ from algorithm.experiment.memory import Budget
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter
@@ -252,7 +253,8 @@ class TeamBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule, capacity = agent.schedule, settings.replay.capacity
-        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.kept))
+        sampler = make_sampler(settings.replay)
+        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.kept, sampler.func.BYTES))
         try:
             replay = Replay(
                 capacity,
@@ -264,6 +266,7 @@ class TeamBuilder:
                 schedule.lead,
                 agent.kept,
                 self.allocate,
+                sampler,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error

@@ -15,7 +15,7 @@ FORMER: dict[str, str] = {
     "max_step_per_iter": "base_config.max_step_each_iter",
     "n_agents": "base_config.n_envs",
     "scene": "base_config.env_name",
-    "use_priority": "gone: replayed windows are drawn uniformly",
+    "use_priority": "replay_config.sampler",
     "inherited": "inherit, in the variant itself",
     "o": "--set section.key=value",
     "envs": "base_config.n_envs",

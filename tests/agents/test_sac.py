@@ -379,7 +379,7 @@ def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
     target = rollout.reward[0] + GAMMA * rollout.alive[0] * following
     taken = agent.critics(obs[:1]).gather(-1, rollout.sample.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
     error = 0.5 * (target - taken).square().mean(0)
-    weight = rollout.weight * rollout.valid[0] / rollout.valid[0].sum()
+    weight = rollout.valid[0] / rollout.valid[0].sum()
     assert report.metrics()["loss/critic"].item() == pytest.approx((weight * error).sum().item(), rel=1e-4)
 
 
