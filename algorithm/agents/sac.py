@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -156,18 +157,18 @@ class Sac(Agent):
         weights = row_weights(valid, rollout.weight)
         members = self._members()
 
-        # What the policy would do at the T rows, with gradient, and behind the last of them, without.
         seen = features.detach()
-        choices = self.actor.choices(seen[:-1], rollout.obs)
+        every, outputs = self.actor.choices(seen, rollout.obs)
+        choices = every.rows(slice(-1))
         with torch.no_grad():
-            last = self.actor.choices(seen[-1:], {name: value[-1:] for name, value in rollout.obs.items()})
-            target = self._target(rollout, lagging, choices, last, members)
+            target = self._target(rollout, lagging, choices, every.rows(slice(1, None)), members)
 
         q_all, q = self._taken(self.critics, features[:-1], rollout.sample)
         with torch.no_grad():
             error = self._error(target, q, lagging, rollout)
         losses = {"critic": surrogate(weights * error, q)}
-        losses |= self.actor.losses(choices, weights, lambda numbers: self._judge(seen[:-1], numbers, q_all, members))
+        judge = partial(self._judge, seen[:-1], q_all, members)
+        losses |= self.actor.losses(choices, outputs, weights, judge)
 
         said = q.detach()
 
@@ -184,17 +185,17 @@ class Sac(Agent):
 
         return losses, Report(told, lambda: column_errors(valid, target - said.mean(0)), features)
 
-    def _target(self, rollout: Rollout, lagging: Tensor, choices: Choices, last: Choices, members: list[int]) -> Tensor:
+    def _target(
+        self, rollout: Rollout, lagging: Tensor, choices: Choices, following: Choices, members: list[int]
+    ) -> Tensor:
         """[T, B] what Q(x_t, a_t) should be: one step (1812.05905, Eq. 5), or several with their corrections."""
         settings, reward, discount = self.settings, rollout.reward, self.settings.gamma * rollout.alive
-        one = len(reward) == 1
-        following = last if one else choices.then(last, self.family)
         q = self._of_choices(self.target.copy, lagging[1:], following.proposal.numbers, members)
         cost = self.actor.cost(following)
         if settings.alpha_critic_scale != 1:
             cost = settings.alpha_critic_scale * cost
         v = soft_value(following.policy.probs, q, cost)
-        if one:
+        if len(reward) == 1:
             target = reward + discount * v
         else:
             rho = choices.policy.log_ratio(self.family(rollout.behavior), rollout.sample).clamp(-20, 20).exp()
@@ -230,7 +231,7 @@ class Sac(Agent):
         return self._reduce(critics(features, actions, members))
 
     def _judge(
-        self, features: Tensor, numbers: Tensor, known: Tensor, members: list[int]
+        self, features: Tensor, known: Tensor, members: list[int], numbers: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """[T, B, K] what every choice is worth, and how that changes with its numbers [T, B, K, c]."""
         if not self.family.numbers:

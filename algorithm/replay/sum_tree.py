@@ -31,8 +31,9 @@ class SumTree:
 
     def set(self, leaf: np.ndarray, value: np.ndarray | float) -> None:
         """Give leaves [k] these values; of one that stands there twice, the last."""
-        self.leaves[leaf] = value
-        self._sum(leaf // WIDTH)
+        if len(leaf):
+            self.leaves[leaf] = value
+            self._sum(leaf // WIDTH)
 
     def fill(self, leaves: np.ndarray) -> None:
         """Give all leaves [n] their values."""

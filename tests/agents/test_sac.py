@@ -87,10 +87,9 @@ class Literal:
         kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
         self.alpha = {"d": 0.0, "c": 0.0} | dict(zip(kinds, alphas, strict=True))
         obs = rollout.obs["obs"]
-        torch.manual_seed(seed)  # the draws are the same: first those of the T rows, then those of the last
+        torch.manual_seed(seed)  # the draws are the same
         shape = (COLUMNS, len(self.combinations), spec.continuous)
-        noise = [torch.empty(len(rollout), *shape).double().normal_(), torch.empty(1, *shape).double().normal_()]
-        self.noise = torch.cat(noise)
+        self.noise = torch.empty(len(obs), *shape).double().normal_()
         self.statistics = agent.policy.outputs(obs)
         self.choices = {
             (t, b): self.choice(self.statistics[t, b], self.noise[t, b])
@@ -309,12 +308,13 @@ def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():
     rollout = exact(random_window(SPECS["discrete"], agent, 0, 1))
     alpha = agent.actor.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
-    choices = agent.actor.choices(rollout.obs["obs"][:1], rollout.obs)
+    choices, outputs = agent.actor.choices(rollout.obs["obs"], rollout.obs)
+    choices = choices.rows(slice(-1))
     rest = agent.family(q / alpha)
     losses = agent.actor.losses(
-        replace(choices, policy=rest), torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
+        replace(choices, policy=rest), outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
     )
-    (direction,) = torch.autograd.grad(losses["policy"], choices.outputs)
+    (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
     (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     above = (rest.entropy - agent.settings.target_d_alpha * math.log(3)).sum()
@@ -350,8 +350,8 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
         for branch, start in enumerate(np.cumsum((0, *branches[:-1]))):
             assert allowed[np.arange(1000), start + action[:, branch]].all()
     if not changes:
-        tensors = {name: torch.from_numpy(value).unsqueeze(0) for name, value in obs.items()}
-        choices = agent.actor.choices(tensors["obs"], tensors)
+        tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
+        choices, _ = agent.actor.choices(tensors["obs"], tensors)
         assert torch.isfinite(agent.actor.cost(choices) * choices.policy.probs).all()
         (entropies,) = agent.actor._entropies(choices)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
