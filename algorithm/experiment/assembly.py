@@ -85,7 +85,7 @@ def train(
     checkpoint = checkpoints.latest(say)
     checkpoints.begin(checkpoint)
     counters = checkpoint.counters if checkpoint else Counters()
-    scene = Scene(settings.reset)
+    scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
     adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
     evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
