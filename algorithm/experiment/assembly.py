@@ -156,7 +156,10 @@ def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: C
 
 
 def _offer(role: Role) -> str:
-    observed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in role.obs_specs.items())
+    observed = ", ".join(
+        f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
+        for name, spec in role.obs_specs.items()
+    )
     return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
 
 

@@ -97,9 +97,7 @@ class Scene:
     `progress` says which share of the training is over.
     """
 
-    def __init__(
-        self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0
-    ):
+    def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0):
         self._progress = progress
         self._fixed: dict[str, Value] = {}
         self.curricula: dict[str, Curriculum] = {}
