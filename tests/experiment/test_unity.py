@@ -112,9 +112,20 @@ def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
     assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
 
 
+def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
+    write(tmp_path, "hybrid", steps=60)
+    folder = run()
+    roles = json.loads((folder.path / "roles.json").read_text())
+    roles["Hybrid"]["obs_specs"]["Buffer"]["own"] = None  # as it was recorded before sensors kept theirs
+    (folder.path / "roles.json").write_text(json.dumps(roles))
+    assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
+    before, _, now = capsys.readouterr().err.partition("; the environment has ")
+    assert "Buffer [6] float32" in before and "Buffer [6] of [3, 2] float32" in now
+
+
 def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(supervised, "FIRST_PAUSE", 0.0)
-    write(tmp_path, "balance_ball", "--fault", "crash", "--chance", "0.03", copies=2, steps=1200)
+    write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
     folder = run("--set", "base_config.max_env_restarts=null")
     said = " ".join(capsys.readouterr().out.split())
     assert "its episodes are cut, and it is started again" in said
