@@ -86,7 +86,7 @@ def train(
     checkpoint = checkpoints.latest(say)
     checkpoints.begin(checkpoint)
     counters = checkpoint.counters if checkpoint else Counters()
-    scene = Scene(settings.reset)
+    scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
     adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
     evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
@@ -157,7 +157,10 @@ def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: C
 
 
 def _offer(role: Role) -> str:
-    observed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in role.obs_specs.items())
+    observed = ", ".join(
+        f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
+        for name, spec in role.obs_specs.items()
+    )
     return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
 
 

@@ -154,4 +154,4 @@ def _notes(
                 f"the network of {first[0]}, unless ma_config.{behavior} there holds the acer_config and replay_config "
                 f"of {GROUP}/{name}, and base_config.nn a copy of its nn.py by another name"
             )
-        yield "base_config.max_step counts the decisions of all behaviors of a scene together"
+        yield "base_config.max_step, and so progress, counts the decisions of all behaviors of a scene together"
