@@ -157,6 +157,7 @@ class Sac(Agent):
         weights = row_weights(valid, rollout.weight)
         members = self._members()
 
+        # What the policy would do at every row: its draws behind a row make that row's target.
         seen = features.detach()
         every, outputs = self.actor.choices(seen, rollout.obs)
         choices = every.rows(slice(-1))

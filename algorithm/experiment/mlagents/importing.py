@@ -159,4 +159,4 @@ def _notes(
                 f"the {other.section} and replay_config of {GROUP}/{names[other.behavior]}, and base_config.nn a copy "
                 "of its nn.py by another name"
             )
-        yield "base_config.max_step counts the decisions of all behaviors of a scene together"
+        yield "base_config.max_step, and so progress, counts the decisions of all behaviors of a scene together"

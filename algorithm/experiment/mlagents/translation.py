@@ -76,10 +76,7 @@ class Translation:
         ]
         lines += ["default:", *commented(self.tree, self.comments)]
         if self.parameters.reset_config:
-            lines += _block("  ", {"reset_config": self.parameters.reset_config})
-        if self.parameters.left_out:
-            lines += ["# Lessons by progress, which there is not here; by reward they could stand in reset_config:"]
-            lines += _block("#   ", self.parameters.left_out)
+            lines += _block({"reset_config": self.parameters.reset_config})
         return "\n".join(lines) + "\n"
 
     def nn(self, called: str) -> str:
@@ -140,9 +137,9 @@ class Translation:
         self.comments[setting] = comment
 
 
-def _block(margin: str, tree: Mapping[str, Any]) -> Iterator[str]:
+def _block(tree: Mapping[str, Any]) -> Iterator[str]:
     """A mapping in lines, its innermost mappings in one."""
     for line in yaml.safe_dump(
         tree, default_flow_style=None, sort_keys=False, width=10**6, allow_unicode=True
     ).splitlines():
-        yield f"{margin}{line}"
+        yield f"  {line}"

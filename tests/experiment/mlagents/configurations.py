@@ -186,7 +186,10 @@ environment_parameters:
         value: 8.0
   small_wall_height:
     curriculum:
-      - {name: A, value: 1.5, completion_criteria: {measure: progress, behavior: SmallWallJump, threshold: 0.1}}
+      - name: A
+        value: 1.5
+        completion_criteria:
+          {measure: progress, behavior: SmallWallJump, signal_smoothing: true, min_lesson_length: 100, threshold: 0.1}
       - {name: B, value: 2.5, completion_criteria: {measure: progress, behavior: SmallWallJump, threshold: 0.4}}
       - {name: C, value: 4.0}
 """,
@@ -224,7 +227,22 @@ environment_parameters:
                         {"name": "High", "value": 8.0},
                     ]
                 },
-                "small_wall_height": 4.0,
+                "small_wall_height": {
+                    "curriculum": [
+                        {
+                            "name": name,
+                            "value": value,
+                            "completion_criteria": {
+                                "measure": "progress",
+                                "behavior": "SmallWallJump",
+                                "min_lesson_length": length,
+                                "threshold": threshold,
+                            },
+                        }
+                        for name, value, length, threshold in (("A", 1.5, 100, 0.1), ("B", 2.5, 1, 0.4))
+                    ]
+                    + [{"name": "C", "value": 4.0}]
+                },
             },
         },
         "SmallWallJump": {
@@ -238,8 +256,6 @@ environment_parameters:
         "environment_parameters.big_wall_height.curriculum[0].completion_criteria.signal_smoothing",
         "environment_parameters.big_wall_height.curriculum[1].completion_criteria.require_reset",
         "environment_parameters.big_wall_height.curriculum[2].completion_criteria",
-        "environment_parameters.small_wall_height.curriculum[0].completion_criteria.measure",
-        "environment_parameters.small_wall_height.curriculum[1].completion_criteria.measure",
     },
     {"BigWallJump": "body=hidden, memory=Lstm(32)", "SmallWallJump": "policy=hidden, critic=hidden"},
 )

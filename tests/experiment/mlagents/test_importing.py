@@ -165,14 +165,6 @@ def test_what_a_value_comes_from_stands_behind_it():
     assert "gamma" not in Path("envs/unity/Hallway/config.yaml").read_text()  # which is our default, too
 
 
-def test_lessons_that_are_left_out_stay_to_be_read():
-    import_file(write(EXAMPLES["WallJump"].text), force=False)
-    text = Path("envs/unity/SmallWallJump/config.yaml").read_text()
-    commented = "\n".join(line[4:] for line in text.partition("# Lessons by progress")[2].splitlines()[1:])
-    given = yaml.safe_load(EXAMPLES["WallJump"].text)["environment_parameters"]
-    assert yaml.safe_load(commented) == {"small_wall_height": given["small_wall_height"]}
-
-
 def test_policy_and_critic_are_apart_where_they_can_be():
     for memory, shared, heads, told in [
         (None, False, "policy=hidden, critic=hidden", False),
@@ -243,6 +235,7 @@ def test_pictures_that_no_convolution_reads_are_brought_to_one():
     torch.testing.assert_close(encoder(white), torch.ones(1, 4800))
 
 
+PERCENT = {"behavior": "A", "measure": "progress", "threshold": 40}
 LESSON = {"name": "a", "value": 1, "completion_criteria": {"behavior": "A", "threshold": 1}}
 
 
@@ -312,6 +305,10 @@ def parameter(given) -> dict:
         (
             parameter({"curriculum": [LESSON | {"completion_criteria": {"threshold": 1}}, LESSON]}),
             "it must name the behavior",
+        ),
+        (
+            parameter({"curriculum": [LESSON | {"completion_criteria": PERCENT}, LESSON]}),
+            "p.curriculum[0].completion_criteria.threshold is 40; progress is from 0 to 1",
         ),
         (
             parameter({"curriculum": [LESSON | {"completion_criteria": {"behavior": "A", "measure": "x"}}, LESSON]}),
