@@ -177,7 +177,13 @@ class Literal:
         critic = policy = alpha = 0.0
         for t, b in learned:
             weight = self.rollout.weight[b] / len(learned)
-            critic = critic + weight * 0.5 * (target[t, b] - self.taken(agent.critics, t, b)).square().sum()
+            q, clip = self.taken(agent.critics, t, b), agent.settings.clip_epsilon
+            squares = (target[t, b] - q).square()
+            if clip is not None:
+                lagging = self.taken(agent.target.copy, t, b)
+                near = lagging + (q - lagging).clamp(-clip, clip)
+                squares = torch.maximum(squares, (target[t, b] - near).square())
+            critic = critic + weight * 0.5 * squares.sum()
             entropies = {"d": 0.0, "c": 0.0}
             for k, (log_d, log_c, c) in enumerate(self.choices[t, b]):
                 q = self.reduced(self.q(agent.critics, t, b, k, c))
@@ -223,12 +229,31 @@ def test_the_gradients_are_those_of_the_papers(spec, seed):
         {"use_n_step_is": False},
         {"v_lambda": 0.75, "v_rho": 2.0},
         {"rescale_values": True},
+        {"clip_epsilon": 0.5},
     ],
     ids=str,
 )
 def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes):
     agent = make_exact_sac(spec, trace_length=4, n_step=4, ensemble_q_num=3, ensemble_q_sample=3, **changes)
     assert_as_written(agent, spec, exact(random_window(spec, agent, 3, 4)), 3)
+
+
+def test_a_target_of_several_steps_holds_no_ratio_of_its_own_row():
+    """What the policy that acted thought of a row's own action is of no account, and of the next row's it is."""
+    for spec in (SPECS["continuous"], SPECS["hybrid"]):
+        agent = make_exact_sac(spec, trace_length=3, n_step=3)
+        rollout = exact(random_window(spec, agent, 0, 3))
+        rollout = replace(rollout, first=torch.zeros(4, COLUMNS, dtype=torch.bool), alive=torch.ones(3, COLUMNS).bool())
+        told = []
+        for row in (None, 0, 1):
+            behavior = rollout.behavior.clone()
+            if row is not None:
+                behavior[row] += 0.3 * torch.randn_like(behavior[row])
+            torch.manual_seed(0)
+            losses, _ = agent.loss(replace(rollout, behavior=behavior))
+            told.append(gradient(losses["critic"], agent.critics))
+        assert torch.equal(told[0], told[1])
+        assert (told[0] - told[2]).abs().max() > 1e-3
 
 
 def test_no_group_reaches_into_another():
