@@ -213,7 +213,8 @@ class Sac(Agent):
         clip = self.settings.clip_epsilon
         if clip is None:
             return target - q
-        return clipped_error(target, q, self._taken(self.target.copy, lagging[:-1], rollout.sample)[1], clip)
+        near = self._taken(self.target.copy, lagging[:-1], rollout.sample)[1]
+        return clipped_error(target.expand_as(q), q, near, clip)
 
     def _taken(
         self, critics: Critics, features: Tensor, sample: Tensor, members: list[int] | None = None
@@ -245,7 +246,7 @@ class Sac(Agent):
     def _members(self) -> list[int]:
         """Which critics this update reads: M of N (Chen et al. 2021, arXiv 2101.05982, Algorithm 1)."""
         number, some = self.settings.ensemble_q_num, self.settings.ensemble_q_sample
-        return list(range(number)) if some == number else torch.randperm(number)[:some].tolist()
+        return list(range(number)) if some == number else torch.randperm(number).tolist()[:some]
 
     def _reduce(self, values: Tensor) -> Tensor:
         """[M, ...] -> [...]: the least (1812.05905, section 6), or the mean (Zhou et al. 2022, arXiv 2209.10081)."""

@@ -141,8 +141,7 @@ class EpsilonGreedy(Actor):
 
     @torch.no_grad()
     def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[Choices, Tensor]:
-        codes = self.greedy.places.to(features.device)[self.greedy.best(features, obs)]
-        policy = self.family((1 - codes) * FORBIDDEN)
+        policy = self.family((1 - self.greedy.best(features, obs)) * FORBIDDEN)
         return Choices(policy, policy.propose()), policy.statistics
 
     def cost(self, choices: Choices) -> Tensor:

@@ -148,6 +148,7 @@ class Conditioned(Family[Conditional]):
         self.size, self.dimensions, self.encoded = self.flat.size, self.flat.dimensions, self.flat.encoded
         self.width = combinations * numbers
         self.statistics = 2 * self.width + sum(branches)
+        self._codes = self.codes()
 
     def __call__(self, statistics: Float[Tensor, "*B S"]) -> Conditional:
         return Conditional(statistics, self.numbers, self.branches)
@@ -159,7 +160,8 @@ class Conditioned(Family[Conditional]):
         """What a critic reads of executed numbers of every combination."""
         if not self.choice:
             return executed
-        return torch.cat((executed, self.codes().to(executed).expand(*executed.shape[:-1], -1)), -1)
+        self._codes = self._codes.to(executed)  # once, where they are read
+        return torch.cat((executed, self._codes.expand(*executed.shape[:-1], -1)), -1)
 
     def place(self, sample: Float[Tensor, "*B size"]) -> Tensor:
         """Which combination a sample holds [..., 1]."""

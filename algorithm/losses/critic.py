@@ -17,6 +17,7 @@ def clipped_error(
 
     Q-clip of Zhou et al. 2022 (arXiv 2209.10081, section 4.2): the error, or 0 where it would lead further away.
     """
-    near = lagging + (value - lagging).clamp(-clip, clip)
-    error = target - value
-    return torch.where((target - near).abs() > error.abs(), 0.0, error)
+    apart, error = value - lagging, target - value
+    near = lagging + apart.clamp(-clip, clip)
+    # Within reach `near` is the value but for rounding, which must not decide.
+    return torch.where((apart.abs() > clip) & ((target - near).abs() > error.abs()), 0.0, error)

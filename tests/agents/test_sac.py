@@ -10,17 +10,16 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch import nn
 
-from algorithm.agents.sac import Sac, SacSettings
+from algorithm.agents.sac import Sac
 from algorithm.loop.learner import Learner
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
-from tests.builders import CONFIG, Raw, exact, random_boundaries
+from tests.builders import Raw, exact, make_sac, random_boundaries
 from tests.oracles import retrace_by_definition, vtrace_by_definition
 
 SPECS = {
@@ -33,22 +32,16 @@ SPECS = {
 COLUMNS, GAMMA = 4, 0.875
 
 
-def sac_settings(**changes) -> SacSettings:
-    defaults = yaml.safe_load(CONFIG.read_text())["sac_config"]
-    return SacSettings(**{**defaults, "gamma": GAMMA, **changes})
-
-
-def make_sac(spec: ActionSpec, blueprint: Blueprint | None = None, mask: bool = False, seed: int = 0, **changes) -> Sac:
-    torch.manual_seed(seed)
+def sac_of(spec: ActionSpec, blueprint: Blueprint | None = None, mask: bool = False, seed: int = 0, **changes) -> Sac:
     obs = {"obs": ObsSpec((3,))} | ({MASK: ObsSpec((sum(spec.branches),), "uint8")} if mask else {})
     blueprint = blueprint or Blueprint(policy=Mlp(16), critic=Mlp(16))
-    return Sac(sac_settings(**changes), blueprint, Role(COLUMNS, obs, spec), np.random.default_rng(seed))
+    return make_sac(Role(COLUMNS, obs, spec), blueprint, seed, **{"gamma": GAMMA, **changes})
 
 
 def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
     """In float64, its networks far from where they begin and from each other."""
     blueprint = Blueprint(encoders={"*": Raw()}, policy=Mlp(8), critic=Mlp(8))
-    agent = make_sac(spec, blueprint, seed=seed, **changes)
+    agent = sac_of(spec, blueprint, seed=seed, **changes)
     for network in (agent.policy, agent.critics, agent.target.copy, agent.actor.temperature):
         network.double()
         for parameter in network.parameters():
@@ -183,7 +176,13 @@ class Literal:
         critic = policy = alpha = 0.0
         for t, b in learned:
             weight = self.rollout.weight[b] / len(learned)
-            critic = critic + weight * 0.5 * (target[t, b] - self.taken(agent.critics, t, b)).square().sum()
+            q, clip = self.taken(agent.critics, t, b), agent.settings.clip_epsilon
+            squares = (target[t, b] - q).square()
+            if clip is not None:
+                lagging = self.taken(agent.target.copy, t, b)
+                near = lagging + (q - lagging).clamp(-clip, clip)
+                squares = torch.maximum(squares, (target[t, b] - near).square())
+            critic = critic + weight * 0.5 * squares.sum()
             entropies = {"d": 0.0, "c": 0.0}
             for k, (log_d, log_c, c) in enumerate(self.choices[t, b]):
                 q = self.reduced(self.q(agent.critics, t, b, k, c))
@@ -229,6 +228,7 @@ def test_the_gradients_are_those_of_the_papers(spec, seed):
         {"use_n_step_is": False},
         {"v_lambda": 0.75, "v_rho": 2.0},
         {"rescale_values": True},
+        {"clip_epsilon": 0.5},
     ],
     ids=str,
 )
@@ -237,9 +237,27 @@ def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes):
     assert_as_written(agent, spec, exact(random_window(spec, agent, 3, 4)), 3)
 
 
+def test_a_target_of_several_steps_holds_no_ratio_of_its_own_row():
+    """What the policy that acted thought of a row's own action is of no account, and of the next row's it is."""
+    for spec in (SPECS["continuous"], SPECS["hybrid"]):
+        agent = make_exact_sac(spec, trace_length=3, n_step=3)
+        rollout = exact(random_window(spec, agent, 0, 3))
+        rollout = replace(rollout, first=torch.zeros(4, COLUMNS, dtype=torch.bool), alive=torch.ones(3, COLUMNS).bool())
+        told = []
+        for row in (None, 0, 1):
+            behavior = rollout.behavior.clone()
+            if row is not None:
+                behavior[row] += 0.3 * torch.randn_like(behavior[row])
+            torch.manual_seed(0)
+            losses, _ = agent.loss(replace(rollout, behavior=behavior))
+            told.append(gradient(losses["critic"], agent.critics))
+        assert torch.equal(told[0], told[1])
+        assert (told[0] - told[2]).abs().max() > 1e-3
+
+
 def test_no_group_reaches_into_another():
     for spec in SPECS.values():
-        agent = make_sac(spec, Blueprint(body=Mlp(8), critic=Mlp(8)))
+        agent = sac_of(spec, Blueprint(body=Mlp(8), critic=Mlp(8)))
         rollout = random_window(spec, agent, 0, 1).convert(torch.from_numpy)
         losses, _ = agent.loss(rollout)
         for name, loss in losses.items():
@@ -251,7 +269,7 @@ def test_groups_are_stepped_as_by_optimizers_of_their_own():
     spec = SPECS["hybrid"]
     changes = {"learning_rate_critic": 0.01, "learning_rate_policy": 0.003, "learning_rate_alpha": 0.02}
     clips = {"max_grad_norm_critic": 0.05, "max_grad_norm_policy": 0.02, "max_grad_norm_alpha": 0.01}
-    agent = make_sac(spec, **changes, **clips)
+    agent = sac_of(spec, **changes, **clips)
     twin = copy.deepcopy(agent)
     twin.target.copy.load_state_dict(twin.critics.state_dict())
     learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
@@ -289,7 +307,7 @@ def test_groups_are_stepped_as_by_optimizers_of_their_own():
 
 def test_the_target_critics_follow_every_so_many_updates():
     spec = SPECS["discrete"]
-    agent = make_sac(spec, tau=0.25, update_target_per_step=3)
+    agent = sac_of(spec, tau=0.25, update_target_per_step=3)
     learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
     moved = []
     for update in range(1, 7):
@@ -322,10 +340,10 @@ def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():
 
 
 def test_of_an_ensemble_each_update_reads_another_part():
-    agent = make_sac(SPECS["continuous"], ensemble_q_num=5, ensemble_q_sample=2)
+    agent = sac_of(SPECS["continuous"], ensemble_q_num=5, ensemble_q_sample=2)
     parts = {tuple(sorted(agent._members())) for _ in range(200)}
     assert len(parts) == 10
-    assert make_sac(SPECS["continuous"])._members() == [0, 1]
+    assert sac_of(SPECS["continuous"])._members() == [0, 1]
 
 
 def test_a_critic_is_not_pulled_out_of_its_reach():
@@ -338,7 +356,7 @@ def test_a_critic_is_not_pulled_out_of_its_reach():
 @pytest.mark.parametrize("branches", [(3,), (3, 2)])
 def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
     spec = ActionSpec(0, branches)
-    agent = make_sac(spec, mask=True, **changes)
+    agent = sac_of(spec, mask=True, **changes)
     rng = np.random.default_rng(0)
     allowed = (rng.random((1000, sum(branches))) < 0.5).astype(np.uint8)
     allowed[:, np.cumsum((0, *branches[:-1])) + 1] = 1
@@ -361,7 +379,7 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
 
 def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
     spec = SPECS["discrete"]
-    agent = make_sac(spec, discrete_dqn_like=True, discrete_dqn_epsilon=0.3)
+    agent = sac_of(spec, discrete_dqn_like=True, discrete_dqn_epsilon=0.3)
     with torch.no_grad():
         for parameter in agent.target.copy.parameters():
             parameter.normal_()
@@ -386,7 +404,7 @@ def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
 def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself():
     spec = SPECS["continuous"]
     blueprint = Blueprint(body=Mlp(8), memory=Gru(6))
-    agent = make_sac(spec, blueprint, burn_in_step=3, trace_length=2)
+    agent = sac_of(spec, blueprint, burn_in_step=3, trace_length=2)
     rollout = random_window(spec, agent, 0, 5).convert(torch.from_numpy)
     rollout = replace(rollout, memory=torch.zeros(COLUMNS, 6), burn_in=3)
     rollout.obs["obs"].requires_grad_()
@@ -408,9 +426,9 @@ def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself()
 )
 def test_settings_that_cannot_be_are_refused(spec, changes, message):
     with pytest.raises(ValueError, match=message):
-        make_sac(SPECS[spec], **changes)
+        sac_of(SPECS[spec], **changes)
 
 
 def test_more_combinations_than_can_be_summed_are_refused():
     with pytest.raises(ValueError, match="there are 1331 combinations of discrete branches"):
-        make_sac(ActionSpec(0, (11, 11, 11)))
+        sac_of(ActionSpec(0, (11, 11, 11)))

@@ -90,17 +90,21 @@ class PlainGreedy(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
-        allowed, values = obs[MASK], 0
+        values: Any = 0
         for member in self.members:
             values = values + member(features)
+        branches = [slice(*ends) for ends in pairwise(accumulate(self.branches, initial=0))]
+        free = [obs[MASK][:, branch] for branch in branches]
+        # A branch of which all is forbidden is as if nothing were.
+        allowed = torch.cat([part + (1 - part.sum(-1, keepdim=True).clamp(max=1)) for part in free], -1)
         # 1 for a combination with nothing forbidden in it, 0 otherwise.
-        free = (1 - (1 - allowed) @ self.places.T).clamp(min=0)
-        best = ((values / len(self.members)) * free - 1e8 * (1 - free)).argmax(-1)
+        possible = (1 - (1 - allowed) @ self.places.T).clamp(min=0)
+        best = ((values / len(self.members)) * possible - 1e8 * (1 - possible)).argmax(-1)
         codes = nn.functional.one_hot(best, len(self.places)).float() @ self.places
         mixed = [
-            (1 - self.epsilon) * codes[:, begin:end]
-            + self.epsilon * allowed[:, begin:end] / allowed[:, begin:end].sum(-1, keepdim=True).clamp(min=1)
-            for begin, end in pairwise(accumulate(self.branches, initial=0))
+            (1 - self.epsilon) * codes[:, branch]
+            + self.epsilon * allowed[:, branch] / allowed[:, branch].sum(-1, keepdim=True)
+            for branch in branches
         ]
         return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 
