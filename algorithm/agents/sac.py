@@ -17,7 +17,7 @@ from torch import Tensor
 
 from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.estimators import ESTIMATORS, Rows, Truncation
-from algorithm.agents.soft import Actor, Choices, EpsilonGreedy, Soft, adam
+from algorithm.agents.soft import Chooser, Choices, EpsilonGreedy, Soft, adam
 from algorithm.distributions import Conditioned
 from algorithm.losses import clipped_error, soft_value, squared_error, surrogate
 from algorithm.networks import Blueprint, Critics, LaggingCopy, Torso
@@ -105,18 +105,18 @@ class Sac(Agent):
         torso, target_torso = (Torso(blueprint, role.obs_specs) for _ in range(2))
         self.critics = self._critics(blueprint, torso)
         self.target = LaggingCopy(self.critics, self._critics(blueprint, target_torso))
-        self.actor: Actor = (
+        self.chooser: Chooser = (
             EpsilonGreedy(settings, self.family, self.critics, role)
             if settings.discrete_dqn_like
             else Soft(settings, self.family, blueprint, torso, role)
         )
-        self.policy = self.actor.policy
+        self.policy = self.chooser.policy
         self.state, self.kept = torso.state, torso.kept
         if settings.burn_in_step and not self.kept:
             raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory behind its body")
         # The critics learn the torso; the policy reads its features, and stands behind it in the flat parameters.
         of_critics = adam(self.critics, settings, settings.learning_rate_critic, settings.max_grad_norm_critic)
-        self.groups = {"critic": of_critics, **self.actor.groups}
+        self.groups = {"critic": of_critics, **self.chooser.groups}
         self.lagging = {"target": self.target}
         self.schedule = Schedule(
             settings.collect_steps,
@@ -159,7 +159,7 @@ class Sac(Agent):
 
         # What the policy would do at every row: its draws behind a row make that row's target.
         seen = features.detach()
-        every, outputs = self.actor.choices(seen, rollout.obs)
+        every, outputs = self.chooser.choices(seen, rollout.obs)
         choices = every.rows(slice(-1))
         with torch.no_grad():
             target = self._target(rollout, lagging, choices, every.rows(slice(1, None)), members)
@@ -169,7 +169,7 @@ class Sac(Agent):
             error = self._error(target, q, lagging, rollout)
         losses = {"critic": surrogate(weights * error, q)}
         judge = partial(self._judge, seen[:-1], q_all, members)
-        losses |= self.actor.losses(choices, outputs, weights, judge)
+        losses |= self.chooser.losses(choices, outputs, weights, judge)
 
         said = q.detach()
 
@@ -177,11 +177,11 @@ class Sac(Agent):
             told_of = {
                 "loss/critic": squared_error(target.expand_as(said), said).mean(0),
                 "policy/value": said.mean(0),
-                **self.actor.told(choices),
+                **self.chooser.told(choices),
             }
             return {
                 **metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of),
-                **self.actor.temperatures(),
+                **self.chooser.temperatures(),
             }
 
         return losses, Report(told, lambda: column_errors(valid, target - said.mean(0)), features)
@@ -192,7 +192,7 @@ class Sac(Agent):
         """[T, B] what Q(x_t, a_t) should be: one step (1812.05905, Eq. 5), or several with their corrections."""
         settings, reward, discount = self.settings, rollout.reward, self.settings.gamma * rollout.alive
         q = self._of_choices(self.target.copy, lagging[1:], following.proposal.numbers, members)
-        cost = self.actor.cost(following)
+        cost = self.chooser.cost(following)
         if settings.alpha_critic_scale != 1:
             cost = settings.alpha_critic_scale * cost
         v = soft_value(following.policy.probs, q, cost)

@@ -1,4 +1,4 @@
-"""Who acts in SAC: a policy with its temperatures, or the critics themselves."""
+"""Who chooses in SAC: a policy with its temperatures, or the critics themselves."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Choices:
         return Choices(self.policy.rows(where), self.proposal.rows(where))
 
 
-class Actor(ABC):
-    """What acts, and learns from what the critics know."""
+class Chooser(ABC):
+    """Chooses actions, and learns from what the critics know."""
 
     policy: Policy
     groups: Mapping[str, Group]
@@ -60,7 +60,7 @@ class Actor(ABC):
         return {}
 
 
-class Soft(Actor):
+class Soft(Chooser):
     """A stochastic policy that is paid for its entropy (Haarnoja et al. 2018), branches and numbers each at a rate."""
 
     def __init__(self, settings: Any, family: Conditioned, blueprint: Blueprint, torso: Torso, role: Role):
@@ -129,7 +129,7 @@ class Soft(Actor):
         return [targets[kind] for kind in self.kinds]
 
 
-class EpsilonGreedy(Actor):
+class EpsilonGreedy(Chooser):
     """No policy of its own: the combination that the critics value most, as in double DQN (van Hasselt et al. 2016)."""
 
     def __init__(self, settings: Any, family: Conditioned, critics: Critics, role: Role):
