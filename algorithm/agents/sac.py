@@ -17,7 +17,7 @@ from torch import Tensor
 
 from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.estimators import ESTIMATORS, Rows, Truncation
-from algorithm.agents.soft import Chooser, Choices, EpsilonGreedy, Soft, adam
+from algorithm.agents.soft import Choices, Chooser, EpsilonGreedy, Soft, adam
 from algorithm.distributions import Conditioned
 from algorithm.losses import clipped_error, soft_value, squared_error, surrogate
 from algorithm.networks import Blueprint, Critics, LaggingCopy, Torso
