@@ -158,7 +158,8 @@ def pendulum(options: argparse.Namespace) -> None:
         steps, seconds = ([result[key] for result in own] for key in ("env_steps", "cpu_seconds"))
         print(
             f"{name}: {sum(result['reached'] for result in own)} of {len(own)}; env steps {spread(steps)}; "
-            f"CPU seconds {spread(seconds, 1)}; greedy {spread(result.get('greedy', np.nan) for result in own)}"
+            f"CPU seconds {spread(seconds, 1)}"
+            + (f"; greedy {spread(result['greedy'] for result in own)}" if name != "SB3" else "")
         )
 
 
