@@ -164,7 +164,7 @@ def remembering():
                 yield pytest.param(algorithm, changes, memory, kind, id=f"{algorithm}-{memory}-{kind}", marks=marks)
 
 
-@pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), remembering())
+@pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), list(remembering()))
 def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memory, kind, tmp_path):
     """What is to be done was to be seen a step ago: without a memory, what does not look is the best there is."""
     longer = {"ACER": 5000, "SAC": 8000}[algorithm]
