@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.distributions import (
@@ -210,9 +210,9 @@ class Acer(Agent):
                 "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
                 "policy/value": v,
             }
-            return metrics(weights, told_of)
+            return metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of)
 
-        return climbed, of_advantages, Report(told, lambda: column_mean(valid, error.abs()))
+        return climbed, of_advantages, Report(told, lambda: column_errors(valid, error))
 
     def _direction(
         self, judged: Judgement, weight: Tensor, behavior: ClosedForm, average: ClosedForm

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
+from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.estimators import ESTIMATORS, Rows, Truncation
-from algorithm.agents.soft import Actor, Choices, EpsilonGreedy, Soft, adam
+from algorithm.agents.soft import Choices, Chooser, EpsilonGreedy, Soft, adam
 from algorithm.distributions import Conditioned
 from algorithm.losses import clipped_error, soft_value, squared_error, surrogate
 from algorithm.networks import Blueprint, Critics, LaggingCopy, Torso
@@ -104,18 +105,18 @@ class Sac(Agent):
         torso, target_torso = (Torso(blueprint, role.obs_specs) for _ in range(2))
         self.critics = self._critics(blueprint, torso)
         self.target = LaggingCopy(self.critics, self._critics(blueprint, target_torso))
-        self.actor: Actor = (
+        self.chooser: Chooser = (
             EpsilonGreedy(settings, self.family, self.critics, role)
             if settings.discrete_dqn_like
             else Soft(settings, self.family, blueprint, torso, role)
         )
-        self.policy = self.actor.policy
+        self.policy = self.chooser.policy
         self.state, self.kept = torso.state, torso.kept
         if settings.burn_in_step and not self.kept:
             raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory behind its body")
         # The critics learn the torso; the policy reads its features, and stands behind it in the flat parameters.
         of_critics = adam(self.critics, settings, settings.learning_rate_critic, settings.max_grad_norm_critic)
-        self.groups = {"critic": of_critics, **self.actor.groups}
+        self.groups = {"critic": of_critics, **self.chooser.groups}
         self.lagging = {"target": self.target}
         self.schedule = Schedule(
             settings.collect_steps,
@@ -156,18 +157,19 @@ class Sac(Agent):
         weights = row_weights(valid, rollout.weight)
         members = self._members()
 
-        # What the policy would do at the T rows, with gradient, and behind the last of them, without.
+        # What the policy would do at every row: its draws behind a row make that row's target.
         seen = features.detach()
-        choices = self.actor.choices(seen[:-1], rollout.obs)
+        every, outputs = self.chooser.choices(seen, rollout.obs)
+        choices = every.rows(slice(-1))
         with torch.no_grad():
-            last = self.actor.choices(seen[-1:], {name: value[-1:] for name, value in rollout.obs.items()})
-            target = self._target(rollout, lagging, choices, last, members)
+            target = self._target(rollout, lagging, choices, every.rows(slice(1, None)), members)
 
         q_all, q = self._taken(self.critics, features[:-1], rollout.sample)
         with torch.no_grad():
             error = self._error(target, q, lagging, rollout)
         losses = {"critic": surrogate(weights * error, q)}
-        losses |= self.actor.losses(choices, weights, lambda numbers: self._judge(seen[:-1], numbers, q_all, members))
+        judge = partial(self._judge, seen[:-1], q_all, members)
+        losses |= self.chooser.losses(choices, outputs, weights, judge)
 
         said = q.detach()
 
@@ -175,23 +177,26 @@ class Sac(Agent):
             told_of = {
                 "loss/critic": squared_error(target.expand_as(said), said).mean(0),
                 "policy/value": said.mean(0),
-                **self.actor.told(choices),
+                **self.chooser.told(choices),
             }
-            return {**metrics(weights, told_of), **self.actor.temperatures()}
+            return {
+                **metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of),
+                **self.chooser.temperatures(),
+            }
 
-        return losses, Report(told, lambda: column_mean(valid, (target - said.mean(0)).abs()), features)
+        return losses, Report(told, lambda: column_errors(valid, target - said.mean(0)), features)
 
-    def _target(self, rollout: Rollout, lagging: Tensor, choices: Choices, last: Choices, members: list[int]) -> Tensor:
+    def _target(
+        self, rollout: Rollout, lagging: Tensor, choices: Choices, following: Choices, members: list[int]
+    ) -> Tensor:
         """[T, B] what Q(x_t, a_t) should be: one step (1812.05905, Eq. 5), or several with their corrections."""
         settings, reward, discount = self.settings, rollout.reward, self.settings.gamma * rollout.alive
-        one = len(reward) == 1
-        following = last if one else choices.then(last, self.family)
         q = self._of_choices(self.target.copy, lagging[1:], following.proposal.numbers, members)
-        cost = self.actor.cost(following)
+        cost = self.chooser.cost(following)
         if settings.alpha_critic_scale != 1:
             cost = settings.alpha_critic_scale * cost
         v = soft_value(following.policy.probs, q, cost)
-        if one:
+        if len(reward) == 1:
             target = reward + discount * v
         else:
             rho = choices.policy.log_ratio(self.family(rollout.behavior), rollout.sample).clamp(-20, 20).exp()
@@ -228,7 +233,7 @@ class Sac(Agent):
         return self._reduce(critics(features, actions, members))
 
     def _judge(
-        self, features: Tensor, numbers: Tensor, known: Tensor, members: list[int]
+        self, features: Tensor, known: Tensor, members: list[int], numbers: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """[T, B, K] what every choice is worth, and how that changes with its numbers [T, B, K, c]."""
         if not self.family.numbers:

@@ -1,4 +1,4 @@
-"""Who acts in SAC: a policy with its temperatures, or the critics themselves."""
+"""Who chooses in SAC: a policy with its temperatures, or the critics themselves."""
 
 from __future__ import annotations
 
@@ -27,30 +27,28 @@ class Choices:
 
     policy: Conditional  # without gradient
     proposal: Proposal
-    outputs: Tensor  # the policy's statistics with gradient, before a mask
 
-    def then(self, last: Choices, family: Conditioned) -> Choices:
-        """Without the first row, and with `last` behind the others."""
-        policy = family(torch.cat((self.policy.statistics[1:], last.policy.statistics)))
-        return Choices(policy, self.proposal.then(last.proposal), self.outputs)
+    def rows(self, where: slice) -> Choices:
+        """At some of the rows."""
+        return Choices(self.policy.rows(where), self.proposal.rows(where))
 
 
-class Actor(ABC):
-    """What acts, and learns from what the critics know."""
+class Chooser(ABC):
+    """Chooses actions, and learns from what the critics know."""
 
     policy: Policy
     groups: Mapping[str, Group]
 
     @abstractmethod
-    def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> Choices:
-        """What it would do, given features [n, B, F] and the first n rows of `obs`."""
+    def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[Choices, Tensor]:
+        """What it would do at all rows [T+1, B], and its outputs [T, B, S] that say so, with gradient."""
 
     @abstractmethod
     def cost(self, choices: Choices) -> Tensor:
         """[..., K] alpha log pi: what each choice costs in entropy."""
 
     @abstractmethod
-    def losses(self, choices: Choices, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
+    def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         """Its groups' scalars over rows [T, B] of `weights`."""
 
     def told(self, choices: Choices) -> dict[str, Tensor]:
@@ -62,7 +60,7 @@ class Actor(ABC):
         return {}
 
 
-class Soft(Actor):
+class Soft(Chooser):
     """A stochastic policy that is paid for its entropy (Haarnoja et al. 2018), branches and numbers each at a rate."""
 
     def __init__(self, settings: Any, family: Conditioned, blueprint: Blueprint, torso: Torso, role: Role):
@@ -80,17 +78,18 @@ class Soft(Actor):
             rate, clip = settings.learning_rate_alpha, settings.max_grad_norm_alpha
             self.groups["alpha"] = adam(self.temperature, settings, rate, clip)
 
-    def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> Choices:
-        outputs = self.network.outputs(features)
+    def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[Choices, Tensor]:
+        outputs = self.network.outputs(features[:-1])
         with torch.no_grad():
-            policy = self.family(self.network.mask(outputs.detach(), obs))
-            return Choices(policy, policy.propose(), outputs)
+            every = torch.cat((outputs, self.network.outputs(features[-1:])))
+            policy = self.family(self.network.mask(every, obs))
+            return Choices(policy, policy.propose()), outputs
 
     def cost(self, choices: Choices) -> Tensor:
         alphas = self.temperature.alpha().unbind()
         return reduce(torch.add, (alpha * term for alpha, term in zip(alphas, self._terms(choices), strict=True)))
 
-    def losses(self, choices: Choices, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
+    def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         """Its scalars mean nothing, only their gradients do, which are those of Eq. 7 and of Eq. 17 with log alpha."""
         policy = choices.policy
         q, slope = judge(choices.proposal.numbers)
@@ -98,7 +97,7 @@ class Soft(Actor):
             of_numbers = self.temperature.alpha()[-1]
             direction = policy.soft_gradient(choices.proposal, q - self.cost(choices), slope, of_numbers)
             direction *= weights.unsqueeze(-1)
-        losses = {"policy": surrogate(direction, choices.outputs)}
+        losses = {"policy": surrogate(direction, outputs)}
         if "alpha" in self.groups:
             with torch.no_grad():
                 above = [  # the target's entropy, by how much
@@ -130,7 +129,7 @@ class Soft(Actor):
         return [targets[kind] for kind in self.kinds]
 
 
-class EpsilonGreedy(Actor):
+class EpsilonGreedy(Chooser):
     """No policy of its own: the combination that the critics value most, as in double DQN (van Hasselt et al. 2016)."""
 
     def __init__(self, settings: Any, family: Conditioned, critics: Critics, role: Role):
@@ -141,14 +140,14 @@ class EpsilonGreedy(Actor):
         self.groups = {}
 
     @torch.no_grad()
-    def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> Choices:
+    def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[Choices, Tensor]:
         policy = self.family((1 - self.greedy.best(features, obs)) * FORBIDDEN)
-        return Choices(policy, policy.propose(), policy.statistics)
+        return Choices(policy, policy.propose()), policy.statistics
 
     def cost(self, choices: Choices) -> Tensor:
         return torch.zeros_like(choices.policy.probs)
 
-    def losses(self, choices: Choices, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
+    def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         return {}
 
 

@@ -56,7 +56,11 @@ class Conditional(Distribution):
         return self.log_probs.exp()
 
     def rows(self, where: slice) -> Conditional:
-        return Conditional(self.statistics[where], self.numbers, self.branches)
+        part = Conditional(self.statistics[where], self.numbers, self.branches)
+        part.__dict__.update(
+            {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
+        )
+        return part
 
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         taken = place(sample[..., self.numbers :], self.branches)
@@ -117,10 +121,9 @@ class Proposal:
     density: Tensor  # log pi(c|d) [..., K]: log N(u) - sum log(1 - c^2) (Haarnoja et al. 2018, Eq. 21), always finite
     shift: Tensor  # u - m [..., K, c]
 
-    def then(self, last: Proposal) -> Proposal:
-        """Without the first row, and with `last` behind the others."""
-        mine, others = (self.numbers, self.density, self.shift), (last.numbers, last.density, last.shift)
-        return Proposal(*(torch.cat((own[1:], other)) for own, other in zip(mine, others, strict=True)))
+    def rows(self, where: slice) -> Proposal:
+        """Of some rows of the leading axis."""
+        return Proposal(self.numbers[where], self.density[where], self.shift[where])
 
 
 class Conditioned(Family[Conditional]):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from algorithm.adapters.unity.scene import Gaussian, Lesson, MultiRange, Uniform, Value
+from algorithm.adapters.unity.scene import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.sections import Section
 
@@ -41,15 +41,21 @@ SAMPLERS: Mapping[str, type[Section]] = {"uniform": _Uniform, "gaussian": _Gauss
 
 
 class _Criteria(Section):
-    measure: Literal["reward"]
+    measure: Measure
     behavior: str
     min_lesson_length: int = Field(ge=1)
     threshold: float
 
 
-def read_parameters(section: Mapping[str, Any]) -> dict[str, Parameter]:
+def read_parameters(section: Mapping[str, Any], max_step: int | None) -> dict[str, Parameter]:
     """Every environment parameter of `reset_config`. Raises UserError, naming it, for one that cannot be."""
-    return {name: _parameter(f"reset_config.{name}", given) for name, given in section.items()}
+    parameters = {name: _parameter(f"reset_config.{name}", given) for name, given in section.items()}
+    for name, parameter in parameters.items():
+        if max_step is None and isinstance(parameter, tuple) and any(one.measure == "progress" for one in parameter):
+            raise UserError(
+                f"reset_config.{name}: lessons by progress go by env steps / base_config.max_step, which is not set"
+            )
+    return parameters
 
 
 def _parameter(path: str, given: Any) -> Parameter:
@@ -70,7 +76,18 @@ def _lesson(path: str, given: Any, last: bool) -> Lesson:
     if last:
         return Lesson(str(given["name"]), value)
     criteria = _read(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
-    return Lesson(str(given["name"]), value, criteria.behavior, criteria.min_lesson_length, criteria.threshold)
+    if criteria.measure == "progress" and not 0 <= criteria.threshold <= 1:
+        raise UserError(
+            f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1, where the run ends"
+        )
+    return Lesson(
+        str(given["name"]),
+        value,
+        criteria.behavior,
+        criteria.min_lesson_length,
+        criteria.threshold,
+        criteria.measure,
+    )
 
 
 def _value(path: str, given: Any) -> Value:

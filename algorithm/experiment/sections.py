@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 class Section(BaseModel):
@@ -81,6 +81,20 @@ class ReplayConfig(Section):
 
     capacity: int = Field(ge=1)
     memory_map: bool
+    sampler: Literal["uniform", "prioritized", "lazy"]
+    alpha: float = Field(ge=0)
+    beta: float = Field(ge=0, le=1)
+    beta_increment_per_sampling: float = Field(ge=0)
+    td_error_min: float = Field(gt=0)
+    td_error_max: float = Field(gt=0)
+    eta: float = Field(ge=0, le=1)
+    uniform_share: float = Field(gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _bounds(self) -> ReplayConfig:
+        if self.td_error_min > self.td_error_max:
+            raise ValueError(f"td_error_min {self.td_error_min} must not be above td_error_max {self.td_error_max}")
+        return self
 
 
 class Goal(Section):

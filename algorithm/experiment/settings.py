@@ -145,7 +145,7 @@ def _typed(tree: Tree, layers: list[Layer]) -> Settings:
         raise UserError(f"{section}.learning_rate_schedule is linear to 0 at base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
-    reset = read_parameters(tree["reset_config"])
+    reset = read_parameters(tree["reset_config"], base.max_step)
     return Settings(
         base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, tree
     )

@@ -101,8 +101,8 @@ class Learner:
         self._changed()
         told = {f"loss/{name}": loss.detach() for name, loss in extra.items()}
         # Without the features, which hold the whole graph of this update.
-        metrics = report.metrics
-        return Report(lambda: {**metrics(), **told}, report.priority)
+        metrics, errors = report.metrics, report.errors
+        return Report(lambda: {**metrics(), **told}, lambda: errors().cpu().numpy())
 
     @property
     def skipped(self) -> int:

@@ -72,7 +72,8 @@ class SeparateHeads(nn.Module):
 
     def joint(self, features: Tensor) -> Tensor:
         """All outputs side by side: [..., F] -> [..., sum of sizes]."""
-        return torch.cat(self(features), -1)
+        outputs = self(features)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """The first output alone in numpy, on views of the parameters; None where its layers have no such form."""

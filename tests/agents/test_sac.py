@@ -42,7 +42,7 @@ def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
     """In float64, its networks far from where they begin and from each other."""
     blueprint = Blueprint(encoders={"*": Raw()}, policy=Mlp(8), critic=Mlp(8))
     agent = sac_of(spec, blueprint, seed=seed, **changes)
-    for network in (agent.policy, agent.critics, agent.target.copy, agent.actor.temperature):
+    for network in (agent.policy, agent.critics, agent.target.copy, agent.chooser.temperature):
         network.double()
         for parameter in network.parameters():
             nn.init.normal_(parameter, std=0.4)
@@ -76,14 +76,13 @@ class Literal:
     def __init__(self, agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int):
         self.agent, self.spec, self.rollout = agent, spec, rollout
         self.combinations = list(product(*map(range, spec.branches)))
-        alphas = agent.actor.temperature.log_alpha.detach().exp().tolist()
+        alphas = agent.chooser.temperature.log_alpha.detach().exp().tolist()
         kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
         self.alpha = {"d": 0.0, "c": 0.0} | dict(zip(kinds, alphas, strict=True))
         obs = rollout.obs["obs"]
-        torch.manual_seed(seed)  # the draws are the same: first those of the T rows, then those of the last
+        torch.manual_seed(seed)  # the draws are the same
         shape = (COLUMNS, len(self.combinations), spec.continuous)
-        noise = [torch.empty(len(rollout), *shape).double().normal_(), torch.empty(1, *shape).double().normal_()]
-        self.noise = torch.cat(noise)
+        self.noise = torch.empty(len(obs), *shape).double().normal_()
         self.statistics = agent.policy.outputs(obs)
         self.choices = {
             (t, b): self.choice(self.statistics[t, b], self.noise[t, b])
@@ -191,7 +190,7 @@ class Literal:
                 entropies["d"] -= (log_d.exp() * log_d).item()
                 entropies["c"] -= (log_d.exp() * log_c).item()
             kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
-            for log_alpha, kind in zip(agent.actor.temperature.log_alpha, kinds, strict=True):
+            for log_alpha, kind in zip(agent.chooser.temperature.log_alpha, kinds, strict=True):
                 alpha = alpha - weight * log_alpha * (wanted[kind] - entropies[kind])
         return {"critic": critic, "policy": policy, "alpha": alpha}
 
@@ -302,7 +301,7 @@ def test_groups_are_stepped_as_by_optimizers_of_their_own():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
     for mine, other in zip(agent.policy.parameters(), twin.policy.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
-    mine, other = (each.actor.temperature.log_alpha for each in (agent, twin))
+    mine, other = (each.chooser.temperature.log_alpha for each in (agent, twin))
     torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
@@ -325,16 +324,17 @@ def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():
     """And the temperature rises where the entropy is below its target, and falls where it is above."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True)
     rollout = exact(random_window(SPECS["discrete"], agent, 0, 1))
-    alpha = agent.actor.temperature.alpha()[0]
+    alpha = agent.chooser.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
-    choices = agent.actor.choices(rollout.obs["obs"][:1], rollout.obs)
+    choices, outputs = agent.chooser.choices(rollout.obs["obs"], rollout.obs)
+    choices = choices.rows(slice(-1))
     rest = agent.family(q / alpha)
-    losses = agent.actor.losses(
-        replace(choices, policy=rest), torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
+    losses = agent.chooser.losses(
+        replace(choices, policy=rest), outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
     )
-    (direction,) = torch.autograd.grad(losses["policy"], choices.outputs)
+    (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
-    (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
+    (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.chooser.temperature.log_alpha)
     above = (rest.entropy - agent.settings.target_d_alpha * math.log(3)).sum()
     torch.testing.assert_close(of_alpha[0], above)  # descended: down where there is more entropy than wanted
 
@@ -368,10 +368,10 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
         for branch, start in enumerate(np.cumsum((0, *branches[:-1]))):
             assert allowed[np.arange(1000), start + action[:, branch]].all()
     if not changes:
-        tensors = {name: torch.from_numpy(value).unsqueeze(0) for name, value in obs.items()}
-        choices = agent.actor.choices(tensors["obs"], tensors)
-        assert torch.isfinite(agent.actor.cost(choices) * choices.policy.probs).all()
-        (entropies,) = agent.actor._entropies(choices)
+        tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
+        choices, _ = agent.chooser.choices(tensors["obs"], tensors)
+        assert torch.isfinite(agent.chooser.cost(choices) * choices.policy.probs).all()
+        (entropies,) = agent.chooser._entropies(choices)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
         wanted = agent.settings.target_d_alpha * sum(np.log(part.sum(-1)) for part in parts)
         np.testing.assert_allclose(entropies[0], wanted, rtol=1e-5)
@@ -397,7 +397,7 @@ def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
     target = rollout.reward[0] + GAMMA * rollout.alive[0] * following
     taken = agent.critics(obs[:1]).gather(-1, rollout.sample.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
     error = 0.5 * (target - taken).square().mean(0)
-    weight = rollout.weight * rollout.valid[0] / rollout.valid[0].sum()
+    weight = rollout.valid[0] / rollout.valid[0].sum()
     assert report.metrics()["loss/critic"].item() == pytest.approx((weight * error).sum().item(), rel=1e-4)
 
 

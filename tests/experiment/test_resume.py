@@ -56,6 +56,8 @@ def test_what_changes_is_one_line_each(folder, change, line):
         "base_config.name=b",
         "nn_config={units: 3}",
         "replay_config.capacity=900",
+        "replay_config.sampler=lazy",
+        "replay_config.alpha=0.5",
         "acer_config.collect_steps=30",
         "acer_config.optimizer=rmsprop",
         "acer_config={critic: v, estimator: vtrace}",

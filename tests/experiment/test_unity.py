@@ -88,9 +88,44 @@ def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
     assert [table[0]["scene/lesson/height"], table[-1]["scene/lesson/height"]] == ["0.0", "2.0"]
 
 
+def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
+    criteria = {"measure": "progress", "behavior": "Hybrid", "min_lesson_length": 1}
+    lessons = [
+        {"name": str(share), "value": share, "completion_criteria": {**criteria, "threshold": share}}
+        for share in (0.25, 0.5)
+    ]
+    lessons.append({"name": "last", "value": 9})
+    # Six agents, episodes of 20 decisions: all of them end at every 120th env step.
+    write(tmp_path, "hybrid", steps=600, reset_config={"height": {"curriculum": lessons}})
+    folder = run("--max_iter", "2")
+
+    def at():
+        about = json.loads((folder.latest().folder / "counters.json").read_text())
+        return about["counters"]["env_steps"], about["monitor"]["lessons"]["height"]["lesson"]
+
+    env_steps, lesson = at()
+    assert 240 <= env_steps < 300 and lesson == 1
+    run("--resume", "--set", "base_config.max_iter=null")
+    assert at()[0] >= 600
+    rows = list(csv.DictReader((folder.path / "metrics.csv").open()))
+    lessons_at = {int(row["env_steps"]) // 100: row["scene/lesson/height"] for row in rows}
+    assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
+
+
+def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
+    write(tmp_path, "hybrid", steps=60)
+    folder = run()
+    roles = json.loads((folder.path / "roles.json").read_text())
+    roles["Hybrid"]["obs_specs"]["Buffer"]["own"] = None  # as it was recorded before sensors kept theirs
+    (folder.path / "roles.json").write_text(json.dumps(roles))
+    assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
+    before, _, now = capsys.readouterr().err.partition("; the environment has ")
+    assert "Buffer [6] float32" in before and "Buffer [6] of [3, 2] float32" in now
+
+
 def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(supervised, "FIRST_PAUSE", 0.0)
-    write(tmp_path, "balance_ball", "--fault", "crash", "--chance", "0.03", copies=2, steps=1200)
+    write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
     folder = run("--set", "base_config.max_env_restarts=null")
     said = " ".join(capsys.readouterr().out.split())
     assert "its episodes are cut, and it is started again" in said
@@ -167,6 +202,12 @@ def test_parameters_are_read_in_the_grammar_of_ml_agents(given, expected):
     assert resolve([("test", {"reset_config": {"gravity": given}})]).reset == {"gravity": expected}
 
 
+def by_progress(threshold, **base):
+    criteria = {"measure": "progress", "behavior": "B", "min_lesson_length": 1, "threshold": threshold}
+    lessons = [{"name": "a", "value": 1, "completion_criteria": criteria}, {"name": "b", "value": 2}]
+    return {"base_config": base, "reset_config": {"g": {"curriculum": lessons}}}
+
+
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
@@ -180,6 +221,8 @@ def test_parameters_are_read_in_the_grammar_of_ml_agents(given, expected):
             r"reset_config.g.sampler_parameters.max_value .* required",
         ),
         ({"reset_config": {"g": {"curriculum": [{"name": "a"}]}}}, r"reset_config.g.curriculum\[0\] .* a lesson has"),
+        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress go by .*max_step, which is not set"),
+        (by_progress(50), r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
         ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: acer_config.gama is no setting; did you"),
         ({"ma_config": {"A": {"acer_config": {"gamma": 2.0}}}}, r"ma_config.A: acer_config.gamma is 2.0; it must be"),
         ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),

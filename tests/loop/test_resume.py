@@ -74,6 +74,16 @@ RUNS = {
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
+    "prioritized": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
+    },
+    "lazy, gru and skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "replay_config": {"capacity": 300, "sampler": "lazy"},
+        "acer_config": {"collect_steps": 4, "trace_length": 6, "burn_in_step": 2},
+        "memory": "Gru(6)",
+    },
     "noisy layers": {
         "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50, "evaluate_greedy": False},
         "body": "NoisyMlp(8)",

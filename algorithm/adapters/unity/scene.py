@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 LOG = logging.getLogger(__name__)
 
@@ -35,13 +35,15 @@ class MultiRange:
 
 
 Value = float | Uniform | Gaussian | MultiRange
+Measure = Literal["reward", "progress"]
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A value until the mean return of the last `episodes` episodes of `role` reaches `threshold`.
+    """A value until `role` has ended `episodes` episodes in it, and what is measured reaches `threshold`.
 
-    `role` None is the only one there is; `threshold` None is the last lesson, which stays.
+    That is the mean return of the last so many of them, or the progress of training. It is looked at when an episode
+    ends. `role` None is the only one there is; `threshold` None is the last lesson, which stays.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Lesson:
     role: str | None = None
     episodes: int = 1
     threshold: float | None = None
+    measure: Measure = "reward"
 
 
 class Curriculum:
@@ -63,15 +66,16 @@ class Curriculum:
         """The one that is taught."""
         return self.lessons[self.place]
 
-    def ended(self, role: str, episode_return: float) -> None:
+    def ended(self, role: str, episode_return: float, progress: float) -> None:
         """An episode ended; so may the lesson."""
         if self.lesson.threshold is None or self.lesson.role not in (None, role):
             return
         self.returns.append(episode_return)
-        mean = sum(self.returns) / len(self.returns)
-        if len(self.returns) == self.returns.maxlen and mean >= self.lesson.threshold:
+        by_progress, mean = self.lesson.measure == "progress", sum(self.returns) / len(self.returns)
+        if len(self.returns) == self.returns.maxlen and (progress if by_progress else mean) >= self.lesson.threshold:
             self._begin(self.place + 1)
-            LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after a mean return of {mean:.3g}")
+            after = f"{progress:.0%} of training" if by_progress else f"a mean return of {mean:.3g}"
+            LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after {after}")
 
     def state(self) -> dict[str, Any]:
         """At which lesson it is, and the returns in it."""
@@ -88,9 +92,13 @@ class Curriculum:
 
 
 class Scene:
-    """The environment parameters of a run; those that train in it tell it of their episodes."""
+    """The environment parameters of a run; those that train in it tell it of their episodes.
 
-    def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]]):
+    `progress` says which share of the training is over.
+    """
+
+    def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0):
+        self._progress = progress
         self._fixed: dict[str, Value] = {}
         self.curricula: dict[str, Curriculum] = {}
         for name, given in parameters.items():
@@ -107,7 +115,7 @@ class Scene:
     def ended(self, role: str, episode_return: float) -> None:
         """A training episode ended."""
         for course in self.curricula.values():
-            course.ended(role, episode_return)
+            course.ended(role, episode_return, self._progress())
 
     def state(self) -> dict[str, Any]:
         """How far the lessons are, as values that JSON holds."""

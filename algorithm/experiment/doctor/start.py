@@ -14,7 +14,7 @@ from algorithm.experiment.doctor.apart import Lost, ask
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check, Seen
 from algorithm.experiment.doctor.machine import ports
 from algorithm.experiment.doctor.requirements import extra_check, extras
-from algorithm.experiment.doctor.tried import handshake_check
+from algorithm.experiment.doctor.tried import handshake_check, onnx_check
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.session import planned
 from algorithm.experiment.simulators import launch_of, make_adapter, of_unity
@@ -27,6 +27,9 @@ def start_checks(options: argparse.Namespace) -> Iterator[Check]:
     extra = settings.base.env_type.casefold()
     if extra in extras():
         yield extra_check(extra).asked()
+    if settings.base.export != "never":
+        yield extra_check("onnx").asked()
+        yield onnx_check().asked()
     yield start.check("device")
     if of_unity(settings):
         # Nothing is started yet, but what cannot be is told.

@@ -1,4 +1,4 @@
-"""`environment_parameters` in the grammar of `reset_config`: numbers, samplers, and lessons that go by reward."""
+"""`environment_parameters` in the grammar of `reset_config`: numbers, samplers, and lessons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from algorithm.experiment.mlagents.rows import Kind, flag, number, one_of, text,
 
 NO_SMOOTHING = "the mean is that of the last min_lesson_length episodes of the lesson, without what it was before"
 NO_RESET = "a lesson begins with the next episode of each agent, the others go on"
-BY_PROGRESS = "lessons go by reward here; this one is left out, so give it measure: reward and a threshold"
 
 
 def _intervals(value: Any) -> list[list[float]]:
@@ -49,14 +48,12 @@ LESSON: Mapping[str, Any] = {"name": None, "value": None, "completion_criteria":
 class Parameters:
     """What becomes of them: `reset_config`, and by key what has no counterpart and why.
 
-    `left_out` are those whose lessons go by progress, as they stood. Raises UserError, naming `file` and key, for what
-    ML-Agents would not take either.
+    Raises UserError, naming `file` and key, for what ML-Agents would not take either.
     """
 
     def __init__(self, file: str, tree: Mapping[str, Any]):
         self.file = file
         self.lost: dict[str, str] = {}
-        self.left_out: dict[str, Any] = {}
         self.measured: dict[str, str] = {}  # the behaviors that end lessons, by key
         self.reset_config = {str(name): self._parameter(str(name), given) for name, given in tree.items()}
 
@@ -70,13 +67,9 @@ class Parameters:
             raise self._wrong(f"{key}.curriculum", lessons, "it must be a list of lessons")
         last = len(lessons) - 1
         taught = [self._lesson(f"{key}.curriculum[{k}]", lesson, k == last) for k, lesson in enumerate(lessons)]
-        if None in taught:
-            self.left_out[name] = given
-        kept = [lesson for lesson in taught if lesson is not None]
-        return {"curriculum": kept} if len(kept) > 1 else kept[0]["value"]
+        return {"curriculum": taught} if last else taught[0]["value"]
 
-    def _lesson(self, key: str, given: Any, last: bool) -> dict[str, Any] | None:
-        """A lesson; None where it goes by progress."""
+    def _lesson(self, key: str, given: Any, last: bool) -> dict[str, Any]:
         needed = ("name", "value") if last else tuple(LESSON)
         if not isinstance(given, Mapping) or any(given.get(part) is None for part in needed):
             raise self._wrong(key, given, f"a lesson{' that is the last' * last} has {', '.join(needed)}")
@@ -88,23 +81,23 @@ class Parameters:
                 self.lost[f"{key}.completion_criteria"] = "the last lesson stays, as in ML-Agents"
             return {"name": str(given["name"]), "value": value}
         ends = self._criteria(f"{key}.completion_criteria", criteria)
-        return ends and {"name": str(given["name"]), "value": value, "completion_criteria": ends}
+        return {"name": str(given["name"]), "value": value, "completion_criteria": ends}
 
-    def _criteria(self, key: str, given: Any) -> dict[str, Any] | None:
-        """When a lesson ends; None where that goes by progress."""
+    def _criteria(self, key: str, given: Any) -> dict[str, Any]:
+        """When a lesson ends."""
         found = self._read(key, given, CRITERIA)
         if found["behavior"] is None:
             raise self._wrong(key, given, "it must name the behavior whose episodes end the lesson")
-        if found["measure"] == "progress":
-            self.lost[f"{key}.measure"] = BY_PROGRESS
-            return None
-        if found["signal_smoothing"]:
+        by_progress = found["measure"] == "progress"
+        if by_progress and not 0 <= found["threshold"] <= 1:
+            raise self._wrong(f"{key}.threshold", found["threshold"], "progress is from 0 to 1")
+        if found["signal_smoothing"] and not by_progress:
             self.lost[f"{key}.signal_smoothing"] = NO_SMOOTHING
         if found["require_reset"]:
             self.lost[f"{key}.require_reset"] = NO_RESET
         self.measured[f"{key}.behavior"] = found["behavior"]
         return {
-            "measure": "reward",
+            "measure": found["measure"],
             "behavior": found["behavior"],
             "min_lesson_length": max(1, found["min_lesson_length"]),
             "threshold": found["threshold"],

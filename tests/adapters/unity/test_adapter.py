@@ -212,6 +212,30 @@ def test_lessons_wait_for_the_mean_of_their_role_and_are_restored():
     assert third.parameters == {"p": 2.0}
 
 
+def test_lessons_by_progress_wait_for_the_env_steps_and_their_episodes(caplog):
+    share = 0.0
+    first = Lesson("a", 0.0, "x", 2, 0.25, "progress")
+    lessons = (first, Lesson("b", 1.0, "x", 1, 0.5, "progress"), Lesson("c", 2.0))
+    scene = Scene({"p": lessons}, lambda: share)
+    told = []
+    for share in (0.1, 0.2, 0.25, 0.4, 0.75):  # noqa: B007
+        scene.ended("y", 1000.0)
+        scene.ended("x", 1000.0)
+        told.append(scene.parameters["p"])
+    assert told == [0, 0, 1, 1, 2]
+    assert [record.message for record in caplog.records] == [
+        "p: lesson b begins, after 25% of training",
+        "p: lesson c begins, after 75% of training",
+    ]
+    share = 0.3
+    before = Scene({"p": lessons}, lambda: share)
+    before.ended("x", -1000.0)
+    after = Scene({"p": lessons}, lambda: share)
+    after.restore(before.state())
+    after.ended("x", -1000.0)
+    assert [before.parameters, after.parameters] == [{"p": 0.0}, {"p": 1.0}]
+
+
 @pytest.mark.parametrize(
     ("fault", "why"),
     [

@@ -144,6 +144,14 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("broken: extra unity, handshake, ports; ")
 
 
+def test_without_onnx_a_run_that_exports_is_told(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="onnxruntime", module="onnxruntime"))
+    done = in_process(tmp_path, "mine/task", "--set", "base_config.export=end", "--json")
+    line = 'pip install -e ".[onnx]" (there is no onnxruntime)'
+    assert done.returncode == 1
+    assert broken(json.loads(done.stdout)) == {"extra onnx": line, "onnx round trip": line}
+
+
 def test_without_packages_of_the_core_it_still_speaks(tmp_path):
     for name in ("rich", "torch"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is crippled')")

@@ -107,6 +107,18 @@ def test_every_port_that_a_scene_may_use_is_looked_at(tmp_path):
     assert state == BROKEN and line.startswith("65536 is no port")
 
 
+@pytest.mark.parametrize("variant", ["default", "unity"])
+def test_a_run_that_exports_asks_for_the_packages_and_a_round_trip(variant):
+    def names(export: str) -> list[str]:
+        words = ["mine/task", "-c", variant, "--agents", "1", "--set", f"base_config.export={export}", "--doctor"]
+        return [check.name for check in start_checks(parse(words))]
+
+    never = names("never")
+    assert not any("onnx" in name for name in never)
+    for export in ("end", "checkpoints"):
+        assert [name for name in names(export) if name not in never] == ["extra onnx", "onnx round trip"]
+
+
 def test_the_editor_has_one_port():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
