@@ -66,13 +66,18 @@ def soft_values(tmp_path, env_name, max_step, changes):
     return q.numpy(), player.act(states.numpy())
 
 
-@pytest.mark.parametrize("changes", [{"n_step": 1}, {"n_step": 3}], ids=str)
+def seldom(*values):
+    """A parameter that is tried where there is time."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("changes", [seldom({"n_step": 1}), {"n_step": 3}], ids=str)
 def test_to_sac_a_time_limit_is_no_death(tmp_path, changes):
     learned, _ = soft_values(tmp_path, "truncation", 1600, changes)
     np.testing.assert_allclose(learned, 10, atol=0.5)  # taking the limit for a death gives 4.4
 
 
-@pytest.mark.parametrize("changes", [{"n_step": 1}, {"n_step": 3, "estimator": "retrace"}], ids=str)
+@pytest.mark.parametrize("changes", [{"n_step": 1}, seldom({"n_step": 3, "estimator": "retrace"})], ids=str)
 def test_to_sac_the_next_episode_does_not_leak(tmp_path, changes):
     learned, _ = soft_values(tmp_path, "leak", 2400, changes)
     np.testing.assert_allclose(learned[0], -41, atol=2)  # a leak gives about -68
@@ -82,9 +87,9 @@ def test_to_sac_the_next_episode_does_not_leak(tmp_path, changes):
 @pytest.mark.parametrize(
     ("probe", "best", "changes"),
     [
-        ("choice", [0, 1], {"alpha_critic_scale": 1.0}),
+        seldom("choice", [0, 1], {"alpha_critic_scale": 1.0}),
         ("chain", [1, 1, 1], {"alpha_critic_scale": 1.0, "n_step": 3}),
-        ("chain", [1, 1, 1], {"discrete_dqn_like": True}),
+        seldom("chain", [1, 1, 1], {"discrete_dqn_like": True}),
     ],
     ids=str,
 )

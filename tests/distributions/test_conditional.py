@@ -87,13 +87,14 @@ def test_the_density_of_proposals_is_that_of_torchs_squashed_gaussians(family):
         close(proposal.density[..., place], TransformedDistribution(gaussian, tanh).log_prob(tanh(draw)))
 
 
+@pytest.mark.parametrize("far", [20.0, 100.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_far_out_a_proposal_is_finite_and_right(dtype, noise):
+def test_far_out_a_proposal_is_finite_and_right(dtype, far, noise):
     noise(torch.tensor([[1.0, -1.0]], dtype=dtype))
-    policy = Conditional(torch.tensor([19.0, -19.0, 0.0, 0.0], dtype=dtype), 2, ())
+    policy = Conditional(torch.tensor([far - 1, 1 - far, 0.0, 0.0], dtype=dtype), 2, ())
     proposal = policy.propose()
     # log(1 - tanh(u)^2) = 2 (log 2 - |u|) out there
-    wanted = 2 * (-0.5 * np.log(2 * np.pi) - 0.5 - 2 * (np.log(2) - 20))
+    wanted = 2 * (-0.5 * np.log(2 * np.pi) - 0.5 - 2 * (np.log(2) - far))
     assert proposal.density.item() == pytest.approx(wanted, rel=1e-5)
     slope = torch.ones(1, 2, dtype=dtype)
     assert policy.soft_gradient(proposal, torch.ones(1, dtype=dtype), slope, 0.2).isfinite().all()

@@ -86,26 +86,23 @@ class PlainGreedy(nn.Module):
     def __init__(self, network: Greedy):
         super().__init__()
         self.torso, self.members = network.torso, network.critics.members
-        self.branches, self.epsilon = network.family.branches, network.epsilon
+        ends = accumulate(network.family.branches, initial=0)
+        self.branches, self.epsilon = [slice(*branch) for branch in pairwise(ends)], network.epsilon
         self.register_buffer("places", network.places)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
-        values: Any = 0
-        for member in self.members:
-            values = values + member(features)
-        branches = [slice(*ends) for ends in pairwise(accumulate(self.branches, initial=0))]
-        free = [obs[MASK][:, branch] for branch in branches]
+        values = sum(member(features) for member in self.members)
+        masks = (obs[MASK][:, branch] for branch in self.branches)
         # A branch of which all is forbidden is as if nothing were.
-        allowed = torch.cat([part + (1 - part.sum(-1, keepdim=True).clamp(max=1)) for part in free], -1)
+        free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in masks]
         # 1 for a combination with nothing forbidden in it, 0 otherwise.
-        possible = (1 - (1 - allowed) @ self.places.T).clamp(min=0)
-        best = ((values / len(self.members)) * possible - 1e8 * (1 - possible)).argmax(-1)
+        possible = (1 - (1 - torch.cat(free, -1)) @ self.places.T).clamp(min=0)
+        best = (values * possible - 1e8 * (1 - possible)).argmax(-1)
         codes = nn.functional.one_hot(best, len(self.places)).float() @ self.places
         mixed = [
-            (1 - self.epsilon) * codes[:, branch]
-            + self.epsilon * allowed[:, branch] / allowed[:, branch].sum(-1, keepdim=True)
-            for branch in branches
+            (1 - self.epsilon) * codes[:, branch] + self.epsilon * part / part.sum(-1, keepdim=True)
+            for branch, part in zip(self.branches, free, strict=True)
         ]
         return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 

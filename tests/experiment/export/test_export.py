@@ -45,7 +45,7 @@ OF_SAC = [
 ]
 
 
-@pytest.mark.parametrize("opset", [9, 15])
+@pytest.mark.parametrize("opset", [pytest.param(9, marks=pytest.mark.slow), 15])
 @pytest.mark.parametrize("net", ["mlp", "lstm", "frames"])
 @pytest.mark.parametrize(("action", "changes"), OF_SAC)
 def test_what_sac_learned_passes_the_checker_and_does_what_its_agent_does(action, changes, net, opset, tmp_path):
