@@ -75,7 +75,7 @@ def test_what_the_saved_state_would_not_fit_is_refused(folder, change):
 
 def test_an_edited_config_of_the_run_is_found(folder):
     text = folder.config.read_text()
-    folder.config.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9"))
+    folder.config.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
     settings, lines = resumed(folder)
     assert lines == ["acer_config.gamma: 0.99 -> 0.9"]
     folder.record(settings.tree, env_steps=50)
