@@ -1,4 +1,4 @@
-"""A folder until its goal is confirmed: env steps and CPU seconds of the default variant, seed by seed."""
+"""A folder until its goal is confirmed: env steps and CPU seconds of one of its variants, seed by seed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ def main() -> None:
     parser.add_argument(
         "--episodes", type=int, default=EPISODES, help="played greedily with the weights at the end, off the clock"
     )
+    parser.add_argument("-c", "--config", default="default", help="variant of the folder's config.yaml")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    results = in_own_processes(train_folder, [(options.env, seed, (), options.episodes) for seed in seeds])
+    results = in_own_processes(
+        train_folder, [(options.env, seed, (), options.episodes, options.config) for seed in seeds]
+    )
     print(machine())
     print("| seed | env steps | updates | CPU s | held-out mean | greedy |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")

@@ -24,6 +24,7 @@ import torch  # noqa: E402
 
 import algorithm.adapters.gym  # noqa: E402, F401
 import algorithm.agents.acer  # noqa: E402, F401
+import algorithm.agents.sac  # noqa: E402, F401
 import algorithm.runtimes.local  # noqa: E402, F401
 from algorithm.experiment import run_folder  # noqa: E402
 from algorithm.experiment.assembly import play, train  # noqa: E402
@@ -38,14 +39,16 @@ def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]
     return train_folder("gym/cartpole", seed, assignments)
 
 
-def train_folder(env: str, seed: int, assignments: Iterable[str] = (), episodes: int = EPISODES) -> dict[str, Any]:
-    """Train the default variant of a folder with `section.key=value` changes; what it took and reached.
+def train_folder(
+    env: str, seed: int, assignments: Iterable[str] = (), episodes: int = EPISODES, variant: str = "default"
+) -> dict[str, Any]:
+    """Train a variant of a folder with `section.key=value` changes; what it took and reached.
 
     `episodes` are played greedily with the weights at the end, off the clock.
     """
     source = run_folder.environment_folder(env)
     layers = [
-        ("config.yaml", read_variant(source / "config.yaml", "default")),
+        ("config.yaml", read_variant(source / "config.yaml", variant)),
         ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}"])),
     ]
     with tempfile.TemporaryDirectory() as place:
@@ -65,7 +68,7 @@ def train_folder(env: str, seed: int, assignments: Iterable[str] = (), episodes:
         "reached": bool(result.reached),
         "evaluation": _only(result.evaluation).mean if result.evaluation else float("nan"),
         "greedy": greedy,
-        "trust_region_active": float(np.nanmean(_of_role(table, "policy/trust_region_active"))),
+        "trust_region_active": _mean_of_role(table, "policy/trust_region_active"),
         "curve": (table["env_steps"].tolist(), _of_role(table, "reward/return").tolist()),
     }
 
@@ -80,6 +83,11 @@ def _of_role(table: np.ndarray, name: str) -> np.ndarray:
     """A column of the only role, whose name stands behind it where the simulator gives one."""
     (column,) = [column for column in table.dtype.names if column == name or column.startswith(f"{name}/")]
     return table[column]
+
+
+def _mean_of_role(table: np.ndarray, name: str) -> float:
+    """The mean of a column that not every algorithm has."""
+    return float(np.nanmean(_of_role(table, name))) if any(n.startswith(name) for n in table.dtype.names) else np.nan
 
 
 def in_own_processes(function: Callable[..., dict], arguments: list[tuple]) -> list[dict]:

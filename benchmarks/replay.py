@@ -1,5 +1,7 @@
 """How long the replay takes to draw a batch: everything that is learned from, of rows from a few bytes to images.
 
+And how long priorities take: to draw starts, to take in what was learned of them, and to follow a write.
+
 The limit for 16 windows of 20 rows of Atari is 400 microseconds. Such a row is one frame: with stacks of four, three
 more rows stand in front of each window.
 """
@@ -13,6 +15,8 @@ import numpy as np
 from measure import machine
 
 from algorithm.experiment.process import prepare_process
+from algorithm.experiment.samplers import make_sampler
+from algorithm.experiment.settings import resolve
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 
@@ -82,8 +86,36 @@ def measure(case: Case) -> tuple[float, float]:
     return 1e6 * float(np.median(drawn)), 1e6 * float(np.median(stored))
 
 
+def measure_sampler(name: str, rows: int, batch: int) -> tuple[float, ...]:
+    """CPU microseconds of a draw of starts alone, of its errors, and of following a column of every lane."""
+    case = Case("", (1,), "uint8", rows)
+    config = resolve([("benchmark", {"replay_config": {"sampler": name}})]).replay
+    rng = np.random.default_rng(0)
+    replay = Replay(rows, LANES, CHUNK, case.length, rng, sampler=make_sampler(config))
+    column, sampler = rollout(case, rng), replay.sampler
+    for _ in range(rows // LANES // CHUNK + 2):  # until the ring has turned
+        replay.add(column)
+    took: tuple[list[float], ...] = ([], [], [])
+    for turn in range(DRAWS):
+        times = [time.process_time()]
+        drawn = sampler.draw(rng, batch)
+        times.append(time.process_time())
+        index, errors = replay.ring.index(drawn.lane, replay.windows.row(drawn.number)), rng.random((2, batch))
+        times.append(time.process_time())
+        sampler.prioritize(index, lambda: errors)  # noqa: B023
+        times.append(time.process_time())
+        if turn % 8 == 0:
+            replay.ring.write(column)
+            times.append(time.process_time())
+            sampler.follow()
+            took[2].append(time.process_time() - times[-1])
+        took[0].append(times[1] - times[0])
+        took[1].append(times[3] - times[2])
+    return tuple(1e6 * float(np.median(each)) for each in took)
+
+
 def main() -> None:
-    """Print a table, and whether the limit is kept."""
+    """Print a table, and whether the limit is kept; then one of the samplers."""
     prepare_process()  # as every run does
     print(machine())
     print("| observation | rows | windows | draw (us) | store 20 rows of 16 lanes (us) |")
@@ -94,6 +126,12 @@ def main() -> None:
         draw = f"{took[case.name]:.0f}"
         print(f"| {case.name} | {case.rows:,} | {case.length} x {case.batch} | {draw} | {store:.0f} |")
     print(f"{LIMITED} within {LIMIT} us: {'yes' if took[LIMITED] <= LIMIT else 'no'}")
+    print("| sampler | rows | batch | draw starts (us) | take in errors (us) | follow 20 rows of 16 lanes (us) |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name in ("uniform", "prioritized", "lazy"):
+        for rows, batch in ((50_000, 16), (50_000, 256), (1_000_000, 256)):
+            figures = " | ".join(f"{each:.0f}" for each in measure_sampler(name, rows, batch))
+            print(f"| {name} | {rows:,} | {batch} | {figures} |")
 
 
 if __name__ == "__main__":

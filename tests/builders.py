@@ -12,6 +12,7 @@ import yaml
 from torch import Tensor, nn
 
 from algorithm.agents.acer import Acer, AcerSettings
+from algorithm.agents.sac import Sac, SacSettings
 from algorithm.networks import Blueprint, Mlp
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -58,6 +59,18 @@ def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int
         for parameter in network.parameters():
             nn.init.normal_(parameter, std=0.7)
     return agent
+
+
+def sac_settings(**changes) -> SacSettings:
+    """The default settings with some changes."""
+    return SacSettings(**{**yaml.safe_load(CONFIG.read_text())["sac_config"], **changes})
+
+
+def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Sac:
+    """An agent in float32 as a run builds it."""
+    torch.manual_seed(seed)
+    blueprint = blueprint or Blueprint(body=Mlp(16))
+    return Sac(sac_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
 
 
 def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, metrics, row_weights
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.auxiliaries.auxiliary import Auxiliary, View
 from algorithm.distributions import Branch, Categorical
 from algorithm.explorers.explorer import Explorer
@@ -212,7 +212,11 @@ class TwoGroups(Agent):
             "policy": surrogate(weights.unsqueeze(-1) * direction, logits[:-1]),
             "critic": (weights * error).sum(),
         }
-        return losses, Report(lambda: metrics(weights, {"loss/critic": error}), lambda: error.detach().sum(0), features)
+        return losses, Report(
+            lambda: metrics(weights, {"loss/critic": error}),
+            lambda: column_errors(rollout.valid, error.detach()),
+            features,
+        )
 
     @staticmethod
     def _unroll(network, rollout):
@@ -232,7 +236,7 @@ class TwoGroups(Agent):
     def q(self, features, sample):
         return self.critic.heads(features)[1].gather(-1, sample.long()).squeeze(-1)
 
-    def sync(self):
+    def sync(self, update):
         self.target.move(0.05)
 
 

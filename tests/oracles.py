@@ -21,20 +21,22 @@ def retrace_by_definition(
     q_taken: np.ndarray,
     v: np.ndarray,
     trace: np.ndarray,
+    horizon: int | None = None,
 ) -> np.ndarray:
     """Retrace as the sum of Munos et al. 2016, Eq. 3, for each episode alone; NaN where a row cannot be learned.
 
         G_t = Q_t + sum_{k >= t} gamma^{k-t} (c_{t+1} ... c_k) (r_k + gamma V_{k+1} - Q_k)
 
     All arrays are [T, B] except `first` and `v` [T+1, B]. Columns are cut where an episode starts, and only what lies
-    inside the piece is looked at.
+    inside the piece is looked at; of that, `horizon` rewards.
     """
     target = np.full(np.shape(reward), np.nan)
     for steps, shown, b in _episodes(first):
         error = _errors(reward[steps, b], alive[steps, b], gamma, q_taken[steps, b], v[shown, b])
         q, c = q_taken[steps, b], trace[steps, b]
         for t in range(len(error)):
-            ahead = (gamma ** (k - t) * np.prod(c[t + 1 : k + 1]) * error[k] for k in range(t, len(error)))
+            stop = min(len(error), t + (horizon or len(error)))
+            ahead = (gamma ** (k - t) * np.prod(c[t + 1 : k + 1]) * error[k] for k in range(t, stop))
             target[steps.start + t, b] = q[t] + sum(ahead)
     return target
 
@@ -54,16 +56,18 @@ def vtrace_by_definition(
 
         v_t = V_t + sum_{k >= t} (gamma lambda)^{k-t} (c_t ... c_{k-1}) rho_k (r_k + gamma V_{k+1} - V_k)
 
-    `rho` and `trace` [T, B] are truncated already; with both 1 it is the n-step return, `horizon` errors long.
+    `rho` and `trace` [T, B] are truncated already; with both 1 it is the n-step return. Of `horizon` rewards: that many
+    errors, the estimate's own one among them.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
     onward = gamma * decay
     for steps, shown, b in _episodes(first):
         error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[shown, b])
-        ahead = _sums(error, onward, rho[steps, b], trace[steps, b], horizon or len(error))
+        long = horizon or len(error)
+        ahead, behind = (_sums(error, onward, rho[steps, b], trace[steps, b], rows) for rows in (long, long - 1))
         for t, row in enumerate(range(steps.start, steps.start + len(error))):
             target[row, b] = v[row, b] + ahead[t]
-            estimate[row, b] = v[row, b] + error[t] + onward * ahead[t + 1]
+            estimate[row, b] = v[row, b] + error[t] + onward * behind[t + 1]
     return target, estimate
 
 

@@ -35,8 +35,21 @@ SETTINGS = {
         "average_decay": 0.9,
         "std_init": 0.3,
     },
+    "sac_config": {
+        "learning_rate_critic": 0.005,
+        "learning_rate_policy": 0.005,
+        "learning_rate_alpha": 0.005,
+        "gamma": 0.5,
+        "collect_steps": 1,
+        "batch_size": 64,
+        "replay_start": 64,
+        "replay_ratio": 2,
+        "tau": 0.1,
+        "target_d_alpha": 0.1,
+        "target_c_alpha": 2.0,
+    },
 }
-KINDS = {
+SPACES = {
     "Discrete": ("discrete", None, {}),
     "Box": ("box", None, {}),
     "MultiDiscrete": ("multi-discrete", None, {}),
@@ -45,6 +58,9 @@ KINDS = {
     "Tuple": ("tuple", None, {}),
     "Discrete masked by info": ("discrete", "info", {}),
     "MultiDiscrete masked by observation": ("multi-discrete", "obs", {}),
+}
+ACER = {
+    **SPACES,
     "learned std": ("box", None, {"std": "learned", "std_floor": 0.1}),
     "state std": ("box", None, {"std": "state", "std_floor": 0.1}),
     "squashed": ("box", None, {"squash": True}),
@@ -52,13 +68,37 @@ KINDS = {
     "vtrace with v": ("box", None, {"estimator": "vtrace", "critic": "v"}),
     "n_step with v": ("box", None, {"estimator": "n_step", "critic": "v"}),
 }
+LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.2}
+SAC = {
+    **SPACES,
+    "like DQN": ("discrete", None, LIKE_DQN),
+    "like DQN, MultiDiscrete masked by observation": ("multi-discrete", "obs", LIKE_DQN),
+    "several steps": ("dict", None, {"n_step": 2, "trace_length": 2, "estimator": "retrace"}),
+}
+# Of SAC the others are tried where there is time.
+OFTEN = {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"}
+KINDS = [
+    pytest.param(
+        algorithm,
+        *kind,
+        id=f"{algorithm}-{name}",
+        marks=[pytest.mark.slow] * (algorithm == "SAC" and name not in OFTEN),
+    )
+    for algorithm, kinds in (("ACER", ACER), ("SAC", SAC))
+    for name, kind in kinds.items()
+]
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(32))\n"
 CONSTANT = 2 / 3  # what the best answer that does not look at the situation reaches, of any kind
 
 
-def trained(tmp_path, layer: dict, nn: str = NN) -> RunFolder:
+def layer(algorithm: str, changes: dict, **base) -> dict:
+    """Settings of one algorithm, and of its environment."""
+    return {"base_config": {"algorithm": algorithm, **base}, f"{algorithm.lower()}_config": changes}
+
+
+def trained(tmp_path, own: dict, nn: str = NN) -> RunFolder:
     """A run of some environment that has ended."""
-    settings = resolve([("test", SETTINGS), ("test", layer)])
+    settings = resolve([("test", SETTINGS), ("test", own)])
     source = tmp_path / "envs" / "mine" / "guessing"
     source.mkdir(parents=True)
     (source / "config.yaml").write_text("default:\n")
@@ -81,9 +121,9 @@ def mean_return(player: Player, env: Guessing, episodes: int = 30) -> float:
     return total / episodes
 
 
-@pytest.mark.parametrize(("kind", "masks", "changes"), KINDS.values(), ids=KINDS)
-def test_every_action_is_learned_and_played_in_its_own_units(kind, masks, changes, tmp_path, capsys):
-    folder = trained(tmp_path, {"base_config": {"env_args": {"kind": kind, "masks": masks}}, "acer_config": changes})
+@pytest.mark.parametrize(("algorithm", "kind", "masks", "changes"), KINDS)
+def test_every_action_is_learned_and_played_in_its_own_units(algorithm, kind, masks, changes, tmp_path, capsys):
+    folder = trained(tmp_path, layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
     settings = folder.settings()
     env, role = Guessing(kind, masks), folder.roles()["agent"]
     untrained = TeamBuilder(settings, folder, None, print)("agent", role).agent
@@ -107,14 +147,30 @@ MEMORIES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["discrete", "box", "dict"])
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_every_memory_learns_with_every_kind_of_action(memory, kind, tmp_path):
+REMEMBERING = {
+    "ACER": {"collect_steps": 6, "trace_length": 6, "learning_rate": 0.004},
+    "SAC": {"collect_steps": 6, "trace_length": 6, "batch_size": 32, "replay_ratio": 6},
+}
+
+
+def remembering():
+    """Every memory with every kind of action; of SAC two, and the others where there is time."""
+    for algorithm, changes in REMEMBERING.items():
+        for memory in MEMORIES:
+            for kind in ("discrete", "box", "dict"):
+                marks = [pytest.mark.slow] * (
+                    algorithm == "SAC" and (memory, kind) not in [("gru", "dict"), ("frame stack", "box")]
+                )
+                yield pytest.param(algorithm, changes, memory, kind, id=f"{algorithm}-{memory}-{kind}", marks=marks)
+
+
+@pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), list(remembering()))
+def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memory, kind, tmp_path):
     """What is to be done was to be seen a step ago: without a memory, what does not look is the best there is."""
-    base = {"max_step": 5000 if memory == "attention" else 2500, "env_args": {"kind": kind, "late": True}}
+    longer = {"ACER": 5000, "SAC": 8000}[algorithm]
+    base = {"max_step": longer if memory == "attention" else 2500, "env_args": {"kind": kind, "late": True}}
     nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {MEMORIES[memory]})\n"
-    changes = {"collect_steps": 6, "trace_length": 6, "learning_rate": 0.004}
-    folder = trained(tmp_path, {"base_config": base, "acer_config": changes}, nn)
+    folder = trained(tmp_path, layer(algorithm, changes, **base), nn)
     player, env, total = load(folder.path, disable_sample=True), Guessing(kind, late=True), 0.0
     for episode in range(30):
         obs, _ = env.reset(seed=10_000 + episode)
@@ -137,3 +193,14 @@ def test_a_time_limit_is_no_death_where_actions_are_continuous(changes, tmp_path
         features = agent.policy.torso.encode({"obs": torch.ones(1, 1)})
         value = agent.policy.outputs(features)[0, agent.family.statistics].item()
     assert value == pytest.approx(10, abs=0.5)
+
+
+def test_to_sac_a_time_limit_is_no_death_where_actions_are_continuous(tmp_path):
+    """The same state to critics of an action, without the policy's entropy."""
+    base = {"env_name": "tests.guessing:Standing-v0", "max_step_each_iter": 10, "max_step": 2400, "env_args": {}}
+    changes = {"gamma": 0.9, "alpha_critic_scale": 0.0, "learning_rate_schedule": "linear"}
+    agent = load(trained(tmp_path, layer("SAC", changes, **base)).path).agent
+    with torch.no_grad():
+        features = agent.critics.torso.encode({"obs": torch.ones(1, 1)})
+        values = agent.critics(features, torch.zeros(1, 1, 2))
+    assert values.flatten().tolist() == pytest.approx([10, 10], abs=0.5)

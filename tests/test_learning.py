@@ -36,6 +36,68 @@ def values(settings, folder):
     return q.numpy(), logits.softmax(-1).numpy()
 
 
+SAC_PROBE = {
+    "base_config": {"algorithm": "SAC"},
+    "sac_config": {
+        "gamma": 0.9,
+        "learning_rate_critic": 0.02,
+        "learning_rate_policy": 0.02,
+        "learning_rate_alpha": 0.02,
+        "learning_rate_schedule": "linear",
+        "tau": 0.2,
+        "batch_size": 32,
+        "replay_start": 100,
+        "alpha_critic_scale": 0.0,
+        "trace_length": 3,
+    },
+}
+
+
+def soft_values(tmp_path, env_name, max_step, changes):
+    """What SAC's critics make of the states of a probe, without entropy, and the best action of each."""
+    probe = {"base_config": {"env_name": env_name, "max_step": max_step}, "sac_config": changes}
+    settings, folder, _ = train_quietly(tmp_path, PROBE, SAC_PROBE, probe)
+    role = folder.roles()["agent"]
+    agent = TeamBuilder(settings, folder, folder.latest(), print)("agent", role).agent
+    states = torch.eye(role.obs_specs["obs"].shape[0])
+    with torch.no_grad():
+        q = agent.critics(agent.critics.torso.encode({"obs": states})).mean(0)
+    player = load(folder.path, disable_sample=True)
+    return q.numpy(), player.act(states.numpy())
+
+
+def seldom(*values):
+    """A parameter that is tried where there is time."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("changes", [seldom({"n_step": 1}), {"n_step": 3}], ids=str)
+def test_to_sac_a_time_limit_is_no_death(tmp_path, changes):
+    learned, _ = soft_values(tmp_path, "truncation", 1600, changes)
+    np.testing.assert_allclose(learned, 10, atol=0.5)  # taking the limit for a death gives 4.4
+
+
+@pytest.mark.parametrize("changes", [{"n_step": 1}, seldom({"n_step": 3, "estimator": "retrace"})], ids=str)
+def test_to_sac_the_next_episode_does_not_leak(tmp_path, changes):
+    learned, _ = soft_values(tmp_path, "leak", 2400, changes)
+    np.testing.assert_allclose(learned[0], -41, atol=2)  # a leak gives about -68
+    np.testing.assert_allclose(learned[1], 10, atol=1)  # and -32
+
+
+@pytest.mark.parametrize(
+    ("probe", "best", "changes"),
+    [
+        seldom("choice", [0, 1], {"alpha_critic_scale": 1.0}),
+        ("chain", [1, 1, 1], {"alpha_critic_scale": 1.0, "n_step": 3}),
+        seldom("chain", [1, 1, 1], {"discrete_dqn_like": True}),
+    ],
+    ids=str,
+)
+def test_sac_learns_simple_decisions(tmp_path, probe, best, changes):
+    _, action = soft_values(tmp_path, probe, 1200, {"target_d_alpha": 0.2, **changes})
+    assert action.tolist() == best
+
+
 def learned_values(tmp_path, env_name, max_step, estimator, critic):
     """What a critic makes of the states of a probe after so many steps."""
     probe = {
@@ -128,6 +190,17 @@ LONGEST = 1_000_000  # env steps of a goal that a processor reaches in minutes; 
 QUICK = 50000  # env steps within which a goal must be reached for its first seed to be tried on every push
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        "hybrid/parking",
+        pytest.param("gym/pendulum", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
+)
+def test_an_environment_reaches_its_goal_by_sac(tmp_path, task):
+    assert_reached(BESIDE_MAIN / task / "config.yaml", "sac", 0)
+
+
 def learning_tests():
     """Every environment's folder that has a goal within `LONGEST`, with three seeds."""
     for config in sorted(BESIDE_MAIN.rglob("config.yaml")):
@@ -135,14 +208,20 @@ def learning_tests():
         near = goal and goal.return_ is not None and goal.within <= LONGEST
         for seed in range(3 if near else 0):
             slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or goal.within > QUICK else []
-            yield pytest.param(config, goal, seed, marks=slow, id=f"{config.parent.name}-{seed}")
+            yield pytest.param(config, seed, marks=slow, id=f"{config.parent.name}-{seed}")
 
 
-@pytest.mark.parametrize(("config", "goal", "seed"), list(learning_tests()))
-def test_an_environment_reaches_its_goal(tmp_path, config, goal, seed):
+@pytest.mark.parametrize(("config", "seed"), list(learning_tests()))
+def test_an_environment_reaches_its_goal(tmp_path, config, seed):
+    assert_reached(config, "default", seed)
+
+
+def assert_reached(config, variant, seed):
+    """A run of a variant of an environment's folder reaches its goal in time."""
+    goal = resolve([("test", read_variant(config, variant))]).goal
     limit = {"base_config": {"seed": seed, "max_step": goal.within}}
     source = config.parent
-    settings = resolve([("test", read_variant(config, "default")), ("limit", limit)])
+    settings = resolve([("test", read_variant(config, variant)), ("limit", limit)])
     folder = RunFolder.create(source.name, source, f"seed{seed}", settings.tree)
     result = train(settings, folder, lambda line: None)
     assert result.reached

@@ -106,7 +106,7 @@ def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, rest
     assert abs(told["policy/value"]) < 20 and told["loss/critic"] < 200
     assert told["policy/entropy"] <= np.log(agent.family.statistics) and 0 <= told["policy/kl_to_average"] < 20
     assert told["policy/trust_region_active"] > 0.1
-    assert report.priority().max() < 50
+    assert report.errors().max() < 50
 
     gradients = [agent.policy.heads.linear.weight.grad.split([len(where), agent.critic.values])[0]]
     gradients += [

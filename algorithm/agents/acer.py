@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_mean, metrics, row_weights
+from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.distributions import (
     Branch,
     Clipped,
-    Distribution,
+    ClosedForm,
     Family,
     FixedGaussian,
     Gaussian,
@@ -173,9 +173,7 @@ class Acer(Agent):
             loss = loss + surrogate(pull.clone(), opinion.advantages)
         return {"acer": loss}, report
 
-    def _climb(
-        self, rollout: Rollout, average: Distribution, judged: Judgement
-    ) -> tuple[Tensor, Tensor | None, Report]:
+    def _climb(self, rollout: Rollout, average: ClosedForm, judged: Judgement) -> tuple[Tensor, Tensor | None, Report]:
         """What statistics and values [T, B, ...], and advantages, climb in closed form: means over valid rows."""
         settings, valid, sample = self.settings, rollout.valid, judged.sample
         policy, behavior = judged.policy, self.family(rollout.behavior)
@@ -212,12 +210,12 @@ class Acer(Agent):
                 "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
                 "policy/value": v,
             }
-            return metrics(weights, told_of)
+            return metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of)
 
-        return climbed, of_advantages, Report(told, lambda: column_mean(valid, error.abs()))
+        return climbed, of_advantages, Report(told, lambda: column_errors(valid, error))
 
     def _direction(
-        self, judged: Judgement, weight: Tensor, behavior: Distribution, average: Distribution
+        self, judged: Judgement, weight: Tensor, behavior: ClosedForm, average: ClosedForm
     ) -> tuple[Tensor, Tensor]:
         """What statistics climb: the gradient within the trust region (Eq. 10-12), the entropy bonus outside it.
 
@@ -237,7 +235,7 @@ class Acer(Agent):
         removed = multiplier(*constrained, settings.trust_region_delta)
         return torch.addcmul(upwards, removed, kl_gradient, value=-1), removed
 
-    def _average(self, rollout: Rollout) -> Distribution:
+    def _average(self, rollout: Rollout) -> ClosedForm:
         """The average policy at the T rows that are learned from."""
         network = self.average.copy
         statistics = network.outputs(self._unroll(network, rollout)[:-1])[..., : self.family.statistics]
@@ -262,7 +260,7 @@ class Acer(Agent):
         statistics, values = self.policy.outputs(features).split([self.family.statistics, self.critic.values], -1)
         return self.critic.q(self.policy, features, values, self.family(statistics.detach()), sample)
 
-    def sync(self) -> None:
+    def sync(self, update: int) -> None:
         """theta_a <- alpha theta_a + (1 - alpha) theta, after every step (Wang et al. 2017, Algorithm 2)."""
         self.average.move(1 - self.settings.average_decay)
 

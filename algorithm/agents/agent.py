@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from algorithm.distributions.distribution import Family
 from algorithm.networks import LaggingCopy, RunningMoments
 from algorithm.networks.torso import Torso
-from algorithm.rollout import Decision, Rollout, Step
+from algorithm.rollout import Array, Decision, Rollout, Step
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -60,14 +60,15 @@ class RewardScaling:
 
 @dataclass
 class Report:
-    """What a loss tells: scalar metrics as tensors, the priority [B] of each column, the features it made.
+    """What a loss tells: scalar metrics as tensors, `column_errors` [2, B], the features it made.
 
-    Metrics and priority are computed when they are called, without gradient: they cost a tenth of an update, and
-    nobody wants them of every one.
+    Metrics and errors are computed when they are called, without gradient: they cost a tenth of an update, and
+    nobody wants them of every one. A replay that prioritises makes priorities of the errors; a learner's report gives
+    them in numpy, an agent's as a tensor.
     """
 
     metrics: Callable[[], dict[str, Tensor]]
-    priority: Callable[[], Tensor]
+    errors: Callable[[], Array]
     features: Tensor | None = field(default=None, repr=False)
 
 
@@ -133,8 +134,8 @@ class Agent(ABC):
         """Action values [...] of samples [..., size] given features [..., F]."""
 
     @abstractmethod
-    def sync(self) -> None:
-        """Move target and average networks; called after each optimiser step."""
+    def sync(self, update: int) -> None:
+        """Move target and average networks; called after each optimiser step, `update` being its number."""
 
 
 def _parts(group: Group, kind: type[Module]) -> list[Module]:
@@ -150,9 +151,10 @@ def row_weights(valid: Tensor, weight: Tensor) -> Tensor:
     return rows * (weight / rows.sum().clamp(min=1))
 
 
-def column_mean(valid: Tensor, value: Tensor) -> Tensor:
-    """[B] the mean of `value` [T, B] over each column's valid rows; 0 where there are none."""
-    return (valid * value).sum(0) / valid.sum(0).clamp(min=1)
+def column_errors(valid: Tensor, error: Tensor) -> Tensor:
+    """[2, B] the largest and the mean |error| [T, B] of each column's valid rows; 0 where there are none."""
+    size = valid * error.abs()
+    return torch.stack((size.amax(0), size.sum(0) / valid.sum(0).clamp(min=1)))
 
 
 def metrics(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.estimators import Targets
-from algorithm.distributions import Categorical, Distribution, Family
+from algorithm.distributions import Categorical, ClosedForm, Family
 from algorithm.losses import bias_correction, sampled_bias_correction
 from algorithm.networks import ActorCritic
 
@@ -32,16 +32,16 @@ class Judgement(ABC):
     states, `taken` [T, B] of the taken actions.
     """
 
-    policy: Distribution
+    policy: ClosedForm
     sample: Tensor
     v: Tensor
     taken: Tensor
 
     @abstractmethod
-    def gradient(self, weight: Tensor, behavior: Distribution, clip: float) -> Tensor:
+    def gradient(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
         """d J / d statistics [T, B, S]: the taken action's score times `weight` [T, B], and the correction behind c."""
 
-    def gradient_in_probs(self, weight: Tensor, behavior: Distribution, clip: float) -> Tensor:
+    def gradient_in_probs(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
         """d J / d probabilities [T, B, A] of a single branch."""
         raise TypeError(f"{type(self).__name__} is not of a single branch")
 
@@ -60,16 +60,16 @@ class Critic(ABC):
     values: int
     encoded: int = 0
 
-    def ask(self, network: ActorCritic, features: Tensor, policy: Distribution, sample: Tensor) -> Opinion | None:
+    def ask(self, network: ActorCritic, features: Tensor, policy: ClosedForm, sample: Tensor) -> Opinion | None:
         """What the network says of actions, given features [T+1, B, F], the policy there and samples [T, B, size]."""
         return None
 
     @abstractmethod
-    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion | None) -> Judgement:
+    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion | None) -> Judgement:
         """Of values [T+1, B, ...], the policy there, the samples taken [T, B, size] and what `ask` returned."""
 
     @abstractmethod
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
+    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
         """Q(x, a) [...] of samples [..., size]. Raises ValueError where it is not known."""
 
 
@@ -79,10 +79,10 @@ class ActionValues(Critic):
     def __init__(self, actions: int):
         self.values = actions
 
-    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion | None) -> Judgement:
+    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion | None) -> Judgement:
         return _OfEveryAction(values, policy, sample)
 
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
+    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
         return values.gather(-1, sample.long()).squeeze(-1)
 
 
@@ -114,20 +114,20 @@ class StateValue(Critic):
 
     values = 1
 
-    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion | None) -> Judgement:
+    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion | None) -> Judgement:
         return _OfStates(values, policy, sample)
 
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
+    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
         raise ValueError("a critic of states (critic: v) knows no action's value")
 
 
 class _OfStates(Judgement):
-    def __init__(self, values: Tensor, policy: Distribution, sample: Tensor):
+    def __init__(self, values: Tensor, policy: ClosedForm, sample: Tensor):
         self.v = values.squeeze(-1)
         self.taken = self.v[:-1]
         self.policy, self.sample = policy.rows(slice(-1)), sample
 
-    def gradient(self, weight: Tensor, behavior: Distribution, clip: float) -> Tensor:
+    def gradient(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
         return self.policy.score(self.sample, weight)
 
     def gradient_in_probs(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
@@ -155,22 +155,22 @@ class StochasticDueling(Critic):
         self.family, self.samples = family, samples
         self.encoded = family.encoded
 
-    def ask(self, network: ActorCritic, features: Tensor, policy: Distribution, sample: Tensor) -> Opinion:
+    def ask(self, network: ActorCritic, features: Tensor, policy: ClosedForm, sample: Tensor) -> Opinion:
         drawn = policy.rows(slice(-1)).draw(1 + self.samples)
         actions = self.family.encode(torch.cat((sample.unsqueeze(0), drawn)))
         return Opinion(network.advantage(features[:-1], actions), drawn[0])
 
-    def judge(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion) -> Judgement:
+    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion) -> Judgement:
         return _Dueling(values, policy, sample, opinion)
 
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: Distribution, sample: Tensor) -> Tensor:
+    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
         actions = self.family.encode(torch.cat((sample.unsqueeze(0), policy.draw(self.samples))))
         advantages = network.advantage(features, actions)
         return values.squeeze(-1) + advantages[0] - advantages[1:].mean(0)
 
 
 class _Dueling(Judgement):
-    def __init__(self, values: Tensor, policy: Distribution, sample: Tensor, opinion: Opinion):
+    def __init__(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion):
         advantages = opinion.advantages.detach()
         above = advantages - advantages[2:].mean(0)
         self.policy, self.sample, self.drawn = policy.rows(slice(-1)), sample, opinion.drawn
@@ -179,7 +179,7 @@ class _Dueling(Judgement):
         self.taken = self.v[:-1] + above[0]  # Eq. 13
         self.advantage_of_drawn = above[1]
 
-    def gradient(self, weight: Tensor, behavior: Distribution, clip: float) -> Tensor:
+    def gradient(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
         """Eq. 15."""
         rho = self.policy.log_ratio(behavior, self.drawn).clamp(-20, 20).exp()
         correction = sampled_bias_correction(rho, self.advantage_of_drawn, clip)

@@ -33,6 +33,7 @@ class Truncation:
     trace: float  # c-bar
     correction: float  # rho-bar of V-trace
     decay: float  # lambda
+    horizon: int | None = None  # rewards of a target; all that there are
 
 
 class Targets(NamedTuple):
@@ -50,7 +51,7 @@ def _of_action_values(trace: Callable[[Rows, Truncation], Tensor]) -> Estimator:
 
     def estimate(rows: Rows, truncation: Truncation) -> Targets:
         coefficient = truncation.decay * trace(rows, truncation)
-        target = retrace(rows.reward, rows.discount, rows.valid, rows.q_taken, rows.v, coefficient)
+        target = retrace(rows.reward, rows.discount, rows.valid, rows.q_taken, rows.v, coefficient, truncation.horizon)
         return Targets(target, lambda: torch.addcmul(rows.v[:-1], rows.rho.clamp(max=1), target - rows.q_taken))
 
     return estimate
@@ -58,12 +59,12 @@ def _of_action_values(trace: Callable[[Rows, Truncation], Tensor]) -> Estimator:
 
 def _vtrace(rows: Rows, truncation: Truncation) -> Targets:
     rho, trace = rows.rho.clamp(max=truncation.correction), rows.rho.clamp(max=truncation.trace)
-    v, q = vtrace(rows.reward, rows.discount, rows.valid, rows.v, rho, trace, truncation.decay)
+    v, q = vtrace(rows.reward, rows.discount, rows.valid, rows.v, rho, trace, truncation.decay, truncation.horizon)
     return Targets(q, lambda: v)
 
 
 def _n_step(rows: Rows, truncation: Truncation) -> Targets:
-    target = n_step_return(rows.reward, rows.discount, rows.valid, rows.v, truncation.decay)
+    target = n_step_return(rows.reward, rows.discount, rows.valid, rows.v, truncation.decay, truncation.horizon)
     return Targets(target, lambda: target)
 
 

@@ -1,7 +1,8 @@
 """Policies as distributions: sampling in numpy where agents act, closed forms in torch where they learn."""
 
 from algorithm.distributions.categorical import Branch, Categorical
-from algorithm.distributions.distribution import FORBIDDEN, Distribution, Executed, Family
+from algorithm.distributions.conditional import Conditional, Conditioned, Proposal
+from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Distribution, Executed, Family
 from algorithm.distributions.gaussian import Clipped, Continuous, FixedGaussian, Gaussian, Squashed
 from algorithm.distributions.joint import Joint, Several, family_of
 
@@ -10,6 +11,9 @@ __all__ = [
     "Branch",
     "Categorical",
     "Clipped",
+    "ClosedForm",
+    "Conditional",
+    "Conditioned",
     "Continuous",
     "Distribution",
     "Executed",
@@ -17,6 +21,7 @@ __all__ = [
     "FixedGaussian",
     "Gaussian",
     "Joint",
+    "Proposal",
     "Several",
     "Squashed",
     "family_of",

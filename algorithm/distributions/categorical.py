@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from algorithm.distributions.distribution import FORBIDDEN, Distribution, Executed, Family
+from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Executed, Family
 
 
-class Categorical(Distribution):
+class Categorical(ClosedForm):
     """pi(a) = softmax(logits)(a) over the A actions of one discrete branch; `statistics` are the logits [..., A].
 
     A sample is one index [..., 1], in whatever number type it was stored.
@@ -91,7 +91,7 @@ class Categorical(Distribution):
         return -average.probs / self.probs.clamp(min=self.SMALLEST)
 
 
-class Branch(Family):
+class Branch(Family[Categorical]):
     """All policies over one discrete branch: a sample and an action are one index, which a critic reads as one-hot."""
 
     size = dimensions = 1

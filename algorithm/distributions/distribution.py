@@ -8,7 +8,7 @@ then the logits of each branch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from torch import Tensor
 FORBIDDEN = -1e9  # the logit of an action that a mask forbids: its probability is exactly 0, and nothing is infinite
 
 Same = TypeVar("Same", bound="Distribution")
+Kind = TypeVar("Kind", bound="Distribution", covariant=True)
 
 
 class Executed(NamedTuple):
@@ -27,10 +28,7 @@ class Executed(NamedTuple):
 
 
 class Distribution(ABC):
-    """pi(. | statistics [*B, S]), row by row.
-
-    Gradients are with respect to the statistics and in closed form; autograd is their oracle in the tests.
-    """
+    """pi(. | statistics [*B, S]), row by row."""
 
     statistics: Float[Tensor, "*B S"]
 
@@ -46,6 +44,14 @@ class Distribution(ABC):
     @abstractmethod
     def entropy(self) -> Float[Tensor, "*B"]:
         """In nats; of the draws before clipping or squashing."""
+
+    @abstractmethod
+    def rows(self: Same, where: slice) -> Same:
+        """The same policy on some rows of the leading axis, with what is known of it already."""
+
+
+class ClosedForm(Distribution):
+    """A distribution that knows its gradients with respect to the statistics; autograd is their oracle in the tests."""
 
     @abstractmethod
     def entropy_gradient(self) -> Float[Tensor, "*B S"]:
@@ -65,14 +71,10 @@ class Distribution(ABC):
 
     @abstractmethod
     def draw(self, count: int) -> Float[Tensor, "count *B size"]:
-        """`count` independent samples of each row, from torch's generator of the process."""
-
-    @abstractmethod
-    def rows(self, where: slice) -> Distribution:
-        """The same policy on some rows of the leading axis, with what is known of it already."""
+        """`count` independent samples of each row, without gradient, from torch's generator of the process."""
 
 
-class Family(ABC):
+class Family(ABC, Generic[Kind]):
     """All distributions over one kind of action."""
 
     size: int  # numbers of a sample, and of an action
@@ -82,7 +84,7 @@ class Family(ABC):
     branches: tuple[int, ...]  # actions of each discrete branch
 
     @abstractmethod
-    def __call__(self, statistics: Float[Tensor, "*B S"]) -> Distribution:
+    def __call__(self, statistics: Float[Tensor, "*B S"]) -> Kind:
         """The distribution with these statistics."""
 
     @abstractmethod

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from algorithm.distributions.distribution import Distribution, Executed, Family
+from algorithm.distributions.distribution import ClosedForm, Executed, Family
 
 
-class Gaussian(Distribution):
+class Gaussian(ClosedForm):
     """N(mean, std^2) in each of d dimensions; `statistics` are the d means, then the d logarithms of std [..., 2 d]."""
 
     def __init__(self, statistics: Float[Tensor, "*B S"]):
@@ -80,7 +80,7 @@ class FixedGaussian(Gaussian):
         return torch.cat((mean, torch.zeros_like(log_std)), -1)
 
 
-class Continuous(Family):
+class Continuous(Family[Gaussian]):
     """All Gaussian policies over `dimensions` numbers; what is executed lies in [-1, 1].
 
     Densities, ratios and KL are those of the draws before they are brought into these bounds.

@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import Branch
-from algorithm.distributions.distribution import Distribution, Executed, Family
+from algorithm.distributions.distribution import ClosedForm, Executed, Family
 from algorithm.distributions.gaussian import Continuous, Gaussian
 
 
-class Joint(Distribution):
+class Joint(ClosedForm):
     """The product of independent parts; `sizes` are the numbers of each part's sample, in their order."""
 
-    def __init__(self, statistics: Float[Tensor, "*B S"], parts: Sequence[Distribution], sizes: Sequence[int]):
+    def __init__(self, statistics: Float[Tensor, "*B S"], parts: Sequence[ClosedForm], sizes: Sequence[int]):
         self.statistics, self.parts, self.sizes = statistics, parts, list(sizes)
 
     def rows(self, where: slice) -> Joint:
@@ -48,7 +48,7 @@ class Joint(Distribution):
     def draw(self, count: int) -> Float[Tensor, "count *B size"]:
         return torch.cat([part.draw(count) for part in self.parts], -1)
 
-    def _pieces(self, sample: Tensor) -> Iterable[tuple[Distribution, Tensor]]:
+    def _pieces(self, sample: Tensor) -> Iterable[tuple[ClosedForm, Tensor]]:
         return zip(self.parts, sample.split(self.sizes, -1), strict=True)
 
 
@@ -56,13 +56,13 @@ def _total(terms: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, terms)
 
 
-class Several(Family):
+class Several(Family[Joint]):
     """All joint policies of independent `families`, in their order.
 
     Raises ValueError where there is no family.
     """
 
-    def __init__(self, families: Sequence[Family]):
+    def __init__(self, families: Sequence[Family[ClosedForm]]):
         if not families:
             raise ValueError("a policy needs at least one kind of action")
         self.families = list(families)
@@ -130,12 +130,12 @@ def _columns(widths: Iterable[int]) -> list[slice]:
 
 def family_of(
     continuous: int, branches: Sequence[int], bounded: type[Continuous], distribution: type[Gaussian]
-) -> Family:
+) -> Family[ClosedForm]:
     """The family of an action of `continuous` numbers and discrete `branches`: means and deviations, then all logits.
 
     `bounded` is Clipped or Squashed, `distribution` is Gaussian or FixedGaussian; neither matters where nothing is
     continuous. Raises ValueError for an action of no numbers at all.
     """
-    families: list[Family] = [bounded(continuous, distribution)] if continuous else []
+    families: list[Family[ClosedForm]] = [bounded(continuous, distribution)] if continuous else []
     families += [Branch(actions) for actions in branches]
     return families[0] if len(families) == 1 else Several(families)

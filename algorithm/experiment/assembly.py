@@ -17,10 +17,11 @@ from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.lessons import Taught
-from algorithm.experiment.memory import Budget
+from algorithm.experiment.memory import Budget, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
+from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter
@@ -39,7 +40,7 @@ from algorithm.loop.progress import Progress
 from algorithm.loop.reporter import Reporter
 from algorithm.loop.saving import Saving
 from algorithm.networks import Parameters
-from algorithm.replay import IN_MEMORY, Replay, in_files, size_of
+from algorithm.replay import IN_MEMORY, Replay, in_files
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 
@@ -254,11 +255,11 @@ class TeamBuilder:
         agent_seed, feed_seed, replay_seed, network_seed = root.spawn(4)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
-        schedule, capacity = agent.schedule, settings.replay.capacity
-        self.budget.plan(name, size_of(capacity, role, schedule.collect_steps, agent.kept))
+        schedule = agent.schedule
+        self.budget.plan(name, replay_size(settings.replay, agent, role))
         try:
             replay = Replay(
-                capacity,
+                settings.replay.capacity,
                 role.lanes,
                 schedule.collect_steps,
                 schedule.trace_length,
@@ -267,6 +268,7 @@ class TeamBuilder:
                 schedule.lead,
                 agent.kept,
                 self.allocate,
+                make_sampler(settings.replay),
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error

@@ -7,12 +7,22 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from algorithm.agents.agent import Agent
 from algorithm.experiment.errors import UserError
-from algorithm.replay import Size
-from algorithm.specs import of_role
+from algorithm.experiment.samplers import make_sampler
+from algorithm.experiment.sections import ReplayConfig
+from algorithm.replay import Size, size_of
+from algorithm.specs import Role, of_role
 
 MEMINFO = Path("/proc/meminfo")
 MB = 10**6
+
+
+def replay_size(config: ReplayConfig, agent: Agent, role: Role) -> Size:
+    """What the replay of an agent will take."""
+    per_start = make_sampler(config).func.BYTES
+    schedule, statistics = agent.schedule, agent.family.statistics
+    return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start)
 
 
 class Budget:

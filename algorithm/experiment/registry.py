@@ -15,7 +15,7 @@ ADAPTERS = {
     "UNITY": "algorithm.adapters.unity.adapter:UnityAdapter",
     "PROBE": "algorithm.adapters.probe:ProbeAdapter",
 }
-AGENTS = {"ACER": "algorithm.agents.acer:Acer"}
+AGENTS = {"ACER": "algorithm.agents.acer:Acer", "SAC": "algorithm.agents.sac:Sac"}
 RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
 AUXILIARIES: dict[str, str] = {}
 EXPLORERS = {"action_noise": "algorithm.explorers.action_noise:ActionNoise"}

@@ -23,6 +23,8 @@ FIXED: Mapping[str, str] = {
     "base_config.nn": "the saved networks are of this file",
     "nn_config": "the saved networks have this shape",
     "replay_config.capacity": "the saved replay has this size",
+    "replay_config.sampler": "the saved priorities are this sampler's",
+    "replay_config.alpha": "the saved priorities were raised to it",
     "collect_steps": "the saved replay has columns of this length",
     "optimizer": "the saved moments are this optimizer's",
     "critic": "the saved network has this critic's outputs",

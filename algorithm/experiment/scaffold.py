@@ -55,8 +55,10 @@ def write(name: str, layers: list[Layer]) -> Path:
     env_name = settings.base.env_name or _guess(name)
     role = _open(env_name, settings)
     asked = {"env_type": "GYM", "env_name": env_name, "algorithm": settings.base.algorithm}
-    suggested = SUGGESTED | (OF_CONTINUOUS if role.action_spec.continuous else {})
-    tree = merge({"base_config": asked, "goal": {"return": solved_at(env_name)}, "acer_config": suggested}, tree)
+    suggested: Tree = {}
+    if settings.base.algorithm.casefold() == "acer":  # the defaults of others need no suggestion
+        suggested = {"acer_config": SUGGESTED | (OF_CONTINUOUS if role.action_spec.continuous else {})}
+    tree = merge({"base_config": asked, "goal": {"return": solved_at(env_name)}, **suggested}, tree)
     resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
     text = _config(name, env_name, role, merge(_shown(settings), tree))
     folder.mkdir(parents=True)

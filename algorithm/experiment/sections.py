@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 class Section(BaseModel):
@@ -80,6 +81,20 @@ class ReplayConfig(Section):
 
     capacity: int = Field(ge=1)
     memory_map: bool
+    sampler: Literal["uniform", "prioritized", "lazy"]
+    alpha: float = Field(ge=0)
+    beta: float = Field(ge=0, le=1)
+    beta_increment_per_sampling: float = Field(ge=0)
+    td_error_min: float = Field(gt=0)
+    td_error_max: float = Field(gt=0)
+    eta: float = Field(ge=0, le=1)
+    uniform_share: float = Field(gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _bounds(self) -> ReplayConfig:
+        if self.td_error_min > self.td_error_max:
+            raise ValueError(f"td_error_min {self.td_error_min} must not be above td_error_max {self.td_error_max}")
+        return self
 
 
 class Goal(Section):
@@ -87,3 +102,62 @@ class Goal(Section):
 
     return_: float | None = Field(alias="return")
     within: int | None = Field(ge=1)
+
+
+# What an agent's settings must satisfy beyond their types: those of every algorithm are found here by name.
+BOUNDS: Mapping[str, tuple[str, Any]] = {
+    **dict.fromkeys(
+        [
+            "learning_rate",
+            "max_grad_norm",
+            "optimizer_epsilon",
+            "reward_scale",
+            "reward_clip",
+            "importance_clip",
+            "std_init",
+            "learning_rate_critic",
+            "learning_rate_policy",
+            "learning_rate_alpha",
+            "max_grad_norm_critic",
+            "max_grad_norm_policy",
+            "max_grad_norm_alpha",
+            "clip_epsilon",
+            "v_lambda",
+            "v_rho",
+            "v_c",
+        ],
+        ("above 0", lambda value: value > 0),
+    ),
+    **dict.fromkeys(
+        [
+            "entropy",
+            "critic_weight",
+            "trust_region_delta",
+            "replay_ratio",
+            "retrace_clip",
+            "replay_start",
+            "std_floor",
+            "target_d_alpha",
+            "alpha_critic_scale",
+            "burn_in_step",
+        ],
+        ("at least 0", lambda value: value >= 0),
+    ),
+    **dict.fromkeys(
+        ["gamma", "average_decay", "decay", "optimizer_decay", "tau", "discrete_dqn_epsilon"],
+        ("from 0 to 1", lambda value: 0 <= value <= 1),
+    ),
+    **dict.fromkeys(
+        [
+            "collect_steps",
+            "trace_length",
+            "batch_size",
+            "advantage_samples",
+            "update_target_per_step",
+            "ensemble_q_num",
+            "ensemble_q_sample",
+            "n_step",
+        ],
+        ("at least 1", lambda value: value >= 1),
+    ),
+}

@@ -16,7 +16,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_setting
 from algorithm.experiment.parameters import Parameter, read_parameters
 from algorithm.experiment.registry import find
-from algorithm.experiment.sections import BaseConfig, Goal, ReplayConfig, Section
+from algorithm.experiment.sections import BOUNDS, BaseConfig, Goal, ReplayConfig, Section
 
 Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # settings, and the name of where they come from
@@ -25,32 +25,6 @@ MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
 # Sections that no role has of its own, but for the file of its network.
 FOR_ALL = ("base_config", "reset_config", "ma_config", "goal")
 OPEN = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
-
-# What an agent's settings must satisfy beyond their types: those of every algorithm are found here by name.
-BOUNDS: Mapping[str, tuple[str, Any]] = {
-    **dict.fromkeys(
-        [
-            "learning_rate",
-            "max_grad_norm",
-            "optimizer_epsilon",
-            "reward_scale",
-            "reward_clip",
-            "importance_clip",
-            "std_init",
-        ],
-        ("above 0", lambda value: value > 0),
-    ),
-    **dict.fromkeys(
-        ["entropy", "critic_weight", "trust_region_delta", "replay_ratio", "retrace_clip", "replay_start", "std_floor"],
-        ("at least 0", lambda value: value >= 0),
-    ),
-    **dict.fromkeys(
-        ["gamma", "average_decay", "decay", "optimizer_decay"], ("from 0 to 1", lambda value: 0 <= value <= 1)
-    ),
-    **dict.fromkeys(
-        ["collect_steps", "trace_length", "batch_size", "advantage_samples"], ("at least 1", lambda value: value >= 1)
-    ),
-}
 
 
 @dataclass(frozen=True)

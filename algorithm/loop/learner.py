@@ -66,7 +66,7 @@ class Learner:
             self.device,
         )
         networks = [*(group.module for group in groups.values()), *(copy.copy for copy in lagging.values())]
-        learn_in(placement.precision, networks)
+        learn_in(placement.precision, [agent.policy, *networks])
         self.noise = Noise(networks, self.device)
         self.noise.renew()
         self._acting = ActingCopy(agent.policy, twin, placement.acting) if twin else None
@@ -101,8 +101,8 @@ class Learner:
         self._changed()
         told = {f"loss/{name}": loss.detach() for name, loss in extra.items()}
         # Without the features, which hold the whole graph of this update.
-        metrics = report.metrics
-        return Report(lambda: {**metrics(), **told}, report.priority)
+        metrics, errors = report.metrics, report.errors
+        return Report(lambda: {**metrics(), **told}, lambda: errors().cpu().numpy())
 
     @property
     def skipped(self) -> int:
@@ -159,7 +159,7 @@ class Learner:
         progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
         for step in self._steps:
             step(progress)
-        self.agent.sync()
+        self.agent.sync(self.updates + 1)
         for auxiliary in self.auxiliaries.values():
             auxiliary.sync()
 

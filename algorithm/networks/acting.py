@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.noisy import noise_of
 from algorithm.networks.parameters import flatten, span
+from algorithm.networks.policy import Policy
 from algorithm.networks.statistics import RunningMoments
 
 
@@ -22,7 +22,7 @@ class ActingCopy:
     many changes there were.
     """
 
-    def __init__(self, source: ActorCritic, copy: ActorCritic, device: torch.device):
+    def __init__(self, source: Policy, copy: Policy, device: torch.device):
         self.source, self.copy = source, copy
         twins = zip(_kinds(source), _kinds(copy), strict=True)
         self._pairs = [(flatten(own, own[0].dtype, device), span(originals)) for originals, own in twins if own]

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 Kind = Literal["fixed", "learned", "state"]
+# Of the logarithm of a learned deviation, above its floor: what is wider than tanh can show, and still finite.
+BOUNDS = (-20.0, 2.0)
 
 
 class Deviation(nn.Module):
@@ -34,7 +36,8 @@ class Deviation(nn.Module):
         if self.fixed:
             return torch.cat((mean, torch.full_like(mean, self.start), rest), -1)
         number = outputs[..., self.means : self.columns] if self.number is None else self.number.expand_as(mean)
-        return torch.cat((mean, (self.floor + (self.start + number).exp()).log(), rest), -1)
+        above = (self.start + number).clamp(*BOUNDS).exp()
+        return torch.cat((mean, (self.floor + above).log(), rest), -1)
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The same in numpy, on a view of the parameters."""
@@ -45,6 +48,7 @@ class Deviation(nn.Module):
             if self.fixed:
                 return np.concatenate((mean, np.full_like(mean, self.start), rest), -1)
             number = outputs[:, self.means : self.columns] if own is None else np.broadcast_to(own, mean.shape)
-            return np.concatenate((mean, np.log(self.floor + np.exp(self.start + number)), rest), -1)
+            above = np.exp(np.minimum(np.maximum(self.start + number, BOUNDS[0]), BOUNDS[1]))
+            return np.concatenate((mean, np.log(self.floor + above), rest), -1)
 
         return forward

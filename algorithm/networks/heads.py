@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Layers
 from algorithm.networks.mlp import Mlp, numpy_linear
+from algorithm.networks.precision import in_float32
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class SharedHeads(nn.Module):
         return self.joint(features).split(self.sizes, -1)
 
     def joint(self, features: Tensor) -> Tensor:
-        """All outputs side by side: [..., F] -> [..., sum of sizes]."""
+        """All outputs side by side: [..., F] -> [..., sum of sizes]; in float32, whatever the layers before."""
+        return in_float32(self._joint, features)
+
+    def _joint(self, features: Tensor) -> Tensor:
         rows = features.reshape(-1, features.shape[-1])
         outputs = torch.addmm(self.linear.bias.unsqueeze(1), self.linear.weight, rows.T)
         return outputs.T.view(*features.shape[:-1], -1)
@@ -68,7 +72,8 @@ class SeparateHeads(nn.Module):
 
     def joint(self, features: Tensor) -> Tensor:
         """All outputs side by side: [..., F] -> [..., sum of sizes]."""
-        return torch.cat(self(features), -1)
+        outputs = self(features)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """The first output alone in numpy, on views of the parameters; None where its layers have no such form."""

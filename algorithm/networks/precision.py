@@ -1,4 +1,4 @@
-"""Learning in less precision than acting: what a torso computes, and nothing behind it."""
+"""Learning in less precision than acting: what stands in front of the outputs, and not the outputs themselves."""
 
 from __future__ import annotations
 
@@ -10,20 +10,29 @@ import torch
 from torch import Tensor, nn
 
 
-def in_precision(unroll: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A method `unroll(obs, ...)` that runs in the `precision` of its module, and returns float32 whatever that is."""
+def in_precision(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A method of a module that runs in its `precision`, and returns float32 whatever that is."""
 
-    @wraps(unroll)
-    def unrolled(module: Any, obs: Any, *others: Any, **named: Any) -> Tensor:
+    @wraps(method)
+    def learned(module: Any, first: Any, *others: Any, **named: Any) -> Tensor:
         if module.precision is torch.float32:
-            return unroll(module, obs, *others, **named)
-        device = next(iter(obs.values())).device.type
+            return method(module, first, *others, **named)
+        tensor = first if isinstance(first, Tensor) else next(iter(first.values()))
         # Without the cache: in some versions of torch a weight first used without gradient (burn-in) gets none after.
-        with torch.autocast(device, module.precision, cache_enabled=False):
-            features = unroll(module, obs, *others, **named)
-        return features.float()
+        with torch.autocast(tensor.device.type, module.precision, cache_enabled=False):
+            result = method(module, first, *others, **named)
+        return result.float()
 
-    return unrolled
+    return learned
+
+
+def in_float32(output: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
+    """What the last layer puts out, which is exact whatever precision the layers in front are in."""
+    kind = features.device.type
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        return output(features)
+    with torch.autocast(kind, enabled=False):
+        return output(features.float())
 
 
 def learn_in(precision: torch.dtype, networks: Iterable[nn.Module]) -> None:

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Blueprint, Encoder
 from algorithm.networks.precision import in_precision
-from algorithm.specs import ObsSpec
+from algorithm.specs import MASK, ObsSpec
 
 
 class Torso(nn.Module):
-    """All observations -> `size` features; `state` numbers of memory per lane. `precision` is that of `unroll`.
+    """All observations but the action mask -> `size` features; `state` numbers of memory per lane.
 
-    These are first the `kept` ones of the memory behind the body, then those of encoders that remember observations
-    themselves; `lead` rows in front of a window rebuild the latter, so that no replay keeps them.
+    `precision` is that of `unroll`. These numbers are first the `kept` ones of the memory behind the body, then those
+    of encoders that remember observations themselves; `lead` rows in front of a window rebuild the latter, so that no
+    replay keeps them.
 
     Raises ValueError where an observation has no encoder in the blueprint.
     """
@@ -27,8 +28,9 @@ class Torso(nn.Module):
     def __init__(self, blueprint: Blueprint, obs_specs: Mapping[str, ObsSpec]):
         super().__init__()
         self.precision = torch.float32
-        self.names = list(obs_specs)
-        encoders = [_encoder(blueprint, name)(spec) for name, spec in obs_specs.items()]
+        seen = {name: spec for name, spec in obs_specs.items() if name != MASK}
+        self.names = list(seen)
+        encoders = [_encoder(blueprint, name)(spec) for name, spec in seen.items()]
         self.encoders: Any = nn.ModuleList(encoders)
         size = sum(encoder.size for encoder in encoders)
         self.body: Any = blueprint.body(size) if blueprint.body else None

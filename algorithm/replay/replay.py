@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from algorithm.replay.ring import Arrays, Ring
-from algorithm.replay.sampler import Uniform
+from algorithm.replay.sampler import Errors, Sampler, Uniform
 from algorithm.replay.storage import IN_MEMORY, Allocate
+from algorithm.replay.windows import Windows
 from algorithm.rollout import Rollout
 
 SAMPLER = "sampler/"  # before the names of the sampler's arrays
-REDRAWS = 8  # of windows across a break, before all whole windows are listed
 
 
 class Replay:
-    """The last `capacity` rows over all lanes, and uniform windows of `burn_in + length` rows from them.
+    """The last `capacity` rows over all lanes, and windows of `burn_in + length` rows from them, as a sampler draws.
 
     `chunk` is the number of rows of a collected column. `kept` is how many numbers of an agent's memory are kept, at
     the first row of a column; the windows of such an agent start `lead` rows before one, and others at any row. No
@@ -38,19 +37,20 @@ class Replay:
         lead: int = 0,
         kept: int = 0,
         allocate: Allocate = IN_MEMORY,
+        sampler: Callable[[Windows], Sampler] = Uniform,
     ):
         self.ring = Ring(capacity // lanes, lanes, chunk, allocate)
-        self.window = burn_in + length
-        self.burn_in, self.lead, self.kept = burn_in, lead, kept
-        self.stride = chunk if kept else 1
-        self.rng = rng
-        self.sampler = Uniform()
-        needed = -(-(self.window - lead) // self.stride) * self.stride + lead + 1
+        self.burn_in, self.kept = burn_in, kept
+        stride, window = chunk if kept else 1, burn_in + length
+        needed = -(-(window - lead) // stride) * stride + lead + 1
         if self.ring.rows < needed:
             raise ValueError(
-                f"capacity: {capacity} rows over {lanes} lanes hold no window of {self.window} rows; "
+                f"capacity: {capacity} rows over {lanes} lanes hold no window of {window} rows; "
                 f"at least {-(-needed // chunk) * chunk * lanes} are needed"
             )
+        self.rng = rng
+        self.windows = Windows(self.ring, window, burn_in, lead, stride)
+        self.sampler = sampler(self.windows)
 
     @property
     def rows(self) -> int:
@@ -60,27 +60,23 @@ class Replay:
     def add(self, rollout: Rollout) -> None:
         """Store a collected rollout."""
         self.ring.write(replace(rollout, memory=rollout.memory[:, : self.kept]))
+        self.sampler.follow()
 
     def sample(self, batch: int) -> Rollout | None:
-        """`batch` windows drawn independently, or None while there is no whole window yet."""
-        oldest, starts = self._starts()
-        if not starts.any():
+        """`batch` windows, each with its weight in the loss, or None while there is no whole window yet."""
+        drawn = self.sampler.draw(self.rng, batch)
+        if drawn is None:
             return None
-        lane, start = self._draw(oldest, starts, batch)
-        for _ in range(REDRAWS):
-            broken = np.flatnonzero(~self.ring.whole(lane, start, self.window))
-            if not len(broken):
-                return self._read(lane, start)
-            lane[broken], start[broken] = self._draw(oldest, starts, len(broken))
-        lane, start = self._whole_windows(oldest, starts)
-        if not len(lane):
-            return None
-        chosen = self.rng.integers(len(lane), size=batch)
-        return self._read(lane[chosen], start[chosen])
+        windows = self.windows
+        rollout = self.ring.read(drawn.lane, windows.row(drawn.number), windows.length, windows.lead)
+        return replace(rollout, weight=drawn.weight, burn_in=self.burn_in)
 
-    def prioritize(self, index: np.ndarray, priority: Callable[[], Any]) -> None:
-        """Say how much the windows that began at `index` are worth drawing again; `priority` gives it when asked."""
-        self.sampler.prioritize(index, priority)
+    def prioritize(self, index: np.ndarray, errors: Errors) -> None:
+        """Say what was learned of the windows of `index` [B]: `errors` gives [2, B], the largest and the mean of each.
+
+        They are asked for only where they matter. Fresh rollouts (-1) and what is overwritten by now is passed over.
+        """
+        self.sampler.prioritize(index, errors)
 
     def state(self) -> Arrays:
         """Everything stored and every priority, as named arrays."""
@@ -91,25 +87,3 @@ class Replay:
         of_sampler = {name: value for name, value in state.items() if name.startswith(SAMPLER)}
         self.ring.restore({name: value for name, value in state.items() if name not in of_sampler})
         self.sampler.restore({name.removeprefix(SAMPLER): value for name, value in of_sampler.items()})
-
-    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """[lanes] in strides: the oldest row before which a window may begin, and how many such rows there are."""
-        head = self.ring.head + self.lead
-        oldest = -((self.ring.filled - head) // self.stride)
-        newest = (head - self.window) // self.stride
-        return oldest, np.maximum(newest - oldest + 1, 0)
-
-    def _draw(self, oldest: np.ndarray, starts: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        lane, number = self.sampler.draw(self.rng, starts, batch)
-        return lane, (oldest[lane] + number) * self.stride - self.lead
-
-    def _whole_windows(self, oldest: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lane = np.repeat(np.arange(len(starts)), starts)
-        number = np.arange(len(lane)) - np.repeat(starts.cumsum() - starts, starts)
-        start = (oldest[lane] + number) * self.stride - self.lead
-        whole = self.ring.whole(lane, start, self.window)
-        return lane[whole], start[whole]
-
-    def _read(self, lane: np.ndarray, start: np.ndarray) -> Rollout:
-        rollout = self.ring.read(lane, start, self.window, self.lead)
-        return replace(rollout, burn_in=self.burn_in) if self.burn_in else rollout

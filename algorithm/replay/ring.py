@@ -47,7 +47,7 @@ class Ring:
             self._write(rollout, columns)
 
     def read(self, lane: np.ndarray, start: np.ndarray, length: int, lead: int = 0) -> Rollout:
-        """Windows of `length` rows and one more observation, from row `start` of each `lane`: [length, len(lane)].
+        """Windows of `length` rows and one more observation, from row `start` of each `lane`: [length, B].
 
         Their memory is that of row `start + lead`.
         """
@@ -67,12 +67,21 @@ class Ring:
             lane=lane,
             joined=np.zeros(batch, bool),
             weight=np.ones(batch, np.float32),
-            index=rows[0],
+            index=self.index(lane, start),
         )
 
     def whole(self, lane: np.ndarray, start: np.ndarray, length: int) -> np.ndarray:
         """Which windows have no break between their rows."""
         return self.unbroken[lane, (start + length) % self.rows] >= length
+
+    def valid(self, lane: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """Which rows [..., n] of lanes [n] may be learned from, as `Rollout.valid`; of rows that are stored."""
+        first, alive = self.arrays["first"], self.arrays["alive"]
+        return ~(first[lane, (row + 1) % self.rows] & alive[lane, row % self.rows])
+
+    def index(self, lane: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """A number for each row of a lane, which no other row ever has."""
+        return row * self.lanes + lane
 
     def state(self) -> Arrays:
         """Everything stored, as named arrays."""

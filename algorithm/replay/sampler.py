@@ -1,29 +1,122 @@
-"""Which windows are drawn."""
+"""Which windows are drawn: the contract, what all priorities have in common, and no priorities."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from algorithm.replay.windows import Span, Starts, Windows, listed, nth
 
-class Uniform:
-    """Every window of every lane with the same probability."""
+REDRAWS = 8  # of windows across a break, before all whole windows are listed
 
-    def draw(self, rng: np.random.Generator, starts: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        """`starts` [lanes] counts the possible starts of each lane -> lanes [batch] and which of its starts [batch]."""
-        ends = starts.cumsum()
-        drawn = rng.integers(ends[-1], size=batch)
-        lane = ends.searchsorted(drawn, side="right")
-        return lane, drawn - ends[lane] + starts[lane]
+Errors = Callable[[], np.ndarray]  # [2, B] the largest and the mean error of each window's rows, computed when called
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Windows [B] by lane and number of their starts, and how much each counts in the loss."""
+
+    lane: np.ndarray
+    number: np.ndarray
+    weight: np.ndarray
+
+
+class Sampler(ABC):
+    """Draws windows of a ring. `BYTES` are what it keeps for each start."""
+
+    BYTES = 0.0
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, batch: int) -> Drawn | None:
+        """`batch` windows, or None while there is none."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Take note of what was written; called behind every write."""
+
+    @abstractmethod
+    def prioritize(self, index: np.ndarray, errors: Errors) -> None:
+        """Say what was learned of the windows of `index` [B]; those that are not there any more are passed over."""
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """What a resumed run needs, as named arrays."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` gave, behind the ring."""
+
+
+@dataclass(frozen=True)
+class Rating:
+    """What errors make of a window's priority (Kapturowski et al. 2019, section 2.3), and its bounds."""
+
+    eta: float  # share of the largest error, the rest is the mean's
+    td_error_min: float
+    td_error_max: float
+
+    def __call__(self, errors: np.ndarray) -> np.ndarray:
+        """[B] of the largest and the mean errors [2, B]."""
+        largest, mean = errors.astype(np.float64)
+        return np.clip(self.eta * largest + (1 - self.eta) * mean, self.td_error_min, self.td_error_max)
+
+    def learned(self, windows: Windows, span: Span, index: np.ndarray, errors: Errors) -> tuple[Starts, np.ndarray]:
+        """The starts of `index` that are there still, and their priorities; of no other number than a finite one.
+
+        The errors of a fresh rollout, which no replay keeps, are not asked for.
+        """
+        (lane, number), there = windows.known(index, span)
+        if not there.any():
+            return (lane, number), np.zeros(0)
+        priority = self(errors()[:, there])
+        finite = np.isfinite(priority)
+        return (lane[finite], number[finite]), priority[finite]
+
+
+class Uniform(Sampler):
+    """Every whole window of every lane with the same probability."""
+
+    def __init__(self, windows: Windows):
+        self.windows = windows
+
+    def draw(self, rng: np.random.Generator, batch: int) -> Drawn | None:
+        span = self.windows.span()
+        if not span.count.any():
+            return None
+        lane, number = self._any(rng, span, batch)
+        for _ in range(REDRAWS):
+            broken = np.flatnonzero(~self.windows.whole(lane, number))
+            if not len(broken):
+                return Drawn(lane, number, np.ones(batch, np.float32))
+            lane[broken], number[broken] = self._any(rng, span, len(broken))
+        return self._of_all_whole(rng, batch)
+
+    def follow(self) -> None:
+        pass
+
+    def prioritize(self, index: np.ndarray, errors: Errors) -> None:
+        """There are no priorities, and errors are not computed."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a resumed run needs: nothing."""
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `state` gave."""
+        pass
 
-    def prioritize(self, index: np.ndarray, priority: Callable[[], Any]) -> None:
-        """Uniform replay has no priorities."""
+    @staticmethod
+    def _any(rng: np.random.Generator, span: Span, batch: int) -> Starts:
+        count = span.count
+        lane, which = nth(count, rng.integers(count.sum(), size=batch))
+        return lane, span.oldest[lane] + which
+
+    def _of_all_whole(self, rng: np.random.Generator, batch: int) -> Drawn | None:
+        span = self.windows.span()
+        lane, number = listed(span.oldest, span.newest)
+        whole = np.flatnonzero(self.windows.whole(lane, number))
+        if not len(whole):
+            return None
+        chosen = whole[rng.integers(len(whole), size=batch)]
+        return Drawn(lane[chosen], number[chosen], np.ones(batch, np.float32))

@@ -18,15 +18,16 @@ class Size:
     bytes: int
 
 
-def size_of(capacity: int, role: Role, chunk: int, memory: int) -> Size:
+def size_of(capacity: int, role: Role, chunk: int, memory: int, statistics: int, per_start: float = 0.0) -> Size:
     """Of a replay of `capacity` rows in columns of `chunk` rows, for an agent with `memory` numbers per lane.
 
-    The statistics of a policy are taken to be two numbers for each continuous dimension and one for each action.
+    `statistics` are the numbers that determine its policy; `per_start` the bytes that a sampler keeps for each place at
+    which a window may start.
     """
-    spec = role.action_spec
     columns = capacity // role.lanes // chunk * role.lanes
     obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())
-    numbers = spec.size + 2 * spec.continuous + sum(spec.branches) + 1  # sample, behavior and reward: float32
+    numbers = role.action_spec.size + statistics + 1  # sample, behavior and reward: float32
     row = obs + 4 * numbers + 2 + 8  # first and alive are bytes, the ring's own count is int64
     column = 4 * memory + 8  # and the version, int64
-    return Size(columns * chunk, columns * (chunk * row + column))
+    starts = columns * (1 if memory else chunk)
+    return Size(columns * chunk, columns * (chunk * row + column) + round(starts * per_start))

@@ -1,6 +1,5 @@
 """n-step returns, and with a decay the advantage estimation of Schulman et al. 2016."""
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -25,9 +24,4 @@ def n_step_return(
     """
     error = valid * (reward + discount * v[1:] - v[:-1])
     trace = (valid * discount * decay)[:-1]
-    if horizon is None or horizon >= len(error):
-        return v[:-1] + reverse_scan(error, trace)
-    ahead = error
-    for _ in range(horizon - 1):
-        ahead = torch.cat((error[:-1] + trace * ahead[1:], error[-1:]))
-    return v[:-1] + ahead
+    return v[:-1] + reverse_scan(error, trace, horizon)

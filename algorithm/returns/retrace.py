@@ -13,6 +13,7 @@ def retrace(
     q_taken: Float[Tensor, "T *B"],
     v: Float[Tensor, "T+1 *B"],
     trace: Float[Tensor, "T *B"],
+    horizon: int | None = None,
 ) -> Float[Tensor, "T *B"]:
     """The target of Q(x_t, a_t).
 
@@ -26,7 +27,8 @@ def retrace(
         lambda rho_t           importance sampling  Precup et al. 2000
         0                      expected SARSA
 
-    A row that is not valid keeps its own Q and passes nothing to the rows before it.
+    With a `horizon` no target reads more than that many rewards. A row that is not valid keeps its own Q and passes
+    nothing to the rows before it.
     """
     error = valid * (reward + discount * v[1:] - q_taken)
-    return q_taken + reverse_scan(error, (valid * discount)[:-1] * trace[1:])
+    return q_taken + reverse_scan(error, (valid * discount)[:-1] * trace[1:], horizon)

@@ -15,6 +15,7 @@ def vtrace(
     rho: Float[Tensor, "T *B"],
     trace: Float[Tensor, "T *B"],
     decay: float = 1.0,
+    horizon: int | None = None,
 ) -> tuple[Float[Tensor, "T *B"], Float[Tensor, "T *B"]]:
     """The target of V(x_t), and an estimate of Q(x_t, a_t).
 
@@ -23,10 +24,13 @@ def vtrace(
 
     `discount` is gamma * alive, `rho` the ratio truncated at rho-bar, `trace` the one truncated at c-bar (Eq. 1,
     Remark 1). q_t holds no ratio of its own row: v_t is the target of a state's value and wrong for that of an action.
-    A row that is not valid has V_t for both and passes nothing to the rows before it.
+    With a `horizon` neither reads more than that many rewards. A row that is not valid has V_t for both and passes
+    nothing to the rows before it.
     """
     error = valid * (reward + discount * v[1:] - v[:-1])
     onward = valid * discount * decay
-    correction = reverse_scan(rho * error, (onward * trace)[:-1])
-    following = torch.cat((correction[1:], torch.zeros_like(correction[:1])))
+    terms = (rho * error, (onward * trace)[:-1])
+    correction = reverse_scan(*terms, horizon)
+    ahead = correction if horizon is None else reverse_scan(*terms, horizon - 1)
+    following = torch.cat((ahead[1:], torch.zeros_like(ahead[:1])))
     return v[:-1] + correction, v[:-1] + error + onward * following

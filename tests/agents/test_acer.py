@@ -166,13 +166,38 @@ def test_columns_count_by_their_weight():
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
 
 
+def test_what_is_told_is_the_mean_over_rows_whatever_their_weight():
+    agent = make_exact_acer(body=Mlp(16))
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    told = agent.loss(rollout)[1].metrics()
+    rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
+    assert agent.loss(rollout)[1].metrics() == told
+
+
+def test_the_errors_of_a_column_are_those_of_its_valid_rows():
+    agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout.first[1:, 0], rollout.alive[:, 0] = True, True  # a column of which nothing is learned
+    rollout.first[2, 1], rollout.alive[1, 1] = True, True
+    logits, q = forward(agent.policy, rollout.obs["obs"])
+    pi, action = logits.softmax(-1), rollout.sample.long()
+    taken, v = q[:-1].gather(-1, action).squeeze(-1), (pi * q).sum(-1)
+    rho = (pi[:-1] / rollout.behavior.softmax(-1)).gather(-1, action).squeeze(-1)
+    numbers = (x.detach().numpy() for x in (taken, v, rho, rho))
+    error = abs(literal_targets(agent.settings, rollout, *numbers)[1] - taken.detach().numpy())
+    largest, mean = agent.loss(rollout)[1].errors()
+    assert (largest[0], mean[0]) == (0, 0) and np.isnan(error[1, 1])
+    np.testing.assert_allclose(largest[1:], np.nanmax(error[:, 1:], 0), rtol=1e-10)
+    np.testing.assert_allclose(mean[1:], np.nanmean(error[:, 1:], 0), rtol=1e-10)
+
+
 def test_only_logits_and_taken_values_carry_gradient():
     agent = make_exact_acer(body=Mlp(16), entropy=0.1)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     inputs = [value.requires_grad_() for value in (rollout.reward, rollout.behavior)]
     losses, report = agent.loss(rollout)
     assert torch.autograd.grad(losses["acer"], inputs, allow_unused=True) == (None, None)
-    assert not report.priority().requires_grad and not any(value.requires_grad for value in report.metrics().values())
+    assert not report.errors().requires_grad and not any(value.requires_grad for value in report.metrics().values())
 
 
 def test_the_policys_part_sends_nothing_into_the_critic():

@@ -344,4 +344,4 @@ def test_every_number_of_a_batch_keeps_its_place():
     agent = make_agent(spec)
     rollout = make_rollout(agent, spec)
     losses, report = agent.loss(replace(rollout, weight=torch.ones(COLUMNS).double()))
-    assert losses["acer"].shape == () and report.priority().shape == (COLUMNS,)
+    assert losses["acer"].shape == () and report.errors().shape == (2, COLUMNS)

@@ -85,6 +85,13 @@ COMMANDS = [
     ("mine/task --set base_config.write_summary_per_step=9", "it is now base_config.log_every"),
     ("mine/task --set acer_config.save_model_per_step=9", "it is now base_config.save_every"),
     ("mine/task --set base_config.reset_on_iteration=true", "gone: every lane starts its next episode by itself"),
+    ("mine/task --set base_config.port=5006", "it is now base_config.unity_args.base_port"),
+    ("mine/task --set sac_config.learning_rate=1e-3", "it is now learning_rate_critic, learning_rate_policy and"),
+    ("mine/task --set sac_config.siamese=ATC", "gone: nothing but the task's own losses shapes the features"),
+    ("mine/task --set net_config.learner_port=61001", "gone: one process collects and learns"),
+    ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
+    ("mine/task --u-port 5006", "it is now --port"),
+    ("mine/task --tau 0.99", "it is now --set acer_config.average_decay=..."),
     # places
     ("mine/tusk", "did you mean mine/task?"),
     ("nowhere", "no environment folder 'nowhere' with a config.yaml under ./envs; there is mine/task"),

@@ -56,6 +56,8 @@ def test_what_changes_is_one_line_each(folder, change, line):
         "base_config.name=b",
         "nn_config={units: 3}",
         "replay_config.capacity=900",
+        "replay_config.sampler=lazy",
+        "replay_config.alpha=0.5",
         "acer_config.collect_steps=30",
         "acer_config.optimizer=rmsprop",
         "acer_config={critic: v, estimator: vtrace}",
@@ -73,7 +75,7 @@ def test_what_the_saved_state_would_not_fit_is_refused(folder, change):
 
 def test_an_edited_config_of_the_run_is_found(folder):
     text = folder.config.read_text()
-    folder.config.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9"))
+    folder.config.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
     settings, lines = resumed(folder)
     assert lines == ["acer_config.gamma: 0.99 -> 0.9"]
     folder.record(settings.tree, env_steps=50)

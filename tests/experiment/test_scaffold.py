@@ -94,3 +94,9 @@ def test_a_folder_is_never_overwritten(capsys):
     assert main.main(["--init", "gym/acrobot"]) == 2
     assert "left as it is" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
+
+
+def test_another_algorithm_is_suggested_nothing_of_acer(capsys):
+    assert main.main(["--init", "gym/pendulum", "--set", "base_config.algorithm=SAC"]) == 0
+    text = Path("envs/gym/pendulum/config.yaml").read_text()
+    assert "algorithm: SAC" in text and "acer_config" not in text

@@ -236,3 +236,18 @@ def test_only_collected_rollouts_move_the_statistics():
     learner.learn(rollout(1))
     assert learner.parameters.statistics.equal(before)
     assert learner.returns.moments.count == learner.seen == rollout().valid.sum()
+
+
+def test_a_column_counts_by_its_weight():
+    """What a sampler with priorities says of a column reaches every parameter."""
+    stepped = []
+    for weight in ([1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 1, 0], [1, 1, 1, 0]):
+        learner, batch = make_learner(entropy=0.1), rollout()
+        if len(stepped) == 3:
+            batch.reward[:, 3] += 7  # in a column that counts for nothing
+        learner.learn(replace(batch, weight=np.array(weight, np.float32)))
+        stepped.append(learner.parameters.gradient.clone())
+    all_alike, half, without, of_other_rewards = stepped
+    torch.testing.assert_close(half, (all_alike + without) / 2, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(all_alike, without, rtol=1e-2)
+    assert torch.equal(without, of_other_rewards)

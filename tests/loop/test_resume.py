@@ -38,6 +38,7 @@ SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
     "replay_config": {"capacity": 150},  # which is full before the end
     "acer_config": {"collect_steps": 8, "trace_length": 12, "batch_size": 4, "replay_start": 32, "replay_ratio": 1.5},
+    "sac_config": {"collect_steps": 8, "trace_length": 12, "batch_size": 4, "replay_start": 32, "replay_ratio": 1.5},
 }
 # What each run has beside these.
 RUNS = {
@@ -73,6 +74,16 @@ RUNS = {
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
+    "prioritized": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
+    },
+    "lazy, gru and skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "replay_config": {"capacity": 300, "sampler": "lazy"},
+        "acer_config": {"collect_steps": 4, "trace_length": 6, "burn_in_step": 2},
+        "memory": "Gru(6)",
+    },
     "noisy layers": {
         "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50, "evaluate_greedy": False},
         "body": "NoisyMlp(8)",
@@ -85,6 +96,28 @@ RUNS = {
             "evaluate_every": 50,
         },
         "acer_config": {"std": "state", "squash": True},
+    },
+    "sac, hybrid and recurrent": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3]},
+            "evaluate_every": 50,
+            "evaluate_greedy": False,
+        },
+        "sac_config": {
+            "n_step": 3,
+            "burn_in_step": 3,
+            "update_target_per_step": 3,
+            "ensemble_q_num": 3,
+            "ensemble_q_sample": 2,
+        },
+        "memory": "Gru(6)",
+    },
+    "sac like dqn": {
+        "base_config": {"algorithm": "SAC", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "sac_config": {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3},
     },
     "several roles, one of them late": {
         "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "TWO_GROUPS"},
@@ -180,7 +213,13 @@ def test_saving_on_the_way_changes_nothing(kind, tmp_path):
 
 @pytest.mark.parametrize(
     "kind",
-    ["continuous, noisy and normalised", "noisy layers", "recurrent and skipping", "several roles, one of them late"],
+    [
+        "continuous, noisy and normalised",
+        "noisy layers",
+        "recurrent and skipping",
+        "sac, hybrid and recurrent",
+        "several roles, one of them late",
+    ],
 )
 def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
     plain = go_on(new_run(tmp_path, "plain", kind))

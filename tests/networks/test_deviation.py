@@ -68,7 +68,7 @@ def make(kind: str, blueprint: Blueprint) -> ActorCritic:
 @pytest.mark.parametrize("kind", KINDS)
 def test_acting_gives_the_statistics_that_are_learned_with(kind, way):
     network = make(kind, BLUEPRINTS[way])
-    assert (network._numpy_act() is not None) == (way == "numpy")
+    assert (network.numpy() is not None) == (way == "numpy")
     rng = np.random.default_rng(0)
     allowed = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1]], np.uint8)
     obs = {"obs": rng.normal(size=(3, 3)).astype(np.float32), MASK: allowed}

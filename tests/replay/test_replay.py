@@ -342,6 +342,6 @@ def test_the_size_is_known_before_anything_is_written(memory):
             version=lanes,
         )
     )
-    size = size_of(200, role, 8, memory)
+    size = size_of(200, role, 8, memory, statistics=6)
     kept = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
     assert size == Size(replay.ring.rows * 3, sum(value.nbytes for value in kept.values()))

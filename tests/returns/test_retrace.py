@@ -111,10 +111,11 @@ def test_without_its_final_observation_the_last_row_of_a_cut_episode_is_not_lear
 random_trace = partial(random_rows, ("q_taken", "v", "trace"))
 
 
-def run(reward, alive, first, gamma, q_taken, v, trace):
+def run(reward, alive, first, gamma, q_taken, v, trace, horizon=None):
     reward, alive, first, q_taken, v, trace = map(torch.from_numpy, (reward, alive, first, q_taken, v, trace))
     valid = ~(first[1:] & alive)
-    return retrace(reward, gamma * alive.to(reward.dtype), valid, q_taken, v, trace).numpy(), valid.numpy()
+    target = retrace(reward, gamma * alive.to(reward.dtype), valid, q_taken, v, trace, horizon)
+    return target.numpy(), valid.numpy()
 
 
 many = settings(max_examples=60, deadline=None, derandomize=True)
@@ -129,6 +130,27 @@ def test_windows_across_episodes_equal_each_episode_alone(seed):
     expected = retrace_by_definition(**trace)
     np.testing.assert_array_equal(valid, ~np.isnan(expected))
     np.testing.assert_allclose(actual, np.where(valid, expected, trace["q_taken"]), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 5, 13, 14, 100])  # of at most 13 rows
+@many
+@given(seeds)
+def test_a_horizon_is_that_many_rewards_of_each_episode(horizon, seed):
+    trace = random_trace(seed)
+    actual, valid = run(**trace, horizon=horizon)
+    expected = retrace_by_definition(**trace, horizon=horizon)
+    np.testing.assert_allclose(actual, np.where(valid, expected, trace["q_taken"]), rtol=0, atol=1e-10)
+    if horizon >= len(valid):
+        np.testing.assert_allclose(actual, run(**trace)[0], rtol=0, atol=1e-12)
+
+
+@many
+@given(seeds)
+def test_a_horizon_of_one_is_expected_sarsa(seed):
+    trace = random_trace(seed)
+    actual, valid = run(**trace, horizon=1)
+    one_step = trace["reward"] + trace["gamma"] * trace["alive"] * trace["v"][1:]
+    np.testing.assert_allclose(actual, np.where(valid, one_step, trace["q_taken"]), rtol=0, atol=1e-12)
 
 
 @many

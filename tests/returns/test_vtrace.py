@@ -22,9 +22,11 @@ REWARD, V, RHO = tensor(1, 0, 2), tensor(0.4, 1, 0.8, 3), tensor(1, 2, 0.5)
 ONE = torch.ones(3).double()
 
 
-def estimate(rho, trace=None, decay=1.0, reward=REWARD, v=V, gamma=GAMMA):
+def estimate(rho, trace=None, decay=1.0, reward=REWARD, v=V, gamma=GAMMA, horizon=None):
     valid = torch.ones(len(reward), dtype=torch.bool)
-    return vtrace(reward, torch.full_like(reward, gamma), valid, v, rho, rho if trace is None else trace, decay)
+    return vtrace(
+        reward, torch.full_like(reward, gamma), valid, v, rho, rho if trace is None else trace, decay, horizon
+    )
 
 
 def close(actual, *expected):
@@ -48,10 +50,17 @@ def test_with_a_decay_the_estimate_of_q_decays_without_its_own_ratio():
     close(estimate(RHO.clamp(max=1), decay=0.9)[1], 2.952595, 2.2995, 4.7)
 
 
-def test_the_rows_own_ratio_is_in_the_target_of_v_and_not_in_that_of_q():
-    v, q = estimate(tensor(0.2, 1, 0.5))
+@pytest.mark.parametrize("horizon", [None, 3, 4])
+def test_the_rows_own_ratio_is_in_the_target_of_v_and_not_in_that_of_q(horizon):
+    v, q = estimate(tensor(0.2, 1, 0.5), horizon=horizon)
     close(v[:1], 0.9655)
     close(q[:1], 3.2275)
+
+
+def test_known_answers_of_a_horizon():
+    v, q = estimate(RHO.clamp(max=1), horizon=2)
+    close(v, 0.4 + 1.5 - 0.9 * 0.28, 2.475, 2.75)
+    close(q, 1.9 - 0.9 * 0.28, 2.475, 4.7)
 
 
 # A death, then a cut whose final observation is shown as row 4, then a third episode that the record cuts.
@@ -101,10 +110,10 @@ def test_with_finite_truncation_the_fixed_point_is_another_policy():
 random_trace = partial(random_rows, ("v", "rho", "trace", "decay"))
 
 
-def run(reward, alive, first, gamma, v, rho, trace, decay):
+def run(reward, alive, first, gamma, v, rho, trace, decay, horizon=None):
     reward, alive, first, v, rho, trace = map(torch.from_numpy, (reward, alive, first, v, rho, trace))
     valid = ~(first[1:] & alive)
-    targets = vtrace(reward, gamma * alive.to(reward.dtype), valid, v, rho, trace, decay)
+    targets = vtrace(reward, gamma * alive.to(reward.dtype), valid, v, rho, trace, decay, horizon)
     return *(target.numpy() for target in targets), valid.numpy()
 
 
@@ -131,6 +140,48 @@ def test_what_a_row_that_is_not_learned_holds_reaches_no_other_row(seed):
         trace[name] = np.where(valid, trace[name], 1e6)
     for changed, before in zip(run(**trace), actual, strict=False):
         np.testing.assert_array_equal(changed[valid], before[valid])
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 5, 13, 14, 100])  # of at most 13 rows
+@many
+@given(seeds)
+def test_a_horizon_is_that_many_rewards_of_each_episode(horizon, seed):
+    trace = random_trace(seed)
+    *actual, valid = run(**trace, horizon=horizon)
+    for estimated, expected in zip(actual, vtrace_by_definition(**trace, horizon=horizon), strict=True):
+        np.testing.assert_allclose(estimated, np.where(valid, expected, trace["v"][:-1]), rtol=0, atol=1e-10)
+    if horizon >= len(valid):
+        for estimated, whole in zip(actual, run(**trace)[:2], strict=True):
+            np.testing.assert_allclose(estimated, whole, rtol=0, atol=1e-12)
+
+
+@many
+@given(seeds)
+def test_a_horizon_of_one_leaves_the_estimate_of_q_the_one_step_target(seed):
+    trace = random_trace(seed)
+    v, q, valid = run(**trace, horizon=1)
+    one_step, kept = trace["reward"] + trace["gamma"] * trace["alive"] * trace["v"][1:], trace["v"][:-1]
+    np.testing.assert_allclose(q, np.where(valid, one_step, kept), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(v, np.where(valid, kept + trace["rho"] * (one_step - kept), kept), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("horizon", [None, 1, 2, 4])
+@many
+@given(seeds)
+def test_the_estimate_of_q_holds_no_ratio_of_its_own_row(horizon, seed):
+    """And of those behind it all that are in reach."""
+    trace = random_trace(seed, rows=6)
+    _, before, valid = run(**trace, horizon=horizon)
+    for row in range(6):
+        other = {name: trace[name].copy() for name in ("rho", "trace")}
+        for ratio in other.values():
+            ratio[row] *= 0.2
+        v, q, _ = run(**{**trace, **other}, horizon=horizon)
+        np.testing.assert_array_equal(q[row:], before[row:])
+        if row and horizon != 1:
+            reached = valid[row - 1] & valid[row] & trace["alive"][row - 1] & (trace["rho"][row] > 0.1)
+            moved = np.abs(q - before)[row - 1] > 1e-9 * trace["gamma"] * trace["decay"]
+            np.testing.assert_array_equal(moved[reached], True)
 
 
 @many

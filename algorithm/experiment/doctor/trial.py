@@ -15,13 +15,12 @@ from algorithm.experiment.assembly import make_agent
 from algorithm.experiment.doctor.check import BROKEN, OK, Seen, described
 from algorithm.experiment.doctor.machine import place_of_runs, size
 from algorithm.experiment.errors import UserError
-from algorithm.experiment.memory import Budget
+from algorithm.experiment.memory import Budget, replay_size
 from algorithm.experiment.process import device, placement
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.session import planned
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import make_adapter, of_unity
-from algorithm.replay import size_of
 from algorithm.specs import Role, of_role
 
 NUMBERS = 4  # bytes
@@ -78,8 +77,7 @@ def _replays(settings: Settings, agents: Mapping[str, Agent], roles: Mapping[str
     said: list[str] = []
     budget = Budget(said.append, place_of_runs() if settings.replay.memory_map else None)
     for name, agent in agents.items():
-        capacity = settings.of(name).replay.capacity
-        budget.plan(name, size_of(capacity, roles[name], agent.schedule.collect_steps, agent.kept))
+        budget.plan(name, replay_size(settings.of(name).replay, agent, roles[name]))
     return budget.planned, "; ".join(line.removeprefix("replay: ") for line in said)
 
 

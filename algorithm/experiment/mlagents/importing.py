@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -135,7 +135,7 @@ def _check(folder: Path, translation: Translation, source: Path) -> None:
 
 
 def _notes(
-    path: Path, names: Mapping[str, str], parameters: Parameters, translations: Iterable[Translation]
+    path: Path, names: Mapping[str, str], parameters: Parameters, translations: Collection[Translation]
 ) -> Iterator[str]:
     """What else to know."""
     for translation in translations:
@@ -147,11 +147,16 @@ def _notes(
         if behavior not in names:
             yield f"{key}: {behavior} is no behavior of {path}; without one the lesson never ends"
     if len(names) > 1:
-        first, *others = names.items()
-        for behavior, name in others:
+        first, *others = translations
+        run = f"{GROUP}/{names[first.behavior]}"
+        for other in others:
+            told = f"a scene that has {other.behavior}, too, trains it in the same run: {run} by the "
+            if other.section != first.section:
+                yield f"{told}algorithm of {first.behavior}, since a run has one algorithm"
+                continue
             yield (
-                f"a scene that has {behavior}, too, trains it in the same run: {GROUP}/{first[1]} by the settings and "
-                f"the network of {first[0]}, unless ma_config.{behavior} there holds the acer_config and replay_config "
-                f"of {GROUP}/{name}, and base_config.nn a copy of its nn.py by another name"
+                f"{told}settings and the network of {first.behavior}, unless ma_config.{other.behavior} there holds "
+                f"the {other.section} and replay_config of {GROUP}/{names[other.behavior]}, and base_config.nn a copy "
+                "of its nn.py by another name"
             )
         yield "base_config.max_step, and so progress, counts the decisions of all behaviors of a scene together"

@@ -20,7 +20,7 @@ class NotServed(Exception):
 
 @dataclass(frozen=True)
 class Becomes:
-    """The value becomes that of `setting`, in which `agent.` stands for the algorithm's section.
+    """The value becomes that of `setting`, and of `also`, in which `agent.` stands for the algorithm's section.
 
     `default` is ML-Agents' own, where leaving the key out would otherwise mean something else here. `convert` may
     return KEEP, and raise NotServed, or ValueError for a value that ML-Agents would refuse too.
@@ -30,6 +30,7 @@ class Becomes:
     kind: Kind
     convert: Convert = lambda value, given: value
     default: Any = None
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,7 @@ BEHAVIOR: Rows = {
     "checkpoint_interval": Becomes("base_config.save_every", positive(whole)),
     "keep_checkpoints": Becomes("base_config.keep_checkpoints", positive(whole)),
     "even_checkpoints": Becomes("base_config.save_every", flag, _spread),
-    "time_horizon": Lost(
-        "it cuts trajectories for on-policy learning; windows of acer_config.trace_length rows take its place"
-    ),
+    "time_horizon": Lost("it cuts trajectories for on-policy learning; windows of trace_length rows take its place"),
     "threaded": Lost("scenes go on while there is learning, always", unless=(True,)),
     "init_path": Lost(NO_MODEL),
     "framework": Lost("there is torch alone, as in ML-Agents", unless=("pytorch",)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,6 @@ from algorithm.experiment.mlagents.rows import (
     Lost,
     NotServed,
     Read,
-    Row,
     Rows,
     flag,
     number,
@@ -24,15 +24,17 @@ from algorithm.experiment.mlagents.tables import MEMORY
 from algorithm.experiment.scaffold import OF_CONTINUOUS, SUGGESTED
 from algorithm.experiment.settings import defaults
 
+SEQUENCE = f"{MEMORY}.sequence_length"
+
 
 @dataclass(frozen=True)
 class Trainer:
-    """An algorithm of ours in place of a trainer; `begin` are settings of it that no key says: (value, why)."""
+    """An algorithm of ours in place of a trainer; `begin` tells settings of it that no key says: (value, why)."""
 
     algorithm: str
     note: str  # what the user is told of it
     rows: Rows  # by the key of `hyperparameters`
-    begin: Mapping[str, tuple[Any, str]]
+    begin: Callable[[Given], Mapping[str, tuple[Any, str]]]
 
 
 def _ours(given: Given, key: str) -> Any:
@@ -42,8 +44,17 @@ def _ours(given: Given, key: str) -> Any:
 
 def _windows(rows: int, given: Given) -> int:
     """A batch of so many rows as windows of a replay."""
-    length = given.value("network_settings.memory.sequence_length") or _ours(given, "trace_length")
+    length = given.value(SEQUENCE) or _ours(given, "trace_length")
     return max(1, round(rows / length))
+
+
+def _start(steps: int, given: Given) -> int:
+    """ML-Agents also waits for a whole batch."""
+    return max(steps, given.value("hyperparameters.batch_size"))
+
+
+def _logarithm(alpha: float, given: Given) -> float:
+    return round(math.log(alpha), 4)
 
 
 def _ratio(steps: float, given: Given) -> Any:
@@ -70,12 +81,9 @@ def _apart(shared: bool, given: Given) -> None:
         raise NotServed("a memory and what stands in front of it are of both policy and critic")
 
 
-_COMMON: Mapping[str, Row] = {
-    "learning_rate": Becomes("agent.learning_rate", positive(number), default=3e-4),
-}
 _FROM_REPLAY = "it is of one round of on-policy learning; a replay is learned from here"
 _POCA: Rows = {
-    **_COMMON,
+    "learning_rate": Becomes("agent.learning_rate", positive(number), default=3e-4),
     "learning_rate_schedule": Becomes("agent.learning_rate_schedule", one_of("linear", "constant"), default="linear"),
     "beta": Becomes("agent.entropy", number),
     "beta_schedule": Lost("the weight of the entropy bonus is constant", unless=("constant",)),
@@ -90,16 +98,21 @@ _POCA: Rows = {
 }
 _PPO: Rows = {**_POCA, "shared_critic": Read(flag, _apart)}
 _SAC: Rows = {
-    **_COMMON,
+    "learning_rate": Becomes(
+        "agent.learning_rate_critic",
+        positive(number),
+        default=3e-4,
+        also=("agent.learning_rate_policy", "agent.learning_rate_alpha"),
+    ),
     "learning_rate_schedule": Becomes("agent.learning_rate_schedule", one_of("linear", "constant")),
-    "batch_size": Becomes("agent.batch_size", positive(whole), _windows),
+    "batch_size": Becomes("agent.batch_size", positive(whole), _windows, default=128),
     "buffer_size": Becomes("replay_config.capacity", positive(whole)),
-    "buffer_init_steps": Becomes("agent.replay_start", whole),
+    "buffer_init_steps": Becomes("agent.replay_start", whole, _start, default=0),
     "steps_per_update": Becomes("agent.replay_ratio", positive(number), _ratio),
     "reward_signal_steps_per_update": Lost("there is no reward but the scene's, so nothing of it is learned"),
     "save_replay_buffer": Lost("a checkpoint always holds the replay", unless=(True,)),
-    "tau": Lost("it moves the target of SAC's critics; ACER's critic has none"),
-    "init_entcoef": Lost("it is the first temperature of SAC; the weight of ACER's entropy bonus is constant"),
+    "tau": Becomes("agent.tau", number),
+    "init_entcoef": Becomes("agent.init_log_alpha", positive(number), _logarithm, default=1.0),
 }
 
 _DEVIATION = "of continuous actions, which it learns there too"
@@ -108,14 +121,27 @@ _ACER: Mapping[str, tuple[Any, str]] = {
     **{key: (OF_CONTINUOUS[key], _DEVIATION) for key in ("std", "std_init", "std_floor")},
 }
 
+
+def _acer(given: Given) -> Mapping[str, tuple[Any, str]]:
+    return _ACER
+
+
+def _sac(given: Given) -> Mapping[str, tuple[Any, str]]:
+    begin: dict[str, tuple[Any, str]] = {"target_d_alpha": (0.2, "what the trainer aims at")}
+    if length := given.value(SEQUENCE):
+        begin["burn_in_step"] = (length // 2, f"half of {SEQUENCE}, so that memories of older networks do no harm")
+    return begin
+
+
 TRAINERS: Mapping[str, Trainer] = {
-    "ppo": Trainer("ACER", "ppo becomes ACER, which learns from replay, too", _PPO, _ACER),
+    "ppo": Trainer("ACER", "ppo becomes ACER, which learns from replay, too", _PPO, _acer),
     "poca": Trainer(
         "ACER",
         "poca becomes ACER: every agent gets its group's reward beside its own, and no critic sees the whole group",
         _POCA,
-        _ACER,
+        _acer,
     ),
-    # The one place to change when there is SAC: algorithm, note, the rows that are Lost, and `begin`.
-    "sac": Trainer("ACER", "sac becomes ACER for now; SAC is on its way", _SAC, _ACER),
+    "sac": Trainer(
+        "SAC", "sac becomes SAC, whose critics have targets of their own and no network of states", _SAC, _sac
+    ),
 }

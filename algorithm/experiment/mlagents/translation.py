@@ -62,7 +62,7 @@ class Translation:
         for path in [*given.rows, *(path for path in given.entries if path not in given.rows)]:
             if path in given.entries:
                 self._translate(path)
-        for key, (value, why) in self.trainer.begin.items():
+        for key, (value, why) in self.trainer.begin(given).items():
             self._set(f"{self.section}.{key}", value, why)
         if Given.has("reward_signals", given.entries) and not Given.has("reward_signals.extrinsic", given.entries):
             self.lost[f"behaviors.{behavior}.reward_signals"] = NO_REWARD
@@ -115,9 +115,11 @@ class Translation:
         value = row.convert(said, self.given)
         if value is not KEEP:
             comment = path if value == said else f"{path}: {said!r}"
-            setting = row.setting.replace("agent.", f"{self.section}.")
-            self.origin[setting] = entry.key or f"ML-Agents' default of {path}"
-            self._set(setting, value, comment if entry.key else f"ML-Agents' default of {path}")
+            default = f"ML-Agents' default of {path}"
+            for place in (row.setting, *row.also):
+                setting = place.replace("agent.", f"{self.section}.")
+                self.origin[setting] = entry.key or default
+                self._set(setting, value, comment if entry.key else default)
 
     def _set(self, setting: str, value: Any, comment: str = "") -> None:
         """Write a setting, where it differs from our default."""

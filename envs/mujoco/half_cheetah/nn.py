@@ -2,4 +2,8 @@
 
 from algorithm.networks import Blueprint, Mlp, Vector
 
-blueprint = Blueprint(encoders={"*": Vector(normalize=True)}, policy=Mlp(128, 128), critic=Mlp(128, 128))
+
+def blueprint(units: int = 128, normalize: bool = True):
+    """Two hidden layers each for policy and critic."""
+    layers = Mlp(units, units)
+    return Blueprint(encoders={"*": Vector(normalize=normalize)}, policy=layers, critic=layers)

@@ -48,9 +48,9 @@ def role_of(obs_specs: dict[str, ObsSpec], action: ActionSpec) -> Role:
     return Role(4, {**obs_specs, **mask}, action)
 
 
-def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, **changes):
+def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **changes):
     """An agent to play with, whose every number is random, and whose observations were measured."""
-    agent = make_acer(role, blueprint, seed, **changes)
+    agent = make(role, blueprint, seed, **changes)
     with torch.no_grad():
         for parameter in agent.policy.parameters():
             parameter.normal_(std=0.3)

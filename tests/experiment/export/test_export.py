@@ -18,7 +18,7 @@ from algorithm.experiment.export.signature import Signature
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import make_acer
+from tests.builders import make_acer, make_sac
 from tests.experiment.export.brains import ACTIONS, NETS, agent_of, export_of, role_of
 
 EVERY = ["mlp", "convnet", "gru", "lstm", "attention", "frames"]
@@ -36,6 +36,38 @@ def test_every_kind_passes_the_checker_and_does_what_its_agent_does(net, action,
     assert exported.parity < 1e-5
     assert check(exported.path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["Brain.onnx"]
+
+
+LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3}
+OF_SAC = [
+    *((action, {}) for action in ACTIONS),
+    *((action, LIKE_DQN) for action in ("discrete", "multi-discrete")),
+]
+
+
+@pytest.mark.parametrize("opset", [pytest.param(9, marks=pytest.mark.slow), 15])
+@pytest.mark.parametrize("net", ["mlp", "lstm", "frames"])
+@pytest.mark.parametrize(("action", "changes"), OF_SAC)
+def test_what_sac_learned_passes_the_checker_and_does_what_its_agent_does(action, changes, net, opset, tmp_path):
+    exported = export_of(net, action, tmp_path, opset, make=make_sac, **changes)
+    assert exported.parity < 1e-5
+    assert check(exported.path) == []
+
+
+@pytest.mark.parametrize(("action", "changes"), [("hybrid", {}), ("multi-discrete", LIKE_DQN)], ids=str)
+def test_a_branch_of_which_all_is_forbidden_leaves_the_others_masks_alone(action, changes, tmp_path):
+    specs, blueprint = NETS["mlp"]
+    role = role_of(specs, ACTIONS[action])
+    agent = agent_of(role, blueprint, make=make_sac, **changes)
+    signature = Signature.of(role, agent.state)
+    runner = session(write(agent, "a", role, 0, tmp_path).path.read_bytes())
+    rng = np.random.default_rng(0)
+    feed = {name: rng.normal(size=(50, *shape)).astype(np.float32) for name, shape in signature.inputs().items()}
+    feed["action_masks"] = np.tile(np.float32([0, 0, 0, 1, 0]), (50, 1))
+    outputs = run(runner, feed)
+    for name in ("discrete_actions", "deterministic_discrete_actions"):
+        assert (outputs[name][:, 1] == 0).all()
+    assert len(np.unique(outputs["discrete_actions"][:, 0])) > 1
 
 
 @pytest.mark.parametrize("changes", [{"squash": True}, {"std": "state"}, {"std": "learned", "squash": True}], ids=str)

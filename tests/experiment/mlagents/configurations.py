@@ -390,18 +390,22 @@ behaviors:
 """,
     {
         "Crawler": {
-            "acer_config.batch_size": 13,  # windows of 20 rows
-            "acer_config.replay_start": 2000,
-            "acer_config.replay_ratio": 4.0,
-            "acer_config.learning_rate_schedule": "constant",
+            "base_config.algorithm": "SAC",
+            "sac_config.batch_size": 256,
+            "sac_config.trace_length": 1,
+            "sac_config.burn_in_step": 0,
+            "sac_config.replay_start": 2000,
+            "sac_config.replay_ratio": 1.0,
+            "sac_config.learning_rate_schedule": "constant",
+            "sac_config.init_log_alpha": 0.0,
+            "sac_config.target_d_alpha": 0.2,
+            "sac_config.normalize_returns": False,
             "replay_config.capacity": 500_000,
         }
     },
     {
-        "behaviors.Crawler.hyperparameters.tau",
         "behaviors.Crawler.hyperparameters.steps_per_update",
         "behaviors.Crawler.hyperparameters.save_replay_buffer",
-        "behaviors.Crawler.hyperparameters.init_entcoef",
         "behaviors.Crawler.hyperparameters.reward_signal_steps_per_update",
     },
 )
@@ -418,11 +422,13 @@ torch_settings: {device: mps}
 """,
     {
         "GridFoodCollector": {
-            "acer_config.batch_size": 8,  # windows of 32 rows
-            "acer_config.trace_length": 32,
-            "acer_config.replay_ratio": 30.0,  # 20 rows of 3 copies, an update for 2
-            "acer_config.replay_start": 0,
-            "acer_config.learning_rate_schedule": "constant",
+            "sac_config.batch_size": 8,  # windows of 32 rows
+            "sac_config.trace_length": 32,
+            "sac_config.burn_in_step": 16,
+            "sac_config.replay_ratio": 1.5,  # 1 row of 3 copies, an update for 2
+            "sac_config.replay_start": 256,  # a batch, in rows
+            "sac_config.learning_rate_schedule": "constant",
+            "sac_config.learning_rate_critic": 0.0003,
             "base_config.max_env_restarts": None,
             "base_config.device": "cpu",
         }
@@ -544,7 +550,7 @@ HYPERPARAMETERS: dict[str, dict[str, Any]] = {
         "buffer_size": 70_000,
         "learning_rate": 0.007,
         "learning_rate_schedule": "linear",
-        "buffer_init_steps": 700,
+        "buffer_init_steps": 7_000,
         "tau": 0.07,
         "steps_per_update": 0.7,
         "save_replay_buffer": False,

@@ -18,6 +18,7 @@ from algorithm.experiment.environments import is_file_name
 from algorithm.experiment.mlagents import importing
 from algorithm.experiment.mlagents.importing import folder_names, import_file
 from algorithm.experiment.mlagents.rows import Becomes
+from algorithm.experiment.mlagents.trainers import TRAINERS
 from algorithm.experiment.mlagents.translation import rows_of
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import defaults, read_variant, resolve
@@ -61,7 +62,8 @@ def test_an_example_becomes_folders_that_fit(name):
         settings = settings_of(role)
         assert {path: at(settings.tree, path) for path in expected} == expected
         assert example.nn.get(role, "Mlp") in Path("envs/unity", role, "nn.py").read_text()
-        assert any(f"behaviors.{role}.trainer_type: " in note and "ACER" in note for note in imported.notes)
+        told = f"becomes {settings.base.algorithm}"
+        assert any(f"behaviors.{role}.trainer_type: " in note and told in note for note in imported.notes)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -123,14 +125,32 @@ def test_every_key_of_ml_agents_says_something_here_or_is_told_to_be_lost(traine
 
 @pytest.mark.parametrize("trainer", HYPERPARAMETERS)
 def test_every_setting_of_the_tables_exists(trainer):
-    settings = [row.setting.replace("agent.", "acer_config.") for row in rows_of(trainer).values() if _becomes(row)]
-    assert len(settings) > 25
-    for setting in settings:
-        at(defaults(), setting)
+    section = f"{TRAINERS[trainer].algorithm.lower()}_config."
+    rows = [row for row in rows_of(trainer).values() if isinstance(row, Becomes)]
+    assert len(rows) > 25
+    for row in rows:
+        for setting in (row.setting, *row.also):
+            at(defaults(), setting.replace("agent.", section))
 
 
-def _becomes(row) -> bool:
-    return isinstance(row, Becomes)
+def test_a_rate_of_sac_is_that_of_all_its_groups():
+    import_file(
+        write({"behaviors": {"A": {"trainer_type": "sac", "hyperparameters": {"learning_rate": 0.002}}}}), False
+    )
+    given = settings_of("A").tree["sac_config"]
+    rates = [given[f"learning_rate_{group}"] for group in ("critic", "policy", "alpha")]
+    assert rates == [0.002] * 3
+
+
+def test_what_sac_is_not_told_is_ml_agents_own():
+    imported = import_file(write({"behaviors": {"A": {"trainer_type": "sac"}}}), force=False)
+    given = settings_of("A").tree["sac_config"]
+    assert (given["batch_size"], given["replay_start"]) == (128, 128)
+    assert given["init_log_alpha"] == 0
+    assert imported.lost == {}
+    warm = {"trainer_type": "sac", "hyperparameters": {"init_entcoef": 0.1}}
+    import_file(write({"behaviors": {"A": warm}}), force=True)
+    assert settings_of("A").tree["sac_config"]["init_log_alpha"] == pytest.approx(-2.3026)
 
 
 def test_what_a_value_comes_from_stands_behind_it():
@@ -138,7 +158,7 @@ def test_what_a_value_comes_from_stands_behind_it():
     text = Path("envs/unity/Crawler/config.yaml").read_text()
     assert "# 'Crawler' of trainer.yaml" in text
     lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
-    assert lines["batch_size"].endswith("# hyperparameters.batch_size: 256")
+    assert lines["init_log_alpha"].endswith("# hyperparameters.init_entcoef: 1.0")
     assert lines["capacity"].endswith("# hyperparameters.buffer_size")
     assert lines["n_envs"].endswith("# ML-Agents' default of env_settings.num_envs")
     import_file(write(EXAMPLES["Hallway"].text), force=False)
@@ -367,7 +387,15 @@ def test_people_get_a_line_for_each(capsys):
     for key in EXAMPLES["WallJump"].lost:
         assert [line for line in lines if line.startswith(f"{key}: not served: ")], key
     assert "train it: python main.py unity/SmallWallJump" in lines
-    assert [line for line in lines if "unless ma_config.SmallWallJump there holds" in line]
+    assert [line for line in lines if "unless ma_config.SmallWallJump there holds the acer_config" in line]
+
+
+def test_a_run_has_one_algorithm():
+    both = {"A": {"trainer_type": "sac"}, "B": {"trainer_type": "ppo"}}
+    notes = import_file(write({"behaviors": both}), force=False).notes
+    assert [note for note in notes if "B, too, trains it in the same run: unity/A by the algorithm of A" in note]
+    alike = import_file(write({"behaviors": {**both, "B": both["A"]}}), force=True).notes
+    assert [note for note in alike if "unless ma_config.B there holds the sac_config and replay_config" in note]
 
 
 def test_a_lesson_that_waits_for_nobody_is_told():
@@ -385,15 +413,20 @@ def test_it_goes_with_nothing_else(words, capsys):
     assert "--import_mlagents" in capsys.readouterr().err
 
 
-def test_an_imported_folder_trains_and_plays(tmp_path, capsys):
+@pytest.mark.parametrize("trainer", ["ppo", "sac"])
+def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     record = tmp_path / "told.jsonl"
     player = make_player(tmp_path, "balance_ball", "--record", str(record))
     text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
     tree = yaml.safe_load(text) | {"env_settings": {"env_path": str(player), "num_envs": 2, "timeout_wait": 20}}
     behavior = tree["behaviors"]["3DBall"]
     behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
+    behavior |= {"trainer_type": trainer}
     assert main.main(["--import_mlagents", str(write(tree))]) == 0
-    quick = ["acer_config.replay_start=100", "acer_config.batch_size=2", "acer_config.trace_length=20"]
+    quick = [
+        f"{TRAINERS[trainer].algorithm.lower()}_config.{key}={value}"
+        for key, value in {"replay_start": 100, "batch_size": 2, "trace_length": 20, "burn_in_step": 0}.items()
+    ]
     assert main.main(["unity/3DBall", "-n", "a", "--set", *quick]) == 0
     folder = RunFolder.find("unity/3DBall", "a")
     assert folder.latest().counters.env_steps >= 600

@@ -1,0 +1,87 @@
+"""One step of each memory behind a body, in the operators that Unity imports."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks.memory.attention import AttentionMemory, Layer
+from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
+
+
+class PlainGru(nn.Module):
+    """One step of a GRU in products, sigmoids and tanh."""
+
+    def __init__(self, memory: GruMemory):
+        super().__init__()
+        self.inputs, self.recurrent, self.units = memory.inputs, memory.recurrent, memory.units
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, own, units = self.inputs(features), self.recurrent(memory), self.units
+        reset = torch.sigmoid(inputs[:, :units] + own[:, :units])
+        update = torch.sigmoid(inputs[:, units : 2 * units] + own[:, units : 2 * units])
+        new = torch.tanh(inputs[:, 2 * units :] + reset * own[:, 2 * units :])
+        memory = new + update * (memory - new)
+        return memory, memory
+
+
+class PlainLstm(nn.Module):
+    """One step of an LSTM in products, sigmoids and tanh."""
+
+    def __init__(self, memory: LstmMemory):
+        super().__init__()
+        self.inputs, self.recurrent, self.units = memory.inputs, memory.recurrent, memory.units
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        units = self.units
+        hidden, cell = memory[:, :units], memory[:, units:]
+        gates = self.inputs(features) + self.recurrent(hidden)
+        inward, forget, outward = (torch.sigmoid(gates[:, k * units : (k + 1) * units]) for k in range(3))
+        cell = forget * cell + inward * torch.tanh(gates[:, 3 * units :])
+        hidden = outward * torch.tanh(cell)
+        return hidden, torch.cat((hidden, cell), -1)
+
+
+class PlainAttention(nn.Module):
+    """One row of an AttentionMemory: a place of the memory is a row's keys and values, and 1."""
+
+    def __init__(self, memory: AttentionMemory):
+        super().__init__()
+        self.inputs, self.layers, self.norm = memory.inputs, memory.layers, memory.norm
+        self.past, self.place, self.units = memory.past, memory.place, memory.size
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        x, row = self.inputs(features), []
+        places, units = memory.reshape(-1, self.past, self.place), self.units
+        there = places[:, :, self.place - 1 :].reshape(-1, 1, 1, self.past)
+        for number, layer in enumerate(self.layers):
+            keys, values = (places[:, :, units * k : units * (k + 1)] for k in (2 * number, 2 * number + 1))
+            x, *own = layer.step(x, keys, values, there)
+            row += own
+        flag = 0 * x[:, :1] + 1
+        return self.norm(x), torch.cat((memory[:, self.place :], *row, flag), -1)
+
+
+class PlainLayer(nn.Module):
+    """Attention of one row to those before it and to itself."""
+
+    def __init__(self, layer: Layer):
+        super().__init__()
+        self.norms, self.project, self.out, self.hidden = layer.norms, layer.project, layer.out, layer.hidden
+        heads, window = layer.bias.shape
+        self.heads, self.window, self.units = heads, window, layer.out.in_features
+        self.root = (self.units // heads) ** 0.5
+        self.bias = nn.Parameter(layer.bias.detach().flip(-1).reshape(1, heads, 1, window), requires_grad=False)
+
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, units], keys and values [B, past, units], there [B, 1, 1, past] -> x, own key and value [B, units]."""
+        projected, units = self.project(self.norms[0](x)), self.units
+        query, key, value = (projected[:, k * units : (k + 1) * units] for k in range(3))
+        rows = [torch.cat((kept, own.reshape(-1, 1, units)), 1) for kept, own in ((keys, key), (values, value))]
+        k, v = (part.reshape(-1, self.window, self.heads, units // self.heads).transpose(1, 2) for part in rows)
+        q = query.reshape(-1, self.heads, 1, units // self.heads)
+        scores = torch.matmul(q, k.transpose(2, 3)) / self.root + self.bias
+        seen = torch.cat((there, 0 * there[:, :, :, :1] + 1), -1)
+        weights = (scores * seen - 1e9 * (1 - seen)).softmax(-1)
+        x = x + self.out(torch.matmul(weights, v).reshape(-1, units))
+        return x + self.hidden(self.norms[1](x)), key, value

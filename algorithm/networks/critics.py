@@ -1,0 +1,54 @@
+"""Several critics of actions side by side, on a torso that learns with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks.blueprint import Blueprint
+from algorithm.networks.mlp import Mlp, orthogonal
+from algorithm.networks.precision import in_float32, in_precision
+from algorithm.networks.torso import Torso
+
+
+class Critics(nn.Module):
+    """`count` critics that share nothing but the torso: Q of `values` actions at once, or of the actions they are told.
+
+    `encoded` is how many numbers of an action they read beside the features (0: none, and there is a value of each
+    action). The blueprint's layers of a critic stand in front of each output; without them critics that read actions
+    have one hidden layer as wide as the features.
+    """
+
+    def __init__(self, blueprint: Blueprint, torso: Torso, encoded: int, values: int, count: int):
+        super().__init__()
+        layers = blueprint.critic or (Mlp(torso.size) if encoded else None)
+        self.members: Any = nn.ModuleList(_Critic(torso.size + encoded, values, layers) for _ in range(count))
+        self.torso = torso  # last, so that it can stand beside a policy's own layers in one stretch of parameters
+        self.precision = torch.float32
+
+    def forward(self, features: Tensor, actions: Tensor | None = None, members: Sequence[int] | None = None) -> Tensor:
+        """Features [..., F], actions [..., K, encoded] or none -> [M, ..., K], of some of the members or of all."""
+        x, rows = features, features.shape[:-1]
+        if actions is not None:
+            rows = actions.shape[:-1]
+            x = torch.cat((features.unsqueeze(-2).expand(*rows, -1), actions), -1)
+        # As plain rows: every layer would flatten them again.
+        values = self._values(x.flatten(0, -2), range(len(self.members)) if members is None else members)
+        return values.view(len(values), *rows) if actions is not None else values.unflatten(1, rows)
+
+    @in_precision
+    def _values(self, x: Tensor, members: Sequence[int]) -> Tensor:
+        return torch.stack([self.members[member].forward(x) for member in members])
+
+
+class _Critic(nn.Module):
+    def __init__(self, inputs: int, values: int, layers: Any):
+        super().__init__()
+        self.layers: Any = layers(inputs) if layers else nn.Identity()
+        self.head = orthogonal(getattr(self.layers, "size", inputs), values, gain=1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_float32(self.head.forward, self.layers.forward(x))

@@ -1,0 +1,58 @@
+"""What acts: one step at a time, on arrays."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks.torso import Torso
+
+Act = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Policy(nn.Module):
+    """A network that is, as a module, one step of acting: (obs, memory) -> (statistics, memory)."""
+
+    torso: Torso
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._act: Act | None = None
+
+    @property
+    def state(self) -> int:
+        """Numbers of memory per lane."""
+        return self.torso.state
+
+    @abstractmethod
+    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        """{name: [B, ...]}, memory [B, state] -> statistics [B, S], memory [B, state]."""
+
+    def act(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`forward` on arrays, without gradient; in numpy where the network has such a form and is on the processor.
+
+        How is decided at the first call, when the parameters have been laid out.
+        """
+        if self._act is None:
+            on_cpu = next(self.parameters()).device.type == "cpu"
+            self._act = (self.numpy() if on_cpu else None) or self._in_torch
+        return self._act(obs, memory)
+
+    def act_through(self, act: Act) -> None:
+        """Let `act` answer from now on."""
+        self._act = act
+
+    def numpy(self) -> Act | None:
+        """`forward` in numpy on views of the parameters; None where a part has no such form."""
+        return None
+
+    @torch.inference_mode()
+    def _in_torch(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        device = next(self.parameters()).device
+        tensors = {name: torch.from_numpy(value).to(device) for name, value in obs.items()}
+        statistics, state = self(tensors, torch.from_numpy(memory).to(device))
+        return statistics.cpu().numpy(), state.cpu().numpy()

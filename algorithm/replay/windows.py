@@ -1,0 +1,104 @@
+"""The windows of a ring: where they may start, and which of them came and went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from algorithm.replay.ring import Ring
+
+Starts = tuple[np.ndarray, np.ndarray]  # lanes [n], and numbers of starts there [n]
+
+
+@dataclass(frozen=True)
+class Span:
+    """For each lane the numbers of the oldest and of the newest start that rows are there for."""
+
+    oldest: np.ndarray  # [lanes]
+    newest: np.ndarray  # [lanes] below the oldest where there is none
+
+    @property
+    def count(self) -> np.ndarray:
+        """[lanes] starts."""
+        return np.maximum(self.newest - self.oldest + 1, 0)
+
+
+class Windows:
+    """Windows of `length` rows of a ring, which start `lead` rows before a multiple of `stride`.
+
+    Starts are numbered within their lane, as long as the lane lives. The first `burn_in` rows are not learned from.
+    """
+
+    def __init__(self, ring: Ring, length: int, burn_in: int = 0, lead: int = 0, stride: int = 1):
+        self.ring = ring
+        self.length, self.burn_in, self.lead, self.stride = length, burn_in, lead, stride
+        self.lanes = ring.lanes
+        self.slots = ring.rows // stride  # never fewer than the starts of a lane
+
+    @property
+    def shape(self) -> np.ndarray:
+        """[2] what decides which starts there are, beside the ring: rows, and how many of these are burn-in."""
+        return np.array([self.length, self.burn_in])
+
+    def check(self, saved: np.ndarray) -> None:
+        """Raises ValueError where priorities were saved of windows of another shape."""
+        if saved.tolist() != self.shape.tolist():
+            raise ValueError(
+                f"the saved priorities are of windows with {saved.tolist()} rows in all and burn-in rows; "
+                f"these have {self.shape.tolist()}: resume with the lengths as they were"
+            )
+
+    def span(self) -> Span:
+        """The starts that there are now, across breaks too."""
+        head = self.ring.head + self.lead
+        return Span(-((self.ring.filled - head) // self.stride), (head - self.length) // self.stride)
+
+    def row(self, number: np.ndarray) -> np.ndarray:
+        """The first row [n] of windows, counted from the lane's beginning."""
+        return number * self.stride - self.lead
+
+    def whole(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """[n] which windows have no break between their rows."""
+        return self.ring.whole(lane, self.row(number), self.length)
+
+    def worthwhile(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """[n] which windows are whole, and have something to learn before the next one starts."""
+        own = min(self.stride, self.length - self.burn_in)
+        row = self.row(number) + self.burn_in + np.arange(own)[:, None]
+        return self.whole(lane, number) & self.ring.valid(lane, row).any(0)
+
+    def news(self, before: Span, now: Span) -> tuple[Starts, Starts, Starts]:
+        """What has changed between two spans: starts that are overwritten, broken off, and newly worthwhile.
+
+        Those of a lane come in their order. Only a lane's newest start can be broken off, by rows that do not follow.
+        """
+        overwritten = listed(before.oldest, np.minimum(before.newest, now.oldest - 1))
+        last = np.flatnonzero((before.newest >= before.oldest) & (before.newest >= now.oldest))
+        last = last[~self.whole(last, before.newest[last])]
+        lane, number = listed(np.maximum(before.newest + 1, now.oldest), now.newest)
+        new = self.worthwhile(lane, number)
+        return overwritten, (last, before.newest[last]), (lane[new], number[new])
+
+    def known(self, index: np.ndarray, span: Span) -> tuple[Starts, np.ndarray]:
+        """Which starts these are, of those that are there still, and which [n] of `index` that is."""
+        there = index >= 0
+        there[there] = self._number(index[there]) >= span.oldest[index[there] % self.lanes]
+        return (index[there] % self.lanes, self._number(index[there])), there
+
+    def _number(self, index: np.ndarray) -> np.ndarray:
+        return (index // self.lanes + self.lead) // self.stride
+
+
+def listed(first: np.ndarray, last: np.ndarray) -> Starts:
+    """Every number from the first to the last of each lane, lane by lane."""
+    count = np.maximum(last - first + 1, 0)
+    lane = np.repeat(np.arange(len(count)), count)
+    return lane, np.arange(len(lane)) - (count.cumsum() - count)[lane] + first[lane]
+
+
+def nth(count: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lanes with `count` [lanes] things each: whose the things of these numbers [n] are, and which of its own."""
+    ends = count.cumsum()
+    lane = ends.searchsorted(number, side="right")
+    return lane, number - ends[lane] + count[lane]

@@ -1,0 +1,321 @@
+"""Branches and the numbers that depend on them, against torch's distributions, autograd, and what is drawn."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
+
+from algorithm.distributions import FORBIDDEN, Conditional, Conditioned
+from tests.distributions.oracles import DRAWS, close, gradient, random, within_noise
+from tests.oracles import softmax
+
+SPACES = {
+    "continuous": (2, ()),
+    "discrete": (0, (3,)),
+    "multi-discrete": (0, (2, 3)),
+    "hybrid": (1, (3,)),
+    "hybrid of three branches": (2, (2, 3, 2)),
+}
+every_space = pytest.mark.parametrize("family", [Conditioned(*space) for space in SPACES.values()], ids=SPACES)
+
+
+def combinations(family):
+    """The indices of each, the last branch's fastest."""
+    return list(product(*map(range, family.branches)))
+
+
+def theirs(family, statistics, place):
+    """The distributions of a combination's numbers before squashing, and of each branch."""
+    k, count = family.numbers, family.combinations
+    mean, log_std = (statistics[..., : 2 * count * k].unflatten(-1, (2, count, k))[..., i, place, :] for i in (0, 1))
+    branches = statistics[..., 2 * count * k :].split(family.branches, -1) if family.branches else []
+    return Independent(Normal(mean, log_std.exp()), 1), [Categorical(logits=logits) for logits in branches]
+
+
+def log_prob_of(family, statistics, place):
+    """log pi(d) of one combination."""
+    _, branches = theirs(family, statistics, place)
+    terms = [b.log_prob(torch.tensor(i)) for b, i in zip(branches, combinations(family)[place], strict=True)]
+    return sum(terms, torch.zeros(statistics.shape[:-1], dtype=statistics.dtype))
+
+
+def some(family, *shape, seed=0):
+    """Statistics, and samples of them."""
+    rng = np.random.default_rng(seed)
+    indices = (
+        rng.integers(family.branches, size=(*shape, len(family.branches))) if family.branches else np.zeros((*shape, 0))
+    )
+    sample = torch.cat((random(*shape, family.numbers, seed=seed + 1), torch.from_numpy(indices).double()), -1)
+    return 0.7 * random(*shape, family.statistics, seed=seed), sample
+
+
+@pytest.fixture
+def noise(monkeypatch):
+    """What the next proposals draw: one number, or a tensor that fits."""
+
+    def draw(values):
+        monkeypatch.setattr(torch.Tensor, "normal_", lambda self: self.copy_(torch.as_tensor(values)))
+
+    return draw
+
+
+def test_the_known_density_of_a_squashed_draw(noise):
+    mean, std, draw = (torch.tensor(x).double() for x in ((0.1, -0.3, 0.8), (0.5, 1, 0.7), (0.4, 0.4, 4)))
+    noise(((draw - mean) / std).view(1, 3))
+    proposal = Conditional(torch.cat((mean, std.log())), 3, ()).propose()
+    close(proposal.numbers, draw.tanh().view(1, 3))
+    close(proposal.shift, (draw - mean).view(1, 3))
+    close(proposal.density, torch.tensor([-5.654783]).double(), atol=1e-6)
+    correction = (1 - draw.tanh() ** 2).log().sum()
+    counted_thrice = Independent(Normal(mean, std), 1).log_prob(draw) - 3 * correction
+    close(counted_thrice, torch.tensor(8.1976).double(), atol=1e-4)  # and that is not it
+
+
+@every_space
+def test_the_density_of_proposals_is_that_of_torchs_squashed_gaussians(family):
+    statistics, _ = some(family, 5, 4)
+    proposal = family(statistics).propose()
+    assert proposal.numbers.shape == (5, 4, family.combinations, family.numbers)
+    assert proposal.density.shape == (5, 4, family.combinations)
+    for place in range(family.combinations):
+        gaussian, _ = theirs(family, statistics, place)
+        draw = gaussian.mean + proposal.shift[..., place, :]
+        close(proposal.numbers[..., place, :], draw.tanh())
+        tanh = TanhTransform(cache_size=1)  # which inverts exactly what it made
+        close(proposal.density[..., place], TransformedDistribution(gaussian, tanh).log_prob(tanh(draw)))
+
+
+@pytest.mark.parametrize("far", [20.0, 100.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_far_out_a_proposal_is_finite_and_right(dtype, far, noise):
+    noise(torch.tensor([[1.0, -1.0]], dtype=dtype))
+    policy = Conditional(torch.tensor([far - 1, 1 - far, 0.0, 0.0], dtype=dtype), 2, ())
+    proposal = policy.propose()
+    # log(1 - tanh(u)^2) = 2 (log 2 - |u|) out there
+    wanted = 2 * (-0.5 * np.log(2 * np.pi) - 0.5 - 2 * (np.log(2) - far))
+    assert proposal.density.item() == pytest.approx(wanted, rel=1e-5)
+    slope = torch.ones(1, 2, dtype=dtype)
+    assert policy.soft_gradient(proposal, torch.ones(1, dtype=dtype), slope, 0.2).isfinite().all()
+
+
+def test_proposals_are_standard_draws_of_every_combination():
+    family = Conditioned(1, (2,))
+    torch.manual_seed(0)
+    proposal = family(torch.tensor([0.3, -0.5, -1.0, 0.2, 0.0, 1.0]).expand(DRAWS, 6)).propose()
+    shift = np.float64(proposal.shift[..., 0])
+    for place, std in enumerate(np.exp([-1.0, 0.2])):
+        within_noise(shift[:, place].mean(), 0, std)
+        within_noise((shift[:, place] ** 2).mean(), std**2, np.sqrt(2) * std**2)
+    within_noise((shift[:, 0] * shift[:, 1]).mean(), 0, np.exp(-0.8))
+
+
+@every_space
+def test_log_probabilities_are_those_of_the_parts(family):
+    statistics, sample = some(family, 5, 4)
+    behavior, _ = some(family, 5, 4, seed=7)
+    policy, places = family(statistics), family.place(sample).squeeze(-1)
+    each = torch.stack([log_prob_of(family, statistics, place) for place in range(family.combinations)], -1)
+    close(policy.log_probs, each)
+    close(policy.probs.sum(-1), torch.ones(5, 4).double())
+
+    def literal(of):
+        found = torch.zeros(5, 4).double()
+        for row, column in product(range(5), range(4)):
+            place = places[row, column].item()
+            numbers, _ = theirs(family, of[row, column], place)
+            found[row, column] = log_prob_of(family, of[row, column], place)
+            found[row, column] += numbers.log_prob(sample[row, column, : family.numbers]) if family.numbers else 0
+        return found
+
+    close(policy.log_prob(sample), literal(statistics))
+    close(policy.log_ratio(family(behavior), sample), literal(statistics) - literal(behavior))
+    part = policy.rows(slice(1, 3))
+    close(part.log_prob(sample[1:3]), policy.log_prob(sample)[1:3])
+
+
+@every_space
+def test_the_entropy_is_that_of_branches_and_of_the_draws_given_them(family):
+    statistics, _ = some(family, 6)
+    expected = torch.zeros(6).double()
+    for place in range(family.combinations):
+        log_prob = log_prob_of(family, statistics, place)
+        of_numbers = theirs(family, statistics, place)[0].entropy() if family.numbers else 0
+        expected += log_prob.exp() * (of_numbers - log_prob)
+    close(family(statistics).entropy, expected)
+
+
+@every_space
+def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
+    statistics, _ = some(family, 5, 4)
+    shape = (family.combinations, family.numbers)
+    eps, bend, slant, level = random(5, 4, *shape, seed=2), random(*shape), random(*shape, seed=1), random(shape[0])
+    noise(eps)
+    of_branches, of_numbers = 0.3, 0.2
+
+    def q(c):
+        return level + (slant * c + bend * c.square()).sum(-1)
+
+    def value(at):
+        policy, total = family(at), 0
+        for place in range(family.combinations):
+            log_d, log_c, worth = policy.log_probs[..., place], 0, level[place]
+            if family.numbers:
+                gaussian, _ = theirs(family, at, place)
+                draw = gaussian.mean + gaussian.base_dist.stddev * eps[..., place, :]
+                tanh = TanhTransform(cache_size=1)
+                log_c = TransformedDistribution(gaussian, tanh).log_prob(c := tanh(draw))
+                worth = worth + (slant[place] * c + bend[place] * c**2).sum(-1)
+            total = total + log_d.exp() * (worth - of_branches * log_d - of_numbers * log_c)
+        return total
+
+    policy = family(statistics)
+    proposal = policy.propose()
+    c = proposal.numbers
+    cost = of_branches * policy.log_probs + of_numbers * proposal.density
+    slope = slant + 2 * bend * c if family.numbers else None
+    found = policy.soft_gradient(proposal, q(c) - cost, slope, of_numbers)
+    assert found.shape == statistics.shape and found.abs().max() > 0.1
+    close(found, gradient(value, statistics), atol=1e-8)
+
+
+@every_space
+def test_what_a_critic_reads_of_a_choice_is_what_it_reads_of_its_sample(family):
+    _, sample = some(family, 40)
+    place, numbers = family.place(sample), sample[:, : family.numbers].tanh()
+    encoded = family.encode(sample)
+    assert encoded.shape == (40, family.encoded) and place.shape == (40, 1)
+    assert [combinations(family)[k] for k in place[:, 0]] == [
+        tuple(map(int, row)) for row in sample[:, family.numbers :]
+    ]
+    codes = family.codes()
+    assert len(codes) == family.combinations
+    if family.branches:
+        close(codes[place[:, 0]].double(), encoded[:, family.numbers :])
+    if family.numbers:
+        each = family.encode_each(numbers.unsqueeze(1).expand(-1, family.combinations, -1))
+        assert each.shape == (40, family.combinations, family.encoded) and each.dtype == numbers.dtype
+        close(each[torch.arange(40), place[:, 0]], encoded)
+
+
+@every_space
+def test_samples_in_numpy_follow_the_probabilities_and_the_numbers_their_branches(family):
+    row = some(family, 1, seed=3)[0][0]
+    sample = family.sample(np.tile(row.float().numpy(), (DRAWS, 1)), np.random.default_rng(0))
+    assert sample.shape == (DRAWS, family.size) and sample.dtype == np.float32
+    numbers, place = np.split(np.float64(sample), [family.numbers], -1)[0], family.place(torch.from_numpy(sample))
+    probs = np.exp([log_prob_of(family, row, k).item() for k in range(family.combinations)])
+    within_noise(np.bincount(place[:, 0], minlength=len(probs)) / DRAWS, probs, np.sqrt(probs * (1 - probs)))
+    for k in range(family.combinations if family.numbers else 0):
+        mine = numbers[(place[:, 0] == k).numpy()]
+        gaussian, scale = theirs(family, row, k)[0], np.sqrt(DRAWS / len(mine))
+        mean, std = gaussian.mean.numpy(), gaussian.stddev.numpy()
+        within_noise(mine.mean(0), mean, scale * std)
+        within_noise(((mine - mean) ** 2).mean(0), std**2, scale * np.sqrt(2) * std**2)
+    np.testing.assert_array_equal(family.to_action(sample)[:, : family.numbers], np.tanh(sample[:, : family.numbers]))
+    np.testing.assert_array_equal(family.to_action(sample)[:, family.numbers :], sample[:, family.numbers :])
+
+
+@every_space
+def test_the_mode_is_the_likeliest_index_of_each_branch_and_the_mean_that_goes_with_it(family):
+    statistics = some(family, 30)[0].float()
+    mode = family.mode(statistics.numpy())
+    assert mode.dtype == np.float32 and mode.shape == (30, family.size)
+    for row, found in zip(statistics, torch.from_numpy(mode), strict=True):
+        _, branches = theirs(family, row, 0)
+        best = tuple(branch.probs.argmax().item() for branch in branches)
+        assert tuple(map(int, found[family.numbers :])) == best
+        if family.numbers:
+            close(found[: family.numbers], theirs(family, row, combinations(family).index(best))[0].mean)
+
+
+@every_space
+def test_noise_widens_every_deviation_and_mixes_every_branch(family):
+    before = some(family, 2, seed=5)[0].float().numpy()
+    kept = before.copy()
+    noisy = family.noisy(before, np.float64([0.4, 0.0]))
+    np.testing.assert_array_equal(before, kept)
+    assert noisy.dtype == np.float32
+    width = family.combinations * family.numbers
+    np.testing.assert_array_equal(noisy[:, :width], before[:, :width])
+    np.testing.assert_allclose(
+        noisy[0, width : 2 * width], np.log(np.hypot(np.exp(before[0, width : 2 * width]), 0.4)), rtol=1e-5
+    )
+    np.testing.assert_allclose(noisy[1, : 2 * width], before[1, : 2 * width], atol=1e-6)
+    for mine, own in zip(
+        *(np.split(x[:, 2 * width :], np.cumsum(family.branches)[:-1], -1) for x in (noisy, before)), strict=True
+    ):
+        if family.branches:
+            np.testing.assert_allclose(softmax(mine[0]), 0.6 * softmax(own[0]) + 0.4 / len(own[0]), rtol=1e-5)
+            np.testing.assert_allclose(softmax(mine[1]), softmax(own[1]), rtol=1e-5)
+
+
+def columns(executed):
+    return torch.cat([part.float() for part in (*executed.continuous, *executed.indices)], -1).numpy()
+
+
+@every_space
+def test_what_a_graph_executes_is_what_is_executed_where_agents_act(family):
+    many = some(family, 50)[0].float()
+    allowed = torch.ones(len(many), sum(family.branches))
+    found = columns(family.execute_mode(many, allowed))
+    np.testing.assert_allclose(found, family.to_action(family.mode(many.numpy())), atol=1e-6)
+
+    one = many[:1].expand(DRAWS, -1)
+    torch.manual_seed(0)
+    drawn = columns(family.execute_draw(one, torch.ones(DRAWS, sum(family.branches))))
+    own = family.to_action(family.sample(one.numpy(), np.random.default_rng(1)))
+    # Also how numbers go with branches.
+    for mine, other in ((drawn, own), (drawn[:, :1] * drawn, own[:, :1] * own)):
+        mine, other = np.float64(mine), np.float64(other)
+        within_noise(mine.mean(0), other.mean(0), np.sqrt(2) * np.maximum(other.std(0), 0.01))
+        within_noise(mine.std(0), other.std(0), np.sqrt(2) * np.maximum(other.std(0), 0.05))
+
+
+def test_a_graph_minds_masks_in_the_branches_and_in_the_numbers_that_follow():
+    family = Conditioned(1, (3, 2))
+    many = some(family, 500)[0].float()
+    many[:, -5:] *= 50  # logits that love what is forbidden
+    allowed = torch.ones(500, 5)
+    allowed[:, [0, 2, 4]] = 0
+    masked = torch.cat((many[:, :-5], many[:, -5:].masked_fill(allowed == 0, FORBIDDEN)), -1).numpy()
+    found = columns(family.execute_mode(many, allowed))
+    np.testing.assert_allclose(found, family.to_action(family.mode(masked)), atol=1e-6)
+    assert (found[:, 1:] == [1, 0]).all()
+    for execute in (family.execute_draw, family.execute_mode):
+        assert (columns(execute(many, allowed))[:, 1:] == [1, 0]).all()
+
+
+def test_what_is_forbidden_has_no_part_in_anything_and_nothing_is_infinite():
+    family = Conditioned(1, (3, 2))
+    rows = some(family, 2)[0].float()
+    rows[0, -4] = rows[0, -1] = FORBIDDEN
+    rows[1, -5:] = FORBIDDEN  # all of it, which is as good as none
+    policy = family(rows)
+    sample = torch.from_numpy(family.sample(rows.numpy(), np.random.default_rng(0)))
+    proposal = policy.propose()
+    assert policy.probs[0, [1, 2, 3, 5]].eq(0).all() and policy.probs[0, [0, 4]].gt(0).all()
+    close(policy.probs[1], torch.full((6,), 1 / 6), atol=1e-6)
+    cost = 0.2 * policy.log_probs + 0.1 * proposal.density
+    found = policy.soft_gradient(proposal, 1 - cost, torch.ones_like(proposal.numbers), 0.1)
+    for value in (policy.entropy, policy.log_probs, policy.log_prob(sample), cost, found):
+        assert value.isfinite().all()
+    assert found[0, [1, 2, 3, 5]].eq(0).all() and found[0, [-4, -1]].eq(0).all()
+    in_numpy = family.sample(np.tile(rows[:1].numpy(), (1000, 1)), np.random.default_rng(0))
+    assert (in_numpy[:, 1] != 1).all() and (in_numpy[:, 2] == 0).all()
+
+
+def test_some_rows_of_a_proposal_are_the_proposal_of_those_rows():
+    whole = Conditioned(1, (2,))(random(4, 2, 6)).propose()
+    part = whole.rows(slice(1, 3))
+    for name in ("numbers", "density", "shift"):
+        assert torch.equal(getattr(part, name), getattr(whole, name)[1:3])
+
+
+def test_more_combinations_than_are_summed_over_and_no_action_at_all_are_refused():
+    assert Conditioned(1, (2,) * 9).combinations == 512
+    with pytest.raises(ValueError, match=r"513 combinations of discrete branches \[513\].*at most 512"):
+        Conditioned(0, (513,))
+    with pytest.raises(ValueError, match="at least one"):
+        Conditioned(0, ())

@@ -1,0 +1,73 @@
+import math
+
+import pytest
+import torch
+
+from algorithm.losses import soft_policy, soft_value, temperature
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(actual, expected, atol=1e-6):
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=atol)
+
+
+PI, ALPHA = tensor(0.6, 0.3, 0.1), 0.2
+FIRST, SECOND = tensor(1, 2, 3), tensor(1.5, 1, 4)  # two critics
+ENTROPY = 0.897946
+
+
+def test_known_targets_of_drawn_actions():
+    """One drawn action: there is nothing to sum over. A death takes the reward alone, a cut goes on behind it."""
+    q, log_prob = torch.minimum(tensor(2, 0.5), tensor(1.5, 0.7)), tensor(-1, 0.5)
+    v = soft_value(torch.ones(2, 1).double(), q.unsqueeze(-1), ALPHA * log_prob.unsqueeze(-1))
+    close(tensor(1, -1) + 0.99 * tensor(1, 0) * v, [2.683, -1])
+    close(tensor(1, -1) + 0.99 * tensor(1, 1) * v, [2.683, -0.604])
+
+
+def test_known_values_of_discrete_actions():
+    close(soft_value(PI, torch.minimum(FIRST, SECOND), ALPHA * PI.log()), 1.379589)
+    close(soft_value(PI, (FIRST + SECOND) / 2, ALPHA * PI.log()), 1.729589)
+    close(soft_value(PI, tensor(0, 0, 0), PI.log()), ENTROPY)
+
+
+def test_the_value_of_a_hybrid_choice_counts_both_entropies():
+    """V = sum_d pi(d) (Q(d, c_d) - alpha_d log pi(d) - alpha_c log pi(c_d|d)), added up by hand."""
+    q, log_d, log_c = tensor(2, -1), tensor(0.25, 0.75).log(), tensor(-0.5, 1.5)
+    expected = 0.25 * (2 + 0.3 * math.log(4) + 0.1 * 0.5) + 0.75 * (-1 + 0.3 * math.log(4 / 3) - 0.1 * 1.5)
+    close(soft_value(log_d.exp(), q, 0.3 * log_d + 0.1 * log_c), expected)
+
+
+def test_what_the_policy_descends_is_less_value():
+    close(soft_policy(PI, FIRST, ALPHA * PI.log()), -soft_value(PI, FIRST, ALPHA * PI.log()))
+
+
+def slope(logits, q):
+    logits = logits.clone().requires_grad_()
+    log_prob = logits.log_softmax(-1)
+    return torch.autograd.grad(soft_policy(log_prob.exp(), q, ALPHA * log_prob), logits)[0]
+
+
+def test_the_policy_rests_at_the_softmax_of_q_over_alpha_and_elsewhere_goes_there():
+    close(slope(FIRST / ALPHA, FIRST), [0, 0, 0], atol=1e-12)
+    close(slope(FIRST / ALPHA + 7, FIRST), [0, 0, 0], atol=1e-12)
+    uniform = slope(tensor(0, 0, 0), FIRST)
+    assert uniform[0] > 0 > uniform[2]  # descended: less of the worst, more of the best
+
+
+def test_the_known_step_of_the_temperature():
+    log_alpha = tensor(0.0).squeeze().requires_grad_()
+    loss = temperature(log_alpha, (PI * PI.log()).sum(), 0.98 * math.log(3))
+    (found,) = torch.autograd.grad(loss, log_alpha)
+    close(found, -0.178694)
+
+
+@pytest.mark.parametrize(("entropy", "rises"), [(0.4, True), (0.6, False)])
+def test_too_little_entropy_raises_alpha_and_too_much_lowers_it(entropy, rises):
+    log_alpha = tensor(-1.0, -1.0)[0].requires_grad_()
+    loss = temperature(log_alpha, tensor(-entropy, -entropy - 0.01, -entropy + 0.01), 0.5).mean()
+    (found,) = torch.autograd.grad(loss, log_alpha)
+    assert (log_alpha - 0.1 * found > log_alpha) == rises
+    close(found, entropy - 0.5)

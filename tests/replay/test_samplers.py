@@ -1,0 +1,154 @@
+"""What every sampler with priorities must do, whatever is written."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithm.replay import Replay
+from tests.doubles import EncodedLanes, assert_intact, starts_of
+from tests.replay.samplers import LAZY, PRIORITIZED, SAMPLERS, alike, never, replay_of, worthwhile
+from tests.replay.test_replay import SHAPES
+
+each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+
+
+def drawable(replay: Replay) -> set[tuple[int, int]]:
+    """(lane, number) of all that has a priority."""
+    sampler = replay.sampler
+    if isinstance(sampler, PRIORITIZED.func):
+        slots = np.flatnonzero(sampler.tree.leaves)
+        lane, slot = np.divmod(slots, sampler.windows.slots)
+        oldest = sampler.span.oldest[lane]
+        number = oldest + (slot - oldest) % sampler.windows.slots
+    else:
+        places = [
+            (lane, place) for lane in range(len(sampler.end)) for place in range(sampler.begin[lane], sampler.end[lane])
+        ]
+        lane, place = np.array(places, np.int64).reshape(-1, 2).T
+        number = sampler.number[sampler._slot(lane, place)]
+    return set(zip(lane.tolist(), number.tolist(), strict=True))
+
+
+def times(replay: Replay, lanes: EncodedLanes, numbers) -> set[tuple[int, int]]:
+    return {(lane, lanes.written[lane][replay.windows.row(number)]) for lane, number in numbers}
+
+
+@each_sampler
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), loss=st.sampled_from([0.0, 0.2, 0.6]))
+def test_a_window_can_be_drawn_exactly_as_long_as_it_is_whole_and_worthwhile(sampler, shape, seed, loss):
+    replay, lanes, rng = replay_of(sampler, **shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(seed)
+    late = []
+    for _ in range(15):
+        chosen = rng.integers(3, size=3).tolist()
+        replay.add(lanes.rollout(*chosen, lost=[lane for lane in set(chosen) if rng.random() < loss]))
+        expected = worthwhile(replay, lanes)
+        assert times(replay, lanes, drawable(replay)) == expected
+        batch = replay.sample(16)
+        assert (batch is None) == (not expected)
+        if batch:
+            assert set(starts_of(batch)) <= expected
+            assert_intact(batch)
+            late.append(batch.index)
+        if late and rng.random() < 0.7:
+            index = late.pop(int(rng.integers(len(late))))  # what it was learned of may be gone by now
+            errors = 10 ** rng.uniform(-3, 3, size=(2, len(index)))
+            replay.prioritize(index, partial(np.copy, errors))
+            assert times(replay, lanes, drawable(replay)) == expected
+
+
+@each_sampler
+@pytest.mark.parametrize("rollouts", [3, 50], ids=["new", "overwritten twice"])
+def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts):
+    replay, lanes = replay_of(sampler, capacity=300, lanes=3), EncodedLanes(3, 5)
+    for _ in range(rollouts):
+        replay.add(lanes.rollout(0, 1, 2))
+    batch = replay.sample(8)
+    worst, others = batch.index[0], [index for index in batch.index if index != batch.index[0]]
+    index = np.array([worst, *others])
+    replay.prioritize(index, alike(100, *[0.01] * len(others)))
+    drawn = np.concatenate([replay.sample(64).index for _ in range(20)])
+    assert np.bincount(drawn).argmax() == worst
+    for _ in range(40):  # until other rows have its place
+        replay.add(lanes.rollout(0, 1, 2))
+    state = {name: value.copy() for name, value in replay.sampler.state().items()}
+    replay.prioritize(index, never)
+    for name, value in replay.sampler.state().items():
+        np.testing.assert_array_equal(value, state[name])
+
+
+@each_sampler
+def test_errors_of_fresh_rollouts_and_of_no_number_change_nothing(sampler):
+    replay = replay_of(sampler)
+    replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
+    index = replay.sample(4).index
+    before = {name: value.copy() for name, value in replay.sampler.state().items()}
+    replay.prioritize(np.full(3, -1), never)
+    replay.prioritize(index, lambda: np.full((2, 4), np.nan, np.float32))
+    for name, value in replay.sampler.state().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_uniform_replay_never_asks_for_errors():
+    replay = Replay(60, 3, 5, 4, np.random.default_rng(0))
+    replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
+    batch = replay.sample(4)
+    replay.prioritize(batch.index, never)
+    assert (batch.weight == 1).all() and replay.sampler.state() == {}
+
+
+@each_sampler
+@pytest.mark.parametrize("kept", [0, 2])
+def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, kept, tmp_path):
+    replay, lanes, rng = replay_of(sampler, kept=kept), EncodedLanes(3, 5), np.random.default_rng(8)
+    other = replay_of(sampler, kept=kept)
+
+    def go_on(*replays):
+        chosen = rng.integers(3, size=3).tolist()
+        rollout = lanes.rollout(*chosen, lost=chosen[:1] if rng.random() < 0.3 else [])
+        errors = rng.random((2, 16))
+        batches = []
+        for each in replays:
+            each.add(rollout)
+            batches.append(each.sample(16))
+            if batches[-1]:
+                each.prioritize(batches[-1].index, lambda: errors)
+        return [batch for batch in batches if batch]
+
+    for _ in range(17):
+        go_on(replay)
+    np.savez(tmp_path / "replay.npz", **replay.state())
+    with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
+        other.restore(dict(arrays))
+    other.rng.bit_generator.state = replay.rng.bit_generator.state
+    for _ in range(20):
+        ours, theirs = go_on(replay, other)
+        np.testing.assert_array_equal(ours.index, theirs.index)
+        np.testing.assert_array_equal(ours.weight, theirs.weight)
+        assert_intact(theirs)
+    for name, value in replay.state().items():
+        np.testing.assert_array_equal(value, other.state()[name])
+
+
+@each_sampler
+def test_priorities_of_windows_of_another_length_are_refused(sampler):
+    saved = replay_of(sampler, length=4)
+    saved.add(EncodedLanes(3, 5).rollout(0, 1, 2))
+    with pytest.raises(ValueError, match=r"windows with \[4, 0\] rows .* \[3, 0\]: resume with the lengths"):
+        replay_of(sampler, length=3).restore(saved.state())
+
+
+@pytest.mark.parametrize(("sampler", "state"), [(PRIORITIZED, ["tree"]), (LAZY, ["cells", "marks"])])
+def test_the_bytes_of_a_start_are_those_of_the_arrays(sampler, state):
+    replay = replay_of(sampler, capacity=3 * 16**3, chunk=16)
+    arrays = [value for value in vars(replay.sampler).values() if isinstance(value, np.ndarray)]
+    levels = [level for name in state for level in getattr(replay.sampler, name).levels]
+    starts = 3 * 16**3
+    told = sum(array.nbytes for array in arrays if len(array) == starts) + sum(level.nbytes for level in levels)
+    assert told == pytest.approx(sampler.func.BYTES * starts, rel=0.01)
