@@ -103,6 +103,8 @@ class Sac(Agent):
             settings.ensemble_q_reduce == "auto" and bool(spec.continuous)
         )
         torso, target_torso = (Torso(blueprint, role.obs_specs) for _ in range(2))
+        # Where nothing of it is learned, the target critics' features are the same.
+        self.learns_features = any(True for _ in torso.parameters())
         self.critics = self._critics(blueprint, torso)
         self.target = LaggingCopy(self.critics, self._critics(blueprint, target_torso))
         self.chooser: Chooser = (
@@ -151,7 +153,7 @@ class Sac(Agent):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
         features = self._unroll(self.critics, rollout)
         with torch.no_grad():
-            lagging = self._unroll(self.target.copy, rollout)
+            lagging = self._unroll(self.target.copy, rollout) if self.learns_features else features
         rollout = rollout.after_burn_in()
         valid = rollout.valid
         weights = row_weights(valid, rollout.weight)

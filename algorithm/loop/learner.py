@@ -147,7 +147,7 @@ class Learner:
     @torch.inference_mode()
     def _step(self) -> None:
         """Clip and step each group, then sync; nothing changes where the gradient is not finite."""
-        finite = reduce(torch.add, [step.clip() for step in self._steps]) < torch.inf
+        finite = reduce(torch.add, [step.clip(self.looks) for step in self._steps]) < torch.inf
         if not self.looks:
             self._advance_or_undo(finite)
         elif finite:
@@ -206,10 +206,11 @@ class _GroupStep:
     gradient: Tensor
     optimizer: Optimizer
 
-    def clip(self) -> Tensor:
-        """Clip, and return the norm of the gradient as it was."""
+    def clip(self, looks: bool) -> Tensor:
+        """Clip, and return the norm of the gradient as it was; who `looks` first leaves alone what is short enough."""
         norm = self.gradient.dot(self.gradient).sqrt()  # a third of what torch's norm costs
-        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
+        if not looks or norm > self.group.max_grad_norm:
+            self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
         return norm
 
     def __call__(self, progress: float) -> None:
