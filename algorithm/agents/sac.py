@@ -194,12 +194,12 @@ class Sac(Agent):
         """[T, B] what Q(x_t, a_t) should be: one step (1812.05905, Eq. 5), or several with their corrections."""
         settings, reward, discount = self.settings, rollout.reward, self.settings.gamma * rollout.alive
         q = self._of_choices(self.target.copy, lagging[1:], following.proposal.numbers, members)
-        cost = self.chooser.cost(following)
+        cost = following.cost
         if settings.alpha_critic_scale != 1:
             cost = settings.alpha_critic_scale * cost
         v = soft_value(following.policy.probs, q, cost)
         if len(reward) == 1:
-            target = reward + discount * v
+            target = torch.addcmul(reward, discount, v)
         else:
             rho = choices.policy.log_ratio(self.family(rollout.behavior), rollout.sample).clamp(-20, 20).exp()
             # Of the first row neither V nor Q enters the target of an action's value: they cancel.

@@ -27,10 +27,11 @@ class Choices:
 
     policy: Conditional  # without gradient
     proposal: Proposal
+    cost: Tensor  # [..., K] alpha log pi: what each choice costs in entropy
 
     def rows(self, where: slice) -> Choices:
         """At some of the rows."""
-        return Choices(self.policy.rows(where), self.proposal.rows(where))
+        return Choices(self.policy.rows(where), self.proposal.rows(where), self.cost[where])
 
 
 class Chooser(ABC):
@@ -42,10 +43,6 @@ class Chooser(ABC):
     @abstractmethod
     def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[Choices, Tensor]:
         """What it would do at all rows [T+1, B], and its outputs [T, B, S] that say so, with gradient."""
-
-    @abstractmethod
-    def cost(self, choices: Choices) -> Tensor:
-        """[..., K] alpha log pi: what each choice costs in entropy."""
 
     @abstractmethod
     def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
@@ -83,11 +80,10 @@ class Soft(Chooser):
         with torch.no_grad():
             every = torch.cat((outputs, self.network.outputs(features[-1:])))
             policy = self.family(self.network.mask(every, obs))
-            return Choices(policy, policy.propose()), outputs
-
-    def cost(self, choices: Choices) -> Tensor:
-        alphas = self.temperature.alpha().unbind()
-        return reduce(torch.add, (alpha * term for alpha, term in zip(alphas, self._terms(choices), strict=True)))
+            proposal, alphas = policy.propose(), self.temperature.alpha()
+            terms = zip(alphas, self._terms(policy, proposal), strict=True)
+            cost = reduce(torch.add, (alpha * term for alpha, term in terms))
+            return Choices(policy, proposal, cost), outputs
 
     def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         """Its scalars mean nothing, only their gradients do, which are those of Eq. 7 and of Eq. 17 with log alpha."""
@@ -95,35 +91,37 @@ class Soft(Chooser):
         q, slope = judge(choices.proposal.numbers)
         with torch.no_grad():
             of_numbers = self.temperature.alpha()[-1]
-            direction = policy.soft_gradient(choices.proposal, q - self.cost(choices), slope, of_numbers)
+            direction = policy.soft_gradient(choices.proposal, q - choices.cost, slope, of_numbers)
             direction *= weights.unsqueeze(-1)
         losses = {"policy": surrogate(direction, outputs)}
         if "alpha" in self.groups:
+            terms = self._terms(policy, choices.proposal)
             with torch.no_grad():
                 above = [  # the target's entropy, by how much
                     (weights * ((policy.probs * term).sum(-1) + entropy)).sum()
-                    for term, entropy in zip(self._terms(choices), self._entropies(choices), strict=True)
+                    for term, entropy in zip(terms, self._entropies(policy), strict=True)
                 ]
             losses["alpha"] = surrogate(torch.stack(above), self.temperature.log_alpha)
         return losses
 
     def told(self, choices: Choices) -> dict[str, Tensor]:
-        entropies = [-(choices.policy.probs * term).sum(-1) for term in self._terms(choices)]
+        terms = self._terms(choices.policy, choices.proposal)
+        entropies = [-(choices.policy.probs * term).sum(-1) for term in terms]
         return {f"policy/entropy_{kind}": entropy for kind, entropy in zip(self.kinds, entropies, strict=True)}
 
     def temperatures(self) -> dict[str, Tensor]:
         return {f"policy/alpha_{kind}": alpha for kind, alpha in zip(self.kinds, self.temperature.alpha(), strict=True)}
 
-    def _terms(self, choices: Choices) -> list[Tensor]:
+    def _terms(self, policy: Conditional, proposal: Proposal) -> list[Tensor]:
         """log pi(d) and log pi(c|d), those of them that there are."""
-        terms = {"d": choices.policy.log_probs, "c": choices.proposal.density}
+        terms = {"d": policy.log_probs, "c": proposal.density}
         return [terms[kind] for kind in self.kinds]
 
-    def _entropies(self, choices: Choices) -> list[Tensor | float]:
+    def _entropies(self, policy: Conditional) -> list[Tensor | float]:
         """The target of each: a share of -1 nat for each number; of the largest entropy of what is allowed."""
         of_branches: Tensor | float = math.log(self.family.combinations)
         if self.network.masked:
-            allowed = [(part.statistics > FORBIDDEN / 2).sum(-1) for part in choices.policy.parts]
+            allowed = [(part.statistics > FORBIDDEN / 2).sum(-1) for part in policy.parts]
             of_branches = torch.stack(allowed).clamp(min=1).log().sum(0)
         targets = {"c": -self.shares["c"] * self.family.numbers, "d": self.shares["d"] * of_branches}
         return [targets[kind] for kind in self.kinds]
@@ -142,10 +140,7 @@ class EpsilonGreedy(Chooser):
     @torch.no_grad()
     def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[Choices, Tensor]:
         policy = self.family((1 - self.greedy.best(features, obs)) * FORBIDDEN)
-        return Choices(policy, policy.propose()), policy.statistics
-
-    def cost(self, choices: Choices) -> Tensor:
-        return torch.zeros_like(choices.policy.probs)
+        return Choices(policy, policy.propose(), torch.zeros_like(policy.probs)), policy.statistics
 
     def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         return {}

@@ -37,10 +37,26 @@ class Conditional(Distribution):
     def __init__(self, statistics: Float[Tensor, "*B S"], numbers: int, branches: Sequence[int]):
         self.statistics, self.numbers, self.branches = statistics, numbers, tuple(branches)
         self.combinations = math.prod(branches)
-        width = self.combinations * numbers
-        mean, log_std, *logits = statistics.split([width, width, *branches], -1)
-        self.mean, self.log_std = (part.unflatten(-1, (self.combinations, numbers)) for part in (mean, log_std))
-        self.parts = [Categorical(branch) for branch in logits]
+        self._width = self.combinations * numbers
+
+    @property
+    def mean(self) -> Tensor:
+        """Of u [..., K, c], for every combination."""
+        return self._of_numbers(slice(self._width))
+
+    @property
+    def log_std(self) -> Tensor:
+        """The logarithm of the standard deviation of u [..., K, c]."""
+        return self._of_numbers(slice(self._width, 2 * self._width))
+
+    def _of_numbers(self, columns: slice) -> Tensor:
+        return self.statistics[..., columns].unflatten(-1, (self.combinations, self.numbers))
+
+    @cached_property
+    def parts(self) -> list[Categorical]:
+        """Each branch."""
+        logits = self.statistics[..., 2 * self._width :]
+        return [Categorical(branch) for branch in logits.split(self.branches, -1)] if self.branches else []
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -78,12 +94,15 @@ class Conditional(Distribution):
 
     def propose(self) -> Proposal:
         """Numbers for every combination: u = m + s eps, c = tanh(u)."""
-        noise = torch.empty_like(self.mean).normal_()
-        shift = self.log_std.exp() * noise
+        log_std = self.log_std
+        noise = torch.empty_like(log_std).normal_()
+        shift = log_std.exp() * noise
         draw = self.mean + shift
-        squashing = 2 * (math.log(2) - draw - torch.nn.functional.softplus(-2 * draw))
-        density = torch.addcmul(self.log_std, noise, noise, value=0.5) + squashing
-        return Proposal(draw.tanh(), -density.sum(-1) - 0.5 * math.log(2 * math.pi) * self.numbers, shift)
+        # log(1 - c^2) = 2 (log 2 - u - log(1 + exp(-2 u))), of which the constant waits.
+        squashing = draw + torch.nn.functional.softplus(-2 * draw)
+        density = torch.addcmul(log_std, noise, noise, value=0.5).sub(squashing, alpha=2).sum(-1)
+        constant = -self.numbers * (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
+        return Proposal(draw.tanh(), constant - density, shift)
 
     def soft_gradient(
         self,

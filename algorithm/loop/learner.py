@@ -147,13 +147,13 @@ class Learner:
     @torch.inference_mode()
     def _step(self) -> None:
         """Clip and step each group, then sync; nothing changes where the gradient is not finite."""
-        finite = reduce(torch.add, [step.clip(self.looks) for step in self._steps]) < torch.inf
+        finite = sum(step.clip(self.looks) for step in self._steps) < torch.inf
         if not self.looks:
             self._advance_or_undo(finite)
         elif finite:
             self._advance()
         self._kept += finite
-        self._good_at.masked_fill_(finite, self.updates + 1)
+        self._good_at.masked_fill_(torch.as_tensor(finite), self.updates + 1)
 
     def _advance(self) -> None:
         progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
@@ -206,11 +206,12 @@ class _GroupStep:
     gradient: Tensor
     optimizer: Optimizer
 
-    def clip(self, looks: bool) -> Tensor:
+    def clip(self, looks: bool) -> Tensor | float:
         """Clip, and return the norm of the gradient as it was; who `looks` first leaves alone what is short enough."""
         norm = self.gradient.dot(self.gradient).sqrt()  # a third of what torch's norm costs
-        if not looks or norm > self.group.max_grad_norm:
-            self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
+        if looks and (short := norm.item()) <= self.group.max_grad_norm:
+            return short
+        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
         return norm
 
     def __call__(self, progress: float) -> None:

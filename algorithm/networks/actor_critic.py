@@ -56,13 +56,16 @@ class ActorCritic(Policy):
         self.advantage: Any = ActionHead(size, encoded, blueprint.critic) if encoded else None
         self.precision = torch.float32
 
-    @in_precision
     def outputs(self, features: Tensor) -> Tensor:
         """Statistics and values side by side: [..., F] -> [..., S + values]. Nothing is masked yet."""
-        return self._outputs(features)
+        return self._outputs(self._hidden(features))
 
-    def _outputs(self, features: Tensor) -> Tensor:
-        outputs = self.heads.joint(features)
+    @in_precision
+    def _hidden(self, features: Tensor) -> list[Tensor]:
+        return self.heads.hidden(features)
+
+    def _outputs(self, hidden: list[Tensor]) -> Tensor:
+        outputs = self.heads.behind(hidden)
         return self.deviation(outputs) if self.deviation else outputs
 
     def mask(self, statistics: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
@@ -75,7 +78,7 @@ class ActorCritic(Policy):
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         """{name: [B, ...]}, memory [B, state] -> statistics [B, S], memory [B, state]."""
         features, memory = self.torso.step(obs, memory)
-        return self.mask(self._outputs(features)[..., : self.statistics], obs), memory
+        return self.mask(self._outputs(self.heads.hidden(features))[..., : self.statistics], obs), memory
 
     def numpy(self) -> Act | None:
         torso, head = self.torso.numpy(), self.heads.numpy()

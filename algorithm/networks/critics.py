@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.mlp import Mlp, orthogonal
-from algorithm.networks.precision import in_float32, in_precision
+from algorithm.networks.precision import in_precision
 from algorithm.networks.torso import Torso
 
 
@@ -27,21 +27,24 @@ class Critics(nn.Module):
         layers = blueprint.critic or (Mlp(torso.size) if encoded else None)
         self.members: Any = nn.ModuleList(_Critic(torso.size + encoded, values, layers) for _ in range(count))
         self.torso = torso  # last, so that it can stand beside a policy's own layers in one stretch of parameters
+        self.values = values
         self.precision = torch.float32
 
     def forward(self, features: Tensor, actions: Tensor | None = None, members: Sequence[int] | None = None) -> Tensor:
         """Features [..., F], actions [..., K, encoded] or none -> [M, ..., K], of some of the members or of all."""
-        x, rows = features, features.shape[:-1]
+        x, rows = features, (*features.shape[:-1], self.values)
         if actions is not None:
             rows = actions.shape[:-1]
             x = torch.cat((features.unsqueeze(-2).expand(*rows, -1), actions), -1)
+        some = self.members if members is None else [self.members[member] for member in members]
         # As plain rows: every layer would flatten them again.
-        values = self._values(x.flatten(0, -2), range(len(self.members)) if members is None else members)
-        return values.view(len(values), *rows) if actions is not None else values.unflatten(1, rows)
+        hidden = self._hidden(x.flatten(0, -2), some)
+        values = torch.stack([member.head.forward(own) for member, own in zip(some, hidden, strict=True)])
+        return values.view(len(values), *rows)
 
     @in_precision
-    def _values(self, x: Tensor, members: Sequence[int]) -> Tensor:
-        return torch.stack([self.members[member].forward(x) for member in members])
+    def _hidden(self, x: Tensor, members: Iterable[_Critic]) -> list[Tensor]:
+        return [member.layers.forward(x) for member in members]
 
 
 class _Critic(nn.Module):
@@ -51,4 +54,4 @@ class _Critic(nn.Module):
         self.head = orthogonal(getattr(self.layers, "size", inputs), values, gain=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return in_float32(self.head.forward, self.layers.forward(x))
+        return self.head.forward(self.layers.forward(x))

@@ -32,10 +32,12 @@ class Deviation(nn.Module):
         self.number = nn.Parameter(torch.zeros(means)) if kind == "learned" else None
 
     def forward(self, outputs: Tensor) -> Tensor:
-        mean, rest = outputs[..., : self.means], outputs[..., self.columns :]
+        widths = (self.means, self.columns - self.means, outputs.shape[-1] - self.columns)
+        mean, number, rest = outputs.split(widths, -1)
         if self.fixed:
             return torch.cat((mean, torch.full_like(mean, self.start), rest), -1)
-        number = outputs[..., self.means : self.columns] if self.number is None else self.number.expand_as(mean)
+        if self.number is not None:
+            number = self.number.expand_as(mean)
         above = (self.start + number).clamp(*BOUNDS).exp()
         return torch.cat((mean, (self.floor + above).log(), rest), -1)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Layers
 from algorithm.networks.mlp import Mlp, numpy_linear
-from algorithm.networks.precision import in_float32
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,16 @@ class SharedHeads(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
         return self.joint(features).split(self.sizes, -1)
 
-    def joint(self, features: Tensor) -> Tensor:
-        """All outputs side by side: [..., F] -> [..., sum of sizes]; in float32, whatever the layers before."""
-        return in_float32(self._joint, features)
+    def hidden(self, features: Tensor) -> list[Tensor]:
+        """What the outputs read: the features."""
+        return [features]
 
-    def _joint(self, features: Tensor) -> Tensor:
+    def behind(self, hidden: list[Tensor]) -> Tensor:
+        """All outputs side by side, of what `hidden` gave."""
+        return self.joint(hidden[0])
+
+    def joint(self, features: Tensor) -> Tensor:
+        """All outputs side by side: [..., F] -> [..., sum of sizes]."""
         rows = features.reshape(-1, features.shape[-1])
         outputs = torch.addmm(self.linear.bias.unsqueeze(1), self.linear.weight, rows.T)
         return outputs.T.view(*features.shape[:-1], -1)
@@ -68,12 +72,19 @@ class SeparateHeads(nn.Module):
         )
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        return tuple(head.joint(layers(features)) for layers, head in zip(self.layers, self.heads, strict=True))
+        return tuple(self._each(self.hidden(features)))
 
-    def joint(self, features: Tensor) -> Tensor:
-        """All outputs side by side: [..., F] -> [..., sum of sizes]."""
-        outputs = self(features)
+    def hidden(self, features: Tensor) -> list[Tensor]:
+        """What each output reads: the features behind its layers."""
+        return [layers.forward(features) for layers in self.layers]
+
+    def behind(self, hidden: list[Tensor]) -> Tensor:
+        """All outputs side by side, of what `hidden` gave."""
+        outputs = self._each(hidden)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+
+    def _each(self, hidden: list[Tensor]) -> list[Tensor]:
+        return [head.joint(own) for head, own in zip(self.heads, hidden, strict=True)]
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """The first output alone in numpy, on views of the parameters; None where its layers have no such form."""

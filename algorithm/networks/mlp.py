@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+# On what a layer has just put out, which nothing else reads: in place where its gradient is known from the result.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
-    "relu": (torch.relu, lambda x: np.maximum(x, 0, out=x)),
-    "tanh": (torch.tanh, lambda x: np.tanh(x, out=x)),
+    "relu": (torch.relu_, lambda x: np.maximum(x, 0, out=x)),
+    "tanh": (torch.tanh_, lambda x: np.tanh(x, out=x)),
 }
 
 

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+Tensors = TypeVar("Tensors", Tensor, list[Tensor])
 
-def in_precision(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+
+def in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:
     """A method of a module that runs in its `precision`, and returns float32 whatever that is."""
 
     @wraps(method)
-    def learned(module: Any, first: Any, *others: Any, **named: Any) -> Tensor:
+    def learned(module: Any, first: Any, *others: Any, **named: Any) -> Any:
         if module.precision is torch.float32:
             return method(module, first, *others, **named)
         tensor = first if isinstance(first, Tensor) else next(iter(first.values()))
         # Without the cache: in some versions of torch a weight first used without gradient (burn-in) gets none after.
         with torch.autocast(tensor.device.type, module.precision, cache_enabled=False):
             result = method(module, first, *others, **named)
-        return result.float()
+        return result.float() if isinstance(result, Tensor) else [part.float() for part in result]
 
     return learned
-
-
-def in_float32(output: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """What the last layer puts out, which is exact whatever precision the layers in front are in."""
-    kind = features.device.type
-    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
-        return output(features)
-    with torch.autocast(kind, enabled=False):
-        return output(features.float())
 
 
 def learn_in(precision: torch.dtype, networks: Iterable[nn.Module]) -> None:

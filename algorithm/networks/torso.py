@@ -70,6 +70,8 @@ class Torso(nn.Module):
         `memory` is either all of it [B, state] before row 0, or what a replay keeps of it [B, kept] before row `lead`.
         The rows of `burn_in` only bring the memory up to date, without gradient.
         """
+        if not self.state:
+            return self._rows(obs, first, None, burn_in, len(first))
         own, frames, begin = memory, None, self.lead
         if memory.shape[-1] == self.state:
             own, *frames = memory.split(self._states, -1)

@@ -84,7 +84,7 @@ class Uniform(Sampler):
 
     def draw(self, rng: np.random.Generator, batch: int) -> Drawn | None:
         span = self.windows.span()
-        if not span.count.any():
+        if not span.total:
             return None
         lane, number = self._any(rng, span, batch)
         for _ in range(REDRAWS):
@@ -108,8 +108,7 @@ class Uniform(Sampler):
 
     @staticmethod
     def _any(rng: np.random.Generator, span: Span, batch: int) -> Starts:
-        count = span.count
-        lane, which = nth(count, rng.integers(count.sum(), size=batch))
+        lane, which = nth(span.count, rng.integers(span.total, size=batch))
         return lane, span.oldest[lane] + which
 
     def _of_all_whole(self, rng: np.random.Generator, batch: int) -> Drawn | None:

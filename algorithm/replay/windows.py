@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,10 +19,15 @@ class Span:
     oldest: np.ndarray  # [lanes]
     newest: np.ndarray  # [lanes] below the oldest where there is none
 
-    @property
+    @cached_property
     def count(self) -> np.ndarray:
         """[lanes] starts."""
         return np.maximum(self.newest - self.oldest + 1, 0)
+
+    @cached_property
+    def total(self) -> int:
+        """Starts of all lanes."""
+        return int(self.count.sum())
 
 
 class Windows:

@@ -329,9 +329,8 @@ def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():
     choices, outputs = agent.chooser.choices(rollout.obs["obs"], rollout.obs)
     choices = choices.rows(slice(-1))
     rest = agent.family(q / alpha)
-    losses = agent.chooser.losses(
-        replace(choices, policy=rest), outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
-    )
+    choices = replace(choices, policy=rest, cost=alpha * rest.log_probs)
+    losses = agent.chooser.losses(choices, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None))
     (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
     (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.chooser.temperature.log_alpha)
@@ -370,8 +369,8 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
     if not changes:
         tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
         choices, _ = agent.chooser.choices(tensors["obs"], tensors)
-        assert torch.isfinite(agent.chooser.cost(choices) * choices.policy.probs).all()
-        (entropies,) = agent.chooser._entropies(choices)
+        assert torch.isfinite(choices.cost * choices.policy.probs).all()
+        (entropies,) = agent.chooser._entropies(choices.policy)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
         wanted = agent.settings.target_d_alpha * sum(np.log(part.sum(-1)) for part in parts)
         np.testing.assert_allclose(entropies[0], wanted, rtol=1e-5)
