@@ -76,7 +76,7 @@ class SeparateHeads(nn.Module):
 
     def hidden(self, features: Tensor) -> list[Tensor]:
         """What each output reads: the features behind its layers."""
-        return [layers.forward(features) for layers in self.layers]
+        return [layers(features) for layers in self.layers]
 
     def behind(self, hidden: list[Tensor]) -> Tensor:
         """All outputs side by side, of what `hidden` gave."""
