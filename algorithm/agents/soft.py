@@ -28,10 +28,11 @@ class Choices:
     policy: Conditional  # without gradient
     proposal: Proposal
     cost: Tensor  # [..., K] alpha log pi: what each choice costs in entropy
+    alpha: Tensor | float = 0.0  # of the numbers
 
     def rows(self, where: slice) -> Choices:
         """At some of the rows."""
-        return Choices(self.policy.rows(where), self.proposal.rows(where), self.cost[where])
+        return Choices(self.policy.rows(where), self.proposal.rows(where), self.cost[where], self.alpha)
 
 
 class Chooser(ABC):
@@ -83,15 +84,14 @@ class Soft(Chooser):
             proposal, alphas = policy.propose(), self.temperature.alpha()
             terms = zip(alphas, self._terms(policy, proposal), strict=True)
             cost = reduce(torch.add, (alpha * term for alpha, term in terms))
-            return Choices(policy, proposal, cost), outputs
+            return Choices(policy, proposal, cost, alphas[-1]), outputs
 
     def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         """Its scalars mean nothing, only their gradients do, which are those of Eq. 7 and of Eq. 17 with log alpha."""
         policy = choices.policy
         q, slope = judge(choices.proposal.numbers)
         with torch.no_grad():
-            of_numbers = self.temperature.alpha()[-1]
-            direction = policy.soft_gradient(choices.proposal, q - choices.cost, slope, of_numbers)
+            direction = policy.soft_gradient(choices.proposal, q - choices.cost, slope, choices.alpha)
             direction *= weights.unsqueeze(-1)
         losses = {"policy": surrogate(direction, outputs)}
         if "alpha" in self.groups:
