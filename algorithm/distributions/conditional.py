@@ -119,8 +119,8 @@ class Conditional(Distribution):
         if slope is not None:
             probs = self.probs.unsqueeze(-1)
             c = proposal.numbers
-            # d log pi(c|d) / d u = 2 c from the squashing; that of the Gaussian is constant along u = m + s eps. So along
-            # u it is slope (1 - c^2) - 2 alpha c.
+            # d log pi(c|d) / d u = 2 c from the squashing; that of the Gaussian is constant along u = m + s eps.
+            # So along u it is slope (1 - c^2) - 2 alpha c.
             along = probs * (slope - c * (slope * c + 2 * alpha))
             parts += [along.flatten(-2), torch.addcmul(probs * alpha, along, proposal.shift).flatten(-2)]
         if self.parts:

@@ -3,7 +3,7 @@
 from algorithm.losses.critic import clipped_error, squared_error
 from algorithm.losses.importance import bias_correction, sampled_bias_correction, truncated_importance
 from algorithm.losses.policy_gradient import surrogate
-from algorithm.losses.soft import soft_policy, soft_value, temperature
+from algorithm.losses.soft import soft_value
 from algorithm.losses.trust_region import multiplier, project_gradient
 
 __all__ = [
@@ -12,10 +12,8 @@ __all__ = [
     "multiplier",
     "project_gradient",
     "sampled_bias_correction",
-    "soft_policy",
     "soft_value",
     "squared_error",
     "surrogate",
-    "temperature",
     "truncated_importance",
 ]

@@ -1,4 +1,4 @@
-"""Values and losses under maximum entropy (Haarnoja et al. 2018, arXiv 1812.05905; Christodoulou 2019, 1910.07207).
+"""The value under maximum entropy (Haarnoja et al. 2018, arXiv 1812.05905; Christodoulou 2019, 1910.07207).
 
 `K` are the choices that are summed over exactly: every action of a discrete space, one where all is continuous.
 """
@@ -15,18 +15,3 @@ def soft_value(
     Of a choice k with numbers c_k of its own the cost is alpha_d log pi(k) + alpha_c log pi(c_k|k).
     """
     return (probs * (q - cost)).sum(-1)
-
-
-def soft_policy(
-    probs: Float[Tensor, "*B K"], q: Float[Tensor, "*B K"], cost: Float[Tensor, "*B K"]
-) -> Float[Tensor, "*B"]:
-    """J_pi = sum_k pi(k) (cost_k - Q(x, k)), which a policy descends (1812.05905, Eq. 7; 1910.07207, Eq. 12)."""
-    return -soft_value(probs, q, cost)
-
-
-def temperature(log_alpha: Float[Tensor, ""], log_prob: Float[Tensor, "*B"], target: float) -> Float[Tensor, "*B"]:
-    """J_alpha = -log alpha (log pi + target), which log alpha descends (1812.05905, Eq. 17, with log alpha for alpha).
-
-    `log_prob` is that of the policy's action, or its mean over all; `target` the entropy to be kept, in nats.
-    """
-    return -log_alpha * (log_prob + target)

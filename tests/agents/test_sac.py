@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from algorithm.agents.sac import Sac
+from algorithm.agents.soft import Choices
 from algorithm.loop.learner import Learner
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, Gru, Mlp
@@ -318,6 +319,18 @@ def test_the_target_critics_follow_every_so_many_updates():
             wanted = before + 0.25 * (agent.target.source_numbers - before)
             torch.testing.assert_close(agent.target.numbers, wanted)
     assert moved == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(("share", "step"), [(0.98, -0.178694), (0.5, 0.348640)], ids=["too little", "enough"])
+def test_the_known_step_of_the_temperature(share, step):
+    """Descended: too little entropy raises log alpha, more than enough lowers it."""
+    agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True, target_d_alpha=share)
+    policy = agent.family(torch.tensor([[[0.6, 0.3, 0.1]]], dtype=torch.float64).log())
+    choices = Choices(policy, policy.propose(), torch.zeros_like(policy.probs))
+    weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
+    losses = agent.chooser.losses(choices, policy.statistics.clone(), weights, lambda numbers: (values, None))
+    (found,) = torch.autograd.grad(losses["alpha"], agent.chooser.temperature.log_alpha)
+    assert found.item() == pytest.approx(step, abs=1e-6)
 
 
 def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():

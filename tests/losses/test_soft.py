@@ -1,9 +1,8 @@
 import math
 
-import pytest
 import torch
 
-from algorithm.losses import soft_policy, soft_value, temperature
+from algorithm.losses import soft_value
 
 
 def tensor(*values):
@@ -40,14 +39,10 @@ def test_the_value_of_a_hybrid_choice_counts_both_entropies():
     close(soft_value(log_d.exp(), q, 0.3 * log_d + 0.1 * log_c), expected)
 
 
-def test_what_the_policy_descends_is_less_value():
-    close(soft_policy(PI, FIRST, ALPHA * PI.log()), -soft_value(PI, FIRST, ALPHA * PI.log()))
-
-
 def slope(logits, q):
     logits = logits.clone().requires_grad_()
     log_prob = logits.log_softmax(-1)
-    return torch.autograd.grad(soft_policy(log_prob.exp(), q, ALPHA * log_prob), logits)[0]
+    return torch.autograd.grad(-soft_value(log_prob.exp(), q, ALPHA * log_prob), logits)[0]
 
 
 def test_the_policy_rests_at_the_softmax_of_q_over_alpha_and_elsewhere_goes_there():
@@ -55,19 +50,3 @@ def test_the_policy_rests_at_the_softmax_of_q_over_alpha_and_elsewhere_goes_ther
     close(slope(FIRST / ALPHA + 7, FIRST), [0, 0, 0], atol=1e-12)
     uniform = slope(tensor(0, 0, 0), FIRST)
     assert uniform[0] > 0 > uniform[2]  # descended: less of the worst, more of the best
-
-
-def test_the_known_step_of_the_temperature():
-    log_alpha = tensor(0.0).squeeze().requires_grad_()
-    loss = temperature(log_alpha, (PI * PI.log()).sum(), 0.98 * math.log(3))
-    (found,) = torch.autograd.grad(loss, log_alpha)
-    close(found, -0.178694)
-
-
-@pytest.mark.parametrize(("entropy", "rises"), [(0.4, True), (0.6, False)])
-def test_too_little_entropy_raises_alpha_and_too_much_lowers_it(entropy, rises):
-    log_alpha = tensor(-1.0, -1.0)[0].requires_grad_()
-    loss = temperature(log_alpha, tensor(-entropy, -entropy - 0.01, -entropy + 0.01), 0.5).mean()
-    (found,) = torch.autograd.grad(loss, log_alpha)
-    assert (log_alpha - 0.1 * found > log_alpha) == rises
-    close(found, entropy - 0.5)
