@@ -62,7 +62,7 @@ class Lazy(Sampler):
         chosen = kind == 2
         lane[chosen], place[chosen] = self._from_cells(within[chosen] * self.cells.total)
         weight = 1 / (total * self.probability(lane, place))
-        return Drawn(lane, self.number[self._slot(lane, place)], weight.astype(np.float32))
+        return Drawn(lane, self.number[self.windows.slot(lane, place)], weight.astype(np.float32))
 
     def probability(self, lane: np.ndarray, place: np.ndarray) -> np.ndarray:
         """[n] of drawing these places."""
@@ -71,8 +71,8 @@ class Lazy(Sampler):
         proportional = np.full(len(lane), 1 / total)
         known = self.assigned[lane] > 0
         lane, place = lane[known], place[known]
-        slot = self._slot(lane, place)
-        owner = self._slot(lane, self._owner(lane, place))
+        slot = self.windows.slot(lane, place)
+        owner = self.windows.slot(lane, self._owner(lane, place))
         priority = np.where(slot == owner, self.priority[owner], self.of_others[owner])
         proportional[known] = priority / self.cells.total * (covered / total)
         return self.uniform_share / total + (1 - self.uniform_share) * proportional
@@ -96,7 +96,7 @@ class Lazy(Sampler):
         starts, priority = self.rating.learned(self.windows, self.span, index, errors)
         priority = priority[self._is_drawable(*starts)]
         lane, place = self._drawable(*starts)
-        slot, first = np.unique(self._slot(lane, place), return_index=True)
+        slot, first = np.unique(self.windows.slot(lane, place), return_index=True)
         self.priority[slot] = priority[first]
         self.marks.set(slot, 1.0)
         self._count()
@@ -115,36 +115,27 @@ class Lazy(Sampler):
         self.marks.fill((self.priority > 0).astype(np.float64))
         self._count()
         lane, place = listed(self.begin, self.end - 1)
-        self.place[self._slot(lane, self.number[self._slot(lane, place)])] = place
-
-    def _slot(self, lane: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Where an array keeps what is told of a place, or of a number."""
-        return lane * self.slots + turn % self.slots
-
-    def _place(self, slot: np.ndarray) -> Starts:
-        """The lane and the place that a slot is of now."""
-        lane = slot // self.slots
-        return lane, self.begin[lane] + (slot - self.begin[lane]) % self.slots
+        self.place[self.windows.slot(lane, self.number[self.windows.slot(lane, place)])] = place
 
     def _is_drawable(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
-        place = self.place[self._slot(lane, number)]
+        place = self.place[self.windows.slot(lane, number)]
         inside = (self.begin[lane] <= place) & (place < self.end[lane])
-        return inside & (self.number[self._slot(lane, place)] == number)
+        return inside & (self.number[self.windows.slot(lane, place)] == number)
 
     def _drawable(self, lane: np.ndarray, number: np.ndarray) -> Starts:
         """Lanes and places of those starts that can be drawn."""
         there = self._is_drawable(lane, number)
-        return lane[there], self.place[self._slot(lane[there], number[there])]
+        return lane[there], self.place[self.windows.slot(lane[there], number[there])]
 
     def _append(self, lane: np.ndarray, number: np.ndarray) -> None:
         count = np.bincount(lane, minlength=len(self.end))
         _, place = listed(self.end, self.end + count - 1)
-        self.number[self._slot(lane, place)] = number
-        self.place[self._slot(lane, number)] = place
+        self.number[self.windows.slot(lane, place)] = number
+        self.place[self.windows.slot(lane, number)] = place
         self.end += count
 
     def _forget(self, lane: np.ndarray, place: np.ndarray) -> None:
-        slot = self._slot(lane, place)
+        slot = self.windows.slot(lane, place)
         self.priority[slot] = 0
         self.marks.set(slot, 0.0)
         self.cells.set(slot, 0.0)
@@ -154,7 +145,7 @@ class Lazy(Sampler):
         lane = np.arange(len(self.begin))
         first = np.append(self.marks.before(lane * self.slots), self.marks.total)
         self.assigned = np.diff(first).astype(np.int64)
-        self.ahead = (self.marks.before(self._slot(lane, self.begin)) - first[:-1]).astype(np.int64)
+        self.ahead = (self.marks.before(self.windows.slot(lane, self.begin)) - first[:-1]).astype(np.int64)
 
     def _weigh(self, lane: np.ndarray, rank: np.ndarray) -> None:
         """Take anew the cells of these ranks, and all that change with them."""
@@ -162,7 +153,7 @@ class Lazy(Sampler):
         near = keys.searchsorted(near)
         lane, rank = np.divmod(keys, self.slots + 1)
         owner = self._assigned_place(lane, rank)
-        slot = self._slot(lane, owner)
+        slot = self.windows.slot(lane, owner)
         middle = (owner[:-1] + owner[1:]) // 2 + 1  # what is as near to both belongs to the older one
         begin = np.where(rank == 0, self.begin[lane], np.append(0, middle))
         size = np.where(rank == self.assigned[lane] - 1, self.end[lane], np.append(middle, 0)) - begin
@@ -185,15 +176,15 @@ class Lazy(Sampler):
 
     def _rank(self, lane: np.ndarray, place: np.ndarray) -> np.ndarray:
         """How many assigned starts of its lane are older than each place."""
-        slot, first = self._slot(lane, place), self.assigned.cumsum() - self.assigned
+        slot, first = self.windows.slot(lane, place), self.assigned.cumsum() - self.assigned
         between = self.marks.before(slot).astype(np.int64) - first[lane] - self.ahead[lane]
-        return between + np.where(slot < self._slot(lane, self.begin[lane]), self.assigned[lane], 0)
+        return between + np.where(slot < self.windows.slot(lane, self.begin[lane]), self.assigned[lane], 0)
 
     def _assigned_place(self, lane: np.ndarray, rank: np.ndarray) -> np.ndarray:
         """The place of the assigned start of each rank."""
         first = self.assigned.cumsum() - self.assigned
         slot, _ = self.marks.find(first[lane] + (self.ahead[lane] + rank) % self.assigned[lane] + 0.5)
-        return self._place(slot)[1]
+        return self.windows.turn(slot, self.begin)[1]
 
     def _owner(self, lane: np.ndarray, place: np.ndarray) -> np.ndarray:
         """The place of the owner of the cell in which each place is, in lanes that have one."""
@@ -205,7 +196,7 @@ class Lazy(Sampler):
     def _from_cells(self, mass: np.ndarray) -> Starts:
         """Lanes and places at which the sum of all priorities passes each `mass`; owners come first in their cell."""
         slot, rest = self.cells.find(mass)
-        lane, owner = self._place(slot)
+        lane, owner = self.windows.turn(slot, self.begin)
         own, size = self.priority[slot], self.cell_size[slot]
         place = self.cell_begin[slot] + np.minimum(((rest - own) / self.of_others[slot]).astype(np.int64), size - 2)
         place += place >= owner

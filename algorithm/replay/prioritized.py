@@ -43,20 +43,18 @@ class Prioritized(Sampler):
         drawn = self.tree.leaves[leaf]
         weight = (drawn / drawn.min()) ** -self.beta  # N and the sum are the same in the largest weight
         self.batches += 1
-        lane, slot = np.divmod(leaf, self.windows.slots)
-        oldest = self.span.oldest[lane]
-        return Drawn(lane, oldest + (slot - oldest) % self.windows.slots, weight.astype(np.float32))
+        return Drawn(*self.windows.turn(leaf, self.span.oldest), weight.astype(np.float32))
 
     def follow(self) -> None:
         before, self.span = self.span, self.windows.span()
         overwritten, broken, new = self.windows.news(before, self.span)
         for starts in (overwritten, broken):
-            self.tree.set(self._leaf(*starts), 0.0)
-        self.tree.set(self._leaf(*new), self.largest**self.alpha)
+            self.tree.set(self.windows.slot(*starts), 0.0)
+        self.tree.set(self.windows.slot(*new), self.largest**self.alpha)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         starts, priority = self.rating.learned(self.windows, self.span, index, errors)
-        leaf = self._leaf(*starts)
+        leaf = self.windows.slot(*starts)
         there = self.tree.leaves[leaf] > 0
         self.tree.set(leaf[there], priority[there] ** self.alpha)
         self.largest = max(self.largest, priority[there].max(initial=0))
@@ -74,6 +72,3 @@ class Prioritized(Sampler):
         self.span = self.windows.span()
         self.tree.fill(state["leaves"])
         self.largest, self.batches = float(state["largest"]), int(state["batches"])
-
-    def _leaf(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
-        return lane * self.windows.slots + number % self.windows.slots

@@ -92,7 +92,7 @@ class Uniform(Sampler):
             if not len(broken):
                 return Drawn(lane, number, np.ones(batch, np.float32))
             lane[broken], number[broken] = self._any(rng, span, len(broken))
-        return self._of_all_whole(rng, batch)
+        return self._of_all_whole(rng, span, batch)
 
     def follow(self) -> None:
         pass
@@ -111,8 +111,7 @@ class Uniform(Sampler):
         lane, which = nth(span.count, rng.integers(span.total, size=batch))
         return lane, span.oldest[lane] + which
 
-    def _of_all_whole(self, rng: np.random.Generator, batch: int) -> Drawn | None:
-        span = self.windows.span()
+    def _of_all_whole(self, rng: np.random.Generator, span: Span, batch: int) -> Drawn | None:
         lane, number = listed(span.oldest, span.newest)
         whole = np.flatnonzero(self.windows.whole(lane, number))
         if not len(whole):

@@ -64,6 +64,15 @@ class Windows:
         """The first row [n] of windows, counted from the lane's beginning."""
         return number * self.stride - self.lead
 
+    def slot(self, lane: np.ndarray, turn: np.ndarray) -> np.ndarray:
+        """Where an array [lanes * slots] keeps what is told of a start: `turn` is its number, or any other count."""
+        return lane * self.slots + turn % self.slots
+
+    def turn(self, slot: np.ndarray, oldest: np.ndarray) -> Starts:
+        """The lane and the turn that each slot is of now, where `oldest` [lanes] are the oldest turns."""
+        lane = slot // self.slots
+        return lane, oldest[lane] + (slot - oldest[lane]) % self.slots
+
     def whole(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
         """[n] which windows have no break between their rows."""
         return self.ring.whole(lane, self.row(number), self.length)

@@ -61,7 +61,7 @@ def by_definition(sampler) -> list[np.ndarray]:
     priorities = []
     for lane in range(len(count)):
         own = sampler.priority[
-            sampler._slot(np.full(count[lane], lane), np.arange(sampler.begin[lane], sampler.end[lane]))
+            sampler.windows.slot(np.full(count[lane], lane), np.arange(sampler.begin[lane], sampler.end[lane]))
         ]
         assigned = np.flatnonzero(own)
         if not len(assigned):
@@ -123,7 +123,7 @@ def test_windows_are_drawn_as_often_as_told():
     for lane in range(3):
         place = np.arange(replay.sampler.begin[lane], replay.sampler.end[lane])
         lanes_of = np.full(len(place), lane)
-        number = replay.sampler.number[replay.sampler._slot(lanes_of, place)]
+        number = replay.sampler.number[replay.sampler.windows.slot(lanes_of, place)]
         told = replay.sampler.probability(lanes_of, place)
         p |= {int(row) * 3 + lane: each for row, each in zip(number, told, strict=True)}
     counts = np.zeros(61)

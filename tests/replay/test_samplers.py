@@ -30,7 +30,7 @@ def drawable(replay: Replay) -> set[tuple[int, int]]:
             (lane, place) for lane in range(len(sampler.end)) for place in range(sampler.begin[lane], sampler.end[lane])
         ]
         lane, place = np.array(places, np.int64).reshape(-1, 2).T
-        number = sampler.number[sampler._slot(lane, place)]
+        number = sampler.number[sampler.windows.slot(lane, place)]
     return set(zip(lane.tolist(), number.tolist(), strict=True))
 
 
