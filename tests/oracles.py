@@ -71,6 +71,43 @@ def vtrace_by_definition(
     return target, estimate
 
 
+def soft_vtrace_by_definition(
+    reward: np.ndarray,
+    alive: np.ndarray,
+    first: np.ndarray,
+    gamma: float,
+    v: np.ndarray,
+    rho: np.ndarray,
+    trace: np.ndarray,
+    cost: np.ndarray,
+    decay: float = 1.0,
+    horizon: int | None = None,
+) -> np.ndarray:
+    """Return the target of a soft Q(x_t, a_t) as a forward sum over each episode; NaN for rows that are not learned.
+
+        G_t = r_t + gamma V_{t+1}
+              + sum_{t < k < t + horizon} (gamma lambda)^{k-t} (c_{t+1} ... c_{k-1}) rho_k
+                (r_k - cost_k + gamma V_{k+1} - V_k)
+
+    V is the soft value of a state, `cost` [T, B] is alpha log pi(a_k|x_k): the soft Bellman equation is
+    V(x) = E[r - cost + gamma V(x')], and Q(x, a) = E[r + gamma V(x')] (Haarnoja et al. 2018, Eq. 2-3).
+    """
+    target = np.full(np.shape(reward), np.nan)
+    onward = gamma * decay
+    for steps, shown, b in _episodes(first):
+        states = v[shown, b]
+        own = _errors(reward[steps, b], alive[steps, b], gamma, np.zeros(len(reward)), states)
+        for t in range(len(own)):
+            stop = min(len(own), t + (horizon or len(own)))
+            c = trace[steps, b]
+            ahead = [
+                onward ** (k - t) * np.prod(c[t + 1 : k]) * rho[steps, b][k] * (own[k] - cost[steps, b][k] - states[k])
+                for k in range(t + 1, stop)
+            ]
+            target[steps.start + t, b] = own[t] + sum(ahead)
+    return target
+
+
 def _sums(error, onward, rho, trace, horizon) -> list[float]:
     """sum_k (c_t ... c_{k-1}) rho_k error_k, decayed, for each row, and a 0 behind the last."""
     rows = range(len(error))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
-from algorithm.agents.estimators import ESTIMATORS, Rows, Truncation
+from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.agents.soft import Choices, Chooser, EpsilonGreedy, Soft, adam
 from algorithm.distributions import Conditioned
 from algorithm.losses import clipped_error, soft_value, squared_error, surrogate
@@ -97,7 +97,7 @@ class Sac(Agent):
         spec = role.action_spec
         self.settings, self.rng = settings, rng
         self.family = Conditioned(spec.continuous, spec.branches)
-        self.estimate = ESTIMATORS[settings.estimator if settings.use_n_step_is else "n_step"]
+        self.estimator = settings.estimator if settings.use_n_step_is else "n_step"
         self.truncation = Truncation(settings.v_c, settings.v_rho, settings.v_lambda, settings.n_step)
         self.smallest = settings.ensemble_q_reduce == "min" or (
             settings.ensemble_q_reduce == "auto" and bool(spec.continuous)
@@ -198,17 +198,32 @@ class Sac(Agent):
         if settings.alpha_critic_scale != 1:
             cost = settings.alpha_critic_scale * cost
         v = soft_value(following.policy.probs, q, cost)
-        if len(reward) == 1:
+        if settings.n_step == 1:
             target = torch.addcmul(reward, discount, v)
         else:
-            rho = choices.policy.log_ratio(self.family(rollout.behavior), rollout.sample).clamp(-20, 20).exp()
-            # Of the first row neither V nor Q enters the target of an action's value: they cancel.
-            taken, v = torch.zeros_like(rho), torch.cat((torch.zeros_like(v[:1]), v))
-            if settings.estimator == "retrace":
-                taken = self._reduce(self._taken(self.target.copy, lagging[:-1], rollout.sample, members)[1])
-            rows = Rows(reward, discount, rollout.valid, v, taken, rho, rho, rho)
-            target = self.estimate(rows, self.truncation).q
+            target = self._multi_step_target(rollout, lagging, choices, discount, v, members)
         return rescale(target) if settings.rescale_values else target
+
+    def _multi_step_target(
+        self, rollout: Rollout, lagging: Tensor, choices: Choices, discount: Tensor, v: Tensor, members: list[int]
+    ) -> Tensor:
+        """Return targets [T, B] of up to `n_step` rewards, given V [T, B] of the next states.
+
+        V-trace and n-step returns compare a reward with V, which holds the entropy of the row's own action: that reward
+        is r - alpha log pi(a), without which E[r + gamma V' - V] = -alpha H. Q(x, a) does not hold it: not the first
+        reward of a target, and none of Retrace, which compares with Q.
+        """
+        sample, reward = rollout.sample, rollout.reward
+        rho = choices.policy.log_ratio(self.family(rollout.behavior), sample).clamp(-20, 20).exp()
+        # Neither V nor Q of the first row enters the target of an action's value: they cancel.
+        v = torch.cat((torch.zeros_like(v[:1]), v))
+        cost, taken = torch.zeros_like(rho), v[:-1]
+        if self.estimator in OF_STATES:
+            cost = self.settings.alpha_critic_scale * self.chooser.sample_cost(choices.policy, sample)
+        else:
+            taken = self._reduce(self._taken(self.target.copy, lagging[:-1], sample, members)[1])
+        rows = Rows(reward - cost, discount, rollout.valid, v, taken, rho, rho, rho)
+        return ESTIMATORS[self.estimator](rows, self.truncation).q + cost
 
     def _error(self, target: Tensor, q: Tensor, lagging: Tensor, rollout: Rollout) -> Tensor:
         """[N, T, B] what each critic climbs (Eq. 5), or nothing where it would leave the target critic's reach."""

@@ -46,6 +46,10 @@ class Chooser(ABC):
         """What it would do at all rows [T+1, B], and its outputs [T, B, S] that say so, with gradient."""
 
     @abstractmethod
+    def sample_cost(self, policy: Conditional, sample: Tensor) -> Tensor:
+        """Return alpha log pi [...] of the executed actions of samples, without gradient."""
+
+    @abstractmethod
     def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         """Its groups' scalars over rows [T, B] of `weights`."""
 
@@ -85,6 +89,12 @@ class Soft(Chooser):
             terms = zip(alphas, self._terms(policy, proposal), strict=True)
             cost = reduce(torch.add, (alpha * term for alpha, term in terms))
             return Choices(policy, proposal, cost, alphas[-1]), outputs
+
+    @torch.no_grad()
+    def sample_cost(self, policy: Conditional, sample: Tensor) -> Tensor:
+        terms = dict(zip("dc", policy.executed_log_probs(sample), strict=True))
+        rates = zip(self.temperature.alpha(), self.kinds, strict=True)
+        return reduce(torch.add, (alpha * terms[kind] for alpha, kind in rates))
 
     def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         """Its scalars mean nothing, only their gradients do, which are those of Eq. 7 and of Eq. 17 with log alpha."""
@@ -141,6 +151,9 @@ class EpsilonGreedy(Chooser):
     def choices(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[Choices, Tensor]:
         policy = self.family((1 - self.greedy.best(features, obs)) * FORBIDDEN)
         return Choices(policy, policy.propose(), torch.zeros_like(policy.probs)), policy.statistics
+
+    def sample_cost(self, policy: Conditional, sample: Tensor) -> Tensor:
+        return sample.new_zeros(sample.shape[:-1])
 
     def losses(self, choices: Choices, outputs: Tensor, weights: Tensor, judge: Judge) -> dict[str, Tensor]:
         return {}

@@ -79,13 +79,23 @@ class Conditional(Distribution):
         return part
 
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
+        log_branches, log_values = self._log_probs(sample)
+        return log_branches + log_values if self.numbers else log_branches
+
+    def executed_log_probs(self, sample: Float[Tensor, "*B size"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log pi(d) and log pi(c|d) of the executed action of a sample: c = tanh(u) (Eq. 21 of SAC)."""
+        log_branches, log_values = self._log_probs(sample)
+        u = sample[..., : self.numbers]
+        squashing = 2 * (math.log(2) - u - torch.nn.functional.softplus(-2 * u))
+        return log_branches, log_values - squashing.sum(-1)
+
+    def _log_probs(self, sample: Float[Tensor, "*B size"]) -> tuple[Tensor, Tensor]:
+        """Return log pi(d) and log N(u|d) [...] of a sample."""
         taken = place(sample[..., self.numbers :], self.branches)
-        log_prob = self.log_probs.gather(-1, taken).squeeze(-1)
-        if not self.numbers:
-            return log_prob
         where = taken.unsqueeze(-1).expand(*taken.shape, self.numbers)
         given = [part.gather(-2, where).squeeze(-2) for part in (self.mean, self.log_std)]
-        return log_prob + Gaussian(torch.cat(given, -1)).log_prob(sample[..., : self.numbers])
+        log_values = Gaussian(torch.cat(given, -1)).log_prob(sample[..., : self.numbers])
+        return self.log_probs.gather(-1, taken).squeeze(-1), log_values
 
     @property
     def entropy(self) -> Float[Tensor, "*B"]:

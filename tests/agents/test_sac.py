@@ -21,7 +21,7 @@ from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 from tests.builders import Raw, exact, make_sac, random_boundaries
-from tests.oracles import retrace_by_definition, vtrace_by_definition
+from tests.oracles import retrace_by_definition, soft_vtrace_by_definition
 
 SPECS = {
     "continuous": ActionSpec(2),
@@ -82,6 +82,8 @@ class Literal:
         self.alpha = {"d": 0.0, "c": 0.0} | dict(zip(kinds, alphas, strict=True))
         obs = rollout.obs["obs"]
         torch.manual_seed(seed)  # the draws are the same
+        critics, some = agent.settings.ensemble_q_num, agent.settings.ensemble_q_sample
+        self.members = torch.randperm(critics)[:some].tolist() if some < critics else slice(None)
         shape = (COLUMNS, len(self.combinations), spec.continuous)
         self.noise = torch.empty(len(obs), *shape).double().normal_()
         self.statistics = agent.policy.outputs(obs)
@@ -119,7 +121,8 @@ class Literal:
         return torch.stack([member(x)[0] for member in critics.members])
 
     def reduced(self, q):
-        q = unscale(q) if self.agent.settings.rescale_values else q
+        """One value of the critics that this update reads."""
+        q = unscale(q[self.members]) if self.agent.settings.rescale_values else q[self.members]
         return q.min() if self.spec.continuous else q.mean()
 
     def cost(self, log_d, log_c):
@@ -137,18 +140,25 @@ class Literal:
         indices = tuple(sample[self.spec.continuous :].long().tolist())
         return self.q(critics, t, b, self.combinations.index(indices), sample[: self.spec.continuous].tanh())
 
-    def log_rho(self, t, b):
+    def log_probs(self, of, t, b):
+        """log p(d), log p(u|d) of the taken action, of statistics `of`."""
         sample, numbers = self.rollout.sample[t, b], self.spec.continuous
         k = self.combinations.index(tuple(sample[numbers:].long().tolist()))
-        logs = []
-        for statistics in (self.statistics[t, b], self.rollout.behavior[t, b]):
-            count = len(self.combinations) * numbers
-            mean, log_std, *logits = statistics.split([count, count, *self.spec.branches])
-            own = slice(k * numbers, (k + 1) * numbers)
-            log = torch.distributions.Normal(mean[own], log_std[own].exp()).log_prob(sample[:numbers]).sum()
-            chosen = zip(logits, self.combinations[k], strict=True)
-            logs.append(log + sum((branch.log_softmax(-1)[i] for branch, i in chosen), torch.zeros(())))
-        return (logs[0] - logs[1]).item()
+        count = len(self.combinations) * numbers
+        mean, log_std, *logits = of[t, b].split([count, count, *self.spec.branches])
+        own = slice(k * numbers, (k + 1) * numbers)
+        log_u = torch.distributions.Normal(mean[own], log_std[own].exp()).log_prob(sample[:numbers]).sum()
+        chosen = zip(logits, self.combinations[k], strict=True)
+        return sum((branch.log_softmax(-1)[i] for branch, i in chosen), torch.zeros(())), log_u
+
+    def log_rho(self, t, b):
+        return (sum(self.log_probs(self.statistics, t, b)) - sum(self.log_probs(self.rollout.behavior, t, b))).item()
+
+    def taken_cost(self, t, b):
+        """w alpha log pi of the taken action, its numbers executed as c = tanh(u)."""
+        log_d, log_u = self.log_probs(self.statistics, t, b)
+        c = self.rollout.sample[t, b, : self.spec.continuous].tanh()
+        return (self.agent.settings.alpha_critic_scale * self.cost(log_d, log_u - (1 - c**2).log().sum())).item()
 
     def targets(self):
         """[T, B], NaN where nothing is learned."""
@@ -164,10 +174,22 @@ class Literal:
             taken = [
                 [self.reduced(self.taken(self.agent.target.copy, t, b)).item() for b in range(COLUMNS)] for t in rows
             ]
-            target = retrace_by_definition(*episodes, np.array(taken), v, s.v_lambda * trace)
+            target = retrace_by_definition(*episodes, np.array(taken), v, s.v_lambda * trace, s.n_step)
         else:
-            target = vtrace_by_definition(*episodes, v, np.minimum(s.v_rho, rho), trace, s.v_lambda)[1]
+            cost = np.array([[self.taken_cost(t, b) for b in range(COLUMNS)] for t in rows])
+            rho = np.minimum(s.v_rho, rho)
+            target = soft_vtrace_by_definition(*episodes, v, rho, trace, cost, s.v_lambda, s.n_step)
         return rescale(torch.from_numpy(target)).numpy() if s.rescale_values else target
+
+    def errors(self):
+        """[2, B] the largest and the mean |target - mean of all critics| of each column."""
+        target = self.targets()
+        rows = [
+            [target[t, b] - self.taken(self.agent.critics, t, b).mean().item() for b in range(COLUMNS)]
+            for t in range(len(target))
+        ]
+        size = np.ma.masked_invalid(np.abs(rows))
+        return np.stack((size.max(0).filled(0), size.mean(0).filled(0)))
 
     def losses(self):
         agent, spec, target = self.agent, self.spec, self.targets()
@@ -205,12 +227,14 @@ def gradient(scalar, module: nn.Module) -> torch.Tensor:
 
 def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int) -> None:
     torch.manual_seed(seed)
-    losses, _ = agent.loss(rollout)
-    literal = Literal(agent, spec, rollout, seed).losses()
+    losses, report = agent.loss(rollout)
+    literal = Literal(agent, spec, rollout, seed)
+    written = literal.losses()
     for name, group in agent.groups.items():
-        wanted = gradient(literal[name], group.module)
+        wanted = gradient(written[name], group.module)
         assert wanted.abs().max() > 1e-3
         torch.testing.assert_close(gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(report.errors(), literal.errors(), rtol=1e-7)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -230,12 +254,50 @@ def test_the_gradients_are_those_of_the_papers(spec, seed):
         {"v_lambda": 0.75, "v_rho": 2.0},
         {"rescale_values": True},
         {"clip_epsilon": 0.5},
+        {"alpha_critic_scale": 0.25},
+        {"estimator": "retrace", "use_n_step_is": False},
     ],
     ids=str,
 )
-def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes):
-    agent = make_exact_sac(spec, trace_length=4, n_step=4, ensemble_q_num=3, ensemble_q_sample=3, **changes)
+@pytest.mark.parametrize("n_step", [2, 4])
+def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes, n_step):
+    agent = make_exact_sac(spec, trace_length=4, n_step=n_step, ensemble_q_num=3, ensemble_q_sample=3, **changes)
     assert_as_written(agent, spec, exact(random_window(spec, agent, 3, 4)), 3)
+
+
+@pytest.mark.parametrize("estimator", ["vtrace", "retrace"])
+@pytest.mark.parametrize("n_step", [1, 2, 3])
+@pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"]], ids=str)
+def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
+    agent = make_exact_sac(spec, trace_length=5, n_step=n_step, estimator=estimator)
+    rollout = exact(random_window(spec, agent, 0, 5))
+    first, alive = torch.zeros(6, COLUMNS, dtype=torch.bool), torch.ones(5, COLUMNS, dtype=torch.bool)
+    rollout = replace(rollout, first=first, alive=alive)
+    rollout.obs["obs"].requires_grad_()
+
+    def row_gradients(reward):
+        """[T+1, ...] of each row's observation: as long as its target is."""
+        torch.manual_seed(0)
+        losses, _ = agent.loss(replace(rollout, reward=reward))
+        return torch.autograd.grad(losses["critic"], rollout.obs["obs"])[0]
+
+    before = row_gradients(rollout.reward)
+    for row in range(5):
+        reward = rollout.reward.clone()
+        reward[row] += 1
+        changed = (row_gradients(reward) != before).flatten(1).any(1)
+        assert changed.nonzero().flatten().tolist() == list(range(max(0, row - n_step + 1), row + 1))
+
+
+@pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"], SPECS["hybrid"]], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"estimator": "retrace", "trace_length": 3, "n_step": 2}, {"clip_epsilon": 0.5}], ids=str
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_target_and_policy_read_the_same_critics_of_an_ensemble(spec, changes, seed):
+    agent = make_exact_sac(spec, seed, ensemble_q_num=4, ensemble_q_sample=2, **changes)
+    rows = changes.get("trace_length", 1)
+    assert_as_written(agent, spec, exact(random_window(spec, agent, seed, rows)), seed)
 
 
 def test_a_target_of_several_steps_holds_no_ratio_of_its_own_row():
