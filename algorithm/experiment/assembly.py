@@ -17,7 +17,7 @@ from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.lessons import Taught
-from algorithm.experiment.memory import Budget, replay_size
+from algorithm.experiment.memory import Budget, check_replay_start, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
@@ -272,6 +272,7 @@ class TeamBuilder:
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
+        check_replay_start(settings, agent, role)
         auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
         explorers = [build("explorer", key, value, role) for key, value in settings.explorer.items()]
         learner = Learner(agent, role, auxiliaries, settings.base.max_step, placement(settings, agent, role))

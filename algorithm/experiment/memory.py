@@ -1,4 +1,4 @@
-"""Whether what a run will keep fits into this machine's memory, or onto its disk."""
+"""Whether what a run will keep fits into this machine's memory, or onto its disk, and is enough to learn from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from algorithm.agents.agent import Agent
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.sections import ReplayConfig
+from algorithm.experiment.settings import Settings
 from algorithm.replay import Size, size_of
 from algorithm.specs import Role, of_role
 
@@ -23,6 +24,29 @@ def replay_size(config: ReplayConfig, agent: Agent, role: Role) -> Size:
     per_start = make_sampler(config).func.BYTES
     schedule, statistics = agent.schedule, agent.family.statistics
     return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start)
+
+
+def check_replay_start(settings: Settings, agent: Agent, role: Role) -> None:
+    """Raise UserError if no batch would ever be replayed, or nothing be learned before the run ends."""
+    schedule, capacity, max_step = agent.schedule, settings.replay.capacity, settings.base.max_step
+    chunk, lanes, start = schedule.collect_steps, role.lanes, schedule.replay_start
+    if not schedule.replay_ratio:
+        return
+    where = f"{settings.base.algorithm.lower()}_config.replay_start"
+    rows = capacity // lanes // chunk * chunk  # of a lane, one of which stays free for the newest row's successor
+    most = lanes * (rows - 1)
+    if start > most:
+        needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * lanes
+        raise UserError(
+            f"{where} is {start}, but replay_config.capacity {capacity} stores at most {most} rows "
+            f"({lanes} lane(s) of {rows}, one of which stays free): set capacity to at least {needed}, "
+            f"or replay_start to at most {most}"
+        )
+    if max_step is not None and start > max_step and not schedule.on_policy:
+        raise UserError(
+            f"{where} is {start}, but base_config.max_step {max_step} ends the run before anything is learned: "
+            f"set max_step above {start}, or replay_start to at most {max_step}"
+        )
 
 
 class Budget:

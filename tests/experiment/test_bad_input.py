@@ -149,6 +149,12 @@ COMMANDS = [
     ("mine/task --set acer_config.critic=v", "acer_config: estimator retrace is of action values"),
     ("mine/task --set acer_config.std=learned acer_config.std_floor=0.6", "must be above std_floor 0.6"),
     ("mine/task --set acer_config.estimator=vtrace acer_config.vtrace_clip=0.5", "must not be below retrace_clip"),
+    ("mine/task --set base_config.algorithm=SAC", "sac_config.replay_start is 1000, but base_config.max_step 40 ends"),
+    (
+        "mine/task --set base_config.algorithm=SAC base_config.max_step=2000 replay_config.capacity=1000",
+        "sac_config.replay_start is 1000, but replay_config.capacity 1000 stores at most 999 rows",
+    ),
+    ("mine/task --set acer_config.on_policy=false", "acer_config.replay_start is 1000, but base_config.max_step 40"),
 ]
 
 FOLDERS = [

@@ -1,11 +1,17 @@
-"""What does not fit into memory is refused before it is allocated."""
+"""What does not fit into memory is refused before it is allocated, and a replay that nothing is ever drawn from."""
 
+import re
+
+import numpy as np
 import pytest
 
 from algorithm.experiment import memory
 from algorithm.experiment.errors import UserError
-from algorithm.experiment.memory import Budget, available
-from algorithm.replay import Size
+from algorithm.experiment.memory import Budget, available, check_replay_start
+from algorithm.experiment.settings import resolve
+from algorithm.replay import Replay, Size
+from tests.builders import make_acer, make_role, make_sac
+from tests.doubles import EncodedLanes
 
 
 def test_the_memory_of_this_machine_is_known_where_it_says_so():
@@ -35,3 +41,51 @@ def test_nothing_is_refused_where_the_memory_is_unknown(monkeypatch):
     said = []
     Budget(said.append).plan("agent", Size(10**12, 10**15))
     assert len(said) == 1
+
+
+def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
+    """Return the line that refuses these settings, or None if they are accepted."""
+    algorithm = make_agent.__name__.removeprefix("make_").upper()
+    base = {"algorithm": algorithm, "max_step": max_step}
+    settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
+    role = make_role(lanes)
+    try:
+        check_replay_start(settings, make_agent(role, **changes), role)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("make_agent", [make_acer, make_sac])
+@pytest.mark.parametrize(
+    ("lanes", "chunk", "start"),
+    [(1, 1, 1000), (1, 1, 1), (3, 5, 57), (3, 5, 58), (4, 20, 156), (4, 20, 157), (7, 3, 100)],
+)
+def test_the_capacity_that_a_refusal_names_is_the_least_that_holds_replay_start(make_agent, lanes, chunk, start):
+    changes = {"collect_steps": chunk, "replay_start": start}
+    line = refusal(make_agent, lanes, capacity=lanes * chunk, **changes)
+    most, needed = (int(number) for number in re.findall(r"at most (\d+) rows .* at least (\d+),", line)[0])
+    assert line.endswith(f"or replay_start to at most {most}")
+    assert "rows" in refusal(make_agent, lanes, capacity=needed - 1, **changes)
+    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+
+    replay, written = Replay(needed, lanes, chunk, 1, np.random.default_rng(0)), EncodedLanes(lanes, chunk)
+    for _ in range(needed // lanes // chunk + 1):
+        replay.add(written.rollout(*range(lanes)))
+    assert start <= replay.rows
+    changes["replay_start"] = replay.rows
+    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+    changes["replay_start"] += 1
+    assert f"at most {replay.rows} rows" in refusal(make_agent, lanes, capacity=needed, **changes)
+
+
+def test_a_run_that_ends_before_its_first_update_is_refused():
+    assert "base_config.max_step 999 ends the run" in refusal(make_sac, 1, max_step=999)
+    assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy=False)
+    assert refusal(make_sac, 1, max_step=1000) is refusal(make_sac, 1) is None
+    assert refusal(make_acer, 1, max_step=10) is None  # which learns from its rollouts
+
+
+def test_without_replay_its_start_is_of_no_account():
+    assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
+    assert "acer_config.replay_start" in refusal(make_acer, 1, capacity=100)
