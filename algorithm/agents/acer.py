@@ -207,7 +207,8 @@ class Acer(Agent):
                 "policy/entropy": policy.entropy,
                 "policy/kl_to_average": policy.kl(average),
                 "policy/importance": rho,
-                "policy/trust_region_active": (removed > 0).squeeze(-1).float(),
+                # Not where pi is the average, as with a single allowed action: no step can leave it.
+                "policy/trust_region_active": (removed * policy.kl_gradient(average)).ne(0).any(-1).float(),
                 "policy/value": v,
             }
             return metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of)

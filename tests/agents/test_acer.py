@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.distributions import FORBIDDEN
 from algorithm.loop.feed import Feed
 from algorithm.loop.learner import Learner
 from algorithm.networks import Mlp
 from algorithm.replay import Replay
 from algorithm.rollout import Step
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
@@ -117,6 +119,27 @@ def test_the_gradient_is_that_of_the_papers_equations(region, seed):
     active = agent.loss(rollout)[1].metrics()["policy/trust_region_active"].item()
     assert active == pytest.approx(bound)
     assert bound == 0 if region is OFF else 0 < bound < 1
+
+
+def test_rows_with_a_single_allowed_action_are_not_counted_as_projected():
+    """In probabilities the bound is exceeded there, along a direction in which no policy can change."""
+    role = Role(COLUMNS, {"obs": ObsSpec((3,)), MASK: ObsSpec((3,), "uint8")}, ActionSpec(branches=(3,)))
+    agent = make_exact_acer(role, seed=1, importance_clip=1.5, **PROBS)
+    rollout = exact(random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
+
+    def active(single):
+        allowed = torch.ones(ROWS + 1, COLUMNS, 3, dtype=torch.uint8)
+        allowed[:, :single, 1:] = 0
+        sample, behavior = rollout.sample.clone(), rollout.behavior.clone()
+        sample[:, :single] = 0
+        behavior[:, :single, 1:] = FORBIDDEN
+        obs = {**rollout.obs, MASK: allowed}
+        _, report = agent.loss(replace(rollout, obs=obs, sample=sample, behavior=behavior))
+        return report.metrics()["policy/trust_region_active"].item() * rollout.valid.sum().item()
+
+    everywhere = active(0)
+    assert 0 < active(2) < everywhere
+    assert active(COLUMNS) == 0
 
 
 @pytest.mark.parametrize("seed", range(2))
