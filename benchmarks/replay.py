@@ -1,6 +1,7 @@
 """How long the replay takes to draw a batch: everything that is learned from, of rows from a few bytes to images.
 
-And how long priorities take: to draw starts, to take in what was learned of them, and to follow a write.
+And how long priorities take: to draw starts, to take in what was learned of them, and to follow a write. Uniform
+sampling is also measured where nearly all windows are broken, as by a simulator that restarts all the time.
 
 The limit for 16 windows of 20 rows of Atari is 400 microseconds. Such a row is one frame: with stacks of four, three
 more rows stand in front of each window.
@@ -9,7 +10,7 @@ more rows stand in front of each window.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from measure import machine
@@ -114,6 +115,23 @@ def measure_sampler(name: str, rows: int, batch: int) -> tuple[float, ...]:
     return tuple(1e6 * float(np.median(each)) for each in took)
 
 
+def measure_broken(rows: int, batch: int) -> tuple[float, float]:
+    """CPU microseconds of the first uniform draw of starts and of later ones, one column in a hundred being joined."""
+    case = Case("", (1,), "uint8", rows)
+    rng = np.random.default_rng(0)
+    replay = Replay(rows, LANES, CHUNK, case.length, rng)
+    column, drawn = rollout(case, rng), []
+    for _ in range(rows // LANES // CHUNK + 2):
+        replay.add(replace(column, joined=rng.random(LANES) < 0.01))
+    for turn in range(DRAWS // 4):
+        if turn % 8 == 1:
+            replay.add(replace(column, joined=rng.random(LANES) < 0.01))
+        begin = time.process_time()
+        replay.sampler.draw(rng, batch)
+        drawn.append(1e6 * (time.process_time() - begin))
+    return drawn[0], float(np.median(drawn[1:]))
+
+
 def main() -> None:
     """Print a table, and whether the limit is kept; then one of the samplers."""
     prepare_process()  # as every run does
@@ -132,6 +150,11 @@ def main() -> None:
         for rows, batch in ((50_000, 16), (50_000, 256), (1_000_000, 256)):
             figures = " | ".join(f"{each:.0f}" for each in measure_sampler(name, rows, batch))
             print(f"| {name} | {rows:,} | {batch} | {figures} |")
+    print("| uniform, one column in a hundred joined: rows | batch | first draw (us) | draw starts (us) |")
+    print("| ---: | ---: | ---: | ---: |")
+    for rows in (50_000, 500_000, 5_000_000):
+        first, later = measure_broken(rows, 16)
+        print(f"| {rows:,} | 16 | {first:.0f} | {later:.0f} |")
 
 
 if __name__ == "__main__":

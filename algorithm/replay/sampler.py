@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.replay.windows import Span, Starts, Windows, listed, nth
+from algorithm.replay.stretches import Stretches
+from algorithm.replay.windows import Span, Starts, Windows, nth
 
-REDRAWS = 8  # of windows across a break, before all whole windows are listed
+REDRAWS = 8  # of windows across a break, before whole windows are counted
 
 Errors = Callable[[], np.ndarray]  # [2, B] the largest and the mean error of each window's rows, computed when called
 
@@ -77,10 +78,14 @@ class Rating:
 
 
 class Uniform(Sampler):
-    """Every whole window of every lane with the same probability."""
+    """Every whole window of every lane with the same probability.
+
+    Any window is drawn, and drawn again if it is across a break. Where that fails too often, whole windows are counted.
+    """
 
     def __init__(self, windows: Windows):
         self.windows = windows
+        self.stretches = Stretches(windows)
 
     def draw(self, rng: np.random.Generator, batch: int) -> Drawn | None:
         span = self.windows.span()
@@ -92,7 +97,7 @@ class Uniform(Sampler):
             if not len(broken):
                 return Drawn(lane, number, np.ones(batch, np.float32))
             lane[broken], number[broken] = self._any(rng, span, len(broken))
-        return self._of_all_whole(rng, span, batch)
+        return self._from_stretches(rng, span, batch)
 
     def follow(self) -> None:
         pass
@@ -104,17 +109,18 @@ class Uniform(Sampler):
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        pass
+        self.stretches = Stretches(self.windows)
 
     @staticmethod
     def _any(rng: np.random.Generator, span: Span, batch: int) -> Starts:
         lane, which = nth(span.count, rng.integers(span.total, size=batch))
         return lane, span.oldest[lane] + which
 
-    def _of_all_whole(self, rng: np.random.Generator, span: Span, batch: int) -> Drawn | None:
-        lane, number = listed(span.oldest, span.newest)
-        whole = np.flatnonzero(self.windows.whole(lane, number))
-        if not len(whole):
+    def _from_stretches(self, rng: np.random.Generator, span: Span, batch: int) -> Drawn | None:
+        """Draw from the whole windows alone."""
+        count = self.stretches.count(span)
+        total = int(count.sum())
+        if not total:
             return None
-        chosen = whole[rng.integers(len(whole), size=batch)]
-        return Drawn(lane[chosen], number[chosen], np.ones(batch, np.float32))
+        lane, which = nth(count, rng.integers(total, size=batch))
+        return Drawn(lane, self.stretches.find(span, lane, which), np.ones(batch, np.float32))
