@@ -135,20 +135,25 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.results import played_record
     from algorithm.experiment.session import found
     from algorithm.experiment.simulators import evaluation_copies
+    from algorithm.loop.evaluator import mode_name
+    from algorithm.loop.formatting import format_number
+    from algorithm.specs import of_role
 
     folder, settings = found(options)
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
     copies = options.agents or (1 if options.render else evaluation_copies(settings))
     episodes = options.max_iter * copies if options.max_iter else EPISODES
-    played = play(settings, folder, episodes, options.disable_sample, options.render, options.ckpt, copies, output.say)
+    greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
+    played = play(settings, folder, episodes, greedy, options.render, options.ckpt, copies, output.say)
     for role, result in played.items():
-        of = f" of {role}" if len(played) > 1 else ""
-        output.say(
-            f"{folder.path}{of}: return {result.mean:.1f} +- {result.std:.1f}, "
-            f"length {result.length:.1f}, over {len(result.returns)} episodes"
-        )
-    output.result = {"run": folder.path.as_posix(), "evaluation": played_record(played)}
+        std, length = format_number(result.std), format_number(result.length)
+        output.say(f"{folder.path}{of_role(role)}: {result}; std {std}, mean length {length}")
+    output.result = {
+        "run": folder.path.as_posix(),
+        "mode": mode_name(greedy),
+        "evaluation": played_record(played),
+    }
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:

@@ -58,7 +58,9 @@ def train_folder(
         begin = time.process_time()
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
-        greedy = _only(play(settings, folder, episodes, greedy=True)).mean if episodes else float("nan")
+        greedy = (
+            _only(play(settings, folder, episodes, greedy=True, new_episodes=True)).mean if episodes else float("nan")
+        )
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
     table = np.atleast_1d(table)
     return {

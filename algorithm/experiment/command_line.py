@@ -56,7 +56,12 @@ OPTIONS = (
         "base_config.name",
         "-n",
     ),
-    Option("--run", f"play {EPISODES} episodes with a trained run", PLAY, parse=_ON),
+    Option(
+        "--run",
+        f"play {EPISODES} episodes with a trained run, as its evaluation did: greedy or sampled",
+        PLAY,
+        parse=_ON,
+    ),
     Option("--resume", "go on with a run", (RESUME,), parse=_ON),
     Option("--export", "write a trained run as ONNX files, one for each role, which Unity takes", (EXPORT,), parse=_ON),
     Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parse=_ON),
@@ -124,7 +129,8 @@ OPTIONS = (
     ),
     Option("--ckpt", "checkpoint to play with, or to export: its env steps, or a checkpoint's folder", (RUN, EXPORT)),
     Option("--render", "show the environment", PLAY, parse=_ON),
-    Option("--disable_sample", "take the most probable action instead of sampling", PLAY, parse=_ON),
+    Option("--disable_sample", "play greedily: the most probable action, whatever evaluation does", PLAY, parse=_ON),
+    Option("--sample", "play with sampled actions, whatever evaluation does", PLAY, parse=_ON),
     Option(
         "--logger_in_file", "write what is printed to log.txt in the run folder too", (TRAIN, RESUME, RUN), parse=_ON
     ),
@@ -259,6 +265,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(
             f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
         )
+    if options.sample and options.disable_sample:
+        raise UserError("--sample and --disable_sample exclude each other")
     if options.env is None and options.mode == DOCTOR:
         _check_no_settings(options)
     if options.env is not None and options.mode == INIT:

@@ -40,6 +40,7 @@ USES = {
     "--ckpt": ("--run --ckpt 500", {"ckpt": "500"}),
     "--render": ("--run --render", {"render": True}),
     "--disable_sample": ("--run --disable-sample", {"disable_sample": True}),
+    "--sample": ("--run --sample", {"sample": True}),
     "--logger_in_file": ("--logger-in-file", {"logger_in_file": True}),
     "--json": ("--json", {"json": True}),
     "--debug": ("--debug", {"debug": True}),

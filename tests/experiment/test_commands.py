@@ -142,7 +142,7 @@ def test_repeated_runs_end_with_their_spread_for_people(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "2 runs: a-1, a-2" in lines
     assert "goal reached in 2 of 2" in lines
-    assert "evaluation: 10.0 +- 0.0 (10.0 to 10.0)" in lines
+    assert "evaluation: 10.00 +- 0.00 (10.00 to 10.00)" in lines
 
 
 def test_repeated_runs_stop_at_the_first_that_fails_and_say_what_there_is(monkeypatch, capsys):
@@ -172,7 +172,7 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
         "mine/other/c",
     ]
     for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
-        assert state in row and " 90 " in row and " 6 " in row and " 10.0 " in row
+        assert state in row and " 90 " in row and " 6 " in row and " 10.00 " in row
     told = call("mine/task --list", capsys)
     assert [one["run"] for one in told["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
     assert told["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
@@ -224,7 +224,7 @@ def test_playing_tells_what_was_played(capsys):
     capsys.readouterr()
     told = call("mine/task --run", capsys)
     played = {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
-    assert told == {"run": "runs/mine/task/a", "evaluation": played, "status": 0}
+    assert told == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
 
 
 def test_max_iter_is_episodes_per_lane_with_run(capsys):
