@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from algorithm.experiment.environments import environment_name, environments
+from algorithm.experiment.environments import environments, locate_environment
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_flag
 
@@ -185,7 +185,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("env", nargs="?", metavar="ENV", help="environment folder below envs/, for example gym/cartpole")
+    made.add_argument(
+        "env", nargs="?", metavar="ENV", help="environment folder: its name below envs/ (gym/cartpole), or its path"
+    )
     for option in OPTIONS:
         spellings = [option.short] * bool(option.short) + [option.spelling]
         made.add_argument(*spellings, help=option.help.replace("%", "%%"), **option.parse)
@@ -212,7 +214,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if words:
         raise UserError(f"{words[0]!r} is one word too many; names and values with blanks go in quotes")
     if options.env is not None:
-        options.env = environment_name(options.env)
+        options.env = locate_environment(options.env)
     options.mode = _mode(options)
     _check(options)
     return options

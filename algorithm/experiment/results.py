@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from algorithm.experiment.assembly import Result
+from algorithm.experiment.environments import is_run_of, run_group
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RUNS
 from algorithm.loop.evaluator import Played
@@ -106,8 +107,10 @@ def runs(environment: str | None) -> list[Record]:
 
     Raises UserError where there is none.
     """
-    place = RUNS / environment if environment else RUNS
+    place = RUNS / run_group(environment) if environment else RUNS
     found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
+    if environment:
+        found = [path for path in found if is_run_of(path.parent, environment)]
     made = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
     if not made:
         raise UserError(f"there is no run under {place.as_posix()} yet; train one with: python main.py gym/cartpole")
