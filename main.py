@@ -20,11 +20,14 @@ from algorithm.experiment.command_line import (  # noqa: E402
     LIST,
     RESUME,
     RUN,
+    TRAIN,
     page,
     parse,
 )
 from algorithm.experiment.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
+
+SLOW = (TRAIN, RESUME, RUN, EXPORT)  # commands that import torch, which takes seconds
 
 # How each kind of failure ends: exit status and line. By name, since most kinds take a while to import.
 STATUSES = {
@@ -58,6 +61,8 @@ def _command(arguments: list[str], output: Output) -> int:
         options = parse(arguments)
         commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, IMPORT: _import, DOCTOR: _doctor}
         command = commands.get(options.mode, _train)
+        if options.mode in SLOW:
+            output.plain(f"loading PyTorch for {options.env} ...")
         command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from algorithm.experiment.environments import environments, locate_environment
+from algorithm.experiment.environments import environments, find_folder, locate_environment, unknown_environment
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_flag
 
@@ -217,6 +217,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         options.env = locate_environment(options.env)
     options.mode = _mode(options)
     _check(options)
+    if options.mode == TRAIN and find_folder(options.env) is None:
+        raise unknown_environment(options.env)
     return options
 
 

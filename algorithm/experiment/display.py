@@ -165,7 +165,7 @@ def _steps(progress: Progress) -> Facts:
 def _return(standing: Standing, goal: float | None = None) -> Text:
     reached = goal is not None and standing.mean >= goal
     best = "" if standing.best is None else f" (best {format_number(standing.best)})"
-    return Text(format_number(standing.mean), "bold green" if reached else "cyan") + Text(best)
+    return Text.assemble((format_number(standing.mean), "bold green" if reached else "cyan"), best)
 
 
 def _goal(goal: float | None) -> Facts:
@@ -187,7 +187,11 @@ def _losses(standing: Standing) -> Facts:
 def _speed(progress: Progress) -> Facts:
     pace, episodes = progress.pace, progress.counters.episodes
     counted = f"{episodes:,} episode{'' if episodes == 1 else 's'}"
-    return [Text(f"{pace.env_steps:,.0f} steps/s"), Text(f"{pace.updates:,.0f} updates/s"), Text(counted)]
+    rates = {"steps": pace.env_steps, "updates": pace.updates}
+    return [
+        *(Text(f"{rate:,.0f} {of}/s" if rate >= 10 else f"{rate:.2g} {of}/s") for of, rate in rates.items()),
+        Text(counted),
+    ]
 
 
 def _shares(progress: Progress) -> Facts:

@@ -165,6 +165,24 @@ def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
     assert "gym/cartpole" in finished.stdout
 
 
+def test_something_is_printed_before_torch_is_imported():
+    code = (
+        "import builtins, sys, main\n"
+        "whole = builtins.__import__\n"
+        "def loaded(name, *rest):\n"
+        "    if name.partition('.')[0] in ('torch', 'gymnasium', 'rich'):\n"
+        "        raise OSError('too early')\n"
+        "    return whole(name, *rest)\n"
+        "builtins.__import__ = loaded\n"
+        "for mode in ([], ['--resume'], ['--run'], ['--export']):\n"
+        "    assert main.main(['gym/cartpole', *mode]) == 1\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == ["loading PyTorch for gym/cartpole ..."] * 4
+    assert finished.stderr.splitlines() == ["OSError: too early"] * 4
+
+
 def test_flags_name_settings_that_exist():
     for setting in FLAGS:
         place = defaults()

@@ -69,6 +69,20 @@ def test_a_run_leaves_its_result_and_tells_it(capsys):
     assert call("mine/task -n c", capsys)["reached"] is None
 
 
+def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monkeypatch, capsys):
+    from algorithm.experiment import display
+
+    shown = []
+    monkeypatch.setattr(display, "lines", lambda say: shown.append)
+    assert main.main("mine/task -n a".split()) == 0
+    seconds = result("a")["seconds"]
+    assert shown[-1].ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)
+    assert sum(shown[-1].pace.shares.values()) == pytest.approx(1) and shown[-1].pace.shares["starting"] > 0
+    assert f"done after 90 env steps, 6 episodes, {seconds:.1f} s" in capsys.readouterr().out
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["seconds"] > seconds
+
+
 def test_what_is_for_people_goes_to_standard_error_with_json(capsys):
     assert main.main("mine/task -n a --json".split()) == 0
     shown = capsys.readouterr()
@@ -309,11 +323,12 @@ def test_another_file_may_hold_the_network(task, capsys):
 
 def test_what_is_printed_is_kept_in_the_run_folder(capsys):
     assert main.main("mine/task -n a --logger_in_file".split()) == 0
-    shown = capsys.readouterr().out
+    first, _, shown = capsys.readouterr().out.partition("\n")
+    assert first == "loading PyTorch for mine/task ..."  # before there is a folder
     log = Path("runs/mine/task/a/log.txt")
     assert log.read_text() == shown
     assert main.main("mine/task -n a --run --logger_in_file".split()) == 0
-    assert log.read_text() == shown + capsys.readouterr().out
+    assert log.read_text() == shown + capsys.readouterr().out.partition("\n")[2]
     assert main.main("mine/task -n a --run --logger_in_file --ckpt 7".split()) == 2
     assert capsys.readouterr().err in log.read_text()
     assert "Traceback" in log.read_text()

@@ -98,6 +98,11 @@ def test_what_is_not_known_is_left_out():
         assert not [word for word in ("left", "nan", "goal", "length", "policy") if word in text]
 
 
+def test_a_slow_simulator_has_a_rate():
+    slow = line(replace(PROGRESS, pace=Pace(3.24, 0.04, SHARES)))
+    assert "3.2 steps/s  0.04 updates/s" in slow
+
+
 def test_roles_are_named_if_there_are_several():
     assert "return of left 123.4" in line(replace(PROGRESS, roles=ROLES))
     rows = drawn(replace(PROGRESS, roles=ROLES))
@@ -160,7 +165,7 @@ def test_facts_have_colors():
     assert "\x1b[36m123.4" in shown and "\x1b[34menvironment 31%" in shown
     assert set(COLORS) == set(PARTS)
     console.print(Picture(replace(PROGRESS, roles={"agent": replace(STANDING, mean=201.0)})))
-    assert "\x1b[1;32m201.0" in console.file.getvalue()  # the goal is reached
+    assert "\x1b[1;32m201.0\x1b[0m (best" in console.file.getvalue()  # the goal is reached
 
 
 @pytest.mark.parametrize("total", [100, 17, 1])
