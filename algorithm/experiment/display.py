@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from math import isnan
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -19,6 +20,7 @@ from algorithm.specs import AGENT, of_role
 
 Show = Callable[[Progress], None]
 Facts = list[Text]
+Draw = Callable[[int], "ProgressBar | StackedBar | Text"]  # a bar of a width
 
 BAR = 32  # columns, at most
 TEXT = 40  # columns that text needs alongside a bar
@@ -76,7 +78,7 @@ class Picture:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = list(self._rows())
-        label = min(options.max_width // 4, max(len(name) for name, _, _ in rows))
+        label = min(options.max_width // 4, max(cell_len(name) for name, _, _ in rows))
         room = options.max_width - label - GAP
         # Without place for a bar alongside the text, there is none.
         bar = min(BAR, (room - TEXT) // 2) if room >= TEXT * 3 // 2 else 0
@@ -87,10 +89,10 @@ class Picture:
         table.add_column()
         for name, draw, facts in rows:
             text = _flow(facts, room - (bar + GAP if bar else 0))
-            table.add_row(name, *([draw(bar)] if bar else []), text)
+            table.add_row(Text(name), *([draw(bar)] if bar else []), text)
         yield table
 
-    def _rows(self) -> Iterator[tuple[str, Callable[[int], ProgressBar | Text], Facts]]:
+    def _rows(self) -> Iterator[tuple[str, Draw, Facts]]:
         """Label, bar for a width, and facts of each row."""
         progress = self.progress
         done, goal = progress.done, progress.goal
@@ -105,21 +107,32 @@ class Picture:
                 yield second, lambda width: Text(), learned
         yield "speed", lambda width: Text(), _speed(progress)
         so_far = f"{_duration(progress.counters.seconds)} {'in all' if progress.ended else 'so far'}"
-        yield "time", lambda width: _stacked(progress.pace.shares, width), [Text(so_far), *_shares(progress)]
+        yield "time", lambda width: StackedBar(progress.pace.shares, width), [Text(so_far), *_shares(progress)]
+
+
+class StackedBar:
+    """A bar with a stretch for each part, in its color."""
+
+    def __init__(self, shares: Mapping[str, float], width: int):
+        self.cells = _rounded(shares, width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sign = "-" if options.legacy_windows or options.ascii_only else "━"
+        yield Text.assemble(*((sign * self.cells[part], COLORS[part]) for part in COLORS if part in self.cells))
 
 
 def _flow(facts: Iterable[Text], width: int) -> Text:
     """Return facts in lines of at most `width`; none is broken that fits into one."""
     flowing, used = Text(overflow="fold"), 0
     for fact in facts:
-        if used and used + GAP + len(fact) > width:
+        if used and used + GAP + fact.cell_len > width:
             flowing.append("\n")
             used = 0
         elif used:
             flowing.append(" " * GAP)
             used += GAP
         flowing.append_text(fact)
-        used += len(fact)
+        used += fact.cell_len
     return flowing
 
 
@@ -129,12 +142,6 @@ def _bar(share: float | None, width: int) -> ProgressBar | Text:
         return Text()
     done = min(1.0, max(0.0, share))
     return ProgressBar(1.0, done, width, complete_style="green", finished_style="bold green")
-
-
-def _stacked(shares: Mapping[str, float], width: int) -> Text:
-    """Return a bar with a stretch for each part, in its color."""
-    cells = _rounded(shares, width)
-    return Text.assemble(*(("━" * cells[part], COLORS[part]) for part in COLORS if part in cells))
 
 
 def _rounded(shares: Mapping[str, float], total: int) -> dict[str, int]:

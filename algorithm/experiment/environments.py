@@ -43,6 +43,7 @@ def locate_environment(text: str) -> str:
     before the working directory, unless it starts with a dot. Raises UserError for what is no name and no path.
     """
     path = Path(text.replace("\\", "/"))
+    path = path.parent if path.name == CONFIG else path
     name, there = path.as_posix(), (path / CONFIG).is_file()
     if path.is_absolute() or ".." in path.parts or (there and (text.startswith(".") or find_folder(name) is None)):
         return _identify(path.resolve())

@@ -157,6 +157,19 @@ def test_bars_appear_if_there_is_place_for_them():
     assert max(row.count("━") for row in drawn(PROGRESS, 160)) == BAR
 
 
+def test_a_terminal_without_unicode_has_bars_too():
+    console = terminal(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    console.print(Picture(PROGRESS))
+    console.file.flush()
+    assert sum(b"---" in row for row in console.file.buffer.getvalue().splitlines()) == 3
+
+
+def test_names_of_roles_are_shown_as_they_are():
+    roles = {"[red]wide 猫": STANDING, "b": STANDING}
+    rows = drawn(replace(PROGRESS, roles=roles), 100)
+    assert any(row.startswith("[red]wide 猫  ") for row in rows)
+
+
 def test_facts_have_colors():
     console = terminal()
     console.print(Picture(PROGRESS))

@@ -56,7 +56,10 @@ def test_a_name_is_a_folder_below_envs():
     assert run_group("gym/cartpole") == "gym/cartpole"
 
 
-@pytest.mark.parametrize("text", ["./envs/mine/task", "envs/mine/task/", "./mine/task", "../{here}/envs/mine/task"])
+@pytest.mark.parametrize(
+    "text",
+    ["./envs/mine/task", "envs/mine/task/", "./mine/task", "envs/mine/task/config.yaml", "../{here}/envs/mine/task"],
+)
 def test_a_path_below_envs_is_that_name(text, tmp_path):
     make(Path("envs/mine/task"))
     assert locate_environment(text.format(here=tmp_path.name)) == "mine/task"
