@@ -44,7 +44,7 @@ def locate_environment(text: str) -> str:
     """
     path = Path(text.replace("\\", "/"))
     path = path.parent if path.name == CONFIG else path
-    name, there = path.as_posix(), (path / CONFIG).is_file()
+    name, there = path.as_posix(), _has_config(path)
     if path.is_absolute() or ".." in path.parts or (there and (text.startswith(".") or find_folder(name) is None)):
         return _identify(path.resolve())
     if not path.parts or not all(map(is_file_name, path.parts)):
@@ -55,7 +55,7 @@ def locate_environment(text: str) -> str:
 def find_folder(environment: str) -> Path | None:
     """Return the folder of an environment, a name below envs/ or an absolute path; None if it has no config.yaml."""
     places = [HERE / environment, BESIDE_MAIN / environment]  # an absolute path replaces what stands before it
-    return next((place for place in places if (place / CONFIG).is_file()), None)
+    return next(filter(_has_config, places), None)
 
 
 def run_group(environment: str) -> str:
@@ -97,7 +97,7 @@ def first_step(environment: str) -> str:
 def unknown_environment(text: str) -> UserError:
     """Return the error for an environment without a folder: it names near ones, or how to write one."""
     if Path(text).is_absolute():
-        return UserError(f"no environment folder {text!r}: there is no {CONFIG} in it")
+        return UserError(f"no environment folder {text!r} with a {CONFIG}; give its name below envs/, or its path")
     known = environments()
     if near := _near(text, known):
         advice = f"did you mean {' or '.join(near)}?"
@@ -114,6 +114,14 @@ def is_file_name(name: str) -> bool:
     """Whether every system takes `name` for a file or a folder."""
     plain = 0 < len(name) <= LONGEST and name.isprintable() and not any(sign in name for sign in '/\\:*?"<>|')
     return plain and name[0] != "." and name[-1] not in ". " and name.partition(".")[0].casefold() not in RESERVED
+
+
+def _has_config(folder: Path) -> bool:
+    """Return whether a folder is one of an environment; what no system takes for a path is none."""
+    try:
+        return (folder / CONFIG).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _origin_of(run: Path) -> str | None:

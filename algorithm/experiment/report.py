@@ -26,7 +26,7 @@ def report(say: Callable[[str], None], environment: str, folder: RunFolder, resu
     if curve:
         say(f"curve:      {curve}")
     say(f"play it:    {_command(*run, '--run')}")
-    say(f"go on:      {_command(*run, '--resume')}")
+    say(f"resume:     {_command(*run, '--resume')}")
     say(f"curves:     {_command('tensorboard', '--logdir', str(folder.path))}")
 
 

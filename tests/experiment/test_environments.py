@@ -182,11 +182,16 @@ def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folde
     )
 
 
-def test_what_is_unknown_lists_what_there_is(capsys):
-    assert main.main(["a*b"]) == 2
-    assert capsys.readouterr().err.rstrip().endswith(", ".join(environments()))
+@pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
+def test_what_is_unknown_lists_what_there_is(text, capsys):
+    for more in ([], ["--run"], ["--list"]):
+        assert main.main([text, *more]) == 2
+        assert capsys.readouterr().err.rstrip().endswith(", ".join(environments()))
+
+
+def test_what_is_missing_says_so(capsys):
     assert main.main([str(Path("nothing").absolute())]) == 2
-    assert "there is no config.yaml in it" in capsys.readouterr().err
+    assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
     assert main.main(["CartPole-v1", "--run"]) == 2
     assert "there is no run under" in (line := capsys.readouterr().err) and "did you mean gym/cartpole?" in line
 

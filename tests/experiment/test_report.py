@@ -54,7 +54,7 @@ def test_the_commands_can_be_typed_as_they_stand(folder, monkeypatch):
     commands = {line.split(":", 1)[0]: shlex.split(line.split(":", 1)[1]) for line in said[3:]}
     run = ["python", "main.py", "some/task", "-n", "my run"]
     assert commands["play it"] == [*run, "--run"]
-    assert commands["go on"] == [*run, "--resume"]
+    assert commands["resume"] == [*run, "--resume"]
     assert commands["curves"] == ["tensorboard", "--logdir", str(folder.path)]
     assert f"run folder: {folder.path}" in said
 
