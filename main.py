@@ -111,7 +111,9 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
 
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
-    output.say(f"training {settings.base.env_name or options.env} with {settings.base.algorithm} in {folder.path}")
+    env_name = settings.base.env_name or options.env
+    what = options.env if env_name.endswith(".py") else env_name
+    output.say(f"training {what} with {settings.base.algorithm} in {folder.path}")
     results = []
     status = 0
     try:

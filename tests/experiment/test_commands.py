@@ -334,7 +334,7 @@ def test_what_is_printed_is_kept_in_the_run_folder(capsys):
     assert "Traceback" in log.read_text()
 
 
-def test_env_args_reach_the_environment(task):
+def test_env_args_reach_the_environment(task, capsys):
     (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, max_step: 60, n_envs: 1}}\n")
     (task / "env.py").write_text(
         "import gymnasium\n"
@@ -344,6 +344,7 @@ def test_env_args_reach_the_environment(task):
     )
     assert main.main(["mine/task", "-n", "a", "--env_args", "limit=3", "names=[a, b]"]) == 0
     assert result("a")["returns"] == {"agent": 3.0}
+    assert "training mine/task with ACER in runs/mine/task/a" in capsys.readouterr().out
     assert RunFolder.find("mine/task", "a").settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
 
 
