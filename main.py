@@ -20,11 +20,14 @@ from algorithm.experiment.command_line import (  # noqa: E402
     LIST,
     RESUME,
     RUN,
+    TRAIN,
     page,
     parse,
 )
 from algorithm.experiment.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
+
+SLOW = (TRAIN, RESUME, RUN, EXPORT)  # commands that import torch, which takes seconds
 
 # How each kind of failure ends: exit status and line. By name, since most kinds take a while to import.
 STATUSES = {
@@ -58,6 +61,8 @@ def _command(arguments: list[str], output: Output) -> int:
         options = parse(arguments)
         commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, IMPORT: _import, DOCTOR: _doctor}
         command = commands.get(options.mode, _train)
+        if options.mode in SLOW:
+            output.plain(f"loading PyTorch for {options.env} ...")
         command(options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
@@ -106,7 +111,9 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
 
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
-    output.say(f"training {settings.base.env_name or options.env} with {settings.base.algorithm} in {folder.path}")
+    env_name = settings.base.env_name or options.env
+    what = options.env if env_name.endswith(".py") else env_name
+    output.say(f"training {what} with {settings.base.algorithm} in {folder.path}")
     results = []
     status = 0
     try:
@@ -135,20 +142,25 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.results import played_record
     from algorithm.experiment.session import found
     from algorithm.experiment.simulators import evaluation_copies
+    from algorithm.loop.evaluator import mode_name
+    from algorithm.loop.formatting import format_number
+    from algorithm.specs import of_role
 
     folder, settings = found(options)
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
     copies = options.agents or (1 if options.render else evaluation_copies(settings))
     episodes = options.max_iter * copies if options.max_iter else EPISODES
-    played = play(settings, folder, episodes, options.disable_sample, options.render, options.ckpt, copies, output.say)
+    greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
+    played = play(settings, folder, episodes, greedy, options.render, options.ckpt, copies, output.say)
     for role, result in played.items():
-        of = f" of {role}" if len(played) > 1 else ""
-        output.say(
-            f"{folder.path}{of}: return {result.mean:.1f} +- {result.std:.1f}, "
-            f"length {result.length:.1f}, over {len(result.returns)} episodes"
-        )
-    output.result = {"run": folder.path.as_posix(), "evaluation": played_record(played)}
+        std, length = format_number(result.std), format_number(result.length)
+        output.say(f"{folder.path}{of_role(role)}: {result}; std {std}, mean length {length}")
+    output.result = {
+        "run": folder.path.as_posix(),
+        "mode": mode_name(greedy),
+        "evaluation": played_record(played),
+    }
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:

@@ -58,7 +58,9 @@ def train_folder(
         begin = time.process_time()
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
-        greedy = _only(play(settings, folder, episodes, greedy=True)).mean if episodes else float("nan")
+        greedy = float("nan")
+        if episodes:  # not those of the evaluation that chose the weights
+            greedy = _only(play(settings, folder, episodes, True, say=lambda line: None, new_episodes=True)).mean
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
     table = np.atleast_1d(table)
     return {

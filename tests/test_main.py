@@ -4,6 +4,7 @@ import builtins
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,7 +45,7 @@ def test_training_then_playing(capsys):
     assert f"python main.py gym/cartpole -n {folder.path.name} --run" in shown
     assert f"python main.py gym/cartpole -n {folder.path.name} --resume" in shown
     assert f"tensorboard --logdir {folder.path}" in shown
-    assert "held-out: return" in shown and "95% interval" in shown
+    assert "last evaluation: return" in shown and "95% interval" in shown
     for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints", "curve.png"):
         assert (folder.path / name).exists(), name
     assert len(list((folder.path / "checkpoints").iterdir())) >= 2
@@ -52,7 +53,27 @@ def test_training_then_playing(capsys):
 
     assert main.main(["gym/cartpole", "--run", "--disable_sample"]) == 0
     played = capsys.readouterr().out
-    assert "return" in played and "+-" in played and "length" in played and "20 episodes" in played
+    assert "return" in played and "std" in played and "length" in played and "20 episodes, greedy" in played
+
+
+@pytest.mark.parametrize(
+    ("greedy", "mode", "other"), [(True, "greedy", "sample"), (False, "sampled", "disable_sample")]
+)
+def test_a_run_is_played_as_its_best_weights_were_evaluated(greedy, mode, other, capsys):
+    changes = [*SHORT, "base_config.evaluate_every=150", f"base_config.evaluate_greedy={greedy}"]
+    assert main.main(["gym/cartpole", "-n", "a", *changes]) == 0
+    shown = capsys.readouterr().out
+    evaluations = dict(re.findall(r"evaluation at (\d+) env steps: (.*)", shown))
+    assert len(evaluations) > 2 and all(text.endswith(f"20 episodes, {mode}") for text in evaluations.values())
+    best = str(RunFolder.find("gym/cartpole", "a").best().counters.env_steps)
+    assert main.main(["gym/cartpole", "--run"]) == 0
+    played = capsys.readouterr().out
+    assert f"playing runs/gym/cartpole/a after {best} env steps, {mode}" in played
+    assert f"runs/gym/cartpole/a: {evaluations[best]}; std" in played
+    assert main.main(["gym/cartpole", "--run", f"--{other}", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["mode"] == {"sample": "sampled", "disable_sample": "greedy"}[other]
+    assert evaluations[best] not in played.replace(mode, told["mode"])
 
 
 def test_the_run_acts_from_python():
@@ -70,8 +91,12 @@ def test_greedy_play_repeats_itself_and_sampling_does_not():
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     greedy = load("runs/gym/cartpole/a", disable_sample=True)
     assert len({int(greedy.act(np.zeros(4))) for _ in range(30)}) == 1
-    sampling = load("runs/gym/cartpole/a")
+    sampling = load("runs/gym/cartpole/a")  # as it is evaluated
     assert len({int(sampling.act(np.zeros(4))) for _ in range(60)}) == 2
+    config = Path("runs/gym/cartpole/a/config.yaml")
+    config.write_text(config.read_text().replace("evaluate_greedy: false", "evaluate_greedy: true"))
+    assert load("runs/gym/cartpole/a").disable_sample
+    assert not load("runs/gym/cartpole/a", disable_sample=False).disable_sample
 
 
 def test_the_run_goes_on_where_it_was():

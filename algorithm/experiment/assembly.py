@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,8 +26,9 @@ from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
+from algorithm.loop.clock import STARTING, Clock
 from algorithm.loop.divergence import Divergence
-from algorithm.loop.evaluator import Evaluator, Played
+from algorithm.loop.evaluator import Evaluator, Played, mode_name
 from algorithm.loop.feed import Feed
 from algorithm.loop.history import Counters, History
 from algorithm.loop.learner import Learner
@@ -54,14 +54,13 @@ class Result:
     returns: dict[str, float]  # of each role's last training episodes
     evaluation: dict[str, Played] | None  # the last one
     best: Checkpoint | None  # on held-out episodes
-    seconds: float
 
     @classmethod
-    def of(cls, monitor: Monitor, seconds: float) -> Result:
-        """What a monitor has seen of a run that took so long."""
+    def of(cls, monitor: Monitor) -> Result:
+        """What a monitor has seen of a run."""
         reached = None if monitor.limits.goal is None else monitor.confirmed
         returns = {role: monitor.mean_return(role) for role in monitor.parts.teams}
-        return cls(reached, monitor.counters, returns, monitor.played, monitor.best.checkpoint, seconds)
+        return cls(reached, monitor.counters, returns, monitor.played, monitor.best.checkpoint)
 
 
 def train(
@@ -78,7 +77,7 @@ def train(
     for each row of metrics. Whatever ends the run, `ended` hears how far it came; `saved` hears of
     every checkpoint.
     """
-    begin = time.perf_counter()
+    clock = Clock()
     prepare_process()
     base = settings.base
     seed_process(draw_seed(seeds(base.seed, PROCESS)))
@@ -91,7 +90,7 @@ def train(
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
     evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
     try:
-        parts = _parts(adapter, settings, folder, checkpoint, say)
+        parts = _parts(adapter, TeamBuilder(settings, folder, checkpoint, say), clock)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         history, ends = History(parts, counters), limits(settings)
         saving = Saving(checkpoints, parts, say, saved)
@@ -112,10 +111,11 @@ def train(
                 checkpoint.resume(actor, Taught(monitor, scene))
             folder.record(settings.tree, counters.env_steps)
             divergence = Divergence(parts, base.max_bad_updates)
+            clock.book(STARTING)
             try:
                 _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)
             finally:
-                result = Result.of(monitor, time.perf_counter() - begin)
+                result = Result.of(monitor)
                 ended(result)
     finally:
         adapter.close()
@@ -123,17 +123,11 @@ def train(
     return result
 
 
-def _parts(
-    adapter: Adapter,
-    settings: Settings,
-    folder: RunFolder,
-    checkpoint: Checkpoint | None,
-    say: Callable[[str], None],
-) -> Parts:
+def _parts(adapter: Adapter, builder: TeamBuilder, clock: Clock) -> Parts:
     """The teams of all roles that are known already: what cannot be built is known before anything begins."""
-    parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint, say))
+    parts, checkpoint = Parts(adapter, builder, clock=clock), builder.checkpoint
     for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
-        parts.teams[role] = parts.build(role, _role(folder, adapter, role))
+        parts.teams[role] = parts.build(role, _role(builder.folder, adapter, role))
     return parts
 
 
@@ -192,13 +186,20 @@ def play(
     ckpt: str | None = None,
     copies: int | None = None,
     say: Callable[[str], None] = print,
+    new_episodes: bool = False,
 ) -> dict[str, Played]:
-    """Play whole episodes with the weights of a run that did best, or with the checkpoint that `ckpt` names.
+    """Play whole episodes with the best weights of a run, or with the checkpoint that `ckpt` names.
 
-    In as many `copies` as evaluation plays in, unless told otherwise. `say` hears of a checkpoint that is passed over.
+    The default of `copies` is the number of environments of an evaluation. The seeds are those of the evaluation of
+    these weights, which is therefore reproduced if mode, `episodes` and `copies` are the same; with `new_episodes`
+    they are others. `say` receives a line with checkpoint and mode, and one for each checkpoint that is passed over.
     """
     prepare_process()
     checkpoint = folder.checkpoint(ckpt, say)
+    env_steps = checkpoint.counters.env_steps
+    say(f"playing {folder.path} after {env_steps:,} env steps, {mode_name(greedy)}")
+    root = settings.base.seed
+    seed = draw_seed(seeds(root, PLAY) if new_episodes else seeds(root, EVALUATION, env_steps))
     agents: dict[str, Agent] = {}
 
     def agent_of(role: str) -> Agent:
@@ -208,7 +209,7 @@ def play(
 
     adapter = make_adapter(settings, folder, copies or evaluation_copies(settings), render)
     try:
-        return Evaluator(adapter, agent_of, greedy).play(episodes, draw_seed(seeds(settings.base.seed, PLAY)))
+        return Evaluator(adapter, agent_of, greedy).play(episodes, seed)
     finally:
         adapter.close()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from algorithm.experiment.environments import environment_name, environments
+from algorithm.experiment.environments import environments, find_folder, locate_environment, unknown_environment
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_flag
 
@@ -56,7 +56,12 @@ OPTIONS = (
         "base_config.name",
         "-n",
     ),
-    Option("--run", f"play {EPISODES} episodes with a trained run", PLAY, parse=_ON),
+    Option(
+        "--run",
+        f"play {EPISODES} episodes with a trained run, as its evaluation did: greedy or sampled",
+        PLAY,
+        parse=_ON,
+    ),
     Option("--resume", "go on with a run", (RESUME,), parse=_ON),
     Option("--export", "write a trained run as ONNX files, one for each role, which Unity takes", (EXPORT,), parse=_ON),
     Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parse=_ON),
@@ -124,7 +129,8 @@ OPTIONS = (
     ),
     Option("--ckpt", "checkpoint to play with, or to export: its env steps, or a checkpoint's folder", (RUN, EXPORT)),
     Option("--render", "show the environment", PLAY, parse=_ON),
-    Option("--disable_sample", "take the most probable action instead of sampling", PLAY, parse=_ON),
+    Option("--disable_sample", "play greedily: the most probable action, whatever evaluation does", PLAY, parse=_ON),
+    Option("--sample", "play with sampled actions, whatever evaluation does", PLAY, parse=_ON),
     Option(
         "--logger_in_file", "write what is printed to log.txt in the run folder too", (TRAIN, RESUME, RUN), parse=_ON
     ),
@@ -179,7 +185,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("env", nargs="?", metavar="ENV", help="environment folder below envs/, for example gym/cartpole")
+    made.add_argument(
+        "env", nargs="?", metavar="ENV", help="environment folder: its name below envs/ (gym/cartpole), or its path"
+    )
     for option in OPTIONS:
         spellings = [option.short] * bool(option.short) + [option.spelling]
         made.add_argument(*spellings, help=option.help.replace("%", "%%"), **option.parse)
@@ -206,9 +214,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if words:
         raise UserError(f"{words[0]!r} is one word too many; names and values with blanks go in quotes")
     if options.env is not None:
-        options.env = environment_name(options.env)
+        options.env = locate_environment(options.env)
     options.mode = _mode(options)
     _check(options)
+    if options.mode == TRAIN and find_folder(options.env) is None:
+        raise unknown_environment(options.env)
     return options
 
 
@@ -259,6 +269,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(
             f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
         )
+    if options.sample and options.disable_sample:
+        raise UserError("--sample and --disable_sample exclude each other")
     if options.env is None and options.mode == DOCTOR:
         _check_no_settings(options)
     if options.env is not None and options.mode == INIT:

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from math import isnan
 
-from rich.console import Console, Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
+from algorithm.loop.formatting import format_number
 from algorithm.loop.progress import Progress, Standing
-from algorithm.specs import of_role
+from algorithm.specs import AGENT, of_role
 
 Show = Callable[[Progress], None]
-BAR = 32  # columns
-SPLIT = ("environment", "acting", "learning")
+Facts = list[Text]
+Draw = Callable[[int], "ProgressBar | StackedBar | Text"]  # a bar of a width
+
+BAR = 32  # columns, at most
+TEXT = 40  # columns that text needs alongside a bar
+GAP = 2  # spaces between columns, and between facts
+COLORS = {
+    "environment": "blue",
+    "acting": "cyan",
+    "learning": "green",
+    "evaluation": "magenta",
+    "saving": "yellow",
+    "reporting": "red",
+    "starting": "white",
+}
 
 
 def lines(say: Callable[[str], None]) -> Show:
-    """Says one line for each row of metrics."""
+    """Return what says one line for each row of metrics."""
 
     def show(progress: Progress) -> None:
         if progress.row:
@@ -32,7 +48,7 @@ def lines(say: Callable[[str], None]) -> Show:
 
 @contextmanager
 def live(console: Console, say: Callable[[str], None]) -> Iterator[Show]:
-    """A picture that changes in place, below whatever is printed; lines for `say` where `console` is no terminal."""
+    """Show a picture that changes in place, below what is printed; lines for `say` if `console` is no terminal."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield lines(say)
         return
@@ -40,87 +56,159 @@ def live(console: Console, say: Callable[[str], None]) -> Iterator[Show]:
 
         def show(progress: Progress) -> None:
             if not progress.row:  # rows may come faster than anybody looks
-                screen.update(picture(progress), refresh=True)
+                screen.update(Picture(progress), refresh=True)
 
         yield show
 
 
 def line(progress: Progress) -> str:
-    """How a run stands, in one line."""
-    counters = progress.counters
-    facts = [
-        _steps(progress),
-        *(f"return{of_role(role)} {_returns(standing)}" for role, standing in progress.roles.items()),
-        *(_measures(standing) for standing in progress.roles.values() if standing.measures),
-        f"{counters.episodes:,} episodes",
-        f"{progress.pace.env_steps:,.0f} steps/s",
-        f"{progress.pace.updates:,.0f} updates/s",
-        _split(progress),
-    ]
-    return "  ".join([*facts, *_left(progress)])
-
-
-def picture(progress: Progress) -> Group:
-    """How a run stands, in a few lines with bars."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(width=BAR)
-    table.add_column()
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold")
-    rows.add_column()
-    table.add_row("steps", _bar(progress.done), "  ".join([_steps(progress), *_left(progress)]))
+    """Return how a run does, in one line."""
+    facts = _steps(progress)
     for role, standing in progress.roles.items():
-        bar = _bar(_approach(standing, progress.goal)) if progress.goal is not None else ""
-        goal = "" if progress.goal is None else f", goal {progress.goal:,g}"
-        table.add_row(f"return{of_role(role)}", bar, f"{_returns(standing)}{goal}")
-        if standing.measures:
-            rows.add_row(f"policy{of_role(role)}", _measures(standing))
-    pace = progress.pace
-    speed = f"{pace.env_steps:,.0f} env steps/s  {pace.updates:,.0f} updates/s"
-    rows.add_row("speed", f"{speed}  {progress.counters.episodes:,} episodes")
-    rows.add_row("time", f"{_split(progress)}  {_duration(progress.counters.seconds)} so far")
-    return Group(table, rows)
+        facts += [Text(f"return{of_role(role)} ") + _return(standing), *_length(standing)]
+        facts += [*_measures(standing.measures), *_losses(standing)]
+    return "  ".join(fact.plain for fact in [*facts, *_speed(progress), *_shares(progress), *_left(progress)])
 
 
-def _bar(share: float | None) -> ProgressBar | str:
-    """Empty where nobody knows how long it is."""
+class Picture:
+    """How a run does, as rows of a label, a bar and facts; it fits itself to the width of the console."""
+
+    def __init__(self, progress: Progress):
+        self.progress = progress
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = list(self._rows())
+        label = min(options.max_width // 4, max(cell_len(name) for name, _, _ in rows))
+        room = options.max_width - label - GAP
+        # Without place for a bar alongside the text, there is none.
+        bar = min(BAR, (room - TEXT) // 2) if room >= TEXT * 3 // 2 else 0
+        table = Table.grid(padding=(0, GAP, 0, 0))
+        table.add_column(style="bold", width=label, no_wrap=True, overflow="ellipsis")
+        if bar:
+            table.add_column(width=bar)
+        table.add_column()
+        for name, draw, facts in rows:
+            text = _flow(facts, room - (bar + GAP if bar else 0))
+            table.add_row(Text(name), *([draw(bar)] if bar else []), text)
+        yield table
+
+    def _rows(self) -> Iterator[tuple[str, Draw, Facts]]:
+        """Label, bar for a width, and facts of each row."""
+        progress = self.progress
+        done, goal = progress.done, progress.goal
+        yield "steps", lambda width: _bar(done, width), [*_steps(progress), *_left(progress)]
+        for role, standing in progress.roles.items():
+            way = None if goal is None else _approach(standing, goal)
+            first, second, what = ("return", "policy", "") if role == AGENT else (role, "", "return ")
+            mean = Text("no episode yet", "dim") if isnan(standing.mean) else Text(what) + _return(standing, goal)
+            facts = [mean, *_goal(goal), *_length(standing)]
+            yield first, lambda width, way=way: _bar(way, width), facts
+            if learned := [*_measures(standing.measures), *_losses(standing)]:
+                yield second, lambda width: Text(), learned
+        yield "speed", lambda width: Text(), _speed(progress)
+        so_far = f"{_duration(progress.counters.seconds)} {'in all' if progress.ended else 'so far'}"
+        yield "time", lambda width: StackedBar(progress.pace.shares, width), [Text(so_far), *_shares(progress)]
+
+
+class StackedBar:
+    """A bar with a stretch for each part, in its color."""
+
+    def __init__(self, shares: Mapping[str, float], width: int):
+        self.cells = _rounded(shares, width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sign = "-" if options.legacy_windows or options.ascii_only else "━"
+        yield Text.assemble(*((sign * self.cells[part], COLORS[part]) for part in COLORS if part in self.cells))
+
+
+def _flow(facts: Iterable[Text], width: int) -> Text:
+    """Return facts in lines of at most `width`; none is broken that fits into one."""
+    flowing, used = Text(overflow="fold"), 0
+    for fact in facts:
+        if used and used + GAP + fact.cell_len > width:
+            flowing.append("\n")
+            used = 0
+        elif used:
+            flowing.append(" " * GAP)
+            used += GAP
+        flowing.append_text(fact)
+        used += fact.cell_len
+    return flowing
+
+
+def _bar(share: float | None, width: int) -> ProgressBar | Text:
+    """Return a bar; nothing if its end is not known."""
     if share is None:
-        return ""
+        return Text()
     done = min(1.0, max(0.0, share))
-    return ProgressBar(1.0, done, BAR, complete_style="green", finished_style="bold green")
+    return ProgressBar(1.0, done, width, complete_style="green", finished_style="bold green")
+
+
+def _rounded(shares: Mapping[str, float], total: int) -> dict[str, int]:
+    """Return integers in proportion to `shares` whose sum is `total` (largest remainders); nothing for no share."""
+    whole = sum(shares.values())
+    if whole <= 0:
+        return {}
+    exact = {part: total * share / whole for part, share in shares.items()}
+    cells = {part: int(value) for part, value in exact.items()}
+    left = total - sum(cells.values())
+    for part in sorted(exact, key=lambda part: cells[part] - exact[part])[:left]:
+        cells[part] += 1
+    return cells
 
 
 def _approach(standing: Standing, goal: float) -> float:
-    """Share of the way from the first mean return to the goal."""
+    """Return the share of the way from the first mean return to the goal."""
     if standing.first is None or standing.mean >= goal:
         return float(standing.mean >= goal)
     return (standing.mean - standing.first) / max(goal - standing.first, 1e-9)
 
 
-def _steps(progress: Progress) -> str:
+def _steps(progress: Progress) -> Facts:
     of = f" of {progress.max_step:,}" if progress.max_step else ""
-    return f"{progress.counters.env_steps:,}{of} steps"
+    return [Text(f"{progress.counters.env_steps:,}{of} steps")]
 
 
-def _returns(standing: Standing) -> str:
-    if isnan(standing.mean):
-        return "none yet"
-    best = "" if standing.best is None else f" (best {standing.best:.1f})"
-    return f"{standing.mean:.1f}{best}"
+def _return(standing: Standing, goal: float | None = None) -> Text:
+    reached = goal is not None and standing.mean >= goal
+    best = "" if standing.best is None else f" (best {format_number(standing.best)})"
+    return Text.assemble((format_number(standing.mean), "bold green" if reached else "cyan"), best)
 
 
-def _measures(standing: Standing) -> str:
-    return "  ".join(f"{name} {value:.3g}" for name, value in standing.measures.items())
+def _goal(goal: float | None) -> Facts:
+    return [] if goal is None else [Text(f"goal {goal:,.10g}")]
 
 
-def _split(progress: Progress) -> str:
-    shares = progress.pace.shares
-    return " ".join(f"{part} {shares[part]:.0%}" for part in SPLIT)
+def _length(standing: Standing) -> Facts:
+    return [] if isnan(standing.length) else [Text(f"length {format_number(standing.length)}")]
 
 
-def _left(progress: Progress) -> list[str]:
-    return [] if progress.seconds_left is None else [f"{_duration(progress.seconds_left)} left"]
+def _measures(measures: Mapping[str, float]) -> Facts:
+    return [Text(f"{name} {format_number(value)}") for name, value in measures.items()]
+
+
+def _losses(standing: Standing) -> Facts:
+    return _measures({f"{name} loss": value for name, value in standing.losses.items()})
+
+
+def _speed(progress: Progress) -> Facts:
+    pace, episodes = progress.pace, progress.counters.episodes
+    counted = f"{episodes:,} episode{'' if episodes == 1 else 's'}"
+    rates = {"steps": pace.env_steps, "updates": pace.updates}
+    return [
+        *(Text(f"{rate:,.0f} {of}/s" if rate >= 10 else f"{rate:.2g} {of}/s") for of, rate in rates.items()),
+        Text(counted),
+    ]
+
+
+def _shares(progress: Progress) -> Facts:
+    """Return the percentage of each part's time; together 100%."""
+    percent = _rounded(progress.pace.shares, 100)
+    return [Text(f"{part} {percent[part]}%", COLORS[part]) for part in COLORS if percent.get(part)]
+
+
+def _left(progress: Progress) -> Facts:
+    return [] if progress.seconds_left is None else [Text(f"{_duration(progress.seconds_left)} left")]
 
 
 def _duration(seconds: float) -> str:

@@ -18,11 +18,19 @@ from algorithm.rollout import Step
 from algorithm.specs import MASK, Role, by_name
 
 
-def load(path: str | Path, role: str | None = None, disable_sample: bool = False) -> Player:
-    """The agent of a run folder, with the weights that did best on held-out episodes.
+def load(path: str | Path, role: str | None = None, disable_sample: bool | None = None) -> Player:
+    """Return the agent of a run folder, with the weights that were best on evaluation episodes.
 
-    `role` may be left out where there is one. `disable_sample` acts greedily. The run folder's nn.py is executed.
-    Raises UserError or CheckpointError, naming what is missing.
+    The run folder's nn.py is executed.
+
+    Args:
+        path: the run folder.
+        role: may be left out if the run has a single role.
+        disable_sample: True: greedy actions; False: sampled ones; None: as evaluation and `--run` choose them
+            (`base_config.evaluate_greedy` of the run). `Player.disable_sample` holds the choice.
+
+    Raises:
+        UserError, CheckpointError: naming what is missing.
     """
     prepare_process()
     folder = RunFolder(Path(path))
@@ -32,7 +40,8 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool = False
     name = role or next(iter(roles), None)
     if name not in roles:
         raise UserError(f"{path} has no role {name!r}; there is {', '.join(roles) or 'none'}")
-    return Player(load_agent(settings, folder, folder.best(), name, roles[name]), roles[name], disable_sample)
+    greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
+    return Player(load_agent(settings, folder, folder.best(), name, roles[name]), roles[name], greedy)
 
 
 class Player:

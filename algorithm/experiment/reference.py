@@ -63,6 +63,7 @@ def page() -> str:
         else:
             lines.append(_row(entry.path.partition(".")[2], entry))
     lines += ["", "## The command line", "", "    python main.py ENV [options]", ""]
+    lines += ["`ENV` is an environment folder: its name below `envs/`, or its path.", ""]
     lines += ["Dashes may be underscores. Alone, `python main.py` shows how to begin.", ""]
     lines += ["| option | goes with | sets | meaning |", "| --- | --- | --- | --- |"]
     for option in OPTIONS:

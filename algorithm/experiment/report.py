@@ -6,10 +6,12 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable
+from math import isnan
 
 from algorithm.experiment.assembly import Result
 from algorithm.experiment.curve import draw_curve
 from algorithm.experiment.run_folder import RunFolder
+from algorithm.loop.formatting import format_number
 from algorithm.specs import of_role
 
 
@@ -24,27 +26,28 @@ def report(say: Callable[[str], None], environment: str, folder: RunFolder, resu
     if curve:
         say(f"curve:      {curve}")
     say(f"play it:    {_command(*run, '--run')}")
-    say(f"go on:      {_command(*run, '--resume')}")
+    say(f"resume:     {_command(*run, '--resume')}")
     say(f"curves:     {_command('tensorboard', '--logdir', str(folder.path))}")
 
 
 def _outcome(result: Result) -> list[str]:
     counters = result.counters
-    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {result.seconds:.1f} s"
+    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {counters.seconds:.1f} s"
     lines = [
         {
-            True: f"goal reached and confirmed by held-out episodes after {done}",
+            True: f"goal reached and confirmed by evaluation episodes after {done}",
             False: f"goal not reached within {done}",
             None: f"done after {done}",
         }[result.reached]
     ]
     for role, value in result.returns.items():
-        lines.append(f"mean return{of_role(role)} of the last training episodes: {value:.1f}")
+        mean = "no episode has ended yet" if isnan(value) else format_number(value)
+        lines.append(f"mean return{of_role(role)} of the last training episodes: {mean}")
     for role, played in (result.evaluation or {}).items():
-        lines.append(f"held-out{of_role(role)}: {played}")
+        lines.append(f"last evaluation{of_role(role)}: {played}")
     if result.best is not None and result.best.counters.env_steps != counters.env_steps:
         lines.append(
-            f"best on held-out episodes, and played: the weights after {result.best.counters.env_steps:,} env steps"
+            f"best in evaluation, used by --run: the weights after {result.best.counters.env_steps:,} env steps"
         )
     return lines
 

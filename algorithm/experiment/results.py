@@ -13,10 +13,12 @@ from typing import Any
 from rich.table import Table
 
 from algorithm.experiment.assembly import Result
+from algorithm.experiment.environments import is_run_of, run_group
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RUNS
 from algorithm.loop.evaluator import Played
 from algorithm.loop.files import replace
+from algorithm.loop.formatting import format_number
 from algorithm.loop.metrics import TABLE
 from algorithm.specs import AGENT, of_role
 
@@ -105,8 +107,10 @@ def runs(environment: str | None) -> list[Record]:
 
     Raises UserError where there is none.
     """
-    place = RUNS / environment if environment else RUNS
+    place = RUNS / run_group(environment) if environment else RUNS
     found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
+    if environment:
+        found = [path for path in found if is_run_of(path.parent, environment)]
     made = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
     if not made:
         raise UserError(f"there is no run under {place.as_posix()} yet; train one with: python main.py gym/cartpole")
@@ -127,8 +131,8 @@ def table(records: list[Record]) -> Table:
             f"{one['env_steps']:,}",
             f"{one['episodes']:,}",
             f"{one['seconds']:.1f}",
-            _by_role({role: _shown(value) for role, value in one["returns"].items()}),
-            _by_role({role: f"{p['mean']:.1f} +- {p['std']:.1f}" for role, p in (one["evaluation"] or {}).items()}),
+            _by_role({role: format_number(value) for role, value in one["returns"].items()}),
+            _by_role({role: _mean_and_std(played) for role, played in (one["evaluation"] or {}).items()}),
         )
     return made
 
@@ -172,8 +176,8 @@ def spread_lines(records: list[Record]) -> list[str]:
     if any(one["reached"] is not None for one in records):
         lines.append(f"goal reached in {sum(one['reached'] is True for one in records)} of {len(records)}")
     for name, one in spread(records).items():
-        std = "" if one["std"] is None else f" +- {one['std']:,.1f}"
-        lines.append(f"{name}: {one['mean']:,.1f}{std} ({one['min']:,.1f} to {one['max']:,.1f})")
+        low, high = format_number(one["min"]), format_number(one["max"])
+        lines.append(f"{name}: {_mean_and_std(one)} ({low} to {high})")
     return lines
 
 
@@ -181,8 +185,9 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+def _mean_and_std(one: Mapping[str, float | None]) -> str:
+    std = "" if one["std"] is None else f" +- {format_number(one['std'])}"
+    return f"{format_number(one['mean'])}{std}"
 
 
 def _by_role(shown: Mapping[str, str]) -> str:

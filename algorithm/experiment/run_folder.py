@@ -8,7 +8,6 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +15,17 @@ from typing import Any
 import yaml
 
 from algorithm.experiment import roles
-from algorithm.experiment.environments import BESIDE_MAIN, HERE, environment_name, environments, is_file_name
+from algorithm.experiment.environments import (
+    ORIGIN,
+    check_origin,
+    find_folder,
+    first_step,
+    is_file_name,
+    is_run_of,
+    locate_environment,
+    run_group,
+    unknown_environment,
+)
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
@@ -28,17 +37,16 @@ from algorithm.specs import Role
 RUNS = Path("runs")
 
 
-def environment_folder(name: str) -> Path:
-    """The folder envs/<name>, looked for in the working directory and then beside main.py."""
-    name = environment_name(name)
-    for place in (HERE, BESIDE_MAIN):
-        folder = place / name
-        if (folder / "config.yaml").is_file():
-            return folder
-    known = environments()
-    near = get_close_matches(name, known, 1)
-    there = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
-    raise UserError(f"no environment folder {name!r} with a config.yaml under ./envs; {there}")
+def environment_folder(environment: str) -> Path:
+    """Return the folder of a name or path: of a name, envs/<name> in the working directory, or alongside main.py.
+
+    Raises UserError if it has no config.yaml.
+    """
+    environment = locate_environment(environment)
+    folder = find_folder(environment)
+    if folder is None:
+        raise unknown_environment(environment)
+    return folder
 
 
 def run_name(name: str, start: float) -> str:
@@ -67,8 +75,9 @@ class RunFolder:
         Raises UserError where a run of this name exists.
         """
         cls.free(environment, name)
-        folder = cls(RUNS / environment / name)
+        folder = cls(RUNS / run_group(environment) / name)
         folder.path.mkdir(parents=True)
+        (folder.path / ORIGIN).write_text(f"{environment}\n", encoding="utf-8")
         for code in source.glob("*.py"):
             shutil.copy2(code, folder.path / code.name)
         folder.record(tree, env_steps=0)
@@ -111,7 +120,8 @@ class RunFolder:
     @staticmethod
     def free(environment: str, name: str) -> None:
         """Raises UserError where a run of this name exists."""
-        path = RUNS / environment / name
+        path = RUNS / run_group(environment) / name
+        check_origin(path, environment)
         if path.exists():
             raise UserError(
                 f"run {path} exists already; --resume goes on with it, --force replaces it, -n gives another name"
@@ -120,7 +130,8 @@ class RunFolder:
     @classmethod
     def set_aside(cls, environment: str, name: str) -> None:
         """Make way for a run that replaces one of this name. Raises UserError for a folder that is no run."""
-        folder = cls(RUNS / environment / name)
+        folder = cls(RUNS / run_group(environment) / name)
+        check_origin(folder.path, environment)
         if folder.path.exists():
             if not (folder.path / "config.yaml").is_file():
                 raise UserError(
@@ -132,12 +143,13 @@ class RunFolder:
     @classmethod
     def find(cls, environment: str, name: str | None) -> RunFolder:
         """The run `name` of an environment, or its latest one. Raises UserError where there is none."""
-        place = RUNS / environment
-        runs = [path.parent for path in place.glob("[!.]*/config.yaml")]
+        place = RUNS / run_group(environment)
+        runs = [path.parent for path in place.glob("[!.]*/config.yaml") if is_run_of(path.parent, environment)]
         if name is None:
             if not runs:
-                raise UserError(f"there is no run under {place} yet; train one with: python main.py {environment}")
+                raise UserError(f"there is no run under {place} yet; {first_step(environment)}")
             return cls(max(runs, key=lambda path: (path / "config.yaml").stat().st_mtime))
+        check_origin(place / name, environment)
         if place / name not in runs:
             raise UserError(
                 f"there is no run {name!r} under {place}; there is {', '.join(p.name for p in runs) or 'none'}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
+from algorithm.loop.formatting import format_number
 from algorithm.loop.scores import Scores
 from algorithm.loop.screen import Screen
 from algorithm.rollout import Step
@@ -24,10 +25,11 @@ STUDENT = np.array([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.1
 
 @dataclass(frozen=True)
 class Played:
-    """Raw returns and lengths of evaluation episodes."""
+    """Raw returns and lengths of evaluation episodes, and whether their actions were greedy or sampled."""
 
     returns: list[float]
     lengths: list[int]
+    greedy: bool = True
 
     @property
     def mean(self) -> float:
@@ -55,8 +57,18 @@ class Played:
         return float(np.mean(self.lengths))
 
     def __str__(self) -> str:
-        low, high = self.interval
-        return f"return {self.mean:.1f} (95% interval {low:.1f} to {high:.1f}) over {len(self.returns)} episodes"
+        if len(self.returns) == 1:
+            return f"return {format_number(self.mean)} in 1 episode, {mode_name(self.greedy)}"
+        low, high = map(format_number, self.interval)
+        return (
+            f"return {format_number(self.mean)} (95% interval {low} to {high}) "
+            f"over {len(self.returns)} episodes, {mode_name(self.greedy)}"
+        )
+
+
+def mode_name(greedy: bool) -> str:
+    """Return how actions are chosen, in one word for messages."""
+    return "greedy" if greedy else "sampled"
 
 
 class Evaluator:
@@ -90,7 +102,7 @@ class Evaluator:
                     tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes)
                 actions[role] = tallies[role].act(step, self.greedy)
             steps = self.adapter.step(actions)
-        return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
+        return {role: Played(tally.returns, tally.lengths, self.greedy) for role, tally in tallies.items()}
 
 
 @contextmanager

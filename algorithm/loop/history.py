@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 from algorithm.loop.actor import Episode
@@ -77,7 +76,7 @@ class History:
         self.counters = counters
         self.recent: dict[str, Recent] = defaultdict(Recent)
         self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
-        self._begin = perf_counter() - counters.seconds
+        self._seconds_before = counters.seconds  # of earlier sessions
 
     def episode(self, episode: Episode) -> None:
         """A training episode ended."""
@@ -104,7 +103,7 @@ class History:
 
     def look_at_the_clock(self) -> None:
         """Bring `seconds` up to date."""
-        self.counters.seconds = perf_counter() - self._begin
+        self.counters.seconds = self._seconds_before + self.parts.clock.total
 
 
 def _mean(values: deque) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from algorithm.loop.clock import STARTING
 from algorithm.loop.history import Counters
 
 
@@ -20,10 +21,15 @@ class Moment:
         """A copy of numbers that go on."""
         return cls(replace(counters), dict(seconds))
 
+    @property
+    def running(self) -> float:
+        """Seconds without those of the start."""
+        return sum(self.seconds.values()) - self.seconds[STARTING]
+
 
 @dataclass(frozen=True)
 class Pace:
-    """Per second of wall time: env steps and updates; and the share of it that each part took."""
+    """Env steps and updates for each second since the start, and the share of all time that each part took."""
 
     env_steps: float
     updates: float
@@ -33,33 +39,38 @@ class Pace:
     def between(cls, before: Moment, now: Moment) -> Pace:
         """The pace from one moment to a later one."""
         then, counters = before.counters, now.counters
-        seconds = max(counters.seconds - then.seconds, 1e-9)
+        seconds = max(now.running - before.running, 1e-9)
+        spent = {part: seconds - before.seconds[part] for part, seconds in now.seconds.items()}
+        total = max(sum(spent.values()), 1e-9)
         return cls(
             (counters.env_steps - then.env_steps) / seconds,
             (counters.updates - then.updates) / seconds,
-            {part: (spent - before.seconds[part]) / seconds for part, spent in now.seconds.items()},
+            {part: one / total for part, one in spent.items()},
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How one role does: mean returns over the last training episodes, and measures of its last updates by name."""
+    """How one role does: means over its last training episodes, and over its last updates by name."""
 
-    mean: float
+    mean: float  # return; NaN before the first episode has ended
     first: float | None  # of the first full window
     best: float | None
-    measures: Mapping[str, float]
+    length: float  # of an episode; NaN before the first has ended
+    measures: Mapping[str, float]  # of the policy
+    losses: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How a run stands. `row` says that a row of metrics was written just now."""
+    """How a run stands."""
 
-    row: bool
+    row: bool  # a row of metrics was written just now
+    ended: bool = False  # nothing follows: `pace` is that of the whole session
     counters: Counters
     max_step: int | None
     goal: float | None
     done: float | None  # share of the way to max_step or max_iter, whichever is nearer; None without either
-    seconds_left: float | None  # at most, at the pace of this session
+    seconds_left: float | None  # at most, at the pace of this session; None if it is not known, or the run has ended
     pace: Pace
     roles: Mapping[str, Standing]

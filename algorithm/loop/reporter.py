@@ -19,7 +19,15 @@ from algorithm.specs import AGENT, of_role
 SAMPLED = 16  # of so many updates, one is asked for its metrics
 LATEST = 10  # of those, so many make the measures of a Standing
 SOONEST = 1.0  # seconds behind a row before a pace of its own means anything
-MEASURES = {"policy/entropy": "entropy", "policy/kl_to_average": "KL to average"}
+MEASURES = {  # metrics of a policy that are shown, and their names there
+    "policy/entropy": "entropy",
+    "policy/entropy_d": "discrete entropy",
+    "policy/entropy_c": "continuous entropy",
+    "policy/alpha_d": "discrete temperature",
+    "policy/alpha_c": "continuous temperature",
+    "policy/kl_to_average": "KL to average",
+}
+LOSS = "loss/"  # every metric of this kind is shown
 
 
 class Reporter:
@@ -37,7 +45,7 @@ class Reporter:
         self.parts, self.clock = history.parts, history.parts.clock
         self.say, self.show = say, show
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
-        self._measures: dict[str, dict[str, float]] = {}
+        self._latest: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
         self._begin = self._row = self._moment()
         self._pace = Pace.between(self._row, self._row)
 
@@ -63,7 +71,7 @@ class Reporter:
         """Show how the run stands now."""
         now = self._moment()
         self._measure()
-        if now.counters.seconds - self._row.counters.seconds > SOONEST:
+        if now.running - self._row.running > SOONEST:
             self._pace = Pace.between(self._row, now)
         self.show(self._progress(now, row=False))
         self.clock.book("reporting")
@@ -87,10 +95,12 @@ class Reporter:
         self.clock.book("reporting")
 
     def close(self) -> None:
-        """Write the last row, show how the run ended, and flush everything."""
+        """Write the last row, show how the run ended with the pace of the whole session, and flush everything."""
         try:
             self.log()
-            self.look()
+            now = self._moment()
+            self._pace = Pace.between(self._begin, now)
+            self.show(self._progress(now, row=False, ended=True))
         finally:
             self.metrics.close()
 
@@ -121,32 +131,40 @@ class Reporter:
 
     def _measure(self) -> None:
         for role, sampled in self._sampled.items():
-            latest = [{name: metrics[name] for name in MEASURES if name in metrics} for metrics in sampled[-LATEST:]]
-            self._measures[role] = {MEASURES[name]: value for name, value in _mean(latest).items()}
+            if sampled:
+                self._latest[role] = _mean(sampled[-LATEST:])
 
-    def _progress(self, now: Moment, row: bool) -> Progress:
+    def _progress(self, now: Moment, row: bool, ended: bool = False) -> Progress:
         limits, counters = self.limits, now.counters
         done = limits.done(counters)
         return Progress(
-            row,
-            counters,
-            limits.max_step,
-            limits.goal,
-            done,
-            self._seconds_left(counters.seconds, done),
-            self._pace,
-            {role: self._standing(role) for role in self.parts.teams},
+            row=row,
+            ended=ended,
+            counters=counters,
+            max_step=limits.max_step,
+            goal=limits.goal,
+            done=done,
+            seconds_left=None if ended else self._seconds_left(now.running, done),
+            pace=self._pace,
+            roles={role: self._standing(role) for role in self.parts.teams},
         )
 
     def _standing(self, role: str) -> Standing:
-        recent = self.history.recent[role]
-        return Standing(recent.mean, recent.first, recent.best, self._measures.get(role, {}))
+        recent, latest = self.history.recent[role], self._latest.get(role, {})
+        return Standing(
+            mean=recent.mean,
+            first=recent.first,
+            best=recent.best,
+            length=recent.length,
+            measures={MEASURES[name]: value for name, value in latest.items() if name in MEASURES},
+            losses={name.removeprefix(LOSS): value for name, value in latest.items() if name.startswith(LOSS)},
+        )
 
-    def _seconds_left(self, seconds: float, done: float | None) -> float | None:
+    def _seconds_left(self, running: float, done: float | None) -> float | None:
         before = self.limits.done(self._begin.counters)
         if done is None or before is None or done <= before:
             return None
-        return max(0.0, (1 - done) / (done - before) * (seconds - self._begin.counters.seconds))
+        return max(0.0, (1 - done) / (done - before) * (running - self._begin.running))
 
 
 def _tag(role: str, name: str) -> str:

@@ -95,8 +95,8 @@ COMMANDS = [
     # places
     ("mine/tusk", "did you mean mine/task?"),
     ("nowhere", "no environment folder 'nowhere' with a config.yaml under ./envs; there is mine/task"),
-    ("../envs/mine/task", "give its folder below envs/"),
-    ("/mine/task", "give its folder below envs/"),
+    ("../envs/mine/task", "give its name below envs/, or its path"),
+    ("/mine/task", "give its name below envs/, or its path"),
     ("mine/task -n a/b", "use a plain folder name"),
     ("mine/task -n ..", "use a plain folder name"),
     ("mine/task -n a:b", "use a plain folder name"),

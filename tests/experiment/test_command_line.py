@@ -40,6 +40,7 @@ USES = {
     "--ckpt": ("--run --ckpt 500", {"ckpt": "500"}),
     "--render": ("--run --render", {"render": True}),
     "--disable_sample": ("--run --disable-sample", {"disable_sample": True}),
+    "--sample": ("--run --sample", {"sample": True}),
     "--logger_in_file": ("--logger-in-file", {"logger_in_file": True}),
     "--json": ("--json", {"json": True}),
     "--debug": ("--debug", {"debug": True}),
@@ -162,6 +163,24 @@ def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip() == page()
     assert "gym/cartpole" in finished.stdout
+
+
+def test_something_is_printed_before_torch_is_imported():
+    code = (
+        "import builtins, sys, main\n"
+        "whole = builtins.__import__\n"
+        "def loaded(name, *rest):\n"
+        "    if name.partition('.')[0] in ('torch', 'gymnasium', 'rich'):\n"
+        "        raise OSError('too early')\n"
+        "    return whole(name, *rest)\n"
+        "builtins.__import__ = loaded\n"
+        "for mode in ([], ['--resume'], ['--run'], ['--export']):\n"
+        "    assert main.main(['gym/cartpole', *mode]) == 1\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == ["loading PyTorch for gym/cartpole ..."] * 4
+    assert finished.stderr.splitlines() == ["OSError: too early"] * 4
 
 
 def test_flags_name_settings_that_exist():

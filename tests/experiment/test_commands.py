@@ -69,6 +69,20 @@ def test_a_run_leaves_its_result_and_tells_it(capsys):
     assert call("mine/task -n c", capsys)["reached"] is None
 
 
+def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monkeypatch, capsys):
+    from algorithm.experiment import display
+
+    shown = []
+    monkeypatch.setattr(display, "lines", lambda say: shown.append)
+    assert main.main("mine/task -n a".split()) == 0
+    seconds = result("a")["seconds"]
+    assert shown[-1].ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)
+    assert sum(shown[-1].pace.shares.values()) == pytest.approx(1) and shown[-1].pace.shares["starting"] > 0
+    assert f"done after 90 env steps, 6 episodes, {seconds:.1f} s" in capsys.readouterr().out
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["seconds"] > seconds
+
+
 def test_what_is_for_people_goes_to_standard_error_with_json(capsys):
     assert main.main("mine/task -n a --json".split()) == 0
     shown = capsys.readouterr()
@@ -142,7 +156,7 @@ def test_repeated_runs_end_with_their_spread_for_people(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "2 runs: a-1, a-2" in lines
     assert "goal reached in 2 of 2" in lines
-    assert "evaluation: 10.0 +- 0.0 (10.0 to 10.0)" in lines
+    assert "evaluation: 10.00 +- 0.00 (10.00 to 10.00)" in lines
 
 
 def test_repeated_runs_stop_at_the_first_that_fails_and_say_what_there_is(monkeypatch, capsys):
@@ -172,7 +186,7 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
         "mine/other/c",
     ]
     for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
-        assert state in row and " 90 " in row and " 6 " in row and " 10.0 " in row
+        assert state in row and " 90 " in row and " 6 " in row and " 10.00 " in row
     told = call("mine/task --list", capsys)
     assert [one["run"] for one in told["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
     assert told["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
@@ -224,7 +238,7 @@ def test_playing_tells_what_was_played(capsys):
     capsys.readouterr()
     told = call("mine/task --run", capsys)
     played = {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
-    assert told == {"run": "runs/mine/task/a", "evaluation": played, "status": 0}
+    assert told == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
 
 
 def test_max_iter_is_episodes_per_lane_with_run(capsys):
@@ -309,17 +323,18 @@ def test_another_file_may_hold_the_network(task, capsys):
 
 def test_what_is_printed_is_kept_in_the_run_folder(capsys):
     assert main.main("mine/task -n a --logger_in_file".split()) == 0
-    shown = capsys.readouterr().out
+    first, _, shown = capsys.readouterr().out.partition("\n")
+    assert first == "loading PyTorch for mine/task ..."  # before there is a folder
     log = Path("runs/mine/task/a/log.txt")
     assert log.read_text() == shown
     assert main.main("mine/task -n a --run --logger_in_file".split()) == 0
-    assert log.read_text() == shown + capsys.readouterr().out
+    assert log.read_text() == shown + capsys.readouterr().out.partition("\n")[2]
     assert main.main("mine/task -n a --run --logger_in_file --ckpt 7".split()) == 2
     assert capsys.readouterr().err in log.read_text()
     assert "Traceback" in log.read_text()
 
 
-def test_env_args_reach_the_environment(task):
+def test_env_args_reach_the_environment(task, capsys):
     (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, max_step: 60, n_envs: 1}}\n")
     (task / "env.py").write_text(
         "import gymnasium\n"
@@ -329,6 +344,7 @@ def test_env_args_reach_the_environment(task):
     )
     assert main.main(["mine/task", "-n", "a", "--env_args", "limit=3", "names=[a, b]"]) == 0
     assert result("a")["returns"] == {"agent": 3.0}
+    assert "training mine/task with ACER in runs/mine/task/a" in capsys.readouterr().out
     assert RunFolder.find("mine/task", "a").settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
 
 

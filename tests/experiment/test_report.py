@@ -26,11 +26,10 @@ def folder(tmp_path):
 def told(folder, monkeypatch=None, **changes) -> list[str]:
     values = {
         "reached": True,
-        "counters": Counters(18_040, 900, 312, 100, 6.0),
+        "counters": Counters(18_040, 900, 312, 100, 6.1),
         "returns": {"agent": 478.25},
         "evaluation": {"agent": PLAYED},
         "best": None,
-        "seconds": 6.1,
     }
     said = []
     report(said.append, "some/task", folder, Result(**{**values, **changes}))
@@ -46,7 +45,7 @@ def test_the_result_stands_first(folder, reached, words):
     assert said[0].startswith(words)
     assert said[0].endswith("18,040 env steps, 312 episodes, 6.1 s")
     assert said[1] == "mean return of the last training episodes: 478.2"
-    assert said[2] == f"held-out: {PLAYED}" and "95% interval" in said[2]
+    assert said[2] == f"last evaluation: {PLAYED}" and "95% interval" in said[2] and said[2].endswith("greedy")
 
 
 def test_the_commands_can_be_typed_as_they_stand(folder, monkeypatch):
@@ -55,7 +54,7 @@ def test_the_commands_can_be_typed_as_they_stand(folder, monkeypatch):
     commands = {line.split(":", 1)[0]: shlex.split(line.split(":", 1)[1]) for line in said[3:]}
     run = ["python", "main.py", "some/task", "-n", "my run"]
     assert commands["play it"] == [*run, "--run"]
-    assert commands["go on"] == [*run, "--resume"]
+    assert commands["resume"] == [*run, "--resume"]
     assert commands["curves"] == ["tensorboard", "--logdir", str(folder.path)]
     assert f"run folder: {folder.path}" in said
 
@@ -69,11 +68,18 @@ def test_weights_that_did_better_than_the_last_ones_are_named(folder):
     checkpoint = Checkpoints(folder.path / "checkpoints", 5).save(
         Parts(None, None), Counters(12_000), SimpleNamespace(state=lambda: None), SimpleNamespace(state=dict)
     )
-    assert "best on held-out episodes, and played: the weights after 12,000 env steps" in told(folder, best=checkpoint)
+    assert "best in evaluation, used by --run: the weights after 12,000 env steps" in told(folder, best=checkpoint)
     assert not any("best" in line for line in told(folder, best=checkpoint, counters=Counters(12_000)))
 
 
 def test_roles_are_named_where_there_are_several(folder):
     said = told(folder, returns={"left": 1.0, "right": 2.0}, evaluation={"left": PLAYED, "right": PLAYED})
-    assert "mean return of right of the last training episodes: 2.0" in said
-    assert f"held-out of left: {PLAYED}" in said
+    assert "mean return of right of the last training episodes: 2.000" in said
+    assert f"last evaluation of left: {PLAYED}" in said
+
+
+def test_a_return_is_never_nan_and_small_ones_keep_their_digits(folder):
+    said = told(folder, returns={"agent": float("nan")}, evaluation=None)
+    assert "mean return of the last training episodes: no episode has ended yet" in said
+    assert not any("nan" in line for line in said)
+    assert "mean return of the last training episodes: 0.955" in told(folder, returns={"agent": 0.955})

@@ -29,6 +29,7 @@ def test_time_goes_to_the_part_that_ended(wait):
     booked.book("acting")
     assert booked.seconds == {**dict.fromkeys(PARTS, 0.0), "acting": 5, "environment": 2}
     assert booked.now == 107
+    assert booked.total == 7
 
 
 def test_a_tick_is_acting_and_then_the_environment(wait):

@@ -85,8 +85,9 @@ def test_final_rows_are_no_part_of_a_length_or_of_a_return():
 @pytest.mark.parametrize(("greedy", "actions"), [(True, [1, 0, 1]), (False, [0, 1, 0])])
 def test_actions_are_greedy_where_that_was_asked(greedy, actions):
     adapter = adapter_of((5, 1.0))
-    play(adapter, episodes=1, greedy=greedy)
+    played = play(adapter, episodes=1, greedy=greedy)
     assert [action["agent"].item() for action in adapter.actions][:3] == actions
+    assert played.greedy == greedy
 
 
 def test_memory_is_zero_at_every_first_row():
@@ -214,4 +215,5 @@ def test_one_episode_bounds_nothing_and_equal_ones_leave_no_doubt():
 
 
 def test_what_was_played_in_words():
-    assert str(Played([1.0, 3.0], [1, 1])) == "return 2.0 (95% interval -10.7 to 14.7) over 2 episodes"
+    assert str(Played([1.0, 3.0], [1, 1])) == "return 2.000 (95% interval -10.71 to 14.71) over 2 episodes, greedy"
+    assert str(Played([0.955], [1], greedy=False)) == "return 0.955 in 1 episode, sampled"

@@ -174,7 +174,9 @@ def test_evaluations_are_rows_with_their_interval(tmp_path):
     assert float(row["eval/return"]) == 50
     assert low == pytest.approx(50 - 2.093 * (20 / 19 / 20) ** 0.5, abs=1e-3)
     assert high == pytest.approx(100 - low)
-    assert run.said == ["evaluation at 10 env steps: return 50.0 (95% interval 49.5 to 50.5) over 20 episodes"]
+    assert run.said == [
+        "evaluation at 10 env steps: return 50.00 (95% interval 49.52 to 50.48) over 20 episodes, greedy"
+    ]
 
 
 def test_pictures_are_taken_by_the_clock_on_the_wall(tmp_path):

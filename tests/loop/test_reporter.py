@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from algorithm.agents.agent import Report
-from algorithm.loop import history as history_module
 from algorithm.loop.actor import Episode
+from algorithm.loop.clock import PARTS
 from algorithm.loop.history import WINDOW, Counters, History
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
@@ -19,9 +19,7 @@ from tests.fakes import Skipping
 class Told:
     """A reporter whose time passes only when it is told to."""
 
-    def __init__(self, path, monkeypatch, counters=None, **limits):
-        self.now = 50.0
-        monkeypatch.setattr(history_module, "perf_counter", lambda: self.now)
+    def __init__(self, path, counters=None, **limits):
         parts = parts_of(Skipping("", 2, {}), ShowingAgent(collect_steps=4))
         parts.team("agent").learner.skipped = 0
         limits = Limits(**{"max_step": 1000, "max_iter": None, "goal": 9.0, **limits}, **EVERY)
@@ -32,9 +30,8 @@ class Told:
         self.reporter = Reporter(self.history, limits, Metrics(path), self.said.append, self.shown.append)
 
     def go(self, seconds, env_steps=0, updates=0, **spent):
-        self.now += seconds
         self.counters.env_steps += env_steps
-        for part, share in spent.items():
+        for part, share in (spent or {"acting": 1}).items():
             self.clock.seconds[part] += share * seconds
         for _ in range(updates):
             self.counters.updates += 1
@@ -51,23 +48,23 @@ class Told:
 EVERY = {"log_every": 1, "save_every": None, "evaluate_every": None}
 
 
-def test_a_row_tells_the_pace_and_where_the_time_went_since_the_last_one(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch)
+def test_a_row_tells_the_pace_and_where_the_time_went_since_the_last_one(tmp_path):
+    told = Told(tmp_path)
     told.go(10, 100, acting=0.5, environment=0.5)
     told.reporter.log()
-    told.go(4, 200, updates=8, acting=0.25, learning=0.5, environment=0.125)
+    told.go(4, 200, updates=8, acting=0.25, learning=0.5, environment=0.125, reporting=0.125)
     told.reporter.log()
     first, second = told.rows
     assert first["time/env_steps_per_second"] == pytest.approx(10)
     assert second["time/env_steps_per_second"] == pytest.approx(50)
     assert second["time/updates_per_second"] == pytest.approx(2)
-    shares = {part: second[f"time/{part}"] for part in ("acting", "learning", "environment", "saving")}
-    assert shares == pytest.approx({"acting": 0.25, "learning": 0.5, "environment": 0.125, "saving": 0})
+    shares = {"acting": 0.25, "learning": 0.5, "environment": 0.125, "reporting": 0.125}
+    assert {part: second[f"time/{part}"] for part in PARTS} == pytest.approx(dict.fromkeys(PARTS, 0) | shares)
     assert second["time/seconds"] == pytest.approx(14)
 
 
-def test_there_is_no_row_where_nothing_happened(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch)
+def test_there_is_no_row_where_nothing_happened(tmp_path):
+    told = Told(tmp_path)
     told.go(1, 5)
     told.reporter.log()
     told.go(1)
@@ -76,8 +73,8 @@ def test_there_is_no_row_where_nothing_happened(tmp_path, monkeypatch):
     assert [progress.row for progress in told.shown] == [True]
 
 
-def test_one_of_so_many_updates_is_asked_and_a_row_has_their_mean(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch)
+def test_one_of_so_many_updates_is_asked_and_a_row_has_their_mean(tmp_path):
+    told = Told(tmp_path)
     told.go(1, 5, updates=2 * SAMPLED)
     told.reporter.log()
     assert told.rows[0]["loss/critic"] == pytest.approx(10 * (1 + SAMPLED + 2 * SAMPLED) / 3)
@@ -86,8 +83,8 @@ def test_one_of_so_many_updates_is_asked_and_a_row_has_their_mean(tmp_path, monk
     assert told.rows[1]["loss/critic"] == pytest.approx(10 * (2 * SAMPLED + 1))
 
 
-def test_measures_are_of_the_latest_updates_and_stay_until_there_are_newer_ones(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch)
+def test_measures_are_of_the_latest_updates_and_stay_until_there_are_newer_ones(tmp_path):
+    told = Told(tmp_path)
     told.go(1, 5, updates=SAMPLED * 2 * LATEST)
     told.reporter.look()
     latest = [SAMPLED * (LATEST + 1 + number) for number in range(LATEST)]
@@ -96,10 +93,52 @@ def test_measures_are_of_the_latest_updates_and_stay_until_there_are_newer_ones(
     told.reporter.log()
     told.reporter.look()
     assert told.shown[-1].roles["agent"].measures == pytest.approx(expected)
+    assert told.shown[-1].roles["agent"].losses == pytest.approx({"critic": 10 * expected["entropy"]})
 
 
-def test_how_a_run_stands(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch)
+def test_entropies_and_temperatures_of_soft_actor_critic_are_shown(tmp_path):
+    told = Told(tmp_path)
+    numbers = torch.arange(4.0)
+    names = ["policy/entropy_d", "policy/entropy_c", "policy/alpha_d", "policy/alpha_c"]
+    told.reporter.updated("agent", Report(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
+    told.reporter.look()
+    assert told.shown[-1].roles["agent"].measures == {
+        "discrete entropy": 0,
+        "continuous entropy": 1,
+        "discrete temperature": 2,
+        "continuous temperature": 3,
+    }
+
+
+def test_the_start_is_a_share_of_the_time_and_no_part_of_the_pace(tmp_path):
+    told = Told(tmp_path)
+    told.go(30, starting=1)
+    told.go(10, 100, updates=20)
+    told.reporter.look()
+    progress = told.shown[-1]
+    assert (progress.pace.env_steps, progress.pace.updates) == (10, 2)
+    assert progress.pace.shares == {**dict.fromkeys(PARTS, 0), "starting": 0.75, "acting": 0.25}
+    assert progress.seconds_left == pytest.approx(90)
+    assert progress.counters.seconds == 40
+
+
+def test_the_last_picture_is_of_the_whole_session_and_nothing_is_left(tmp_path):
+    told = Told(tmp_path, Counters(env_steps=100, seconds=1000))
+    told.go(6, 60, updates=30)
+    told.reporter.log()
+    told.go(2, evaluation=1)  # as when the last evaluation comes behind the last row
+    told.reporter.close()
+    progress = told.shown[-1]
+    assert progress.ended and progress.seconds_left is None
+    assert (progress.pace.env_steps, progress.pace.updates) == (7.5, 3.75)
+    assert progress.pace.shares == {**dict.fromkeys(PARTS, 0), "acting": 0.75, "evaluation": 0.25}
+    assert progress.counters.seconds == 1008
+    assert progress.roles["agent"].measures["entropy"] > 0
+    assert not any(progress.ended for progress in told.shown[:-1])
+
+
+def test_how_a_run_stands(tmp_path):
+    told = Told(tmp_path)
     for reward in [*[1.0] * WINDOW, *[5.0] * WINDOW, 3.0]:
         told.history.episode(Episode("agent", 0, reward, 4))
     told.go(10, 250)
@@ -109,19 +148,19 @@ def test_how_a_run_stands(tmp_path, monkeypatch):
     assert progress.seconds_left == pytest.approx(30)
     assert progress.pace.env_steps == pytest.approx(25)
     standing = progress.roles["agent"]
-    assert (standing.mean, standing.first, standing.best) == (4.9, 1, 5)
+    assert (standing.mean, standing.first, standing.best, standing.length) == (4.9, 1, 5, 4)
 
 
-def test_what_is_shown_does_not_change_behind_the_display(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch)
+def test_what_is_shown_does_not_change_behind_the_display(tmp_path):
+    told = Told(tmp_path)
     told.go(1, 5)
     told.reporter.look()
     told.go(1, 5)
     assert told.shown[0].counters.env_steps == 5
 
 
-def test_the_time_left_of_a_resumed_run_is_at_the_pace_of_this_session(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch, Counters(env_steps=800, seconds=10_000))
+def test_the_time_left_of_a_resumed_run_is_at_the_pace_of_this_session(tmp_path):
+    told = Told(tmp_path, Counters(env_steps=800, seconds=10_000))
     told.reporter.look()
     assert told.shown[-1].seconds_left is None
     told.go(10, 100)
@@ -130,8 +169,8 @@ def test_the_time_left_of_a_resumed_run_is_at_the_pace_of_this_session(tmp_path,
     assert told.shown[-1].counters.seconds == pytest.approx(10_010)
 
 
-def test_right_behind_a_row_the_pace_is_still_that_of_the_row(tmp_path, monkeypatch):
-    told = Told(tmp_path, monkeypatch)
+def test_right_behind_a_row_the_pace_is_still_that_of_the_row(tmp_path):
+    told = Told(tmp_path)
     told.go(10, 100)
     told.reporter.log()
     told.go(0.5, 50)
