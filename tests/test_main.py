@@ -39,6 +39,7 @@ def test_training_then_playing(capsys):
     folder = RunFolder.find("gym/cartpole", None)
     assert folder.path.name.startswith("test_2")
     assert "steps/s" in shown
+    assert "device: learning and acting on cpu (" in shown
     assert "goal not reached within" in shown
     assert f"run folder: {folder.path}" in shown.replace("\n", "")
     assert f"python main.py gym/cartpole -n {folder.path.name} --run" in shown

@@ -42,7 +42,7 @@ from algorithm.loop.saving import Saving
 from algorithm.networks import Parameters
 from algorithm.replay import IN_MEMORY, Replay, in_files
 from algorithm.runtimes.signals import Terminated
-from algorithm.specs import Role
+from algorithm.specs import Role, of_role
 
 
 @dataclass(frozen=True)
@@ -244,6 +244,7 @@ class TeamBuilder:
         self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, say: Callable[[str], None]
     ):
         self.settings, self.folder, self.checkpoint = settings, folder, checkpoint
+        self.say = say
         disk = folder.path if settings.replay.memory_map else None
         self.allocate = in_files(disk) if disk else IN_MEMORY
         self.budget = Budget(say, disk)
@@ -274,7 +275,9 @@ class TeamBuilder:
             raise UserError(f"replay_config.{error}") from error
         auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
         explorers = [build("explorer", key, value, role) for key, value in settings.explorer.items()]
-        learner = Learner(agent, role, auxiliaries, settings.base.max_step, placement(settings, agent, role))
+        placed = placement(settings, agent, role)
+        self.say(f"device{of_role(name)}: {placed}")
+        learner = Learner(agent, role, auxiliaries, settings.base.max_step, placed)
         feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
         team = Team(role, agent, feed, learner, *explorers)
         self.folder.add_role(name, role)
