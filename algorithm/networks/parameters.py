@@ -28,9 +28,9 @@ class Parameters:
     """The trainable numbers of `groups`, those of the lagging copies, and the running statistics.
 
     `vector` and `gradient` hold the groups one after the other, `copies` the lagging copies, `numbers` vector and
-    copies (all float32), `statistics` (float64, but on mps) the buffers of the modules in `statistics`. The buffers of a lagging
-    copy are those of its source: both read the same running statistics. Laid out once; afterwards modules are views,
-    and nothing may move or replace them.
+    copies (all float32), `statistics` (float64, but on mps) the buffers of the modules in `statistics`. The buffers
+    of a lagging copy are those of its source: both read the same running statistics. Laid out once; afterwards modules
+    are views, and nothing may move or replace them.
 
     Raises ValueError where a parameter belongs to two groups, or a copy does not look like its source.
     """
