@@ -44,7 +44,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(),
     install_requires=["numpy>=2"],
-    extras_require={"report": ["numpy"], "nowhere": ["surely-not-there"], "test": ["pytest"], "onnx": ONNX},
+    extras_require={"mujoco": ["numpy"], "nowhere": ["surely-not-there"], "test": ["pytest"], "onnx": ONNX},
 )
 """
 
@@ -104,7 +104,7 @@ def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_p
     told = call(capsys)
     states = {check["name"]: check["state"] for check in told["checks"]}
     assert told["environment"] is None
-    assert states["extra nowhere"] == "missing" and states["extra report"] == "ok"
+    assert states["extra nowhere"] == "missing" and states["extra mujoco"] == "ok"
     assert states["handshake"] == "ok" and "extra test" not in states
     assert states["onnx round trip"] == ("ok" if states["extra onnx"] == "ok" else "missing")
 
