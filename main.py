@@ -101,15 +101,20 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.assembly import train
     from algorithm.experiment.display import live
     from algorithm.experiment.export.export import Exports
+    from algorithm.experiment.origin import kept_variant, origin
     from algorithm.experiment.report import report
-    from algorithm.experiment.results import record_of, write
+    from algorithm.experiment.results import FILE, begin, record_of, write
 
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
     output.say(f"training {settings.base.env_name or options.env} with {settings.base.algorithm} in {folder.path}")
     results = []
     status = 0
+    new = options.mode != RESUME
+    variant = options.config or "default" if new else kept_variant(folder.path / FILE)
     try:
+        if new:
+            begin(folder.path, origin(options.env, settings, variant))
         exports = Exports(settings, folder, output.say)
         with live(output.console, output.say) as show:
             result = train(settings, folder, output.say, show, results.append, exports.saved)
@@ -118,13 +123,13 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
         raise
     finally:
         if results:
-            record = record_of(results[0], status)
+            record = {**origin(options.env, settings, variant), **record_of(results[0], status)}
             write(folder.path, record)
             folder.forget_replaced()
             output.saved = True
             began.append({"run": folder.path.as_posix(), **record})
             exports.ended()
-        elif options.mode != RESUME:
+        elif new:
             output.stop_keeping()
             folder.discard()
     report(output.say, options.env, folder, result)

@@ -8,6 +8,7 @@ from algorithm.experiment.errors import UserError
 
 BESIDE_MAIN = Path(__file__).resolve().parents[2] / "envs"
 HERE = Path("envs")
+RUNS = Path("runs")
 
 LONGEST = 100  # characters of a name; paths below it must fit into what file systems allow
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}  # on Windows

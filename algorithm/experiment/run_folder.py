@@ -16,7 +16,14 @@ from typing import Any
 import yaml
 
 from algorithm.experiment import roles
-from algorithm.experiment.environments import BESIDE_MAIN, HERE, environment_name, environments, is_file_name
+from algorithm.experiment.environments import (
+    BESIDE_MAIN,
+    HERE,
+    RUNS,
+    environment_name,
+    environments,
+    is_file_name,
+)
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
@@ -24,8 +31,6 @@ from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace
 from algorithm.networks import Blueprint
 from algorithm.specs import Role
-
-RUNS = Path("runs")
 
 
 def environment_folder(name: str) -> Path:

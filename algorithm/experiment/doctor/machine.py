@@ -15,8 +15,8 @@ from algorithm.adapters.unity.ports import EDITOR_PORT, FIRST_PORT, holder, take
 from algorithm.experiment.doctor.apart import ask
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check, Seen
 from algorithm.experiment.doctor.requirements import comparing, packaged
+from algorithm.experiment.environments import RUNS
 
-RUNS = Path("runs")
 GB = 10**9
 LEAST_DISK = 0.2 * GB  # for checkpoints and logs of a small run
 LEAST_MEMORY = 0.5 * GB  # what torch and a small run take
