@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which reads them once
@@ -105,6 +106,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.report import report
     from algorithm.experiment.results import FILE, begin, record_of, write
 
+    _collect_garbage()
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
     output.say(f"training {settings.base.env_name or options.env} with {settings.base.algorithm} in {folder.path}")
@@ -141,6 +143,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.session import found
     from algorithm.experiment.simulators import evaluation_copies
 
+    _collect_garbage()
     folder, settings = found(options)
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
@@ -208,5 +211,16 @@ def _import(options: argparse.Namespace, output: Output) -> None:
         output.say(f"train it: python main.py {folder.parent.name}/{folder.name}")
 
 
+def _collect_garbage() -> None:
+    """Turn the garbage collector on, if it is off; what was imported so far lives as long as the process."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    # The collector would search all that torch consists of again and again while it is imported, and at the end.
+    gc.disable()
+    status = main()
+    gc.freeze()
+    sys.exit(status)

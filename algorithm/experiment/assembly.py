@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from algorithm.adapters.adapter import Adapter
+from algorithm.adapters.on_demand import OnDemand
 from algorithm.adapters.unity.scene import Scene
 from algorithm.agents.agent import Agent
 from algorithm.experiment.blueprints import default_blueprint
@@ -89,7 +90,9 @@ def train(
     scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
     adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
-    evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
+    evaluation = OnDemand(
+        lambda: make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
+    )
     try:
         parts = _parts(adapter, settings, folder, checkpoint, say)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
