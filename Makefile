@@ -6,7 +6,7 @@ PYTHON ?= python
 check: test lint types
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n auto --dist loadscope
 
 slow:
 	$(PYTHON) -m pytest -m slow

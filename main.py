@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which reads them once
@@ -106,9 +107,11 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.assembly import train
     from algorithm.experiment.display import live
     from algorithm.experiment.export.export import Exports
+    from algorithm.experiment.origin import kept_variant, origin
     from algorithm.experiment.report import report
-    from algorithm.experiment.results import record_of, write
+    from algorithm.experiment.results import FILE, begin, record_of, write
 
+    _collect_garbage()
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
     env_name = settings.base.env_name or options.env
@@ -116,7 +119,11 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     output.say(f"training {what} with {settings.base.algorithm} in {folder.path}")
     results = []
     status = 0
+    new = options.mode != RESUME
+    variant = options.config or "default" if new else kept_variant(folder.path / FILE)
     try:
+        if new:
+            begin(folder.path, origin(options.env, settings, variant))
         exports = Exports(settings, folder, output.say)
         with live(output.console, output.say) as show:
             result = train(settings, folder, output.say, show, results.append, exports.saved)
@@ -125,13 +132,13 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
         raise
     finally:
         if results:
-            record = record_of(results[0], status)
+            record = {**origin(options.env, settings, variant), **record_of(results[0], status)}
             write(folder.path, record)
             folder.forget_replaced()
             output.saved = True
             began.append({"run": folder.path.as_posix(), **record})
             exports.ended()
-        elif options.mode != RESUME:
+        elif new:
             output.stop_keeping()
             folder.discard()
     report(output.say, options.env, folder, result)
@@ -146,6 +153,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.loop.formatting import format_number
     from algorithm.specs import of_role
 
+    _collect_garbage()
     folder, settings = found(options)
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
@@ -215,5 +223,16 @@ def _import(options: argparse.Namespace, output: Output) -> None:
         output.say(f"train it: python main.py {folder.parent.name}/{folder.name}")
 
 
+def _collect_garbage() -> None:
+    """Turn the garbage collector on, if it is off; what was imported so far lives as long as the process."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    # The collector would search all that torch consists of again and again while it is imported, and at the end.
+    gc.disable()
+    status = main()
+    gc.freeze()
+    sys.exit(status)

@@ -5,7 +5,6 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 RENDER = ["gymnasium[classic-control]>=1.1,<2"]
-REPORT = ["matplotlib>=3.9"]
 BOX2D = ["gymnasium[box2d]>=1.1,<2"]
 MUJOCO = ["gymnasium[mujoco]>=1.1,<2", "mujoco>=3,<3.17"]
 ATARI = ["ale-py>=0.12", "opencv-python-headless>=4.10"]
@@ -14,13 +13,13 @@ MINATAR = ["minatar>=1.0.15"]
 DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<3.17"]
 PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
-# Its newest version for Python 3.10.13 and later is 0.28, whose messages are rebuilt for today's protobuf.
-UNITY = ["mlagents-envs>=0.28,<2", "grpcio>=1.66", "protobuf>=4.25", "pillow>=10"]
+# Its messages are rebuilt for today's protobuf. Version 1 needs an old numpy, and Python up to 3.10.12.
+UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
 # Files for Unity, and running them.
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "beartype>=0.19"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
-OPENED = ATARI + MINATAR + UNITY + [f"{need}; python_version < '3.13'" for need in DM_CONTROL]
+OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML", "mutmut>=3.3; sys_platform != 'win32'"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
 
@@ -43,21 +42,21 @@ setup(
         "tensorboard>=2.18",
         "jaxtyping>=0.2.36",
         "packaging>=22",
+        "pillow>=10.4",
+        *UNITY,
     ],
     extras_require={
         "render": RENDER,
-        "report": REPORT,
         "box2d": BOX2D,
         "mujoco": MUJOCO,
         "atari": ATARI,
         "minatar": MINATAR,
-        "dm_control": DM_CONTROL,
+        "dm-control": DM_CONTROL,  # with a dash: pip 23 finds no extra with an underscore
         "pybullet": PYBULLET,
         "envpool": ENVPOOL,
-        "unity": UNITY,
         "onnx": ONNX,
-        "test": TEST + OPENED + ONNX + REPORT,
-        "dev": TEST + OPENED + ONNX + REPORT + DEV,
+        "test": TEST + OPENED + ONNX,
+        "dev": TEST + OPENED + ONNX + DEV,
         "benchmark": BENCHMARK,
     },
 )

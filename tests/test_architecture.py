@@ -26,7 +26,6 @@ OWNERS = {
     "ray": {"runtimes"},
     "yaml": {"experiment"},
     "rich": {"experiment"},
-    "matplotlib": {"experiment"},
 }
 # Those of Unity belong to one package within the adapters, which loads them when a player is opened.
 OF_UNITY = {"mlagents_envs", "grpc", "google"}

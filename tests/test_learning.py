@@ -139,7 +139,7 @@ def test_simple_decisions_are_learned(tmp_path, probe, space):
 
 
 def test_a_simple_decision_is_learned_in_bfloat16(tmp_path):
-    layer = {"base_config": {"env_name": "choice", "max_step": 6000, "precision": "bfloat16"}}
+    layer = {"base_config": {"env_name": "choice", "max_step": 6000, "precision": "bfloat16_forced"}}
     settings, folder, result = train_quietly(tmp_path, PROBE, layer)
     assert result.returns["agent"] >= 0.85
     assert (values(settings, folder)[1].argmax(-1) == np.arange(2)).all()

@@ -2,6 +2,7 @@
 
 import builtins
 import csv
+import gc
 import json
 import os
 import re
@@ -40,6 +41,7 @@ def test_training_then_playing(capsys):
     folder = RunFolder.find("gym/cartpole", None)
     assert folder.path.name.startswith("test_2")
     assert "steps/s" in shown
+    assert "device: learning and acting on cpu (" in shown
     assert "goal not reached within" in shown
     assert f"run folder: {folder.path}" in shown.replace("\n", "")
     assert f"python main.py gym/cartpole -n {folder.path.name} --run" in shown
@@ -382,3 +384,19 @@ def test_the_command_line_runs_as_a_process():
     assert finished.returncode == 0, finished.stderr
     assert "steps/s" in finished.stdout
     assert finished.stderr == ""
+
+
+def test_garbage_is_collected_while_a_run_trains_and_what_was_imported_is_not_searched(tmp_path, capsys):
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 100}}\n")
+    (folder / "env.py").write_text(
+        "import gc, sys\nimport gymnasium\ndef make():\n"
+        "    print(gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    command = [sys.executable, str(ROOT / "main.py"), "own/task", "-n", "a"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=100).stderr == "True True\n"
+    before = gc.get_freeze_count()
+    assert main.main(["own/task", "-n", "b"]) == 0
+    assert gc.isenabled() and gc.get_freeze_count() == before  # in a process that is not only this run's

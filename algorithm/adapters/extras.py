@@ -18,14 +18,14 @@ Name = str | Callable[..., Any]
 OF_MODULES = {
     "ale_py": "atari",
     "cv2": "atari",
-    "dm_control": "dm_control",
+    "dm_control": "dm-control",
     "envpool": "envpool",
     "minatar": "minatar",
     "pybullet": "pybullet",
     "pybullet_envs_gymnasium": "pybullet",
-    "shimmy": "dm_control",
+    "shimmy": "dm-control",
 }
-OF_NAMESPACES = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm_control"}
+OF_NAMESPACES = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm-control"}
 OF_GYMNASIUM = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render"}  # by the module below gymnasium.envs
 TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL"}  # namespaces that env_type GYM leaves to others
 PACKAGES = {"MiniGrid": "minigrid"}  # of namespaces, for pip

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from algorithm.adapters.adapter import Adapter
+from algorithm.adapters.on_demand import OnDemand
 from algorithm.adapters.unity.scene import Scene
 from algorithm.agents.agent import Agent
 from algorithm.experiment.blueprints import default_blueprint
@@ -42,7 +43,7 @@ from algorithm.loop.saving import Saving
 from algorithm.networks import Parameters
 from algorithm.replay import IN_MEMORY, Replay, in_files
 from algorithm.runtimes.signals import Terminated
-from algorithm.specs import Role
+from algorithm.specs import Role, of_role
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ def train(
     scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
     adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
-    evaluation = make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
+    evaluation = OnDemand(
+        lambda: make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
+    )
     try:
         parts = _parts(adapter, TeamBuilder(settings, folder, checkpoint, say), clock)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
@@ -245,6 +248,7 @@ class TeamBuilder:
         self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, say: Callable[[str], None]
     ):
         self.settings, self.folder, self.checkpoint = settings, folder, checkpoint
+        self.say = say
         disk = folder.path if settings.replay.memory_map else None
         self.allocate = in_files(disk) if disk else IN_MEMORY
         self.budget = Budget(say, disk)
@@ -276,7 +280,9 @@ class TeamBuilder:
         check_replay_start(settings, agent, role)
         auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
         explorers = [build("explorer", key, value, role) for key, value in settings.explorer.items()]
-        learner = Learner(agent, role, auxiliaries, settings.base.max_step, placement(settings, agent, role))
+        placed = placement(settings, agent, role)
+        self.say(f"device{of_role(name)}: {placed}")
+        learner = Learner(agent, role, auxiliaries, settings.base.max_step, placed)
         feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
         team = Team(role, agent, feed, learner, *explorers)
         self.folder.add_role(name, role)

@@ -114,7 +114,7 @@ OPTIONS = (
         parse=_whole(),
     ),
     Option("--seed", "seed of everything", MAKE, "base_config.seed", parse=_whole()),
-    Option("--device", "cpu, cuda (or gpu), cuda:1, or auto", MAKE, "base_config.device"),
+    Option("--device", "cpu, cuda (or gpu), cuda:1, mps, or auto", MAKE, "base_config.device"),
     Option(
         "--nn",
         "file with the network in the environment's folder",

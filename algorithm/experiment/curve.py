@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from algorithm.experiment.chart import COLORS, Series, draw_chart
 from algorithm.loop.metrics import TABLE
 
 CURVE = "curve.png"
@@ -17,28 +17,11 @@ Columns = dict[str, np.ndarray]
 
 
 def draw_curve(folder: Path, goal: float | None, say: Callable[[str], None]) -> Path | None:
-    """Draw curve.png from the metrics of a run; None, with the reason said, where it cannot be drawn."""
-    try:
-        # It tells of its caches and fonts, which is nothing to the user of a run.
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
-        from matplotlib.figure import Figure
-    except ImportError:
-        say(f'no {CURVE}, since matplotlib is not installed: pip install -e ".[report]"')
-        return None
+    """Draw curve.png from the metrics of a run; None, with the reason logged by `say`, if that fails."""
     try:
         columns = read_columns(folder / TABLE)
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        axes = figure.subplots()
-        for number, role in enumerate(_roles(columns)):
-            _draw_role(axes, columns, role, f"C{number}")
-        if goal is not None:
-            axes.axhline(goal, color="0.4", linestyle="--", linewidth=1, label="goal")
-        axes.set(xlabel="env steps", ylabel="return", title=folder.name)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.grid(alpha=0.3)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="best", frameon=False)
-        figure.savefig(folder / CURVE, dpi=120)
+        series = [one for number, role in enumerate(_roles(columns)) for one in _series(columns, role, number)]
+        draw_chart(folder / CURVE, folder.name, ("env steps", "return"), series, goal)
     except Exception as error:  # a picture is worth no run, whatever went wrong with it
         say(f"no {CURVE}: {type(error).__name__}: {error}")
         return None
@@ -59,16 +42,16 @@ def _roles(columns: Columns) -> list[str]:
     return list(dict.fromkeys(rest for rest in found if not rest or rest.startswith("/")))
 
 
-def _draw_role(axes, columns: Columns, role: str, color: str) -> None:
-    env_steps = columns["env_steps"]
-    of = f" of {role[1:]}" if role else ""
+def _series(columns: Columns, role: str, number: int) -> Iterator[Series]:
+    """Yield the training returns of a role as a line, and its evaluations as points with intervals."""
+    env_steps, of = columns["env_steps"], f" of {role[1:]}" if role else ""
+    line, points = COLORS[2 * number % len(COLORS)], COLORS[(2 * number + 1) % len(COLORS)]
     if TRAINING + role in columns:
         x, y = _known(env_steps, columns[TRAINING + role])
-        axes.plot(x, y, color=color, alpha=0.6, label=f"training{of}")
+        yield Series(label=f"training{of}", color=line, x=x, y=y)
     if EVALUATION + role in columns:
         x, y, low, high = _known(env_steps, *(columns[name + role] for name in (EVALUATION, LOW, HIGH)))
-        bars = np.array([y - low, high - y])
-        axes.errorbar(x, y, bars, color=color, fmt="o", markersize=4, capsize=3, label=f"held-out{of}, 95% interval")
+        yield Series(label=f"evaluation{of}, 95% interval", color=points, x=x, y=y, low=low, high=high)
 
 
 def _known(*columns: np.ndarray) -> list[np.ndarray]:

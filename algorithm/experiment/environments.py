@@ -12,6 +12,7 @@ BESIDE_MAIN = Path(__file__).resolve().parents[2] / "envs"
 HERE = Path("envs")
 CONFIG = "config.yaml"
 ORIGIN = "environment.txt"  # in a run folder: the environment that it was trained in
+RUNS = Path("runs")
 
 # An id of Gymnasium, as gymnasium.make takes it.
 IDENTIFIER = re.compile(r"((?P<module>[\w.]+):)?((?P<namespace>[\w.-]+)/)?(?P<name>[\w.-]+)-v\d+")

@@ -1,4 +1,4 @@
-"""The process and the device that a run has."""
+"""The process and the devices of a run."""
 
 from __future__ import annotations
 
@@ -7,48 +7,51 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Settings
-from algorithm.loop.placement import CPU, Placement
+from algorithm.loop.placement import CPU, Placement, accelerator, describe_device, has_bfloat16, is_available
 from algorithm.specs import Role
 
 SMALL = 1_000_000  # parameters
 
 
-def device(settings: Settings) -> torch.device:
-    """The device of the settings. Raises UserError where it is not there."""
+def device(settings: Settings, agent: Agent, role: Role) -> torch.device:
+    """Return the device on which an agent learns. Raises UserError if torch does not find it."""
+    if settings.base.device == "auto":
+        return CPU if _small(agent, role) else torch.device(accelerator() or CPU)
+    return named_device(settings)
+
+
+def named_device(settings: Settings) -> torch.device:
+    """Return the device that the settings name. Raises UserError if torch does not find it."""
     name = settings.base.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
     found = torch.device(name)
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if not is_available(found):
         raise UserError(f"base_config.device is {name}, but torch finds no such device; use cpu or auto")
     return found
 
 
 def placement(settings: Settings, agent: Agent, role: Role) -> Placement:
-    """Where learning and acting run. Raises UserError for a precision that the device does not have."""
-    base, learning = settings.base, device(settings)
-    if base.precision == "bfloat16" and learning.type == "cuda" and not _has_bfloat16(learning):
-        name = torch.cuda.get_device_name(learning)
-        raise UserError(f"base_config.precision is bfloat16, which {name} does not compute in; use float32")
-    return Placement(learning, getattr(torch, base.precision), acting_device(settings, agent, role))
+    """Return where learning and acting run. Raises UserError for a precision that the device only emulates."""
+    precision, learning = settings.base.precision, device(settings, agent, role)
+    if precision == "bfloat16" and not has_bfloat16(learning):
+        raise UserError(
+            f"base_config.precision is bfloat16, which {describe_device(learning)} only emulates, several times "
+            "slower than float32: use float32, or bfloat16_forced to emulate it"
+        )
+    learned_in = torch.float32 if precision == "float32" else torch.bfloat16
+    return Placement(learning, learned_in, acting_device(settings, agent, role))
 
 
 def acting_device(settings: Settings, agent: Agent, role: Role) -> torch.device:
-    """Where an agent acts: the device of the settings, or the processor."""
+    """Return where an agent acts: the device of the settings, or the processor."""
     act_on = settings.base.act_on
     on_cpu = act_on == "cpu" or (act_on == "auto" and _small(agent, role))
-    return CPU if on_cpu else device(settings)
+    return CPU if on_cpu else device(settings, agent, role)
 
 
 def _small(agent: Agent, role: Role) -> bool:
     """Whether a few rows cost a processor less than a device takes to begin: few parameters and no images."""
     images = any(len(spec.shape) > 2 for spec in role.obs_specs.values())
     return not images and sum(parameter.numel() for parameter in agent.policy.parameters()) < SMALL
-
-
-def _has_bfloat16(device: torch.device) -> bool:
-    with torch.cuda.device(device):
-        return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def prepare_process() -> None:

@@ -8,19 +8,20 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from algorithm.experiment.assembly import Result
-from algorithm.experiment.environments import is_run_of, run_group
+from algorithm.experiment.environments import RUNS, is_run_of, run_group
 from algorithm.experiment.errors import UserError
-from algorithm.experiment.run_folder import RUNS
-from algorithm.loop.evaluator import Played
 from algorithm.loop.files import replace
 from algorithm.loop.formatting import format_number
 from algorithm.loop.metrics import TABLE
 from algorithm.specs import AGENT, of_role
+
+if TYPE_CHECKING:  # a table of runs needs neither torch nor rich until it is shown
+    from rich.table import Table
+
+    from algorithm.experiment.assembly import Result
+    from algorithm.loop.evaluator import Played
 
 Record = dict[str, Any]  # as it stands in result.json
 FILE = "result.json"
@@ -61,6 +62,11 @@ def write(folder: Path, record: Record) -> None:
     replace(folder / FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
+def begin(folder: Path, origin: Record) -> None:
+    """Put the origin of a run that begins into its folder, with a result that has `status` null."""
+    write(folder, {**origin, **_so_far(folder)})
+
+
 def read(folder: Path) -> Record:
     """What a run reached. A run that has no result yet, or went on after it, has `status` null.
 
@@ -74,7 +80,7 @@ def read(folder: Path) -> Record:
         return so_far
     except ValueError as error:
         raise UserError(f"{path}: {error}; remove the file to list the run by its metrics") from error
-    return record if record["env_steps"] >= so_far["env_steps"] else so_far
+    return record if record["env_steps"] >= so_far["env_steps"] else {**record, **so_far}
 
 
 def _so_far(folder: Path) -> Record:
@@ -119,14 +125,18 @@ def runs(environment: str | None) -> list[Record]:
 
 def table(records: list[Record]) -> Table:
     """Runs as a table for people."""
+    from rich.table import Table
+
     made = Table()
     made.add_column("run", overflow="fold")
+    made.add_column("algorithm")
     made.add_column("result")
     for name in ("env steps", "episodes", "seconds", "return", "evaluation"):
         made.add_column(name, justify="right")
     for one in records:
         made.add_row(
             Path(one["run"]).relative_to(RUNS).as_posix(),
+            _algorithm(one),
             state(one),
             f"{one['env_steps']:,}",
             f"{one['episodes']:,}",
@@ -135,6 +145,12 @@ def table(records: list[Record]) -> Table:
             _by_role({role: _mean_and_std(played) for role, played in (one["evaluation"] or {}).items()}),
         )
     return made
+
+
+def _algorithm(record: Record) -> str:
+    """The algorithm of a run, with the variant that it was started with."""
+    variant = record.get("variant") or "default"
+    return record.get("algorithm", "-") + (f" ({variant})" if variant != "default" else "")
 
 
 def state(record: Record) -> str:

@@ -17,6 +17,7 @@ import yaml
 from algorithm.experiment import roles
 from algorithm.experiment.environments import (
     ORIGIN,
+    RUNS,
     check_origin,
     find_folder,
     first_step,
@@ -33,8 +34,6 @@ from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace
 from algorithm.networks import Blueprint
 from algorithm.specs import Role
-
-RUNS = Path("runs")
 
 
 def environment_folder(environment: str) -> Path:

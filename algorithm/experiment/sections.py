@@ -18,8 +18,8 @@ class Section(BaseModel):
 def device_name(text: Any) -> Any:
     """`text` as torch names it. Raises ValueError for what is no device."""
     name = re.sub(r"^gpu\b", "cuda", str(text).casefold())
-    if not re.fullmatch(r"cpu|auto|cuda(:\d+)?", name):
-        raise ValueError("it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda) or auto")
+    if not re.fullmatch(r"cpu|auto|mps|cuda(:\d+)?", name):
+        raise ValueError("it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda), mps or auto")
     return name
 
 
@@ -58,7 +58,7 @@ class BaseConfig(Section):
     nn: str
     seed: int = Field(ge=0)
     device: Annotated[str, BeforeValidator(device_name)]
-    precision: Literal["float32", "bfloat16"]
+    precision: Literal["float32", "bfloat16", "bfloat16_forced"]
     act_on: Literal["auto", "cpu", "device"]
     max_step: int | None = Field(ge=1)
     max_iter: int | None = Field(ge=1)

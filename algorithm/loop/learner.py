@@ -186,9 +186,9 @@ class Learner:
 
     def _upload(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
-        if self.device.type == "cuda" and array.size:
-            tensor = tensor.pin_memory()  # which torch keeps until the copy is done
-        return tensor.to(self.device, non_blocking=True)
+        if self.device.type != "cuda" or not array.size:
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)  # torch keeps it until the copy is done
 
     def _group_step(self, name: str, group: Group) -> _GroupStep:
         where = self.parameters.groups[name]

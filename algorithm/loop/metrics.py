@@ -6,8 +6,6 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 TABLE = "metrics.csv"
 
 
@@ -18,6 +16,8 @@ class Metrics:
     """
 
     def __init__(self, folder: Path, env_steps: int = 0):
+        from torch.utils.tensorboard import SummaryWriter  # which takes a while to import
+
         self.table = folder / TABLE
         resumed = self.table.exists()
         self.events = SummaryWriter(folder / "tensorboard", purge_step=env_steps + 1 if resumed else None)

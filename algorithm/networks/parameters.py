@@ -28,9 +28,9 @@ class Parameters:
     """The trainable numbers of `groups`, those of the lagging copies, and the running statistics.
 
     `vector` and `gradient` hold the groups one after the other, `copies` the lagging copies, `numbers` vector and
-    copies (all float32), `statistics` (float64) the buffers of the modules in `statistics`. The buffers of a lagging
-    copy are those of its source: both read the same running statistics. Laid out once; afterwards modules are views,
-    and nothing may move or replace them.
+    copies (all float32), `statistics` (float64, but on mps) the buffers of the modules in `statistics`. The buffers
+    of a lagging copy are those of its source: both read the same running statistics. Laid out once; afterwards modules
+    are views, and nothing may move or replace them.
 
     Raises ValueError where a parameter belongs to two groups, or a copy does not look like its source.
     """
@@ -64,9 +64,10 @@ class Parameters:
 
         for module in (*groups.values(), *statistics.values()):
             for constant in module.buffers():  # the running statistics among them are laid out below
-                constant.data = constant.data.to(device)
+                constant.data = constant.data.to(device, dtype_on(device, constant.dtype))
         running = {name: list(module.buffers()) for name, module in statistics.items()}
-        self.statistics = flatten(list(chain.from_iterable(running.values())), torch.float64, device)
+        wide = dtype_on(device, torch.float64)
+        self.statistics = flatten(list(chain.from_iterable(running.values())), wide, device)
         self.running = _slices(running)
         for copy in lagging.values():
             for own, shared in zip(copy.copy.buffers(), copy.source.buffers(), strict=True):
@@ -106,6 +107,12 @@ class Parameters:
                 pairs.append((own, saved))
         for own, saved in pairs:
             own.copy_(saved)
+
+
+def dtype_on(device: str | torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Return `dtype` as a device has it: float64 is float32 on mps."""
+    absent = dtype == torch.float64 and torch.device(device).type == "mps"
+    return torch.float32 if absent else dtype
 
 
 def flatten(tensors: Sequence[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:

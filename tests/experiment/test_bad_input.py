@@ -134,8 +134,11 @@ COMMANDS = [
     ("mine/task --set base_config.n_envs=1.5", "base_config.n_envs is 1.5"),
     ("mine/task --set base_config.evaluate_greedy=1", "base_config.evaluate_greedy is 1"),
     ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
-    ("mine/task --set base_config.device=tpu", "it must be cpu, cuda, cuda:1 (a certain one), gpu"),
-    ("mine/task --set base_config.precision=float16", "input should be 'float32' or 'bfloat16'"),
+    (
+        "mine/task --set base_config.device=tpu",
+        "it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda), mps or auto",
+    ),
+    ("mine/task --set base_config.precision=float16", "input should be 'float32', 'bfloat16' or 'bfloat16_forced'"),
     ("mine/task --device cuda:99", "torch finds no such device"),
     ("mine/task --set replay_config.capacity=5", "replay_config.capacity"),
     ("mine/task --env_args limit", "--env_args limit: expected key=value"),

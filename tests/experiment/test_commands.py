@@ -11,6 +11,7 @@ import pytest
 import main
 from algorithm.experiment.run_folder import RunFolder
 
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 default:
   base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
@@ -52,8 +53,14 @@ def test_a_run_leaves_its_result_and_tells_it(capsys):
     seconds = told.pop("seconds")
     assert 0 < seconds < 60
     assert told.pop("updates") > 0
+    assert told.pop("versions").keys() >= {"python", "torch", "numpy", "gymnasium"}
+    told.pop("commit", None)  # of the project, where it is a checkout
     assert told == {
         "run": "runs/mine/task/a",
+        "environment": "mine/task",
+        "algorithm": "ACER",
+        "variant": "goal",
+        "seed": 0,
         "reached": False,  # there are not yet 20 episodes
         "status": 0,
         "env_steps": 90,
@@ -177,7 +184,8 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     shutil.copytree("envs/mine/task", "envs/mine/other")
     assert main.main("mine/other -n c".split()) == 0
     capsys.readouterr()
-    (Path("runs/mine/task/a") / "result.json").unlink()  # as where it was killed
+    killed = {**result("a"), "env_steps": 0, "status": None}  # as it was written when the run began
+    (Path("runs/mine/task/a") / "result.json").write_text(json.dumps(killed))
     assert main.main(["--list"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "mine/" in line]
     assert [next(word for word in row.split() if "/" in word) for row in rows] == [
@@ -187,10 +195,33 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     ]
     for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
         assert state in row and " 90 " in row and " 6 " in row and " 10.00 " in row
+    assert ["ACER (goal)" in row for row in rows] == [True, True, False]
     told = call("mine/task --list", capsys)
     assert [one["run"] for one in told["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
     assert told["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
     assert told["runs"][1]["status"] is None and told["runs"][1]["env_steps"] == 90
+    assert told["runs"][1]["variant"] == "goal"
+
+
+def test_a_run_that_goes_on_keeps_its_variant(capsys):
+    assert main.main("mine/task -n a -c goal".split()) == 0
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert (result("a")["variant"], result("a")["env_steps"]) == ("goal", 150)
+    Path("runs/mine/task/a/result.json").unlink()
+    assert main.main("mine/task -n a --resume --max_step 200".split()) == 0
+    assert (result("a")["variant"], result("a")["env_steps"]) == (None, 201)
+
+
+def test_a_run_has_its_origin_from_the_start(monkeypatch):
+    from algorithm.experiment import assembly
+
+    seen = []
+    monkeypatch.setattr(assembly, "train", lambda *_, **__: seen.append(result("a")) or 1 / 0)
+    assert main.main("mine/task -n a -c goal --seed 3".split()) == 1
+    (began,) = seen
+    assert (began["environment"], began["algorithm"], began["variant"]) == ("mine/task", "ACER", "goal")
+    assert (began["seed"], began["status"], began["env_steps"]) == (3, None, 0)
+    assert not Path("runs/mine/task/a").exists()
 
 
 def test_a_run_that_went_on_after_its_result_is_unfinished(capsys):
@@ -202,6 +233,20 @@ def test_a_run_that_went_on_after_its_result_is_unfinished(capsys):
     capsys.readouterr()
     told = call("--list", capsys)["runs"][0]
     assert told["status"] is None and told["env_steps"] == 150
+
+
+def test_the_list_is_made_without_torch_and_the_like():
+    folder = Path("runs/mine/task/a")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    (folder / "metrics.csv").write_text("env_steps,time/seconds,reward/return\n90,1.5,10\n")
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import main; assert main.main(['--list']) == 0; "
+    code += "print(*{name.partition('.')[0] for name in sys.modules})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert " 90 " in shown
+    loaded = set(shown.splitlines()[-1].split())
+    assert "algorithm" in loaded
+    assert not loaded & {"torch", "gymnasium", "pydantic", "yaml", "tensorboard", "google"}
 
 
 def test_a_run_with_nothing_yet_is_listed(capsys):

@@ -1,12 +1,9 @@
-import sys
-
 import numpy as np
 import pytest
 
+from algorithm.experiment import curve
 from algorithm.experiment.curve import CURVE, draw_curve, read_columns
 from algorithm.loop.metrics import Metrics
-
-matplotlib = pytest.importorskip("matplotlib")
 
 
 @pytest.fixture
@@ -20,13 +17,16 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def axes(monkeypatch):
-    """The axes of every figure that is drawn."""
-    from matplotlib.figure import Figure
+def drawn(monkeypatch):
+    """The series and the level of every chart that is drawn."""
+    calls, real = [], curve.draw_chart
 
-    drawn, real = [], Figure.subplots
-    monkeypatch.setattr(Figure, "subplots", lambda self: drawn.append(real(self)) or drawn[-1])
-    return drawn
+    def draw(path, title, axes, series, level):
+        real(path, title, axes, series, level)
+        calls.append(({one.label: one for one in series}, level))
+
+    monkeypatch.setattr(curve, "draw_chart", draw)
+    return calls
 
 
 def forbidden(line):
@@ -39,27 +39,31 @@ def test_a_table_is_read_by_column(folder):
     np.testing.assert_array_equal(columns["reward/return"], [1, np.nan, 4])
 
 
-def test_training_evaluation_and_goal_are_drawn(folder, axes):
+def test_training_evaluation_and_goal_are_drawn(folder, drawn):
     assert draw_curve(folder, 5.0, forbidden) == folder / CURVE
     assert (folder / CURVE).read_bytes().startswith(b"\x89PNG")
-    lines = {line.get_label(): line.get_xydata().tolist() for line in axes[0].get_lines()}
-    assert lines["training"] == [[10, 1], [20, 4]]
-    assert [y for _, y in lines["goal"]] == [5, 5]
-    (bars,) = axes[0].containers
-    assert bars.lines[0].get_xydata().tolist() == [[15, 3]]
-    np.testing.assert_allclose(bars.lines[2][0].get_segments()[0], [[15, 2.5], [15, 3.5]])
+    ((series, level),) = drawn
+    training, evaluation = series["training"], series["evaluation, 95% interval"]
+    assert level == 5
+    assert (training.x.tolist(), training.y.tolist(), training.low) == ([10, 20], [1, 4], None)
+    assert [values.tolist() for values in (evaluation.x, evaluation.low, evaluation.y, evaluation.high)] == [
+        [15],
+        [2.5],
+        [3],
+        [3.5],
+    ]
 
 
-def test_roles_have_lines_of_their_own(tmp_path, axes):
+def test_roles_have_lines_of_their_own(tmp_path, drawn):
     metrics = Metrics(tmp_path)
     metrics.write(10, {"reward/return/left": 1.0, "reward/return/right": 2.0})
     evaluated = {"eval/return/right": 3.0, "eval/return_low/right": 2.5, "eval/return_high/right": 3.5}
     metrics.write(15, evaluated)
     metrics.close()
     draw_curve(tmp_path, None, forbidden)
-    assert {line.get_label() for line in axes[0].get_lines()} >= {"training of left", "training of right"}
-    assert len(axes[0].containers) == 1
-    assert "goal" not in axes[0].get_legend_handles_labels()[1]
+    ((series, level),) = drawn
+    assert set(series) == {"training of left", "training of right", "evaluation of right, 95% interval"}
+    assert len({one.color for one in series.values()}) == 3 and level is None
 
 
 def test_a_run_without_a_return_has_an_empty_curve(tmp_path):
@@ -67,14 +71,6 @@ def test_a_run_without_a_return_has_an_empty_curve(tmp_path):
     metrics.write(10, {"time/seconds": 1.0})
     metrics.close()
     assert draw_curve(tmp_path, None, forbidden) == tmp_path / CURVE
-
-
-def test_without_matplotlib_there_is_one_line_that_says_how_to_get_it(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    said = []
-    assert draw_curve(folder, 5.0, said.append) is None
-    assert said == ['no curve.png, since matplotlib is not installed: pip install -e ".[report]"']
-    assert not (folder / CURVE).exists()
 
 
 @pytest.mark.parametrize("table", [None, "", "env_steps,reward/return\n1,many\n"])

@@ -31,7 +31,7 @@ def test_nothing_changes_without_a_word(folder):
     [
         ("acer_config.learning_rate=0.5", "acer_config.learning_rate: 0.001 -> 0.5"),
         ("base_config.max_step=null", "base_config.max_step: 1000000 -> null"),
-        ("base_config.device=auto", "base_config.device: cpu -> auto"),
+        ("base_config.device=cpu", "base_config.device: auto -> cpu"),
         ("base_config.seed=3", "base_config.seed: 0 -> 3"),
         ("base_config.env_args={gravity: 9}", "base_config.env_args.gravity: null -> 9"),
         ("base_config.evaluate_greedy=false", "base_config.evaluate_greedy: true -> false"),

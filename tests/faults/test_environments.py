@@ -178,3 +178,30 @@ def test_divergence_ends_the_run_and_leaves_the_last_checkpoint(capsys):
     assert "updates of role 'agent' were skipped up to update" in out
     assert len(saved_steps()) == 1 and saved_steps()[0] < 320
     assert_playable()
+
+
+FEW = """
+import gymnasium
+from pathlib import Path
+
+def make(most):
+    with Path("made").open("a") as file:
+        file.write("x")
+    if len(Path("made").read_text()) > most:
+        raise OSError(f"there are licences for {most}")
+    return gymnasium.make("CartPole-v1")
+"""
+
+
+def test_environments_of_evaluation_are_made_when_they_are_needed(capsys):
+    write_task(FEW, n_envs=3, env_args={"most": 3})
+    assert main.main([*ARGUMENTS, "--max_step", "300"]) == 0
+    assert Path("made").read_text() == "xxx"
+
+
+def test_an_evaluation_whose_environment_does_not_start_is_told_and_what_was_learned_is_kept(capsys):
+    write_task(FEW, n_envs=3, env_args={"most": 3}, evaluate_every=200)
+    assert main.main([*ARGUMENTS, "--max_step", "300"]) == 3
+    assert "OSError: there are licences for 3" in capsys.readouterr().err
+    assert saved_steps()
+    assert_playable()

@@ -171,7 +171,7 @@ class Inside(TorchDispatchMode):
         ),
         (make_sac, ActionSpec(branches=(3, 2)), {"discrete_dqn_like": True, "use_n_step_is": False}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_an_update_touches_nothing_outside_its_device_and_waits_for_nothing(make, spec, changes):
     """On torch's device without numbers, where every tensor of the processor and every look at a number is an error."""

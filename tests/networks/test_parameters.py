@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from algorithm.loop.learner import Learner
 from algorithm.networks import Blueprint, LaggingCopy, Mlp, Parameters, RunningMoments
+from algorithm.networks.parameters import dtype_on
 from tests.builders import make_acer, make_role, random_rollout
 
 
@@ -251,3 +252,9 @@ def test_copies_and_statistics_may_be_absent():
     parameters = Parameters({"policy": nn.Linear(2, 1)}, {}, {})
     assert (len(parameters.vector), len(parameters.copies), len(parameters.statistics)) == (3, 0, 0)
     parameters.load(parameters.state())
+
+
+def test_statistics_are_float64_where_the_device_has_it():
+    assert dtype_on("cpu", torch.float64) == dtype_on("cuda:1", torch.float64) == torch.float64
+    assert dtype_on("mps", torch.float64) == dtype_on("mps", torch.float32) == torch.float32
+    assert dtype_on("mps", torch.int64) == torch.int64

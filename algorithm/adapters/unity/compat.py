@@ -70,7 +70,7 @@ def load() -> Any:
                 names |= {name: getattr(importlib.import_module(module), name) for name in wanted}
     except ModuleNotFoundError as error:
         raise UnsupportedEnvironment(
-            f'env_type UNITY needs the extra unity ({error}): pip install -e ".[unity]"'
+            f"env_type UNITY needs a package that is missing ({error}): pip install -e ."
         ) from error
     return SimpleNamespace(**names)
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from algorithm.adapters.unity.process import describe
-from algorithm.experiment.doctor.check import described
+from algorithm.experiment.doctor.check import described, no_answer
 
 LIMIT = 60.0  # seconds
 # The folders that modules come from are those of this process, whatever the working directory holds.
@@ -21,16 +21,20 @@ class Lost(Exception):
     """There is no answer, and the message says why."""
 
 
+class LostInTime(Lost, TimeoutError):
+    """There was no answer in time."""
+
+
 def ask(function: str, *told: Any, limit: float = LIMIT) -> Any:
     """What `module:function` returns for `told`, in another process; both are values that JSON holds.
 
-    Raises Lost where it raises, crashes or takes more than `limit` seconds.
+    Raises Lost where it raises or crashes, LostInTime where it takes more than `limit` seconds.
     """
     command = [sys.executable, "-c", START, "\n".join(sys.path), function, json.dumps(told)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
-        raise Lost(f"no answer within {limit:g} s") from error
+        raise LostInTime(no_answer(limit)) from error
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:

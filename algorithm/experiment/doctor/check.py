@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 OK = "ok"
 MISSING = "missing"  # not there, and not asked for
 BROKEN = "broken"  # asked for, and it cannot work
+TIMEOUT = "timeout"  # no answer in time, which may be because the machine is busy
 
 Seen = tuple[str, str]  # one of these, and a line: what is there, or what to do
 
@@ -24,20 +25,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A look at one thing, which may raise, and may take `limit` seconds."""
+    """A look at one thing, which may raise, and may take `limit` seconds; TimeoutError is a time-out of its own."""
 
     name: str
     look: Callable[[], Seen]
     limit: float = 200.0
 
     def __call__(self) -> Finding:
-        """Look; a look that raises, or does not come back, has found something broken."""
+        """Look; a look that raises has found something broken, and one that does not come back is a time-out."""
         seen: list[Seen] = []
         # A daemon, so that one that never comes back keeps nothing alive.
         thread = threading.Thread(target=lambda: seen.append(self._look()), daemon=True)
         thread.start()
         thread.join(self.limit)
-        state, line = seen[0] if seen else (BROKEN, f"no answer within {self.limit:g} s")
+        state, line = seen[0] if seen else (TIMEOUT, no_answer(self.limit))
         return Finding(self.name, state, " ".join(line.split()))
 
     def asked(self) -> Check:
@@ -52,8 +53,15 @@ class Check:
     def _look(self) -> Seen:
         try:
             return self.look()
+        except TimeoutError as error:
+            return TIMEOUT, str(error)
         except Exception as error:  # whatever is wrong with what is looked at
             return BROKEN, described(error)
+
+
+def no_answer(limit: float) -> str:
+    """Return the line of a time-out: what takes so long need not be broken."""
+    return f"no answer within {limit:g} s: try again when the machine is less busy"
 
 
 def described(error: BaseException) -> str:

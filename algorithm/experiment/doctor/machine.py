@@ -15,8 +15,8 @@ from algorithm.adapters.unity.ports import EDITOR_PORT, FIRST_PORT, holder, take
 from algorithm.experiment.doctor.apart import ask
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check, Seen
 from algorithm.experiment.doctor.requirements import comparing, packaged
+from algorithm.experiment.environments import RUNS
 
-RUNS = Path("runs")
 GB = 10**9
 LEAST_DISK = 0.2 * GB  # for checkpoints and logs of a small run
 LEAST_MEMORY = 0.5 * GB  # what torch and a small run take
@@ -58,8 +58,11 @@ def look_at_torch() -> dict[str, Any]:
     """Its build, its devices with what goes wrong where they compute, and its threads."""
     import torch
 
+    from algorithm.loop.placement import CPU, describe_device
+
     return {
         "version": torch.__version__,
+        "processor": describe_device(CPU),
         "cuda": torch.version.cuda,
         "devices": [
             [torch.cuda.get_device_name(place), _computes(place)] for place in range(torch.cuda.device_count())
@@ -86,9 +89,9 @@ def devices() -> Seen:
     for place, (name, wrong) in enumerate(said["devices"]):
         if wrong:
             return BROKEN, f"cuda:{place} ({name}) does not compute ({wrong}): install a build of torch that suits it"
-    found = [f"cpu ({os.cpu_count()} cores)"]
+    found = [f"{os.cpu_count()} cores of {said['processor']}"]
     found += [f"cuda:{place} ({name})" for place, (name, _) in enumerate(said["devices"])]
-    found += ["mps (which runs do not use)"] * said["mps"]
+    found += ["mps"] * said["mps"]
     build = f"torch {said['version']} is built for CUDA {said['cuda']}" if said["cuda"] else "this torch has no CUDA"
     driver = ", which finds no device" if said["cuda"] and not said["devices"] else ""
     return OK, f"{', '.join(found)}; {build}{driver}"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from algorithm.experiment.doctor.check import BROKEN, MISSING, Check, Finding, described
+from algorithm.experiment.doctor.check import BROKEN, MISSING, TIMEOUT, Check, Finding, described
 from algorithm.experiment.doctor.machine import machine_checks, port_checks
 from algorithm.experiment.doctor.requirements import core_checks, extra_check, extras
 from algorithm.experiment.doctor.tried import handshake_check, onnx_check
@@ -21,7 +21,7 @@ class Unwell(Exception):
 def examine(options: argparse.Namespace, output: Output) -> None:
     """Look at everything, or at what a run in the environment's folder needs; the lines, and the result for scripts.
 
-    Raises UserError where the settings cannot be, Unwell where something is broken.
+    Raises UserError where the settings cannot be, Unwell where something is broken or takes too long.
     """
     checks = [*core_checks(), *machine_checks(), *(_of_run(options) if options.env else _of_all())]
     width = max(len(check.name) for check in checks)
@@ -32,8 +32,13 @@ def examine(options: argparse.Namespace, output: Output) -> None:
         findings.append(finding)
         output.result["checks"].append(asdict(finding))
         output.plain(f"{finding.name:<{width}}  {finding.state:<{len(MISSING)}}  {finding.line}")
-    if broken := [finding.name for finding in findings if finding.state == BROKEN]:
-        raise Unwell(f"broken: {', '.join(broken)}; the lines above say what to do")
+    trouble = [
+        f"{state}: {', '.join(found)}"
+        for state in (BROKEN, TIMEOUT)
+        if (found := [finding.name for finding in findings if finding.state == state])
+    ]
+    if trouble:
+        raise Unwell(f"{'; '.join(trouble)}; the lines above say what to do")
     output.plain(f"all that {options.env} needs is there" if options.env else "nothing is broken")
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from algorithm.experiment.doctor.apart import Lost, ask
+from algorithm.experiment.doctor.apart import Lost, LostInTime, ask
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check, Seen
 
 SETUP = Path(__file__).resolve().parents[3] / "setup.py"
+FOR_DEVELOPERS = {"test", "dev", "benchmark"}  # extras
 SHOWN = 6  # packages of an extra; of more only their number is told
 # What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
 WHY = {
@@ -51,8 +52,8 @@ def core_checks() -> Iterator[Check]:
 
 
 def extras() -> list[str]:
-    """The names of all extras."""
-    return list(packaged()["extras_require"])
+    """Return the names of the extras that add something to what can be trained or exported."""
+    return [name for name in packaged()["extras_require"] if name not in FOR_DEVELOPERS]
 
 
 def extra_check(name: str) -> Check:
@@ -82,9 +83,11 @@ def installed(texts: list[str], command: str) -> Seen:
 
 @cache
 def import_error(module: str) -> str | None:
-    """What happens where a module is imported; None where that works."""
+    """What happens where a module is imported; None where that works. Raises LostInTime if it takes too long."""
     try:
         return ask(f"{__name__}:load", module)
+    except LostInTime:
+        raise
     except Lost as error:
         return str(error)
 

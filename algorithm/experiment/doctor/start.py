@@ -10,8 +10,8 @@ from pathlib import Path
 from algorithm.adapters.unity.launch import Launch
 from algorithm.adapters.unity.ports import EDITOR_PORT
 from algorithm.adapters.unity.process import find_player
-from algorithm.experiment.doctor.apart import Lost, ask
-from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check, Seen
+from algorithm.experiment.doctor.apart import Lost, LostInTime, ask
+from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Seen
 from algorithm.experiment.doctor.machine import ports
 from algorithm.experiment.doctor.requirements import extra_check, extras
 from algorithm.experiment.doctor.tried import handshake_check, onnx_check
@@ -24,7 +24,7 @@ def start_checks(options: argparse.Namespace) -> Iterator[Check]:
     """Those of a run that the command line asks for. Raises UserError where it is told what cannot be."""
     ((_, settings),) = planned(options)
     start = Start(options)
-    extra = settings.base.env_type.casefold()
+    extra = settings.base.env_type.casefold().replace("_", "-")
     if extra in extras():
         yield extra_check(extra).asked()
     if settings.base.export != "never":
@@ -73,6 +73,8 @@ class Start:
         if self._seen is None:
             try:
                 self._seen = ask("algorithm.experiment.doctor.trial:try_out", self._options)
+            except LostInTime as error:
+                self._seen = {"device": (TIMEOUT, f"the start of a run: {error}")}
             except Lost as error:
                 self._seen = {"device": (BROKEN, f"the start of a run fails: {error}")}
         return self._seen.get(name, (MISSING, "not looked at, since what stands before it does not work"))

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+import torch
 
 from algorithm.agents.agent import Agent
 from algorithm.experiment.assembly import make_agent
@@ -16,11 +17,12 @@ from algorithm.experiment.doctor.check import BROKEN, OK, Seen, described
 from algorithm.experiment.doctor.machine import place_of_runs, size
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.memory import Budget, replay_size
-from algorithm.experiment.process import device, placement
+from algorithm.experiment.process import named_device, placement
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.session import planned
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import make_adapter, of_unity
+from algorithm.loop.placement import CPU, accelerator, describe_device
 from algorithm.specs import Role, of_role
 
 NUMBERS = 4  # bytes
@@ -32,7 +34,7 @@ def try_out(options: dict[str, Any]) -> dict[str, Seen]:
     """Find the device, open the environment and make its agents; what each comes to."""
     ((_, settings),) = planned(argparse.Namespace(**options))
     try:
-        seen = {"device": (OK, f"{device(settings)} is learned on")}
+        seen = {"device": (OK, _device(settings))}
     except UserError as error:
         seen = {"device": (BROKEN, str(error))}
     if of_unity(settings):
@@ -55,6 +57,15 @@ def try_out(options: dict[str, Any]) -> dict[str, Seen]:
     except Exception as error:  # whatever the first thing is that does not work
         seen[stage] = BROKEN, described(error)
     return seen
+
+
+def _device(settings: Settings) -> str:
+    """Return which device learns, for people. Raises UserError if torch does not find it."""
+    if settings.base.device != "auto":
+        return f"learning on {describe_device(named_device(settings))}"
+    if found := accelerator():
+        return f"auto: {describe_device(torch.device(found))} for images or a million parameters, otherwise cpu"
+    return f"auto: {describe_device(CPU)}"
 
 
 def _offers(name: str, role: Role) -> str:

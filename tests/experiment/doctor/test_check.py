@@ -2,7 +2,8 @@
 
 import threading
 
-from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check, Finding
+from algorithm.experiment.doctor.apart import LostInTime
+from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Finding
 from algorithm.experiment.errors import UserError
 
 
@@ -19,10 +20,18 @@ def test_a_look_that_raises_is_broken_in_one_line():
     assert Check("a", wrong)() == Finding("a", BROKEN, "set b to 1")
 
 
-def test_a_look_that_hangs_is_broken():
+def test_a_look_that_hangs_is_a_timeout():
     never = threading.Event()
-    assert Check("a", never.wait, limit=0.05)() == Finding("a", BROKEN, "no answer within 0.05 s")
+    late = "no answer within 0.05 s: try again when the machine is less busy"
+    assert Check("a", never.wait, limit=0.05)() == Finding("a", TIMEOUT, late)
     never.set()
+
+
+def test_a_look_that_reports_a_timeout_is_one():
+    def wait():
+        raise LostInTime("no answer within 1 s")
+
+    assert Check("a", wait).asked()() == Finding("a", TIMEOUT, "no answer within 1 s")
 
 
 def test_what_is_asked_for_must_not_be_missing():

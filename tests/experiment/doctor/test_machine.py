@@ -12,8 +12,16 @@ from algorithm.adapters.unity import ports
 from algorithm.experiment import memory as of_memory
 from algorithm.experiment.doctor import machine
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check
+from algorithm.loop.placement import CPU, describe_device
 
-CUDA = {"version": "2.13.0", "cuda": "13.0", "devices": [["H100", None]], "mps": False, "threads": 1}
+CUDA = {
+    "version": "2.13.0",
+    "processor": "cpu (x86_64, AVX2, no bfloat16)",
+    "cuda": "13.0",
+    "devices": [["H100", None]],
+    "mps": False,
+    "threads": 1,
+}
 
 
 def test_python_is_held_against_setup_py(monkeypatch):
@@ -26,9 +34,9 @@ def test_python_is_held_against_setup_py(monkeypatch):
 @pytest.mark.parametrize(
     ("said", "state", "line"),
     [
-        ({}, OK, "cuda:0 (H100); torch 2.13.0 is built for CUDA 13.0"),
-        ({"devices": []}, OK, "cores); torch 2.13.0 is built for CUDA 13.0, which finds no device"),
-        ({"devices": [], "cuda": None, "mps": True}, OK, "mps (which runs do not use); this torch has no CUDA"),
+        ({}, OK, "cores of cpu (x86_64, AVX2, no bfloat16), cuda:0 (H100); torch 2.13.0 is built for CUDA 13.0"),
+        ({"devices": []}, OK, "no bfloat16); torch 2.13.0 is built for CUDA 13.0, which finds no device"),
+        ({"devices": [], "cuda": None, "mps": True}, OK, ", mps; this torch has no CUDA"),
         ({"devices": [["H100", None], ["K80", "no kernel image"]]}, BROKEN, "cuda:1 (K80) does not compute (no kernel"),
     ],
 )
@@ -44,6 +52,7 @@ def test_torch_says_so_in_a_process_of_its_own():
     said = machine.torch_says()
     assert said["version"] == torch.__version__ and len(said["devices"]) == torch.cuda.device_count()
     assert said["threads"] == 1  # as the environment of the tests says
+    assert said["processor"] == describe_device(CPU)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import main
 from algorithm.experiment.doctor import report, requirements, tried
 
 ROOT = Path(__file__).resolve().parents[3]
-STATES = {"ok", "missing", "broken"}
+STATES = {"ok", "missing", "broken", "timeout"}
 # What an environment looks like in which a package was never installed.
 WITHOUT = """
 import importlib.metadata as metadata, sys
@@ -44,7 +44,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(),
     install_requires=["numpy>=2"],
-    extras_require={"report": ["numpy"], "nowhere": ["surely-not-there"], "unity": UNITY, "onnx": ONNX},
+    extras_require={"mujoco": ["numpy"], "nowhere": ["surely-not-there"], "test": ["pytest"], "onnx": ONNX},
 )
 """
 
@@ -94,8 +94,8 @@ def test_what_a_folder_needs_is_there(capsys):
 
 
 def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_path):
-    unity, onnx = (requirements.packaged()["extras_require"][name] for name in ("unity", "onnx"))
-    (tmp_path / "setup.py").write_text(f"UNITY, ONNX = {unity!r}, {onnx!r}\n{SMALL_SETUP}")
+    onnx = requirements.packaged()["extras_require"]["onnx"]
+    (tmp_path / "setup.py").write_text(f"ONNX = {onnx!r}\n{SMALL_SETUP}")
     told = requirements.packaged.__wrapped__
     monkeypatch.setattr(requirements, "SETUP", tmp_path / "setup.py")
     monkeypatch.setattr(requirements, "packaged", told)
@@ -104,8 +104,8 @@ def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_p
     told = call(capsys)
     states = {check["name"]: check["state"] for check in told["checks"]}
     assert told["environment"] is None
-    assert states["extra nowhere"] == "missing" and states["extra report"] == "ok"
-    assert states["handshake"] == ("ok" if states["extra unity"] == "ok" else "missing")
+    assert states["extra nowhere"] == "missing" and states["extra mujoco"] == "ok"
+    assert states["handshake"] == "ok" and "extra test" not in states
     assert states["onnx round trip"] == ("ok" if states["extra onnx"] == "ok" else "missing")
 
 
@@ -116,7 +116,8 @@ def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
         "from algorithm.experiment.doctor import report\n"
         "core = report.core_checks\n"
         "report.machine_checks = lambda: []\n"
-        "report.core_checks = lambda: [check for check in core() if check.name in ('rich', 'packaging')]\n"
+        "few = ('rich', 'packaging', 'mlagents-envs')\n"
+        "report.core_checks = lambda: [check for check in core() if check.name in few]\n"
         "sys.exit(main.main(sys.argv[1:]))"
     )
     path = os.pathsep.join([str(shims), str(ROOT)])
@@ -138,10 +139,11 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
     told = json.loads(done.stdout)
     wrong = broken(told)
     assert done.returncode == told["status"] == 1
-    assert set(wrong) == {"extra unity", "handshake", "ports"}
-    assert wrong["extra unity"] == 'pip install -e ".[unity]" (there is no mlagents-envs)'
+    assert set(wrong) == {"mlagents-envs", "handshake", "ports"}
+    assert wrong["mlagents-envs"] == "pip install -e . (there is no mlagents-envs)"
+    assert wrong["handshake"].endswith("is missing (No module named 'mlagents_envs'): pip install -e .")
     assert wrong["ports"].startswith(f"{port} is taken by ")
-    assert done.stderr.splitlines()[-1].startswith("broken: extra unity, handshake, ports; ")
+    assert done.stderr.splitlines()[-1].startswith("broken: mlagents-envs, handshake, ports; ")
 
 
 def test_without_onnx_a_run_that_exports_is_told(tmp_path):
@@ -158,8 +160,13 @@ def test_without_packages_of_the_core_it_still_speaks(tmp_path):
     done = in_process(tmp_path, "mine/task")
     assert done.returncode == 1
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
-    assert [line[:2] for line in lines] == [["rich", "broken"], ["packaging", "ok"], ["settings", "broken"]]
-    assert "rich is crippled" in lines[0][2] and "torch is crippled" in lines[2][2]
+    assert [line[:2] for line in lines] == [
+        ["rich", "broken"],
+        ["packaging", "ok"],
+        ["mlagents-envs", "ok"],
+        ["settings", "broken"],
+    ]
+    assert "rich is crippled" in lines[0][2] and "torch is crippled" in lines[3][2]
     assert done.stderr == "broken: rich, settings; the lines above say what to do\n"
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from algorithm.experiment.doctor import requirements
-from algorithm.experiment.doctor.check import BROKEN, MISSING, OK
-from algorithm.experiment.doctor.requirements import core_checks, extra_check, extras, installed, packaged
+from algorithm.experiment.doctor.apart import LostInTime
+from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, TIMEOUT
+from algorithm.experiment.doctor.requirements import core_checks, extras, installed, packaged
 
 COMMAND = 'pip install -e ".[mine]"'
 
@@ -32,7 +33,9 @@ def shim(tmp_path, monkeypatch):
 def test_setup_py_says_what_there_is():
     before = sys.modules.get("setuptools")
     assert "torch" in [check.name for check in core_checks()]
-    assert {"unity", "onnx", "mujoco", "dev"} <= set(extras())
+    assert {"mlagents-envs", "grpcio", "protobuf", "pillow"} <= {check.name for check in core_checks()}
+    assert {"onnx", "mujoco", "dm-control"} <= set(extras())
+    assert {"test", "dev", "benchmark"} <= set(packaged()["extras_require"]) - set(extras())
     assert packaged()["python_requires"] == ">=3.10"
     assert sys.modules.get("setuptools") is before
 
@@ -63,14 +66,28 @@ def test_a_version_out_of_range_is_broken_and_says_why(shim, name, version, need
     assert requirements.WHY[name] in line
 
 
-def test_an_old_protobuf_breaks_the_extra_of_unity_and_an_old_numpy_the_core(shim):
-    pytest.importorskip("mlagents_envs")
+def test_old_packages_break_the_core(shim):
     shim("protobuf", "3.20.3")
     shim("numpy", "1.26.4")
-    unity = extra_check("unity")()
-    assert unity.state == BROKEN and "protobuf 3.20.3 is not >=4.25" in unity.line
+    shim("mlagents_envs", "1.1.0")
     core = {check.name: check for check in core_checks()}
-    assert core["numpy"]().state == BROKEN and core["pyyaml"]().state == OK
+    assert core["protobuf"]().state == BROKEN and "protobuf 3.20.3 is not >=4.25" in core["protobuf"]().line
+    assert core["mlagents-envs"]().state == BROKEN and core["numpy"]().state == BROKEN
+    assert core["pyyaml"]().state == OK
+
+
+def test_a_package_that_is_slow_to_import_is_a_timeout_and_not_broken(monkeypatch):
+    def wait(function, *told):
+        raise LostInTime("no answer within 60 s")
+
+    monkeypatch.setattr(requirements, "ask", wait)
+    requirements.import_error.cache_clear()
+    found = next(check for check in core_checks() if check.name == "numpy")()
+    assert (found.state, found.line) == (TIMEOUT, "no answer within 60 s")
+
+
+def test_extras_have_no_underscores_which_pip_23_does_not_find():
+    assert not any("_" in name for name in packaged()["extras_require"])
 
 
 def test_a_package_that_cannot_be_imported_is_broken(shim):

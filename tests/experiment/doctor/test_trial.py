@@ -77,8 +77,8 @@ def of_scene(*words: str) -> dict[str, tuple[str, str]]:
     """What is found of a scene's player and ports; the handshake and packages are looked at elsewhere."""
     checks = list(start_checks(parse(["mine/task", "-c", "unity", *words, "--doctor"])))
     names = [check.name for check in checks]
-    assert names[:3] == ["extra unity", "device", "handshake"]
-    found = [check() for check in checks[3:]]
+    assert names[:2] == ["device", "handshake"]
+    found = [check() for check in checks[2:]]
     return {finding.name: (finding.state, finding.line) for finding in found}
 
 

@@ -418,7 +418,7 @@ behaviors:
     network_settings: {vis_encode_type: simple, hidden_units: 256, num_layers: 1, memory: {sequence_length: 32}}
     reward_signals: {extrinsic: {gamma: 0.99, strength: 1.0, network_settings: {hidden_units: 64}}}
 env_settings: {env_path: builds/Food, num_envs: 3, num_areas: 4, max_lifetime_restarts: -1, restarts_rate_limit_n: 2}
-torch_settings: {device: mps}
+torch_settings: {device: xpu}
 """,
     {
         "GridFoodCollector": {
@@ -430,7 +430,7 @@ torch_settings: {device: mps}
             "sac_config.learning_rate_schedule": "constant",
             "sac_config.learning_rate_critic": 0.0003,
             "base_config.max_env_restarts": None,
-            "base_config.device": "cpu",
+            "base_config.device": "auto",
         }
     },
     {

@@ -1,0 +1,159 @@
+"""A chart as a picture: lines, points with intervals and a level over one pair of axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+WIDTH, HEIGHT = 960, 540  # pixels
+LEFT, RIGHT, TOP, BOTTOM = 84, 24, 40, 58  # margins around the axes, without the legend
+ROW = 22  # of the legend
+SMOOTH = 2  # the picture is drawn this many times larger and scaled down, which smooths its edges
+COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+INK, GRID, LEVEL = "#333333", "#e2e2e2", "#777777"
+TICKS = 7  # of an axis at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line; with `low` and `high` points with intervals instead. x, y, low, high: [n], finite."""
+
+    label: str
+    color: str
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+def draw_chart(path: Path, title: str, axes: tuple[str, str], series: Sequence[Series], level: float | None) -> None:
+    """Draw `series`, and a dashed `level` if it is set, and save the picture at `path`.
+
+    Args:
+        path: PNG file.
+        title: Text above the chart.
+        axes: Names of the x and y axis.
+        series: Lines and points, in the order in which they are drawn.
+        level: Height of the dashed line, called goal in the legend.
+    """
+    from PIL import Image
+
+    image = Image.new("RGB", (WIDTH * SMOOTH, HEIGHT * SMOOTH), "white")
+    canvas = _Canvas(image)
+    entries = [(one.label, one.color) for one in series] + [("goal", LEVEL)] * (level is not None)
+    below_legend = _draw_legend(canvas, entries)
+    x_range, y_range = ranges(series, level)
+    plot = _Plot(canvas, below_legend, x_range, y_range)
+    plot.draw_axes()
+    canvas.text(WIDTH / 2, TOP / 2, title, "mm", 16)
+    canvas.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 16, axes[0], "mm")
+    canvas.text(LEFT, below_legend - 8, axes[1], "mb")
+    if level is not None:
+        plot.draw_level(level)
+    for one in series:
+        plot.draw(one)
+    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(path)
+
+
+def ranges(series: Sequence[Series], level: float | None) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ranges of x and y that hold every series and the level, y with a margin; 0 to 1 without any."""
+    heights = [values for one in series for values in (one.y, one.low, one.high) if values is not None]
+    y = np.concatenate([*heights, [] if level is None else [level]])
+    x = np.concatenate([one.x for one in series] or [[]])
+    x_range = (min(0.0, float(x.min())), float(x.max())) if len(x) else (0.0, 1.0)
+    low, high = (float(y.min()), float(y.max())) if len(y) else (0.0, 1.0)
+    margin = 0.05 * (high - low) or 0.5
+    return (x_range[0], x_range[1] if x_range[1] > x_range[0] else x_range[0] + 1), (low - margin, high + margin)
+
+
+def ticks(low: float, high: float) -> np.ndarray:
+    """Return round numbers from `low` to `high`, at most `TICKS` of them, 1, 2 or 5 times a power of ten apart."""
+    power = 10 ** math.floor(math.log10((high - low) / TICKS))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if (high - low) / (power * factor) <= TICKS - 1)
+    return np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step
+
+
+class _Canvas:
+    """Draws in pixels of the picture as it is saved."""
+
+    def __init__(self, image):
+        from PIL import ImageDraw
+
+        self.draw = ImageDraw.Draw(image)
+
+    def line(self, points: Sequence[tuple[float, float]], color: str, width: float = 1) -> None:
+        scaled = [(x * SMOOTH, y * SMOOTH) for x, y in points]
+        self.draw.line(scaled, color, round(width * SMOOTH), joint="curve")
+
+    def dot(self, x: float, y: float, radius: float, color: str) -> None:
+        self.draw.circle((x * SMOOTH, y * SMOOTH), radius * SMOOTH, color)
+
+    def text(self, x: float, y: float, text: str, anchor: str, size: int = 13) -> float:
+        """Draw text and return its width."""
+        from PIL import ImageFont
+
+        font = ImageFont.load_default(size * SMOOTH)
+        self.draw.text((x * SMOOTH, y * SMOOTH), text, INK, font, anchor)
+        return font.getlength(text) / SMOOTH
+
+
+def _draw_legend(canvas: _Canvas, entries: Sequence[tuple[str, str]]) -> float:
+    """Draw a mark and a name for each entry, from left to right, and return the height at which the axes begin."""
+    x, y = float(LEFT), float(TOP + ROW / 2)
+    for label, color in entries:
+        if x > LEFT and x + 40 + 7 * len(label) > WIDTH - RIGHT:
+            x, y = LEFT, y + ROW
+        canvas.line([(x, y), (x + 20, y)], color, 3)
+        x += 20 + 8 + canvas.text(x + 28, y, label, "lm") + 24
+    return y + ROW / 2 + 24
+
+
+class _Plot:
+    """The area between the axes: what is drawn there is given in units of the data."""
+
+    def __init__(self, canvas: _Canvas, top: float, x_range: tuple[float, float], y_range: tuple[float, float]):
+        self.canvas, self.top = canvas, top
+        self.x_range, self.y_range = x_range, y_range
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Return the pixel of a point."""
+        across = (x - self.x_range[0]) / (self.x_range[1] - self.x_range[0])
+        up = (y - self.y_range[0]) / (self.y_range[1] - self.y_range[0])
+        return LEFT + across * (WIDTH - RIGHT - LEFT), HEIGHT - BOTTOM - up * (HEIGHT - BOTTOM - self.top)
+
+    def draw_axes(self) -> None:
+        """Draw the grid with its numbers, and the frame around it."""
+        left, bottom = self.place(self.x_range[0], self.y_range[0])
+        right, top = self.place(self.x_range[1], self.y_range[1])
+        for value in ticks(*self.x_range):
+            x, _ = self.place(value, 0)
+            self.canvas.line([(x, bottom), (x, top)], GRID)
+            self.canvas.text(x, bottom + 8, f"{value:,.12g}", "mt")
+        for value in ticks(*self.y_range):
+            _, y = self.place(0, value)
+            self.canvas.line([(left, y), (right, y)], GRID)
+            self.canvas.text(left - 8, y, f"{value:,.12g}", "rm")
+        self.canvas.line([(left, top), (left, bottom), (right, bottom), (right, top), (left, top)], INK)
+
+    def draw_level(self, level: float) -> None:
+        """Draw a dashed line across the plot."""
+        left, y = self.place(self.x_range[0], level)
+        for x in range(round(left), WIDTH - RIGHT, 12):
+            self.canvas.line([(x, y), (min(x + 7, WIDTH - RIGHT), y)], LEVEL, 1.5)
+
+    def draw(self, series: Series) -> None:
+        """Draw a line, or points with their intervals."""
+        points = [self.place(x, y) for x, y in zip(series.x, series.y, strict=True)]
+        if series.low is None or series.high is None:
+            self.canvas.line(points, series.color, 2)
+            return
+        for x, y, low, high in zip(series.x, series.y, series.low, series.high, strict=True):
+            (across, down), (_, up) = self.place(x, low), self.place(x, high)
+            self.canvas.line([(across, down), (across, up)], series.color, 1.5)
+            for end in (down, up):
+                self.canvas.line([(across - 4, end), (across + 4, end)], series.color, 1.5)
+            self.canvas.dot(*self.place(x, y), 4, series.color)

@@ -1,0 +1,92 @@
+"""CPU time of a CartPole run outside training, as a user starts it: its start, its end, and `import torch` apart.
+
+Each run is a process of its own, and so is each `import torch`. Training is the loop that acts and learns, with its
+evaluations and checkpoints; the rest of the run, less the import, is compared with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+MAIN = Path(__file__).resolve().parents[1] / "main.py"
+THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+LIMIT = 0.35  # of the training time
+LIST_LIMIT = 0.4  # CPU seconds of --list
+# main.py as it is, but for its training loop, which leaves its CPU seconds in a file.
+TIMED = """
+import runpy, sys, time
+from importlib.machinery import PathFinder
+
+class Timed:
+    def find_spec(self, name, path=None, target=None):
+        if name == "algorithm.runtimes.local":
+            spec = PathFinder.find_spec(name, path)
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: load(module) or time_loop(module.LocalRuntime)
+            return spec
+
+def time_loop(runtime):
+    run = runtime.run
+    def timed(*parts):
+        begin = time.process_time()
+        try:
+            run(*parts)
+        finally:
+            with open("training", "w") as file:
+                print(time.process_time() - begin, file=file)
+    runtime.run = timed
+
+sys.meta_path.insert(0, Timed())
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def main() -> None:
+    """Print the medians of several runs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        runs = [measure(Path(place), seed) for seed in range(1000, 1000 + options.runs)]
+        listed = [cpu_seconds([str(MAIN), "--list"], Path(place)) for _ in runs]
+    import_torch = median(run["import torch"] for run in runs)
+    training, whole = (median(run[name] for run in runs) for name in ("training", "whole run"))
+    shares = [(run["whole run"] - run["training"] - run["import torch"]) / run["training"] for run in runs]
+    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {options.runs} runs, medians of CPU seconds")
+    print(f"whole run {whole:.2f}, training {training:.2f}, import torch {import_torch:.2f}")
+    print(f"outside training, less the import, over training: {median(shares):.2f} (at most {LIMIT})")
+    print(f"whole run over training: {median(run['whole run'] / run['training'] for run in runs):.2f}")
+    print(f"--list: {median(listed):.2f} (at most {LIST_LIMIT})")
+
+
+def measure(place: Path, seed: int) -> dict[str, float]:
+    """Return the CPU seconds of a run, of its training, and of an import of torch right after it."""
+    run = ["-c", TIMED, MAIN.as_posix(), "gym/cartpole", "-n", f"seed-{seed}", "--seed", str(seed)]
+    whole = cpu_seconds(run, place)
+    return {
+        "whole run": whole,
+        "training": float((place / "training").read_text()),
+        # Without what the interpreter does at its end, which a run need not do.
+        "import torch": cpu_seconds(["-c", "import torch, os; os._exit(0)"], place),
+    }
+
+
+def cpu_seconds(arguments: list[str], folder: Path) -> float:
+    """Return the CPU seconds of `python arguments` in a folder, from its start to its exit."""
+    before = os.times()
+    command = [sys.executable, *arguments]
+    subprocess.run(command, cwd=folder, env={**os.environ, **THREADS}, check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])
+
+
+if __name__ == "__main__":
+    main()
