@@ -147,15 +147,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def discounted_returns(
-    reward: np.ndarray, first: np.ndarray, gamma: float, joined: bool, before: float
-) -> tuple[list[float], float]:
-    """The running discounted return of one lane over one column, and what the next column goes on from."""
-    running = before if joined else 0.0
-    seen = []
-    for t in range(len(reward)):
-        if first[t]:
-            running = 0.0
-        running = gamma * running + float(reward[t])
-        seen.append(running)
-    return seen, running
+def returns_so_far(episodes: list[list[tuple[float, bool]]], gamma: float) -> list[float]:
+    """The discounted return of every valid row of some episodes [(reward, valid)], over the rewards known by now."""
+    return [
+        sum(gamma ** (j - i) * reward for j, (reward, _) in enumerate(rows) if j >= i)
+        for rows in ([row for row in episode if row[1]] for episode in episodes)
+        for i in range(len(rows))
+    ]

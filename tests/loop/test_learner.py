@@ -7,9 +7,9 @@ import torch
 from algorithm.agents.agent import RewardScaling
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.loop.learner import Learner
-from algorithm.loop.rewards import ReturnScale
+from algorithm.loop.rewards import ReturnMoments, ReturnScale
 from tests.builders import make_acer, make_role, random_boundaries, random_rollout
-from tests.oracles import discounted_returns
+from tests.oracles import returns_so_far
 
 LANES = 4
 
@@ -192,23 +192,53 @@ def collected(rng, rows=7):
 
 
 @pytest.mark.parametrize("clip", [None, 2.5])
-def test_returns_are_normalised_by_the_deviation_over_each_lanes_episodes(clip):
+def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follow_the_rows(clip):
     rng = np.random.default_rng(0)
     scale = ReturnScale(RewardScaling(0.5, clip, True, 0.9), LANES)
-    running, seen = [0.0] * LANES, []
+    episodes, current = [], {}  # of all lanes; the one that each lane is in
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
         reward = record.reward if clip is None else record.reward.clip(-clip, clip)
         for b, lane in enumerate(record.lane):
-            returns, running[lane] = discounted_returns(
-                reward[:, b], record.first[:, b], 0.9, record.joined[b], running[lane]
-            )
-            seen += [value for value, valid in zip(returns, record.valid[:, b], strict=True) if valid]
+            for t in range(len(reward)):
+                if record.first[t, b] or (t == 0 and not record.joined[b]) or lane not in current:
+                    current[lane] = []
+                    episodes.append(current[lane])
+                current[lane].append((float(reward[t, b]), bool(record.valid[t, b])))
+        seen = returns_so_far(episodes, 0.9)
+        assert scale.moments.count == len(seen)
         assert scale.moments.std.item() == pytest.approx(np.std(seen), rel=1e-9)
     expected = 0.5 * np.clip([1.0, -4.0], -clip, clip) if clip else np.array([0.5, -2.0])
     torch.testing.assert_close(
         scale.scale(torch.tensor([1.0, -4.0])), torch.from_numpy(expected / np.std(seen)).float()
     )
+
+
+def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
+    """Success or failure after 50 rows, half of the time: returns of 0.99^k and 0, whose scale is about 0.4.
+
+    The discounted sum of the rewards so far is 1 in one row of 100 and 0 in all others: a scale of 0.1.
+    """
+    length, gamma = 50, 0.99
+    record = random_rollout(np.random.default_rng(0), 2 * length, 1)
+    record.first = np.zeros((2 * length + 1, 1), bool)
+    record.first[[0, length, -1]] = True
+    record.alive = np.ones((2 * length, 1), bool)
+    record.alive[[length - 1, -1]] = False
+    record.reward = np.zeros((2 * length, 1), np.float32)
+    record.reward[-1] = 1
+    scale = ReturnScale(RewardScaling(1.0, None, True, gamma), LANES)
+    scale.observe(record)
+    returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
+    assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
+    assert 0.39 < scale.moments.std.item() < 0.41
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_returns_that_are_all_the_same_leave_rewards_as_they_are(rows):
+    moments = ReturnMoments()
+    moments.add(rows, rows * 0.1, rows * 0.1**2)
+    assert moments.std == 1
 
 
 def test_two_columns_of_one_lane_count_in_their_order_of_time():

@@ -1,0 +1,88 @@
+"""Slippery FrozenLake: the exact success of what is learned, by the scale of the rewards."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from measure import in_own_processes, machine  # first, so that libraries get one thread
+
+import gymnasium
+import numpy as np
+from algorithm.experiment import run_folder
+from algorithm.experiment.assembly import train
+from algorithm.experiment.player import load
+from algorithm.experiment.settings import read_assignments, read_variant, resolve
+
+ENV = "gym/frozen_lake"
+STEPS = 100  # of an episode
+SCALES: dict[str, Sequence[str]] = {
+    "normalize_returns": (),
+    "reward_scale 1": ("acer_config.normalize_returns=false",),
+    "reward_scale 2.5": ("acer_config.normalize_returns=false", "acer_config.reward_scale=2.5"),
+    "reward_scale 10": ("acer_config.normalize_returns=false", "acer_config.reward_scale=10"),
+    "reward_scale 30": ("acer_config.normalize_returns=false", "acer_config.reward_scale=30"),
+}
+
+
+def success(policy: np.ndarray) -> float:
+    """Return the probability that a policy [state, action] reaches the goal, from the model of the environment."""
+    model = gymnasium.make("FrozenLake-v1").unwrapped.P
+    value = np.zeros(len(model))
+    for _ in range(STEPS):
+        value = np.array(
+            [
+                sum(
+                    policy[state, action] * chance * (reward + (0 if over else value[after]))
+                    for action, outcomes in model[state].items()
+                    for chance, after, reward, over in outcomes
+                )
+                for state in model
+            ]
+        )
+    return float(value[0])
+
+
+def train_once(seed: int, assignments: Sequence[str]) -> dict[str, Any]:
+    """Train the folder to its last step; the success of the sampled and of the greedy policy, and its entropy."""
+    source = run_folder.environment_folder(ENV)
+    layers = [
+        ("config.yaml", read_variant(source / "config.yaml", "default")),
+        ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}", "goal=null"])),
+    ]
+    with TemporaryDirectory() as place:
+        run_folder.RUNS = Path(place)
+        settings = resolve(layers)
+        folder = run_folder.RunFolder.create(ENV, source, "run", settings.tree)
+        train(settings, folder, lambda line: None)
+        agent = load(folder.path).agent
+    states = np.eye(16, dtype=np.uint8)
+    logits = np.asarray(agent.policy.act({"obs": states}, np.zeros((16, agent.state), np.float32))[0], np.float64)
+    policy = np.exp(logits - logits.max(1, keepdims=True))
+    policy /= policy.sum(1, keepdims=True)
+    entropy = -(policy * np.log(policy + 1e-12)).sum(1).mean()
+    return {"sampled": success(policy), "greedy": success(np.eye(4)[policy.argmax(1)]), "entropy": float(entropy)}
+
+
+def main() -> None:
+    """Print one line per scale and seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--scales", nargs="*", default=list(SCALES), choices=list(SCALES))
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    print(machine())
+    print("| rewards | sampled, by seed | greedy, by seed | below 0.5 |")
+    print("| --- | --- | --- | ---: |")
+    for scale in options.scales:
+        results = in_own_processes(train_once, [(seed, SCALES[scale]) for seed in seeds])
+        columns = [" ".join(f"{one[name]:.2f}" for one in results) for name in ("sampled", "greedy")]
+        print(f"| {scale} | {columns[0]} | {columns[1]} | {sum(one['sampled'] < 0.5 for one in results)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""One of 16 fields, two hidden layers."""
+
+from algorithm.networks import Blueprint, Mlp, Vector
+
+blueprint = Blueprint(encoders={"*": Vector()}, body=Mlp(64, 64))
