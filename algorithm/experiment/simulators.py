@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.previous import Remembering
 from algorithm.adapters.restarting import Restarting
 from algorithm.adapters.unity.adapter import Ended, UnityAdapter
@@ -26,6 +26,8 @@ UNITYS_OWN: Mapping[str, str] = {
     "env_args": "reset_config holds what a scene is told",
     "max_step_each_iter": "Max Step of the agent in Unity cuts its episodes",
     "env_timeout": "base_config.unity_args.timeout_wait is the limit",
+    "env_wrappers": "they wrap environments of Python",
+    "ignore_observations": "leave the sensor out in Unity, or read it by no encoder in nn.py",
 }
 
 
@@ -78,9 +80,24 @@ def _other(settings: Settings, folder: RunFolder, copies: int, render: bool) -> 
         raise UserError(
             "reset_config is for env_type UNITY; base_config.env_args holds what other environments are told"
         )
-    cls, name = find("env_type", base.env_type), folder.environment(settings)
-    limit, timeout, scale = base.max_step_each_iter, base.env_timeout, base.action_scale
-    return lambda: cls(name, copies, base.env_args, limit, render, timeout, scale)
+    cls, config = find("env_type", base.env_type), env_config(settings, folder.environment(settings), copies, render)
+    return lambda: cls(config)
+
+
+def env_config(settings: Settings, name: str | Callable[..., Any], n_envs: int, render: bool = False) -> EnvConfig:
+    """Return the record from which `n_envs` environments of the settings are opened."""
+    base = settings.base
+    return EnvConfig(
+        name=name,
+        n_envs=n_envs,
+        args=base.env_args,
+        max_episode_steps=base.max_step_each_iter,
+        render=render,
+        timeout=base.env_timeout,
+        action_scale=base.action_scale,
+        wrappers=base.env_wrappers,
+        ignore_observations=base.ignore_observations,
+    )
 
 
 def _unity(

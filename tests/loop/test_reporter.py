@@ -12,6 +12,7 @@ from algorithm.loop.history import WINDOW, Counters, History
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.reporter import LATEST, SAMPLED, Reporter
+from tests.adapters.configs import config
 from tests.doubles import ShowingAgent, parts_of
 from tests.fakes import Skipping
 
@@ -22,7 +23,7 @@ class Told:
     def __init__(self, path, monkeypatch, counters=None, **limits):
         self.now = 50.0
         monkeypatch.setattr(history_module, "perf_counter", lambda: self.now)
-        parts = parts_of(Skipping("", 2, {}), ShowingAgent(collect_steps=4))
+        parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(collect_steps=4))
         parts.team("agent").learner.skipped = 0
         limits = Limits(**{"max_step": 1000, "max_iter": None, "goal": 9.0, **limits}, **EVERY)
         self.history = History(parts, counters or Counters())

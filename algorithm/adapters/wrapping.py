@@ -1,0 +1,49 @@
+"""Wrappers that settings name, applied to a single environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
+from algorithm.adapters.extras import package_for
+
+Wrappers = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def wrap(env: Any, wrappers: Wrappers) -> Any:
+    """Return `env` inside all of `wrappers`, the last one outermost.
+
+    A list among the arguments, which is all that YAML has, becomes a tuple. Raises UnsupportedEnvironment, naming the
+    wrapper, if it does not exist or refuses the environment or its arguments.
+    """
+    for path, arguments in wrappers:
+        try:
+            env = _find(path)(env, **{key: _to_tuple(value) for key, value in arguments.items()})
+        except UnsupportedEnvironment:
+            raise
+        except Exception as error:  # anything that a wrapper raises
+            package = package_for(error)
+            install = f"; pip install {package}" if package else ""
+            raise UnsupportedEnvironment(f"env_wrappers: {path}: {type(error).__name__}: {error}{install}") from error
+    return env
+
+
+def refuse_wrappers(config: EnvConfig, what: str) -> None:
+    """Raises UnsupportedEnvironment if there are wrappers, since `what` has no single environments to wrap."""
+    if config.wrappers:
+        names = ", ".join(path for path, _ in config.wrappers)
+        raise UnsupportedEnvironment(f"env_wrappers ({names}) wrap single environments, and {what} has none")
+
+
+def _find(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    wrapper = getattr(import_module(module), name, None)
+    if not callable(wrapper):
+        raise UnsupportedEnvironment(f"env_wrappers: {module} has no wrapper {name!r}")
+    return wrapper
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(_to_tuple(part) for part in value) if isinstance(value, list) else value
