@@ -13,6 +13,7 @@ MINATAR = ["minatar>=1.0.15"]
 # Shimmy takes any dm_control, of which the newest wants a mujoco that warns about Gymnasium's models.
 DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<3.17"]
 PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
+PETTINGZOO = ["pettingzoo>=1.27"]
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 # Its newest version for Python 3.10.13 and later is 0.28, whose messages are rebuilt for today's protobuf.
 UNITY = ["mlagents-envs>=0.28,<2", "grpcio>=1.66", "protobuf>=4.25", "pillow>=10"]
@@ -53,6 +54,7 @@ setup(
         "minatar": MINATAR,
         "dm_control": DM_CONTROL,
         "pybullet": PYBULLET,
+        "pettingzoo": PETTINGZOO,
         "envpool": ENVPOOL,
         "unity": UNITY,
         "onnx": ONNX,

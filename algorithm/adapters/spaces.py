@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,8 @@ class Observations:
     """
 
     def __init__(self, space: spaces.Space, branches: tuple[int, ...], ignored: Collection[str] = ()):
-        named = {str(place) if place is not None else OBS: leaf for place, leaf in _leaves(space)}
-        if absent := [name for name in ignored if name not in named]:
-            raise UnsupportedEnvironment(
-                f"ignore_observations: there is no observation {absent[0]!r}; there is {', '.join(named)}"
-            )
-        named = {name: leaf for name, leaf in named.items() if name not in ignored}
+        check_ignored(ignored, names_of(space))
+        named = {name: leaf for name, leaf in _named(space).items() if name not in ignored}
         _refuse_unobservable(named)
         self.specs = {name: _obs_spec(name, leaf, branches) for name, leaf in named.items()}
         if not set(self.specs) - {MASK}:
@@ -53,6 +49,19 @@ class Observations:
             return self._encoded[name].encode(native)
         except ValueError as error:
             raise ValueError(f"observation {name!r}: {error}") from error
+
+
+def names_of(space: spaces.Space) -> list[str]:
+    """The names of a space's parts, as settings and nn.py know them."""
+    return list(_named(space))
+
+
+def check_ignored(ignored: Iterable[str], names: Collection[str]) -> None:
+    """Raises UnsupportedEnvironment for an observation to ignore that is not among `names`."""
+    if absent := [name for name in ignored if name not in names]:
+        raise UnsupportedEnvironment(
+            f"ignore_observations: there is no observation {absent[0]!r}; there is {', '.join(dict.fromkeys(names))}"
+        )
 
 
 def stack(observations: list) -> Any:
@@ -104,6 +113,10 @@ class Masks:
             except ValueError as error:
                 raise ValueError(f"info[{MASK!r}] of copy {copy}: {error}") from error
         return allowed
+
+
+def _named(space: spaces.Space) -> dict[str, spaces.Space]:
+    return {str(place) if place is not None else OBS: leaf for place, leaf in _leaves(space)}
 
 
 def _leaves(space: spaces.Space) -> Iterator[tuple[str | int | None, spaces.Space]]:

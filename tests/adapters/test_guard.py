@@ -153,7 +153,7 @@ def test_what_never_started_is_not_tried_again():
 
 
 def test_restarts_of_copies_and_of_adapters_are_one_budget():
-    adapter = Restarting(lambda: Breaking(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)}), 6)
+    adapter = Restarting(lambda: Breaking(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
     adapter.reset(SEED)
     counts = []
     with pytest.raises(EnvironmentBroke, match="broke 9 times"):

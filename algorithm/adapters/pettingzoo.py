@@ -1,0 +1,275 @@
+"""PettingZoo: environments of several agents that act together; each agent is a role."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import (
+    Adapter,
+    EnvConfig,
+    EnvironmentBroke,
+    EnvironmentFailed,
+    UnsupportedEnvironment,
+)
+from algorithm.adapters.extras import describe, quiet, starting
+from algorithm.adapters.spaces import Observations, action_spec, check_ignored, names_of, stack
+from algorithm.adapters.wrapping import wrap
+from algorithm.rollout import Step
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+
+
+class PettingZooAdapter(Adapter):
+    """Environments with PettingZoo's ParallelEnv API: every agent is a role that has a lane in each environment.
+
+    Its name is an id of PettingZoo (`sisl/multiwalker_v9`), `module:function`, or a function; what they return is a
+    ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent that ends before others is absent until all
+    have ended, which starts the next episode. Masks of discrete actions come as an observation `action_mask`, or in
+    an agent's infos from the first reset on.
+
+    Raises UnsupportedEnvironment for an unknown id, agents that act in turn, or a space that is not supported,
+    EnvironmentFailed if the environment does not start, EnvironmentBroke if it raises later.
+    """
+
+    def __init__(self, config: EnvConfig):
+        if config.timeout is not None:
+            raise UnsupportedEnvironment(
+                f"env_timeout is {config.timeout:g}, but environments of PettingZoo run in this process"
+            )
+        self._name = config.name
+        self._config = config
+        self._envs: list[Episodes] = []
+        try:
+            with starting(config.name):
+                for lane in range(config.n_envs):
+                    self._envs.append(Episodes(_make(config), lane, config.max_episode_steps))
+                rows = self._envs[0].reset(0)  # only the first infos show whether there are masks
+            self._sides = self._all_sides(rows)
+        except (EnvironmentFailed, UnsupportedEnvironment):
+            self.close()
+            raise
+        self.roles = {name: side.role for name, side in self._sides.items()}
+        self._asked: dict[str, np.ndarray] = {}  # lanes of each role's last Step
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        self._seed = seed
+        with starting(self._name):
+            rows = [row for env in self._envs for row in env.reset(env.seed(seed))]
+        return self._steps(rows)
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        chosen: dict[int, dict[str, Any]] = defaultdict(dict)
+        for name, action in actions.items():
+            spec = self.roles[name].action_spec
+            native = spec.native(action)
+            for i, lane in enumerate(self._asked[name].tolist()):
+                chosen[lane][name] = _single(native, i)
+        rows: list[Row] = []
+        for env in self._envs:
+            try:
+                rows += env.reset(env.seed(self._seed)) if env.over else env.step(chosen[env.lane])
+            except Exception as error:  # anything that a simulator raises
+                raise EnvironmentBroke(describe(self._name, "broke", error)) from error
+        return self._steps(rows)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _all_sides(self, rows: Iterable[Row]) -> dict[str, Side]:
+        env = self._envs[0].env
+        infos = {row.agent: row.info for row in rows}
+        agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
+        check_ignored(self._config.ignore_observations, [n for a in agents for n in names_of(env.observation_space(a))])
+        return {str(agent): Side(env, agent, infos.get(agent, {}), self._config) for agent in agents}
+
+    def _steps(self, rows: list[Row]) -> dict[str, Step]:
+        """The rows of all environments as one Step for each role that has any."""
+        by_role: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_role[str(row.agent)].append(row)
+        try:
+            steps = {name: self._sides[name].step(own) for name, own in by_role.items()}
+        except KeyError as error:
+            raise EnvironmentBroke(
+                f"the environment {self._name!r} broke: the agent {error} is not among its possible_agents"
+            ) from error
+        except ValueError as error:
+            raise EnvironmentBroke(describe(self._name, "broke", error)) from error
+        self._asked = {name: step.lane for name, step in steps.items()}
+        return steps
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """A record of what one agent of one environment is shown in a tick."""
+
+    agent: Any
+    lane: int
+    obs: Any
+    info: Mapping[str, Any]
+    first: bool = False
+    final: bool = False
+    reward: float = 0.0
+    alive: bool = True
+
+
+class Episodes:
+    """The episodes of one ParallelEnv, which is lane `lane` of every role; `limit` steps end one."""
+
+    def __init__(self, env: Any, lane: int, limit: int | None):
+        self.env, self.lane, self.limit = env, lane, limit
+        self.started = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the next call must be `reset`."""
+        return not self.live
+
+    def seed(self, seed: int) -> int:
+        """The seed of this lane's next episode in a run of `seed`."""
+        return int(np.random.SeedSequence([seed, self.lane, self.started]).generate_state(1)[0] >> 1)
+
+    def reset(self, seed: int) -> list[Row]:
+        """Start an episode; a row for each of its agents. Raises ValueError if there are none."""
+        with quiet():
+            obs, infos = self.env.reset(seed=seed)
+        if not self.env.agents:
+            raise ValueError("an episode starts without agents")
+        self.started += 1
+        self.steps = 0
+        self.live = {agent: obs[agent] for agent in self.env.agents}  # what those observe that await their action
+        self.ended: set[Any] = set()
+        return [self._row(agent, shown, infos, first=True) for agent, shown in self.live.items()]
+
+    def step(self, actions: Mapping[str, Any]) -> list[Row]:
+        """Execute the actions, by role; a row for each agent that acted, and a first one for each that appears."""
+        obs, rewards, terminated, truncated, infos = self.env.step({agent: actions[str(agent)] for agent in self.live})
+        self.steps += 1
+        rows = []
+        for agent, before in self.live.items():
+            dead = bool(terminated.get(agent, False))
+            final = dead or bool(truncated.get(agent, False)) or self.steps == self.limit
+            if final:
+                self.ended.add(agent)
+            if agent in obs or dead:  # nothing is learned from the observation that a termination leads to
+                shown, reward = obs.get(agent, before), float(rewards.get(agent, 0.0))
+                rows.append(self._row(agent, shown, infos, final=final, reward=reward, alive=not dead))
+            elif not final:
+                raise ValueError(f"the agent {agent!r} has acted, its episode continues, and it has no observation")
+        joined = [agent for agent in self.env.agents if agent not in self.live and agent not in self.ended]
+        rows += [self._row(agent, obs[agent], infos, first=True) for agent in joined if self.steps != self.limit]
+        self.live = {row.agent: row.obs for row in rows if not row.final}
+        return rows
+
+    def close(self) -> None:
+        """End the environment; calling it twice is harmless."""
+        if self.env is not None:
+            self.env.close()
+            self.env = None
+
+    def _row(self, agent: Any, shown: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
+        return Row(agent=agent, lane=self.lane, obs=shown, info=infos.get(agent) or {}, **fields)
+
+
+class Side:
+    """One agent's spaces as a role, and its rows as a Step."""
+
+    def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
+        self.agent = agent
+        self.spec: ActionSpec = action_spec(env.action_space(agent), config.action_scale)
+        space = env.observation_space(agent)
+        ignored = [name for name in config.ignore_observations if name in names_of(space)]
+        self.observations = Observations(space, self.spec.branches, ignored)
+        specs = dict(self.observations.specs)
+        self.masked = bool(self.spec.branches) and MASK not in specs and MASK in info
+        if self.masked:
+            specs[MASK] = ObsSpec((sum(self.spec.branches),), "uint8")
+        self.role = Role(config.n_envs, specs, self.spec)
+
+    def step(self, rows: list[Row]) -> Step:
+        """The rows, in the order of their lanes. Raises ValueError for what the spaces do not hold."""
+        obs = self.observations(stack([row.obs for row in rows]))
+        if self.masked:
+            obs[MASK] = np.stack([self.spec.mask(row.info.get(MASK)) for row in rows])
+        elif MASK not in obs and self.spec.branches and any(MASK in row.info for row in rows):
+            raise ValueError(f"the agent {self.agent!r} has info[{MASK!r}], but had none at the first reset")
+        return Step(
+            lane=np.array([row.lane for row in rows], np.int64),
+            obs=obs,
+            first=np.array([row.first for row in rows]),
+            final=np.array([row.final for row in rows]),
+            reward=np.array([row.reward for row in rows], np.float32),
+            alive=np.array([row.alive for row in rows]),
+        )
+
+
+def _make(config: EnvConfig) -> Any:
+    """A ParallelEnv inside its wrappers."""
+    shown = {"render_mode": "human"} if config.render else {}
+    with quiet():
+        made = _maker(config.name)(**config.args, **shown)
+        return wrap(_parallel(made, config.name), config.wrappers)
+
+
+def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
+    import pettingzoo
+    from pettingzoo.env_registry.exceptions import PettingZooRegistryError
+
+    if callable(name):
+        return name
+    module, _, function = name.partition(":")
+    if function:
+        return getattr(import_module(module), function)
+    try:
+        pettingzoo.spec("parallel", name)
+    except PettingZooRegistryError as error:
+        near = get_close_matches(name, pettingzoo.parallel_registry, 3) or pettingzoo.parallel_registry
+        raise UnsupportedEnvironment(
+            f"env_name {name!r} is no environment of PettingZoo whose agents act together; near are {', '.join(near)}"
+        ) from error
+    return partial(_registered, name)
+
+
+def _registered(name: str, **env_args: Any) -> Any:
+    import pettingzoo
+    from pettingzoo.env_registry.exceptions import FailedToImport
+
+    try:
+        return pettingzoo.make("parallel", name, **env_args)
+    except FailedToImport as error:
+        family = pettingzoo.spec("parallel", name).namespace
+        raise UnsupportedEnvironment(
+            f'the environment {name!r} needs a package: {error.__cause__}; pip install "pettingzoo[{family}]"'
+        ) from error
+
+
+def _parallel(made: Any, name: Any) -> Any:
+    """`made` as a ParallelEnv. Raises UnsupportedEnvironment if its agents act in turn, or if it is no environment."""
+    from pettingzoo import AECEnv, ParallelEnv
+    from pettingzoo.utils.conversions import aec_to_parallel
+
+    if isinstance(made, ParallelEnv):
+        return made
+    if not isinstance(made, AECEnv):
+        error = TypeError(f"{type(made).__name__} is no ParallelEnv of PettingZoo")
+        raise UnsupportedEnvironment(describe(name, "cannot be opened", error))
+    if not made.metadata.get("is_parallelizable"):
+        raise UnsupportedEnvironment(
+            f"the environment {made} is an AECEnv whose agents act in turn; supported are agents that act together"
+        )
+    return aec_to_parallel(made)
+
+
+def _single(native: Any, i: int) -> Any:
+    """The i-th action of a batch."""
+    if isinstance(native, dict):
+        return {key: value[i] for key, value in native.items()}
+    return tuple(value[i] for value in native) if isinstance(native, tuple) else native[i]
