@@ -59,9 +59,8 @@ class PettingZooAdapter(Adapter):
         self._asked: dict[str, np.ndarray] = {}  # lanes of each role's last Step
 
     def reset(self, seed: int) -> dict[str, Step]:
-        self._seed = seed
         with starting(self._name):
-            rows = [row for env in self._envs for row in env.reset(env.seed(seed))]
+            rows = [row for env in self._envs for row in env.reset(seed)]
         return self._steps(rows)
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
@@ -74,10 +73,10 @@ class PettingZooAdapter(Adapter):
         rows: list[Row] = []
         for env in self._envs:
             try:
-                rows += env.reset(env.seed(self._seed)) if env.over else env.step(chosen[env.lane])
+                rows += env.reset() if env.over else env.step(chosen[env.lane])
             except Exception as error:  # anything that a simulator raises
                 raise EnvironmentBroke(describe(self._name, "broke", error)) from error
-        return self._steps(rows)
+        return self._steps(rows) if rows else self.step({})
 
     def close(self) -> None:
         for env in self._envs:
@@ -126,24 +125,25 @@ class Episodes:
 
     def __init__(self, env: Any, lane: int, limit: int | None):
         self.env, self.lane, self.limit = env, lane, limit
-        self.started = 0
+        self._seeds = np.random.SeedSequence()
 
     @property
     def over(self) -> bool:
         """Whether the next call must be `reset`."""
         return not self.live
 
-    def seed(self, seed: int) -> int:
-        """The seed of this lane's next episode in a run of `seed`."""
-        return int(np.random.SeedSequence([seed, self.lane, self.started]).generate_state(1)[0] >> 1)
+    def reset(self, seed: int | None = None) -> list[Row]:
+        """Start an episode; a row for each of its agents. Raises ValueError if there are none.
 
-    def reset(self, seed: int) -> list[Row]:
-        """Start an episode; a row for each of its agents. Raises ValueError if there are none."""
+        Every episode has a seed, which follows from the last `seed` that was given.
+        """
+        if seed is not None:
+            self._seeds = np.random.SeedSequence([seed, self.lane])
+        episode = self._seeds.spawn(1)[0]
         with quiet():
-            obs, infos = self.env.reset(seed=seed)
+            obs, infos = self.env.reset(seed=int(episode.generate_state(1)[0] >> 1))
         if not self.env.agents:
             raise ValueError("an episode starts without agents")
-        self.started += 1
         self.steps = 0
         self.live = {agent: obs[agent] for agent in self.env.agents}  # what those observe that await their action
         self.ended: set[Any] = set()

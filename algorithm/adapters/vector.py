@@ -106,9 +106,7 @@ def cut(make: Make, limit: int | None, /, **env_args: Any) -> gymnasium.Env:
 def _wrapped(make: Make, wrappers: Wrappers) -> gymnasium.Env:
     env = make()
     if isinstance(env, VectorEnv):
-        raise UnsupportedEnvironment(
-            "make of env.py returns a VectorEnv, but has no parameter num_envs to be called with"
-        )
+        raise UnsupportedEnvironment("make of env.py returns a VectorEnv, so that it must have a parameter num_envs")
     return wrap(env, wrappers)
 
 

@@ -25,8 +25,9 @@ def wrap(env: Any, wrappers: Wrappers) -> Any:
             raise
         except Exception as error:  # anything that a wrapper raises
             package = package_for(error)
+            line, _, _ = str(error).partition("\n")
             install = f"; pip install {package}" if package else ""
-            raise UnsupportedEnvironment(f"env_wrappers: {path}: {type(error).__name__}: {error}{install}") from error
+            raise UnsupportedEnvironment(f"env_wrappers: {path}: {type(error).__name__}: {line}{install}") from error
     return env
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
@@ -308,3 +308,59 @@ def test_env_args_of_the_caller_stay_as_they_were():
     before = {**env_args, "vector_kwargs": dict(env_args["vector_kwargs"])}
     GymAdapter(config(CountedEpisodes, 1, env_args, max_episode_steps=3))
     assert env_args == before
+
+
+class Ticks(VectorEnv):
+    """A vector environment of one's own, which observes how many steps its episodes have, and ends them."""
+
+    def __init__(self, num_envs, length=3, mode=AutoresetMode.NEXT_STEP):
+        self.num_envs, self.length = num_envs, length
+        self.single_observation_space = spaces.Box(0, np.inf, (1,))
+        self.single_action_space = spaces.Discrete(2)
+        self.metadata = {"autoreset_mode": mode}
+
+    def reset(self, *, seed=None, options=None):
+        self.count = np.zeros(self.num_envs)
+        return self.count[:, None].astype(np.float32), {}
+
+    def step(self, actions):
+        over = self.count == self.length
+        self.count = np.where(over, 0, self.count + 1)
+        none = np.zeros(self.num_envs, bool)
+        reward = np.where(over, 0.0, actions)
+        return self.count[:, None].astype(np.float32), reward, self.count == self.length, none, {}
+
+
+class TestOwnVectorEnvironment(AdapterContract):
+    def make(self):
+        return GymAdapter(config(Ticks, 3))
+
+
+def test_a_function_that_takes_num_envs_makes_one_vector_environment():
+    adapter = GymAdapter(config(lambda num_envs, length: Ticks(num_envs, length), 4, {"length": 2}))
+    assert isinstance(adapter.env, Ticks)
+    assert adapter.roles["agent"].lanes == 4
+    adapter.reset(seed=0)
+    steps = [adapter.step({"agent": np.ones((4, 1), np.float32)})["agent"] for _ in range(3)]
+    assert [bool(step.final.all()) for step in steps] == [False, True, False]
+    assert [float(step.reward[0]) for step in steps] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (
+            lambda num_envs: CountedEpisodes(),
+            {},
+            "must return a gymnasium.vector.VectorEnv of as many .* CountedEpisodes",
+        ),
+        (lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) of env.py must return .* it returned one of 2"),
+        (lambda: Ticks(3), {}, "returns a VectorEnv, so that it must have a parameter num_envs"),
+        (Ticks, {"max_episode_steps": 5}, "max_step_each_iter: a VectorEnv of env.py limits its own episodes"),
+        (Ticks, {"timeout": 1.0}, "env_timeout is 1"),
+        (Ticks, {"wrappers": [("gymnasium.wrappers:ClipReward", {})]}, "and a VectorEnv of env.py has none"),
+    ],
+)
+def test_a_vector_environment_of_ones_own_must_fit(make, settings, message):
+    with pytest.raises(UnsupportedEnvironment, match=message):
+        GymAdapter(config(make, 3, **settings))
