@@ -17,16 +17,19 @@ class Race(ParallelEnv):
     """`ant` lives for `ant` steps, `bee` for `bee`, `late` (if there is one) from step 2 on; they observe the step.
 
     `kind` says how an episode ends for each of them. A step's reward is an eighth of the step. `how` says where masks
-    are: none, in the observation, or in the infos; `silent` leaves out what those observe who have ended.
+    are: none, in the observation, or in the infos; `silent` leaves out what those observe who have ended. With
+    `continuous` the actions of `ant` are numbers.
     """
 
     metadata = {"name": "race_v0"}
 
-    def __init__(self, ant=2, bee=5, late=0, kind="terminated", how="none", silent=False, render_mode=None):
+    def __init__(
+        self, ant=2, bee=5, late=0, kind="terminated", how="none", silent=False, continuous=False, render_mode=None
+    ):
         self.lives = {"ant": ant, "bee": bee, **({"late": late} if late else {})}
         self.possible_agents = list(self.lives)
         self.kind, self.how, self.silent, self.render_mode = kind, how, silent, render_mode
-        self.resets = self.closed = 0
+        self.continuous, self.closed = continuous, 0
 
     @functools.cache  # noqa: B019
     def observation_space(self, agent):
@@ -37,10 +40,12 @@ class Race(ParallelEnv):
 
     @functools.cache  # noqa: B019
     def action_space(self, agent):
+        if self.continuous and agent == "ant":
+            return spaces.Box(-1, 1, (2,))
         return spaces.Discrete(4) if agent == "bee" and self.how == "none" else spaces.MultiDiscrete(BRANCHES)
 
     def reset(self, seed=None, options=None):
-        self.seed, self.t, self.resets = seed or 0, 0, self.resets + 1
+        self.seed, self.t = seed or 0, 0
         self.agents = [agent for agent in self.possible_agents if agent != "late"]
         return self._show(self.agents), self._infos(self.agents)
 
