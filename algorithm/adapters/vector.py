@@ -54,15 +54,22 @@ def make_own(config: EnvConfig, make: Make) -> VectorEnv:
 
     Raises what `GymAdapter` raises.
     """
-    if "num_envs" not in inspect.signature(make).parameters:
+    taken = inspect.signature(make).parameters
+    if "num_envs" not in taken:
         return make_copies(config, partial(cut, make, config.max_episode_steps))
     refuse_wrappers(config, "a VectorEnv of env.py")
     refuse_timeout(config.timeout)
+    env_args: dict[str, Any] = {**config.args, "num_envs": config.n_envs}
     if config.max_episode_steps:
-        raise UnsupportedEnvironment("max_step_each_iter: a VectorEnv of env.py limits its own episodes")
-    shown = {"render_mode": "human"} if config.render else {}
+        if "max_episode_steps" not in taken:
+            raise UnsupportedEnvironment(
+                "max_step_each_iter: a VectorEnv limits its own episodes; give make of env.py a max_episode_steps"
+            )
+        env_args["max_episode_steps"] = config.max_episode_steps
+    if config.render:
+        env_args["render_mode"] = "human"
     with starting(make):
-        env = make(num_envs=config.n_envs, **config.args, **shown)
+        env = make(**env_args)
     if not isinstance(env, VectorEnv) or env.num_envs != config.n_envs:
         found = f"one of {env.num_envs}" if isinstance(env, VectorEnv) else type(env).__name__
         raise UnsupportedEnvironment(

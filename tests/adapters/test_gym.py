@@ -346,6 +346,11 @@ def test_a_function_that_takes_num_envs_makes_one_vector_environment():
     assert [float(step.reward[0]) for step in steps] == [1, 1, 0]
 
 
+def test_a_limit_is_passed_to_a_vector_environment_that_takes_one():
+    adapter = GymAdapter(config(lambda num_envs, max_episode_steps: Ticks(num_envs, max_episode_steps), 2, None, 7))
+    assert adapter.env.length == 7
+
+
 @pytest.mark.parametrize(
     ("make", "settings", "message"),
     [
@@ -356,7 +361,7 @@ def test_a_function_that_takes_num_envs_makes_one_vector_environment():
         ),
         (lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) of env.py must return .* it returned one of 2"),
         (lambda: Ticks(3), {}, "returns a VectorEnv, so that it must have a parameter num_envs"),
-        (Ticks, {"max_episode_steps": 5}, "max_step_each_iter: a VectorEnv of env.py limits its own episodes"),
+        (Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; give make of env.py a max_ep"),
         (Ticks, {"timeout": 1.0}, "env_timeout is 1"),
         (Ticks, {"wrappers": [("gymnasium.wrappers:ClipReward", {})]}, "and a VectorEnv of env.py has none"),
     ],

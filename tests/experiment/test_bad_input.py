@@ -135,6 +135,23 @@ COMMANDS = [
     ("mine/task --set base_config.evaluate_greedy=1", "base_config.evaluate_greedy is 1"),
     ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
     ("mine/task --set base_config.device=tpu", "it must be cpu, cuda, cuda:1 (a certain one), gpu"),
+    (
+        "mine/task --set base_config.env_wrappers=TimeAware",
+        "base_config.env_wrappers is 'TimeAware'; it must be a list",
+    ),
+    (
+        "mine/task --set base_config.env_wrappers=[TimeAware]",
+        "'TimeAware' is neither module:Wrapper nor {module:Wrapper",
+    ),
+    ("mine/task --set base_config.env_wrappers=[3]", "3 is neither module:Wrapper nor"),
+    ("mine/task --set base_config.env_wrappers=[{'a:B':{},'a:C':{}}]", "is neither module:Wrapper nor"),
+    ("mine/task --set base_config.env_wrappers=[{'a:B':3}]", "is neither module:Wrapper nor"),
+    (
+        "mine/task --set base_config.env_wrappers=['a:B']",
+        "env_wrappers (a:B) wrap single environments, and a probe has",
+    ),
+    ("mine/task --set base_config.ignore_observations=mission", "base_config.ignore_observations is 'mission'"),
+    ("mine/task --set base_config.ignore_observations=[mission]", "ignore_observations: a probe has nothing but obs"),
     ("mine/task --set base_config.precision=float16", "input should be 'float32' or 'bfloat16'"),
     ("mine/task --device cuda:99", "torch finds no such device"),
     ("mine/task --set replay_config.capacity=5", "replay_config.capacity"),
@@ -170,6 +187,14 @@ FOLDERS = [
     # environments
     (gym("Nothing-v1"), {}, 2, "env_name 'Nothing-v1'"),
     (gym("CartPole-v9"), {}, 2, "versioned environments"),
+    (
+        gym("CartPole-v1", env_wrappers=["no_such_module:Wrapper"]),
+        {},
+        2,
+        "env_wrappers: no_such_module:Wrapper: Module",
+    ),
+    (gym("CartPole-v1", ignore_observations=["mission"]), {}, 2, "there is no observation 'mission'; there is obs"),
+    (gym("classic/rps_v2"), {}, 2, "'classic/rps_v2' is one of env_type PETTINGZOO: set base_config.env_type to PETT"),
     (gym("ALE/Pong-v5"), {}, 2, "'ALE/Pong-v5' is one of env_type ATARI"),
     (gym("no_such_module:Thing-v1"), {}, 2, "pip install no_such_module"),
     (gym("env.py"), {"env": SPACES % ("s.Text(3)", "s.Discrete(2)")}, 2, "base_config: observation 'obs' is Text"),
