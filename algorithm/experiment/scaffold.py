@@ -15,7 +15,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.reference import entries
 from algorithm.experiment.registry import find
 from algorithm.experiment.settings import Layer, Settings, Tree, merge, resolve
-from algorithm.experiment.simulators import env_config
+from algorithm.experiment.simulators import env_config, missing_limit
 from algorithm.experiment.yaml_text import commented
 from algorithm.specs import AGENT, MASK, ObsSpec, Role
 
@@ -79,17 +79,11 @@ def write(name: str, layers: list[Layer], force: bool = False) -> Written:
     env_type, env_name = _identify(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
     roles, opened = _open(f"--init {name}", merge(named, given))
-    spec = registered(env_name) if env_type == "GYM" else None
-    tree = _complete(opened, roles, spec.reward_threshold if spec else None)
+    tree = _complete(opened, roles, registered(env_name).reward_threshold if env_type == "GYM" else None)
     settings = resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
     text = _config(name, roles, merge(_shown(settings), tree))
-    notes = []
-    if spec and not spec.max_episode_steps and not base.max_step_each_iter:
-        notes.append(
-            f"{env_name} registers no limit of steps per episode: if its episodes may never end, "
-            "set base_config.max_step_each_iter, for example to 1000"
-        )
-    return Written(folder, _write_files(folder, text, _network(roles)), tuple(notes))
+    note = missing_limit(settings)
+    return Written(folder, _write_files(folder, text, _network(roles)), (note,) if note else ())
 
 
 def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:

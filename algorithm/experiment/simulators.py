@@ -56,6 +56,21 @@ def make_adapter(
         raise UserError(f"base_config: {error}") from error
 
 
+def missing_limit(settings: Settings) -> str | None:
+    """A line about an environment of Gymnasium, once opened, whose episodes nothing limits; None for all others."""
+    base = settings.base
+    if base.env_type.casefold() != "gym" or base.max_step_each_iter or base.env_name.endswith(".py"):
+        return None
+    from algorithm.adapters.gym_ids import registered  # which loads Gymnasium
+
+    if registered(base.env_name).max_episode_steps:
+        return None
+    return (
+        f"{base.env_name} registers no limit of steps per episode: if its episodes may never end, "
+        "set base_config.max_step_each_iter, for example to 1000"
+    )
+
+
 def evaluation_copies(settings: Settings) -> int:
     """As many as there are episodes to play; no more processes than training has, though, and one scene of Unity."""
     if of_unity(settings):

@@ -71,7 +71,7 @@ COMMANDS = [
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
     ("mine/task --use-env-nn", "--use_env_nn goes with --resume and --run"),
     ("mine/task --run --resume", "--resume and --run exclude each other"),
-    ("mine/task --resume --force", "--force goes with training and --import_mlagents, not with --resume"),
+    ("mine/task --resume --force", "--force goes with training and --init and --import_mlagents, not with --resume"),
     ("mine/task --run --max_step 5", "--max_step goes with"),
     ("mine/task --run --config x", "--config goes with training and --doctor, not with --run"),
     ("mine/task --resume --repeat 2", "--repeat goes with training"),
