@@ -35,7 +35,7 @@ def make_atari(config: EnvConfig) -> VectorEnv:
 
     `args` are those of Gymnasium's AtariPreprocessing, `repeat_action_probability` and `full_action_space`, which
     mean the same in every `vectorization_mode`: vector_entry_point (ALE's own; where it is absent), sync, async, and
-    envpool. Wrappers stand around AtariPreprocessing, in sync and async. Raises what `GymAdapter` raises.
+    envpool. Wrappers are applied to AtariPreprocessing in sync and async. Raises what `GymAdapter` raises.
     """
     how, vector_kwargs, given = parted(config.args)
     spec = _spec(named(config.name, "ATARI"))

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -81,9 +82,18 @@ def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
 
 def package_for(error: BaseException) -> str | None:
     """The package, as pip names it, that holds the module whose absence caused `error`; None for any other error."""
-    cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
-    module = (getattr(cause, "name", None) or "").partition(".")[0] if isinstance(cause, ImportError) else ""
-    return PACKAGES_OF_MODULES.get(module, module) or None
+    cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+    module = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    return None if module is None or "." in module else PACKAGES_OF_MODULES.get(module, module)
+
+
+def load_callable(path: str) -> Callable[..., Any]:
+    """Import what `module:name` names. Raises UnsupportedEnvironment if the module has no such function or class."""
+    module, _, name = path.partition(":")
+    found = getattr(import_module(module), name, None)
+    if not callable(found):
+        raise UnsupportedEnvironment(f"{module} has no function or class {name!r}")
+    return found
 
 
 def with_module(env_name: str) -> str | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from algorithm.adapters.adapter import (
     EnvironmentFailed,
     UnsupportedEnvironment,
 )
-from algorithm.adapters.extras import describe, quiet, starting
+from algorithm.adapters.extras import describe, load_callable, quiet, starting
 from algorithm.adapters.spaces import Observations, action_spec, check_ignored, names_of, stack
 from algorithm.adapters.wrapping import wrap
 from algorithm.rollout import Step
@@ -27,7 +26,7 @@ from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 
 
 class PettingZooAdapter(Adapter):
-    """Environments with PettingZoo's ParallelEnv API: every agent is a role that has a lane in each environment.
+    """An adapter of PettingZoo's ParallelEnv: every agent is a role that has a lane in each of `n_envs` environments.
 
     Its name is an id of PettingZoo (`sisl/multiwalker_v9`), `module:function`, or a function; what they return is a
     ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent that ends before others is absent until all
@@ -51,12 +50,12 @@ class PettingZooAdapter(Adapter):
                 for lane in range(config.n_envs):
                     self._envs.append(Episodes(_make(config), lane, config.max_episode_steps))
                 rows = self._envs[0].reset(0)  # only the first infos show whether there are masks
-            self._sides = self._all_sides(rows)
+            self._spaces = self._read_spaces(rows)
         except (EnvironmentFailed, UnsupportedEnvironment):
             self.close()
             raise
-        self.roles = {name: side.role for name, side in self._sides.items()}
-        self._asked: dict[str, np.ndarray] = {}  # lanes of each role's last Step
+        self.roles = {name: spaces.role for name, spaces in self._spaces.items()}
+        self._acting: dict[str, np.ndarray] = {}  # lanes of each role that await an action, or whose row is final
 
     def reset(self, seed: int) -> dict[str, Step]:
         with starting(self._name):
@@ -68,7 +67,7 @@ class PettingZooAdapter(Adapter):
         for name, action in actions.items():
             spec = self.roles[name].action_spec
             native = spec.native(action)
-            for i, lane in enumerate(self._asked[name].tolist()):
+            for i, lane in enumerate(self._acting[name].tolist()):
                 chosen[lane][name] = _single(native, i)
         rows: list[Row] = []
         for env in self._envs:
@@ -82,33 +81,31 @@ class PettingZooAdapter(Adapter):
         for env in self._envs:
             env.close()
 
-    def _all_sides(self, rows: Iterable[Row]) -> dict[str, Side]:
+    def _read_spaces(self, rows: Iterable[Row]) -> dict[str, AgentSpaces]:
         env = self._envs[0].env
         infos = {row.agent: row.info for row in rows}
         agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
         check_ignored(self._config.ignore_observations, [n for a in agents for n in names_of(env.observation_space(a))])
-        return {str(agent): Side(env, agent, infos.get(agent, {}), self._config) for agent in agents}
+        return {str(agent): AgentSpaces(env, agent, infos.get(agent, {}), self._config) for agent in agents}
 
     def _steps(self, rows: list[Row]) -> dict[str, Step]:
-        """The rows of all environments as one Step for each role that has any."""
+        """Return the rows of all environments as one Step for each role that has any."""
         by_role: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
             by_role[str(row.agent)].append(row)
         try:
-            steps = {name: self._sides[name].step(own) for name, own in by_role.items()}
-        except KeyError as error:
-            raise EnvironmentBroke(
-                f"the environment {self._name!r} broke: the agent {error} is not among its possible_agents"
-            ) from error
-        except ValueError as error:
+            if unknown := by_role.keys() - self._spaces.keys():
+                raise ValueError(f"the agent {min(unknown)!r} is not among its possible_agents")
+            steps = {name: self._spaces[name].step(own) for name, own in by_role.items()}
+        except (KeyError, ValueError) as error:
             raise EnvironmentBroke(describe(self._name, "broke", error)) from error
-        self._asked = {name: step.lane for name, step in steps.items()}
+        self._acting = {name: step.lane for name, step in steps.items()}
         return steps
 
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """A record of what one agent of one environment is shown in a tick."""
+    """A record of one tick of one agent in one environment."""
 
     agent: Any
     lane: int
@@ -121,7 +118,7 @@ class Row:
 
 
 class Episodes:
-    """The episodes of one ParallelEnv, which is lane `lane` of every role; `limit` steps end one."""
+    """A ParallelEnv that is lane `lane` of every role, episode by episode; `limit` steps truncate one."""
 
     def __init__(self, env: Any, lane: int, limit: int | None):
         self.env, self.lane, self.limit = env, lane, limit
@@ -145,9 +142,9 @@ class Episodes:
         if not self.env.agents:
             raise ValueError("an episode starts without agents")
         self.steps = 0
-        self.live = {agent: obs[agent] for agent in self.env.agents}  # what those observe that await their action
+        self.live = {agent: obs[agent] for agent in self.env.agents}  # observations of the agents that await an action
         self.ended: set[Any] = set()
-        return [self._row(agent, shown, infos, first=True) for agent, shown in self.live.items()]
+        return [self._row(agent, observed, infos, first=True) for agent, observed in self.live.items()]
 
     def step(self, actions: Mapping[str, Any]) -> list[Row]:
         """Execute the actions, by role; a row for each agent that acted, and a first one for each that appears."""
@@ -160,8 +157,8 @@ class Episodes:
             if final:
                 self.ended.add(agent)
             if agent in obs or dead:  # nothing is learned from the observation that a termination leads to
-                shown, reward = obs.get(agent, before), float(rewards.get(agent, 0.0))
-                rows.append(self._row(agent, shown, infos, final=final, reward=reward, alive=not dead))
+                observed, reward = obs.get(agent, before), float(rewards.get(agent, 0.0))
+                rows.append(self._row(agent, observed, infos, final=final, reward=reward, alive=not dead))
             elif not final:
                 raise ValueError(f"the agent {agent!r} has acted, its episode continues, and it has no observation")
         joined = [agent for agent in self.env.agents if agent not in self.live and agent not in self.ended]
@@ -175,12 +172,12 @@ class Episodes:
             self.env.close()
             self.env = None
 
-    def _row(self, agent: Any, shown: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
-        return Row(agent=agent, lane=self.lane, obs=shown, info=infos.get(agent) or {}, **fields)
+    def _row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
+        return Row(agent=agent, lane=self.lane, obs=observed, info=infos.get(agent) or {}, **fields)
 
 
-class Side:
-    """One agent's spaces as a role, and its rows as a Step."""
+class AgentSpaces:
+    """A role that one agent's spaces describe; its rows become Steps."""
 
     def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
         self.agent = agent
@@ -195,7 +192,7 @@ class Side:
         self.role = Role(config.n_envs, specs, self.spec)
 
     def step(self, rows: list[Row]) -> Step:
-        """The rows, in the order of their lanes. Raises ValueError for what the spaces do not hold."""
+        """Return the rows, in the order of their lanes. Raises ValueError for values outside the spaces."""
         obs = self.observations(stack([row.obs for row in rows]))
         if self.masked:
             obs[MASK] = np.stack([self.spec.mask(row.info.get(MASK)) for row in rows])
@@ -213,9 +210,9 @@ class Side:
 
 def _make(config: EnvConfig) -> Any:
     """A ParallelEnv inside its wrappers."""
-    shown = {"render_mode": "human"} if config.render else {}
+    rendered = {"render_mode": "human"} if config.render else {}
     with quiet():
-        made = _maker(config.name)(**config.args, **shown)
+        made = _maker(config.name)(**config.args, **rendered)
         return wrap(_parallel(made, config.name), config.wrappers)
 
 
@@ -225,9 +222,8 @@ def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
 
     if callable(name):
         return name
-    module, _, function = name.partition(":")
-    if function:
-        return getattr(import_module(module), function)
+    if ":" in name:
+        return load_callable(name)
     try:
         pettingzoo.spec("parallel", name)
     except PettingZooRegistryError as error:

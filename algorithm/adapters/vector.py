@@ -91,7 +91,7 @@ def make_copies(config: EnvConfig, make: Make) -> VectorEnv:
     factories = [Factory(partial(_wrapped, partial(make, **env_args), tuple(config.wrappers)))] * config.n_envs
     with starting(config.name):
         if how == "async":
-            # What is ignored may be of a space that has no place in shared memory.
+            # An observation that is ignored may have a space that shared memory does not support.
             return Processes(factories, timeout, **{"shared_memory": not config.ignore_observations, **vector_kwargs})
         refuse_timeout(timeout)
         # Whoever keeps an observation copies it.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.extras import package_for
+from algorithm.adapters.extras import load_callable, package_for
 
 Wrappers = Sequence[tuple[str, Mapping[str, Any]]]
 
@@ -15,14 +14,14 @@ Wrappers = Sequence[tuple[str, Mapping[str, Any]]]
 def wrap(env: Any, wrappers: Wrappers) -> Any:
     """Return `env` inside all of `wrappers`, the last one outermost.
 
-    A list among the arguments, which is all that YAML has, becomes a tuple. Raises UnsupportedEnvironment, naming the
+    Lists among the arguments become tuples, which YAML does not have. Raises UnsupportedEnvironment, naming the
     wrapper, if it does not exist or refuses the environment or its arguments.
     """
     for path, arguments in wrappers:
         try:
-            env = _find(path)(env, **{key: _to_tuple(value) for key, value in arguments.items()})
-        except UnsupportedEnvironment:
-            raise
+            env = load_callable(path)(env, **{key: _to_tuple(value) for key, value in arguments.items()})
+        except UnsupportedEnvironment as error:
+            raise UnsupportedEnvironment(f"env_wrappers: {error}") from error
         except Exception as error:  # anything that a wrapper raises
             package = package_for(error)
             line, _, _ = str(error).partition("\n")
@@ -36,14 +35,6 @@ def refuse_wrappers(config: EnvConfig, what: str) -> None:
     if config.wrappers:
         names = ", ".join(path for path, _ in config.wrappers)
         raise UnsupportedEnvironment(f"env_wrappers ({names}) wrap single environments, and {what} has none")
-
-
-def _find(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    wrapper = getattr(import_module(module), name, None)
-    if not callable(wrapper):
-        raise UnsupportedEnvironment(f"env_wrappers: {module} has no wrapper {name!r}")
-    return wrapper
 
 
 def _to_tuple(value: Any) -> Any:

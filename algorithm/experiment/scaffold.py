@@ -87,7 +87,7 @@ def write(name: str, layers: list[Layer], force: bool = False) -> Written:
 
 
 def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
-    """The env_type and the env_name of the environment, from what was given or from the folder's name."""
+    """Return env_type and env_name of the environment, as given or as the folder's name suggests."""
     group, _, task = name.partition("/")
     chosen = given.get("base_config", {}).get("env_type")
     env_type = (chosen or (env_type_of(env_name) if env_name else GROUPS.get(group.casefold(), "GYM"))).upper()
@@ -105,7 +105,7 @@ def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
 
 
 def _open(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
-    """The roles that the environment offers, and `tree` with the settings without which it could not be observed."""
+    """Return the roles of the environment, and `tree` with the settings that are needed to observe it."""
     try:
         roles = _roles(resolve([(source, tree)]))
     except UnobservableParts as error:
@@ -118,7 +118,7 @@ def _open(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
 
 
 def _roles(settings: Settings) -> Mapping[str, Role]:
-    """The roles of the environment, which also shows that it starts."""
+    """Open the environment once and return its roles."""
     adapter = find("env_type", settings.base.env_type)(env_config(settings, settings.base.env_name, 1))
     try:
         adapter.reset(settings.base.seed)
@@ -128,7 +128,7 @@ def _roles(settings: Settings) -> Mapping[str, Role]:
 
 
 def _image_wrappers(roles: Mapping[str, Role]) -> list:
-    """What makes a large color image, if that is all that is observed, a gray one of `SIDE` pixels."""
+    """Return the wrappers that turn a large color image into a gray one of `SIDE` pixels; none for anything else."""
     specs = next(iter(roles.values())).obs_specs
     spec = next(iter(specs.values()))
     channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
@@ -138,7 +138,7 @@ def _image_wrappers(roles: Mapping[str, Role]) -> list:
 
 
 def _complete(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
-    """`opened` on top of what suits the environment: a goal or evaluations, and the algorithm's section."""
+    """Return `opened` on top of suggestions: a goal or evaluations, and the algorithm's section."""
     settings = resolve([("--init", opened)])
     base = settings.base
     suggested: Tree = {"goal": {"return": threshold}}
@@ -158,7 +158,7 @@ def _shown(settings: Settings) -> Tree:
 
 
 def _network(roles: Mapping[str, Role]) -> str | None:
-    """The text of nn.py; None if each role needs another one."""
+    """Return the text of nn.py; None if roles need different ones."""
     texts = {nn_file(role) for role in roles.values()}
     return texts.pop() if len(texts) == 1 else None
 

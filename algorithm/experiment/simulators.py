@@ -57,7 +57,7 @@ def make_adapter(
 
 
 def missing_limit(settings: Settings) -> str | None:
-    """A line about an environment of Gymnasium, once opened, whose episodes nothing limits; None for all others."""
+    """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
     base = settings.base
     if base.env_type.casefold() != "gym" or base.max_step_each_iter or base.env_name.endswith(".py"):
         return None

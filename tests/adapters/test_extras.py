@@ -47,6 +47,7 @@ except UnsupportedEnvironment as error:
         ("shimmy", "cartpole-swingup", "DM_CONTROL", "", "dm_control", "dm_control"),
         ("dm_control", "cartpole-swingup", "DM_CONTROL", "", "dm_control", ""),
         ("mujoco", "cartpole-swingup", "DM_CONTROL", "", "dm_control", "dm_control"),
+        ("pettingzoo", "classic/rps_v2", "PETTINGZOO", "", "pettingzoo", ""),
         ("minatar", "minatar.gym:MinAtar/Breakout-v1", "GYM", "", "minatar", ""),
         ("pybullet_envs_gymnasium", "pybullet_envs_gymnasium:HopperBulletEnv-v0", "GYM", "", "pybullet", ""),
     ],

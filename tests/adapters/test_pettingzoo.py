@@ -179,6 +179,13 @@ def test_an_environment_that_raises_is_broken_and_one_that_cannot_start_failed()
         PettingZooAdapter(config(make, 1, {"at": "reset"}))
 
 
+def test_an_agent_that_was_never_announced_is_named():
+    env = Race(1, 3, 3)
+    env.possible_agents = ["ant", "bee"]
+    with pytest.raises(EnvironmentBroke, match="'late' is not among its possible_agents"):
+        play(PettingZooAdapter(config(lambda: env, 1)), 5)
+
+
 def test_every_environment_is_closed():
     adapter = PettingZooAdapter(config(Race, 2))
     envs = [episodes.env for episodes in adapter._envs]
@@ -192,6 +199,7 @@ def test_every_environment_is_closed():
         ("sisl/multiwalkr_v9", {}, "no environment of PettingZoo whose agents act together; near are sisl/multiwalker"),
         ("classic/chess_v6", {}, "no environment of PettingZoo whose agents act together"),
         ("no_such_module:parallel_env", {}, "needs a package: No module named 'no_such_module'; pip install no_such"),
+        ("tests.adapters.parallel:nothing", {}, "tests.adapters.parallel has no function or class 'nothing'"),
         (lambda: object(), {}, "cannot be opened: TypeError: object is no ParallelEnv"),
         (lambda: parallel_to_aec(Race()), {}, None),
         (NAME, {"timeout": 1.0}, "env_timeout is 1, but environments of PettingZoo run in this process"),

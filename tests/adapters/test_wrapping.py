@@ -74,11 +74,12 @@ def test_wrappers_decide_against_a_native_vector_environment():
 @pytest.mark.parametrize(
     ("wrapper", "message"),
     [
-        (("gymnasium.wrappers:Nothing", {}), "env_wrappers: gymnasium.wrappers has no wrapper 'Nothing'"),
+        (("gymnasium.wrappers:Nothing", {}), "env_wrappers: gymnasium.wrappers has no function or class 'Nothing'"),
         (
             ("no_such_module:Wrapper", {}),
             "env_wrappers: no_such_module:Wrapper: ModuleNotFoundError: .*; pip install no_s",
         ),
+        (("gymnasium.wrapers:ClipReward", {}), "No module named 'gymnasium.wrapers'$"),
         (("gymnasium.wrappers:ClipReward", {"most": 1}), "gymnasium.wrappers:ClipReward: TypeError: .*'most'"),
         (("gymnasium.wrappers:GrayscaleObservation", {}), "gymnasium.wrappers:GrayscaleObservation: "),
     ],
