@@ -192,9 +192,11 @@ def _init(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.scaffold import write
     from algorithm.experiment.session import layers
 
-    folder = write(options.init, layers(options))
-    output.result = {"folder": folder.as_posix()}
-    output.say(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
+    written = write(options.init, layers(options), options.force)
+    output.result = {"folder": written.folder.as_posix(), "notes": list(written.notes)}
+    output.say(f"wrote {' and '.join(map(str, written.files))}")
+    for line in written.notes:
+        output.say(line)
     output.say(f"train it: python main.py {options.init}")
 
 

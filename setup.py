@@ -12,6 +12,7 @@ MINATAR = ["minatar>=1.0.15"]
 # Shimmy takes any dm_control, of which the newest wants a mujoco that warns about Gymnasium's models.
 DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<3.17"]
 PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
+PETTINGZOO = ["pettingzoo>=1.27"]
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 # Its messages are rebuilt for today's protobuf. Version 1 needs an old numpy, and Python up to 3.10.12.
 UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
@@ -19,7 +20,7 @@ UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
-OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL]
+OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML", "mutmut>=3.3; sys_platform != 'win32'"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
 
@@ -53,6 +54,7 @@ setup(
         "minatar": MINATAR,
         "dm-control": DM_CONTROL,  # with a dash: pip 23 finds no extra with an underscore
         "pybullet": PYBULLET,
+        "pettingzoo": PETTINGZOO,
         "envpool": ENVPOOL,
         "onnx": ONNX,
         "test": TEST + OPENED + ONNX,

@@ -81,8 +81,8 @@ def by_name(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:
     if isinstance(obs, Mapping):
         return obs
     names = tuple(names)
-    if isinstance(obs, tuple) and names == tuple(map(str, range(len(obs)))):
-        return dict(zip(names, obs, strict=True))
+    if isinstance(obs, tuple) and set(names) <= set(map(str, range(len(obs)))):
+        return {str(place): part for place, part in enumerate(obs)}
     if len(names) != 1:
         raise ValueError(f"an observation has the parts {', '.join(names)}; this one is {type(obs).__name__}")
     return {names[0]: obs}

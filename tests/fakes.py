@@ -25,9 +25,8 @@ LATE = 25  # the tick at which the late role appears
 class TwoRoles(Adapter):
     """Two roles of different shape; `late` appears after `LATE` ticks. Episodes last five steps and are cut."""
 
-    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
-        self.roles = {"early": Role(copies, {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
-        self.copies = copies
+    def __init__(self, config):
+        self.roles = {"early": Role(config.n_envs, {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
 
     def reset(self, seed):
         self.rng = np.random.default_rng(seed)
@@ -68,9 +67,9 @@ class TwoRoles(Adapter):
 class Skipping(Adapter):
     """Lane k is asked at every (k + 1)-th tick only. Its observation counts its own decisions in this episode."""
 
-    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
-        self.roles = {"agent": Role(copies, {"obs": ObsSpec((1,))}, ActionSpec(branches=(2,)))}
-        self.age = np.zeros(copies, np.int64)
+    def __init__(self, config):
+        self.roles = {"agent": Role(config.n_envs, {"obs": ObsSpec((1,))}, ActionSpec(branches=(2,)))}
+        self.age = np.zeros(config.n_envs, np.int64)
 
     def reset(self, seed):
         self.tick = 0
@@ -105,9 +104,9 @@ class Skipping(Adapter):
 class AnyAction(Adapter):
     """Actions as `env_args` say (continuous, branches); a step is worth their sum. Cut after four steps."""
 
-    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
-        spec = ActionSpec(env_args.get("continuous", 0), tuple(env_args.get("branches", ())))
-        self.roles = {"agent": Role(copies, {"obs": ObsSpec((2,))}, spec)}
+    def __init__(self, config):
+        spec = ActionSpec(config.args.get("continuous", 0), tuple(config.args.get("branches", ())))
+        self.roles = {"agent": Role(config.n_envs, {"obs": ObsSpec((2,))}, spec)}
 
     def reset(self, seed):
         self.rng = np.random.default_rng(seed)

@@ -23,6 +23,7 @@ OWNERS = {
     "envpool": {"adapters"},
     "shimmy": {"adapters"},
     "dm_control": {"adapters"},
+    "pettingzoo": {"adapters"},
     "ray": {"runtimes"},
     "yaml": {"experiment"},
     "rich": {"experiment"},
@@ -110,7 +111,7 @@ def test_each_foreign_library_has_one_owner():
 def test_a_simulator_is_imported_when_it_is_opened():
     for path in FILES:
         top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
-        assert not top & {"ale_py", "envpool", "shimmy", "dm_control", *OF_UNITY}, path
+        assert not top & {"ale_py", "envpool", "shimmy", "dm_control", "pettingzoo", *OF_UNITY}, path
 
 
 def test_only_unitys_package_knows_its_client():

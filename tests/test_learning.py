@@ -1,5 +1,7 @@
 """Agents learn what is known, and what an environment's folder asks for."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from algorithm.experiment.player import load
 from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
 from algorithm.experiment.settings import read_variant, resolve
 from tests.builders import PAIRS
+from tests.envs.folders import FOLDERS
 
 PROBE = {
     "base_config": {"env_type": "PROBE", "n_envs": 4, "log_every": 1000},
@@ -203,12 +206,25 @@ def test_an_environment_reaches_its_goal_by_sac(tmp_path, task):
 
 def learning_tests():
     """Every environment's folder that has a goal within `LONGEST`, with three seeds."""
-    for config in sorted(BESIDE_MAIN.rglob("config.yaml")):
+    for name in FOLDERS:
+        config = BESIDE_MAIN / name / "config.yaml"
         goal = resolve([("test", read_variant(config, "default"))]).goal
         near = goal and goal.return_ is not None and goal.within <= LONGEST
         for seed in range(3 if near else 0):
             slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or goal.within > QUICK else []
             yield pytest.param(config, seed, marks=slow, id=f"{config.parent.name}-{seed}")
+
+
+def test_a_folder_that_a_user_adds_is_none_of_these_tests(tmp_path, monkeypatch):
+    """Its goal may have no budget, as in the folder that --init writes."""
+    folder = tmp_path / "envs" / "mine" / "acrobot"
+    shutil.copytree(BESIDE_MAIN, tmp_path / "envs")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("default: {base_config: {env_name: Acrobot-v1}, goal: {return: -100}}")
+    monkeypatch.setattr("tests.test_learning.BESIDE_MAIN", tmp_path / "envs")
+    configs = {test.values[0] for test in learning_tests()}
+    assert tmp_path / "envs" / "gym" / "cartpole" / "config.yaml" in configs
+    assert folder / "config.yaml" not in configs
 
 
 @pytest.mark.parametrize(("config", "seed"), list(learning_tests()))

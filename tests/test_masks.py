@@ -16,6 +16,7 @@ from algorithm.experiment.settings import read_variant, resolve
 from algorithm.loop.actor import Actor
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
+from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.doubles import parts_of
 from tests.guessing import SITUATIONS, Guessing
@@ -93,7 +94,7 @@ CASES += [("discrete", "info", {"trust_region_space": "probs"})]
 @pytest.mark.parametrize("restored", [False, True], ids=["replay", "checkpoint"])
 @pytest.mark.parametrize(("kind", "masks", "changes"), CASES)
 def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, restored):
-    adapter = GymAdapter(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"})
+    adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
     agent, where = tempted(adapter, trust_region_delta=0.0, **changes)
     replay = collect(adapter, agent, 60)
     assert adapter.restarts == 0
@@ -119,7 +120,7 @@ def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, rest
 
 @pytest.mark.parametrize(("kind", "masks"), KINDS.values(), ids=KINDS)
 def test_what_is_forbidden_is_never_taken_however_tempting(kind, masks):
-    adapter = GymAdapter(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"})
+    adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
     agent, _ = tempted(adapter)
     collect(adapter, agent, 500)
     agent.act = agent.greedy

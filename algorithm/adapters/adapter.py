@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,35 @@ class EnvironmentBroke(EnvironmentFailed):
 
 class UnsupportedEnvironment(ValueError):
     """What was asked for does not exist, or has spaces that cannot be served."""
+
+
+class UnobservableParts(UnsupportedEnvironment):
+    """Parts of an observation that no network can read, next to parts that one can; `names` are the former."""
+
+    def __init__(self, message: str, names: Sequence[str]):
+        super().__init__(message)
+        self.names = tuple(names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """A record of what an adapter opens, the same for every simulator.
+
+    `name` is an id, or the function `make` of an env.py; `args` are its keyword arguments. `timeout` is the number of
+    seconds that an environment in a process may take for a step or a reset. Dimensions of an action that have no
+    bounds range over [-action_scale, action_scale]. `wrappers` are applied to every single environment in their order,
+    each a pair of `module:Wrapper` and its keyword arguments.
+    """
+
+    name: str | Callable[..., Any]
+    n_envs: int = 1
+    args: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+    render: bool = False
+    timeout: float | None = None
+    action_scale: float | None = None
+    wrappers: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    ignore_observations: Collection[str] = ()
 
 
 class Adapter(ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -16,35 +17,35 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.extras import named, starting
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.pool import LARGEST, Pool
 from algorithm.adapters.vector import cut, make_copies, parted, refuse_timeout
+from algorithm.adapters.wrapping import refuse_wrappers
 
 FRAMES = 108_000  # of an episode at most: half an hour of play, as all ids of v5 have it
 OF_ALE = ("repeat_action_probability", "full_action_space")
 OURS = ("env", "grayscale_newaxis")  # a frame in grey has no axis of colors
 
 
-def make_atari(
-    env_name: str, copies: int, env_args: dict, limit: int | None, render: bool, timeout: float | None
-) -> VectorEnv:
+def make_atari(config: EnvConfig) -> VectorEnv:
     """A vector environment of one game, `ALE/Pong-v5`, `Pong` or `pong`, which shows one frame [84, 84] per step.
 
-    `env_args` are those of Gymnasium's AtariPreprocessing, `repeat_action_probability` and `full_action_space`, which
+    `args` are those of Gymnasium's AtariPreprocessing, `repeat_action_probability` and `full_action_space`, which
     mean the same in every `vectorization_mode`: vector_entry_point (ALE's own; where it is absent), sync, async, and
-    envpool. Raises what `GymAdapter` raises.
+    envpool. Wrappers are applied to AtariPreprocessing in sync and async. Raises what `GymAdapter` raises.
     """
-    how, vector_kwargs, given = parted(env_args)
-    spec = _spec(named(env_name, "ATARI"))
-    settings = _settings(spec, given)
-    if render or how in ("sync", "async"):
+    how, vector_kwargs, given = parted(config.args)
+    spec = _spec(named(config.name, "ATARI"))
+    settings, limit = _settings(spec, given), config.max_episode_steps
+    if config.render or how in ("sync", "async") or (config.wrappers and how is None):
         make = partial(cut, partial(_preprocessed, spec, settings), limit)
-        ways = {key: value for key, value in env_args.items() if key not in given}
-        return make_copies(spec.id, make, copies, ways, render, timeout)
-    refuse_timeout(timeout)
+        ways = {key: value for key, value in config.args.items() if key not in given}
+        return make_copies(replace(config, name=spec.id, args=ways), make)
+    refuse_wrappers(config, f"vectorization_mode {how}")
+    refuse_timeout(config.timeout)
     if how not in (*VECTORIZED, None):
         raise UnsupportedEnvironment(
             f"env_args.vectorization_mode {how!r} is none of sync, async, {', '.join(VECTORIZED)}"
@@ -54,7 +55,7 @@ def make_atari(
             "env_args.vector_kwargs.autoreset_mode is for sync and async; others have their own"
         )
     with starting(spec.id):
-        return VECTORIZED[how or NATIVE](spec, copies, settings, vector_kwargs, limit)
+        return VECTORIZED[how or NATIVE](spec, config.n_envs, settings, vector_kwargs, limit)
 
 
 AtariAdapter = partial(GymAdapter, make=make_atari)

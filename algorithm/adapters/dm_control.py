@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -10,32 +11,32 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.extras import named, quiet, starting
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.vector import cut, make_copies, parted
 
 
-def make_dm_control(
-    env_name: str, copies: int, env_args: dict, limit: int | None, render: bool, timeout: float | None
-) -> VectorEnv:
+def make_dm_control(config: EnvConfig) -> VectorEnv:
     """A vector environment of one task, `cartpole-swingup` or `dm_control/cartpole-swingup-v0`.
 
-    `env_args` are those of `dm_control.suite.load`, `vectorization_mode` (sync or async) and `vector_kwargs`.
+    `args` are those of `dm_control.suite.load`, `vectorization_mode` (sync or async) and `vector_kwargs`.
     Raises what `GymAdapter` raises.
     """
-    name = re.sub(r"-v\d+$", "", named(env_name, "DM_CONTROL").removeprefix("dm_control/"))
+    given = named(config.name, "DM_CONTROL")
+    name = re.sub(r"-v\d+$", "", given.removeprefix("dm_control/"))
     with starting(f"dm_control/{name}"):
         suite, _ = _packages()
     tasks = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
+    name = next((task for task in tasks if task.replace("-", "_") == name.replace("-", "_")), name)
     if name not in tasks:
         near = ", ".join(get_close_matches(name, tasks, 3)) or ", ".join(tasks)
-        raise UnsupportedEnvironment(f"env_name {env_name!r} is no task of the DeepMind Control Suite; near are {near}")
-    how, _, _ = parted(env_args)
+        raise UnsupportedEnvironment(f"env_name {given!r} is no task of the DeepMind Control Suite; near are {near}")
+    how, _, _ = parted(config.args)
     if how not in ("sync", "async", None):
         raise UnsupportedEnvironment(f"env_args.vectorization_mode {how!r} is neither sync nor async")
-    make = partial(cut, partial(_load, *tasks[name]), limit)
-    return make_copies(f"dm_control/{name}", make, copies, env_args, render, timeout)
+    make = partial(cut, partial(_load, *tasks[name]), config.max_episode_steps)
+    return make_copies(replace(config, name=f"dm_control/{name}"), make)
 
 
 DmControlAdapter = partial(GymAdapter, make=make_dm_control)

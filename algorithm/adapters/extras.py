@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -21,14 +22,19 @@ OF_MODULES = {
     "dm_control": "dm-control",
     "envpool": "envpool",
     "minatar": "minatar",
+    "pettingzoo": "pettingzoo",
     "pybullet": "pybullet",
     "pybullet_envs_gymnasium": "pybullet",
     "shimmy": "dm-control",
 }
 OF_NAMESPACES = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm-control"}
 OF_GYMNASIUM = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render"}  # by the module below gymnasium.envs
-TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL"}  # namespaces that env_type GYM leaves to others
+# Namespaces that env_type GYM leaves to others.
+TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL", **dict.fromkeys(("butterfly", "classic", "sisl"), "PETTINGZOO")}
 PACKAGES = {"MiniGrid": "minigrid"}  # of namespaces, for pip
+PACKAGES_OF_MODULES = {"cv2": "opencv-python-headless"}  # for pip, of modules that wrappers import
+# Ids that a module registers when it is imported, which is what `module:id` does.
+MODULES = {"minigrid": r"(MiniGrid|BabyAI)-", "pybullet_envs_gymnasium": r"\w+Bullet(Env)?-"}
 
 
 @contextmanager
@@ -74,11 +80,40 @@ def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
     return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
 
 
+def package_for(error: BaseException) -> str | None:
+    """The package, as pip names it, that holds the module whose absence caused `error`; None for any other error."""
+    cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+    module = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    return None if module is None or "." in module else PACKAGES_OF_MODULES.get(module, module)
+
+
+def load_callable(path: str) -> Callable[..., Any]:
+    """Import what `module:name` names. Raises UnsupportedEnvironment if the module has no such function or class."""
+    module, _, name = path.partition(":")
+    found = getattr(import_module(module), name, None)
+    if not callable(found):
+        raise UnsupportedEnvironment(f"{module} has no function or class {name!r}")
+    return found
+
+
+def with_module(env_name: str) -> str | None:
+    """`module:id` for a bare id that only an import of its module registers; None for any other id."""
+    module = next((module for module, pattern in MODULES.items() if re.match(pattern, env_name)), None)
+    return f"{module}:{env_name}" if module else None
+
+
+def env_type_of(env_name: str) -> str:
+    """The env_type that opens an id."""
+    return TYPES.get(env_name.partition("/")[0], "GYM")
+
+
 def refuse_other_types(env_name: str) -> None:
     """Raises UnsupportedEnvironment, naming its env_type, for an id that is not Gymnasium's to find."""
-    env_type = TYPES.get(env_name.partition("/")[0])
-    if env_type:
-        raise UnsupportedEnvironment(f"env_name {env_name!r} is one of env_type {env_type}: set base_config.env_type")
+    env_type = env_type_of(env_name)
+    if env_type != "GYM":
+        raise UnsupportedEnvironment(
+            f"env_name {env_name!r} is one of env_type {env_type}: set base_config.env_type to {env_type}"
+        )
 
 
 def named(env_name: Name, env_type: str) -> str:

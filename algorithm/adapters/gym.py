@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from algorithm.adapters.adapter import Adapter, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
 from algorithm.adapters.extras import describe, starting
 from algorithm.adapters.guard import LOST, REBUILT
 from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, stack
-from algorithm.adapters.vector import Make, make_vector
+from algorithm.adapters.vector import make_vector
 from algorithm.rollout import Array, Step
 from algorithm.specs import AGENT, MASK, Role
 
-MakeVector = Callable[[Any, int, dict, "int | None", bool, "float | None"], VectorEnv]
+MakeVector = Callable[[EnvConfig], VectorEnv]
 
 LOG = logging.getLogger(__name__)
 
@@ -25,34 +25,23 @@ LOG = logging.getLogger(__name__)
 class GymAdapter(Adapter):
     """Copies of one Gymnasium environment, one lane each.
 
-    `env_name` is an id (`Name-v0`, `namespace/Name-v0`, `module:Name-v0`) or a function that makes an environment.
-    `env_args` go to the environment, but for `vectorization_mode` (sync, async, vector_entry_point; chosen by
-    speed where absent) and `vector_kwargs`, which have the meaning they have in `gymnasium.make_vec`; envpool is one
-    more way. Another family of environments gives `make`, which takes what `make_vector` takes.
-    `timeout` is how many seconds processes may take for a step or a reset. Numbers of an action that have no bounds
-    range over [-action_scale, action_scale]. Masks of discrete actions come as an observation `action_mask`, or in
-    the infos of every reset and step.
+    Its name is an id (`Name-v0`, `namespace/Name-v0`, `module:Name-v0`) or a function that makes an environment, or
+    a vector environment if it has a parameter `num_envs`. Its `args` go to the environment, but for
+    `vectorization_mode` (sync, async, vector_entry_point; chosen by speed where absent) and `vector_kwargs`, which
+    have the meaning they have in `gymnasium.make_vec`; envpool is one more way. Another family of environments gives
+    `make`, which takes what `make_vector` takes. Masks of discrete actions come as an observation `action_mask`, or
+    in the infos of every reset and step.
 
     A copy that raises in sync or async is rebuilt: its episode is cut and its final observation not known.
     Raises UnsupportedEnvironment for an unknown id or a space that cannot be served, EnvironmentFailed where the
     environment does not start, EnvironmentBroke where all of it broke.
     """
 
-    def __init__(
-        self,
-        env_name: str | Make,
-        copies: int,
-        env_args: Mapping[str, Any],
-        max_episode_steps: int | None = None,
-        render: bool = False,
-        timeout: float | None = None,
-        action_scale: float | None = None,
-        make: MakeVector = make_vector,
-    ):
-        self._name = env_name
-        self.env = make(env_name, copies, dict(env_args), max_episode_steps, render, timeout)
+    def __init__(self, config: EnvConfig, make: MakeVector = make_vector):
+        self._name, copies = config.name, config.n_envs
+        self.env = make(config)
         try:
-            self.roles = {AGENT: self._role(copies, action_scale)}
+            self.roles = {AGENT: self._role(config)}
         except (EnvironmentFailed, UnsupportedEnvironment):
             self.env.close()
             raise
@@ -176,21 +165,22 @@ class GymAdapter(Adapter):
             )
         return named
 
-    def _role(self, copies: int, action_scale: float | None) -> Role:
-        action = action_spec(self.env.single_action_space, action_scale)
-        self._observations = Observations(self.env.single_observation_space, action.branches)
+    def _role(self, config: EnvConfig) -> Role:
+        action = action_spec(self.env.single_action_space, config.action_scale)
+        space = self.env.single_observation_space
+        self._observations = Observations(space, action.branches, config.ignore_observations)
         self._masks: Masks | None = None
         specs = dict(self._observations.specs)
         if action.branches and MASK not in specs:
             _, info = self._start(seed=0)  # nothing but the first infos tells whether there are masks
             if MASK in info:
-                self._masks = Masks(action, copies)
+                self._masks = Masks(action, config.n_envs)
                 specs[MASK] = self._masks.obs_spec
                 try:
                     self._masks(info)
                 except ValueError as error:
                     raise UnsupportedEnvironment(f"the environment {self._name!r}: {error}") from error
-        return Role(copies, specs, action)
+        return Role(config.n_envs, specs, action)
 
     def _start(self, seed: int) -> tuple[Any, dict[str, Any]]:
         with starting(self._name):

@@ -41,9 +41,9 @@ def find_id(name: str, namespace: str | None = None) -> str:
     raise UnsupportedEnvironment(f"{how} of the name {name!r}{there}")
 
 
-def solved_at(env_name: str) -> float | None:
-    """The return from which Gymnasium calls an environment solved, where it says so."""
-    return gymnasium.spec(env_name.rpartition(":")[2]).reward_threshold
+def registered(env_name: str) -> EnvSpec:
+    """The spec of an id that has been opened: its reward threshold, its limit of steps."""
+    return gymnasium.spec(env_name.rpartition(":")[2])
 
 
 def _plain(name: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
+from algorithm.adapters.wrapping import refuse_wrappers
 from algorithm.rollout import Step
 from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
 
@@ -48,30 +49,26 @@ PROBES = {
 class ProbeAdapter(Adapter):
     """Copies of one of `PROBES`, one lane each; a final row follows every episode, as in Gymnasium's NEXT_STEP mode.
 
-    Raises UnsupportedEnvironment for another name, for `env_args`, `render` and `timeout`. There is
-    nothing for `action_scale` to bound.
+    Raises UnsupportedEnvironment for another name, and for what a probe does not have: arguments, something to
+    render, processes to wait for, single environments to wrap, observations to ignore. There is nothing for
+    `action_scale` to bound.
     """
 
-    def __init__(
-        self,
-        env_name: str,
-        copies: int,
-        env_args: Mapping[str, Any],
-        max_episode_steps: int | None = None,
-        render: bool = False,
-        timeout: float | None = None,
-        action_scale: float | None = None,
-    ):
-        if env_name not in PROBES:
-            raise UnsupportedEnvironment(f"env_name {env_name!r}: the probes are {', '.join(PROBES)}")
-        if env_args:
-            raise UnsupportedEnvironment(f"env_args {dict(env_args)}: probes take none")
-        if render:
+    def __init__(self, config: EnvConfig):
+        name, copies = config.name, config.n_envs
+        if name not in PROBES:
+            raise UnsupportedEnvironment(f"env_name {name!r}: the probes are {', '.join(PROBES)}")
+        if config.args:
+            raise UnsupportedEnvironment(f"env_args {dict(config.args)}: probes take none")
+        if config.render:
             raise UnsupportedEnvironment("there is nothing to see of a probe")
-        if timeout:
-            raise UnsupportedEnvironment(f"env_timeout is {timeout:g}: probes never make one wait")
-        self.probe = PROBES[env_name]
-        self.limit = min(self.probe.limit, max_episode_steps or self.probe.limit)
+        if config.timeout:
+            raise UnsupportedEnvironment(f"env_timeout is {config.timeout:g}: probes never make one wait")
+        if config.ignore_observations:
+            raise UnsupportedEnvironment(f"ignore_observations: a probe has nothing but {OBS}")
+        refuse_wrappers(config, "a probe")
+        self.probe = PROBES[name]
+        self.limit = min(self.probe.limit, config.max_episode_steps or self.probe.limit)
         obs_specs = {OBS: ObsSpec((self.probe.states,), "uint8")}
         self.roles = {AGENT: Role(copies, obs_specs, ActionSpec(branches=(self.probe.actions,)))}
         self._lanes = np.arange(copies)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
 from algorithm.specs import MASK, ActionPart, ActionSpec, ObsSpec, by_name
 
 Obs = dict[str, np.ndarray]
 
 OBS = "obs"  # the name of an observation that has none
 EXACT = 2**53  # up to here every whole number has a float64 of its own
+OBSERVABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 LEAVES = "Box, Discrete, MultiDiscrete, MultiBinary, and one Dict or Tuple of these"
 
 
 class Observations:
     """What `space` gives, as float32, or uint8 where it is bytes, binary or one-hot; images as [channels, H, W].
 
-    A mask among them is flat and of `branches`. Raises UnsupportedEnvironment for a space that cannot be served.
+    A mask among them is flat and of `branches`. Those of `ignored` are left out. Raises UnsupportedEnvironment for a
+    space that cannot be served, UnobservableParts if that is so of some of its parts alone.
     """
 
-    def __init__(self, space: spaces.Space, branches: tuple[int, ...]):
-        named = {str(place) if place is not None else OBS: leaf for place, leaf in _leaves(space)}
+    def __init__(self, space: spaces.Space, branches: tuple[int, ...], ignored: Collection[str] = ()):
+        check_ignored(ignored, names_of(space))
+        named = {name: leaf for name, leaf in _named(space).items() if name not in ignored}
+        _refuse_unobservable(named)
         self.specs = {name: _obs_spec(name, leaf, branches) for name, leaf in named.items()}
         if not set(self.specs) - {MASK}:
             raise UnsupportedEnvironment(f"the observation space {space} holds nothing that an agent could see")
@@ -45,6 +49,19 @@ class Observations:
             return self._encoded[name].encode(native)
         except ValueError as error:
             raise ValueError(f"observation {name!r}: {error}") from error
+
+
+def names_of(space: spaces.Space) -> list[str]:
+    """The names of a space's parts, as settings and nn.py know them."""
+    return list(_named(space))
+
+
+def check_ignored(ignored: Iterable[str], names: Collection[str]) -> None:
+    """Raises UnsupportedEnvironment for an observation to ignore that is not among `names`."""
+    if absent := [name for name in ignored if name not in names]:
+        raise UnsupportedEnvironment(
+            f"ignore_observations: there is no observation {absent[0]!r}; there is {', '.join(dict.fromkeys(names))}"
+        )
 
 
 def stack(observations: list) -> Any:
@@ -98,6 +115,10 @@ class Masks:
         return allowed
 
 
+def _named(space: spaces.Space) -> dict[str, spaces.Space]:
+    return {str(place) if place is not None else OBS: leaf for place, leaf in _leaves(space)}
+
+
 def _leaves(space: spaces.Space) -> Iterator[tuple[str | int | None, spaces.Space]]:
     """The parts of a Dict or Tuple with name or place, or the space itself."""
     if isinstance(space, spaces.Dict):
@@ -111,6 +132,19 @@ def _leaves(space: spaces.Space) -> Iterator[tuple[str | int | None, spaces.Spac
         yield None, space
 
 
+def _refuse_unobservable(named: Mapping[str, spaces.Space]) -> None:
+    read = {name: leaf for name, leaf in named.items() if name != MASK}
+    wrong = {name: type(leaf).__name__ for name, leaf in read.items() if not isinstance(leaf, OBSERVABLE)}
+    if not wrong:
+        return
+    name, found = next(iter(wrong.items()))
+    message = f"observation {name!r} is {found}; served are {LEAVES}"
+    if len(wrong) == len(read):
+        raise UnsupportedEnvironment(message)
+    instead = f"base_config.ignore_observations: [{', '.join(wrong)}] leaves it out"
+    raise UnobservableParts(f"{message}; {instead}", [*wrong])
+
+
 def _obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
     if name == MASK:
         return _mask_spec(leaf, branches)
@@ -119,8 +153,7 @@ def _obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSp
     if isinstance(leaf, spaces.MultiDiscrete):
         counts = _whole(leaf.nvec)
         return ObsSpec((sum(counts),), "uint8", leaf.shape, counts, _whole(leaf.start))
-    if not isinstance(leaf, (spaces.Box, spaces.MultiBinary)):
-        raise UnsupportedEnvironment(f"observation {name!r} is {type(leaf).__name__}; served are {LEAVES}")
+    assert isinstance(leaf, (spaces.Box, spaces.MultiBinary)), leaf
     whole = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
     high = float(max(leaf.high.max(), 1)) if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 else 1.0
     return ObsSpec(*_layout(leaf.shape, "uint8" if whole else "float32"), high=high)

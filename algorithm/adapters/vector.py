@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import multiprocessing
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.extras import missing, refuse_other_types, starting
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
+from algorithm.adapters.extras import missing, refuse_other_types, starting, with_module
 from algorithm.adapters.guard import Factory
 from algorithm.adapters.plugins import register
 from algorithm.adapters.pool import Pool
+from algorithm.adapters.wrapping import Wrappers, refuse_wrappers, wrap
 
 Make = Callable[..., gymnasium.Env]
 
@@ -26,46 +28,77 @@ NATIVE_FROM = 5  # copies from which a native vector environment is faster than 
 GRACE = 5.0  # seconds that processes have to end by themselves
 
 
-def make_vector(
-    env_name: str | Make, copies: int, env_args: dict, limit: int | None, render: bool, timeout: float | None
-) -> VectorEnv:
+def make_vector(config: EnvConfig) -> VectorEnv:
     """A vector environment as `GymAdapter` describes it. Raises what `GymAdapter` raises."""
-    if callable(env_name):
-        return make_copies(env_name, partial(cut, env_name, limit), copies, env_args, render, timeout)
-    spec = _spec(env_name)
-    limited: dict[str, Any] = {"max_episode_steps": limit} if limit else {}
-    fast = spec.vector_entry_point is not None and copies >= NATIVE_FROM and not env_args.get("vector_kwargs")
-    how = env_args.get("vectorization_mode", "vector_entry_point" if fast else "sync")
-    if render or how in ("sync", "async"):
-        return make_copies(env_name, partial(gymnasium.make, spec, **limited), copies, env_args, render, timeout)
-    _, vector_kwargs, env_args = parted({**env_args, **limited})
-    refuse_timeout(timeout)
-    with starting(env_name):
+    name = config.name
+    if callable(name):
+        return make_own(config, name)
+    spec = _spec(name)
+    limited: dict[str, Any] = {"max_episode_steps": config.max_episode_steps} if config.max_episode_steps else {}
+    fast = spec.vector_entry_point is not None and config.n_envs >= NATIVE_FROM and not config.wrappers
+    fast = fast and not config.args.get("vector_kwargs")
+    how = config.args.get("vectorization_mode", "vector_entry_point" if fast else "sync")
+    if config.render or how in ("sync", "async"):
+        return make_copies(config, partial(gymnasium.make, spec, **limited))
+    _, vector_kwargs, env_args = parted({**config.args, **limited})
+    refuse_wrappers(config, f"vectorization_mode {how}")
+    refuse_timeout(config.timeout)
+    with starting(name):
         if how == "envpool":
-            return Pool(spec.id, copies, {**env_args, **vector_kwargs})
-        return gymnasium.make_vec(env_name, copies, how, vector_kwargs=vector_kwargs, **env_args)
+            return Pool(spec.id, config.n_envs, {**env_args, **vector_kwargs})
+        return gymnasium.make_vec(name, config.n_envs, how, vector_kwargs=vector_kwargs, **env_args)
 
 
-def make_copies(
-    env_name: str | Make, make: Make, copies: int, env_args: dict, render: bool, timeout: float | None
-) -> VectorEnv:
-    """Guarded copies of what `make` makes with `env_args`: all in this process (sync), or each in its own (async).
+def make_own(config: EnvConfig, make: Make) -> VectorEnv:
+    """What `make` of an env.py makes: single environments, or one vector environment if it takes `num_envs`.
 
-    `env_name` is what they are called where something goes wrong. Raises what `GymAdapter` raises.
+    Raises what `GymAdapter` raises.
     """
-    how, vector_kwargs, env_args = parted(env_args)
-    if render:
+    taken = inspect.signature(make).parameters
+    if "num_envs" not in taken:
+        return make_copies(config, partial(cut, make, config.max_episode_steps))
+    refuse_wrappers(config, "a VectorEnv of env.py")
+    refuse_timeout(config.timeout)
+    env_args: dict[str, Any] = {**config.args, "num_envs": config.n_envs}
+    if config.max_episode_steps:
+        if "max_episode_steps" not in taken:
+            raise UnsupportedEnvironment(
+                "max_step_each_iter: a VectorEnv limits its own episodes; give make of env.py a max_episode_steps"
+            )
+        env_args["max_episode_steps"] = config.max_episode_steps
+    if config.render:
+        env_args["render_mode"] = "human"
+    with starting(make):
+        env = make(**env_args)
+    if not isinstance(env, VectorEnv) or env.num_envs != config.n_envs:
+        found = f"one of {env.num_envs}" if isinstance(env, VectorEnv) else type(env).__name__
+        raise UnsupportedEnvironment(
+            f"make(num_envs={config.n_envs}) of env.py must return a gymnasium.vector.VectorEnv of as many "
+            f"environments; it returned {found}"
+        )
+    return env
+
+
+def make_copies(config: EnvConfig, make: Make) -> VectorEnv:
+    """Guarded copies of what `make` makes with `args`: all in this process (sync), or each in its own (async).
+
+    `name` is what they are called where something goes wrong. Raises what `GymAdapter` raises.
+    """
+    how, vector_kwargs, env_args = parted(config.args)
+    timeout = config.timeout
+    if config.render:
         how, timeout, env_args = "sync", None, {**env_args, "render_mode": "human"}
-    factories = [Factory(partial(make, **env_args))] * copies
-    with starting(env_name):
+    factories = [Factory(partial(_wrapped, partial(make, **env_args), tuple(config.wrappers)))] * config.n_envs
+    with starting(config.name):
         if how == "async":
-            return Processes(factories, timeout, **vector_kwargs)
+            # An observation that is ignored may have a space that shared memory does not support.
+            return Processes(factories, timeout, **{"shared_memory": not config.ignore_observations, **vector_kwargs})
         refuse_timeout(timeout)
         # Whoever keeps an observation copies it.
         return SyncVectorEnv(factories, **{"copy": False, **vector_kwargs})
 
 
-def parted(env_args: dict) -> tuple[str | None, dict, dict]:
+def parted(env_args: Mapping[str, Any]) -> tuple[str | None, dict, dict]:
     """How an environment is vectorized, with which arguments, and the arguments of the environment itself."""
     own = dict(env_args)
     return own.pop("vectorization_mode", None), own.pop("vector_kwargs", {}), own
@@ -75,6 +108,13 @@ def cut(make: Make, limit: int | None, /, **env_args: Any) -> gymnasium.Env:
     """What `make` makes, with episodes of `limit` steps at most."""
     env = make(**env_args)
     return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
+
+
+def _wrapped(make: Make, wrappers: Wrappers) -> gymnasium.Env:
+    env = make()
+    if isinstance(env, VectorEnv):
+        raise UnsupportedEnvironment("make of env.py returns a VectorEnv, so that it must have a parameter num_envs")
+    return wrap(env, wrappers)
 
 
 def refuse_timeout(timeout: float | None) -> None:
@@ -152,7 +192,9 @@ def _spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
     except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
         raise missing(env_name, error) from error
     except gymnasium.error.Error as error:
-        raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}") from error
+        full = with_module(env_name)
+        hint = f" Its module registers it: use {full}" if full else ""
+        raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}{hint}") from error
 
 
 def _listed(copies: list) -> str:

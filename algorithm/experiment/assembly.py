@@ -24,7 +24,7 @@ from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
-from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter
+from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter, missing_limit
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
 from algorithm.loop.clock import STARTING, Clock
@@ -93,6 +93,8 @@ def train(
         lambda: make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
     )
     try:
+        if note := missing_limit(settings):
+            say(note)
         parts = _parts(adapter, TeamBuilder(settings, folder, checkpoint, say), clock)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         history, ends = History(parts, counters), limits(settings)

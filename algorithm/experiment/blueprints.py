@@ -27,10 +27,11 @@ def blueprint(units: int = {units}):
 SHARED = "body=Mlp(units, units)"
 SEPARATE = "policy=Mlp(units, units), critic=Mlp(units, units)"
 
-# The least side of an image, in pixels, and what reads it. What is smaller is read as a vector.
+# The least side of an image, in pixels, and what reads it. What is smaller is read as a vector: its numbers are often
+# codes, as MiniGrid's view of 7 x 7 cells, which convolutions read as almost the same shade.
 IMAGES: tuple[tuple[int, Encoder, str], ...] = (
     (36, NatureCnn(512), "NatureCnn(512)"),
-    (5, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
+    (8, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
 )
 
 

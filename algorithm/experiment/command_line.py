@@ -68,13 +68,13 @@ OPTIONS = (
     Option(
         "--force",
         "replace a run that has this name already, or config.yaml and nn.py of folders that are there",
-        (TRAIN, IMPORT),
+        (TRAIN, INIT, IMPORT),
         parse=_ON,
     ),
     Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parse=_ON),
     Option(
         "--init",
-        "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for --set base_config.env_name=ID",
+        "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for any --set base_config.env_name=ID",
         (INIT,),
         parse={"metavar": "GROUP/NAME"},
     ),

@@ -12,6 +12,7 @@ ADAPTERS = {
     "GYM": "algorithm.adapters.gym:GymAdapter",
     "ATARI": "algorithm.adapters.atari:AtariAdapter",
     "DM_CONTROL": "algorithm.adapters.dm_control:DmControlAdapter",
+    "PETTINGZOO": "algorithm.adapters.pettingzoo:PettingZooAdapter",
     "UNITY": "algorithm.adapters.unity.adapter:UnityAdapter",
     "PROBE": "algorithm.adapters.probe:ProbeAdapter",
 }

@@ -1,20 +1,26 @@
-"""`--init`: a commented environment folder for any environment of Gymnasium."""
+"""`--init`: a commented environment folder for any environment that an installed package registers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.gym_ids import find_id, solved_at
+from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
+from algorithm.adapters.extras import env_type_of
+from algorithm.adapters.gym_ids import find_id, registered
 from algorithm.experiment.blueprints import nn_file
 from algorithm.experiment.environments import HERE, environment_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.reference import entries
 from algorithm.experiment.registry import find
 from algorithm.experiment.settings import Layer, Settings, Tree, merge, resolve
+from algorithm.experiment.simulators import env_config, missing_limit
 from algorithm.experiment.yaml_text import commented
-from algorithm.specs import MASK, ObsSpec, Role
+from algorithm.specs import AGENT, MASK, ObsSpec, Role
 
+OPENED = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
+GROUPS = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
 # Settings that people look for first; the others stand in default_config.yaml alone.
 SHOWN = ("env_type", "env_name", "env_args", "algorithm", "n_envs", "max_step", "max_step_each_iter", "evaluate_every")
 
@@ -29,6 +35,10 @@ OF_CONTINUOUS: Tree = {
     "batch_size": 32,
     "replay_ratio": 8.0,
 }
+EVALUATIONS = 20  # in the course of a run that has no goal
+SIDE = 84  # pixels of an image that is learned from; larger ones are resized
+RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [SIDE, SIDE]}}
+GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
 VARIANT = """\
 
 # A variant stands on `default` and says what differs: python main.py {name} -c large
@@ -38,70 +48,150 @@ large:
 """
 
 
-def write(name: str, layers: list[Layer]) -> Path:
-    """Make envs/`name`, which opens and fits. Raises UserError where it cannot be, EnvironmentFailed as adapters do."""
+@dataclass(frozen=True)
+class Written:
+    """A record of what --init wrote, with lines for the user."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+
+def write(name: str, layers: list[Layer], force: bool = False) -> Written:
+    """Write envs/`name` for an environment that opens and can be learned from.
+
+    With `force` it replaces config.yaml and nn.py of a folder that exists. Raises UserError if it cannot be written,
+    EnvironmentFailed as adapters do.
+    """
     name = environment_name(name)
     if name.count("/") != 1:
         raise UserError(f"--init {name}: expected group/name, for example gym/acrobot")
     folder = HERE / name
-    if folder.exists():
-        raise UserError(f"--init {name}: {folder} exists already, and is left as it is; choose another name")
-    tree: Tree = {}
+    if folder.exists() and not force:
+        raise UserError(
+            f"--init {name}: {folder} exists already, and is left as it is; choose another name, "
+            "or replace its config.yaml and nn.py with --force"
+        )
+    given: Tree = {}
     for _, layer in layers:
-        tree = merge(tree, layer)
-    settings = resolve(layers)  # refuses what is no setting
-    if settings.base.env_type.casefold() != "gym":
-        raise UserError(f"--init writes folders for Gymnasium, not for base_config.env_type {settings.base.env_type}")
-    env_name = settings.base.env_name or _guess(name)
-    role = _open(env_name, settings)
-    asked = {"env_type": "GYM", "env_name": env_name, "algorithm": settings.base.algorithm}
-    suggested: Tree = {}
-    if settings.base.algorithm.casefold() == "acer":  # the defaults of others need no suggestion
-        suggested = {"acer_config": SUGGESTED | (OF_CONTINUOUS if role.action_spec.continuous else {})}
-    tree = merge({"base_config": asked, "goal": {"return": solved_at(env_name)}, **suggested}, tree)
-    resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
-    text = _config(name, env_name, role, merge(_shown(settings), tree))
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(text, encoding="utf-8")
-    (folder / "nn.py").write_text(nn_file(role), encoding="utf-8")
-    return folder
+        given = merge(given, layer)
+    base = resolve(layers).base  # refuses what is no setting
+    env_type, env_name = _identify(name, base.env_name, given)
+    named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
+    roles, opened = _open(f"--init {name}", merge(named, given))
+    tree = _complete(opened, roles, registered(env_name).reward_threshold if env_type == "GYM" else None)
+    settings = resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
+    text = _config(name, roles, merge(_shown(settings), tree))
+    note = missing_limit(settings)
+    return Written(folder, _write_files(folder, text, _network(roles)), (note,) if note else ())
 
 
-def _guess(name: str) -> str:
+def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
+    """Return env_type and env_name of the environment, as given or as the folder's name suggests."""
     group, _, task = name.partition("/")
+    chosen = given.get("base_config", {}).get("env_type")
+    env_type = (chosen or (env_type_of(env_name) if env_name else GROUPS.get(group.casefold(), "GYM"))).upper()
+    if env_type not in OPENED:
+        raise UserError(
+            f"--init writes folders for Gymnasium and what it is like ({', '.join(OPENED)}), "
+            f"not for base_config.env_type {env_type}"
+        )
+    if env_name or env_type != "GYM":
+        return env_type, env_name or task
     try:
-        return find_id(task, group)
+        return env_type, find_id(task, group)
     except UnsupportedEnvironment as error:
         raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name=ID") from error
 
 
-def _open(env_name: str, settings: Settings) -> Role:
-    """The role that the environment offers, which also shows that it starts."""
-    base = settings.base
-    make = find("env_type", "GYM")
-    adapter = make(env_name, 1, base.env_args, base.max_step_each_iter, action_scale=base.action_scale)
+def _open(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
+    """Return the roles of the environment, and `tree` with the settings that are needed to observe it."""
+    try:
+        roles = _roles(resolve([(source, tree)]))
+    except UnobservableParts as error:
+        ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
+        return _open(source, merge(tree, {"base_config": {"ignore_observations": ignored}}))
+    wrappers = _image_wrappers(roles) if tree["base_config"]["env_type"] == "GYM" else []
+    if wrappers and "env_wrappers" not in tree["base_config"]:
+        return _open(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}))
+    return roles, tree
+
+
+def _roles(settings: Settings) -> Mapping[str, Role]:
+    """Open the environment once and return its roles."""
+    adapter = find("env_type", settings.base.env_type)(env_config(settings, settings.base.env_name, 1))
     try:
         adapter.reset(settings.base.seed)
-        return next(iter(adapter.roles.values()))
+        return adapter.roles
     finally:
         adapter.close()
+
+
+def _image_wrappers(roles: Mapping[str, Role]) -> list:
+    """Return the wrappers that turn a large color image into a gray one of `SIDE` pixels; none for anything else."""
+    specs = next(iter(roles.values())).obs_specs
+    spec = next(iter(specs.values()))
+    channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
+    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < SIDE:
+        return []
+    return [RESIZE] * (max(sides) > SIDE) + [GRAYSCALE]
+
+
+def _complete(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
+    """Return `opened` on top of suggestions: a goal or evaluations, and the algorithm's section."""
+    settings = resolve([("--init", opened)])
+    base = settings.base
+    suggested: Tree = {"goal": {"return": threshold}}
+    if base.algorithm.casefold() == "acer":
+        continuous = any(role.action_spec.continuous for role in roles.values())
+        suggested["acer_config"] = SUGGESTED | (OF_CONTINUOUS if continuous else {})
+    elif base.algorithm.casefold() == "sac":  # one update for each env step
+        suggested["sac_config"] = {"replay_ratio": float(base.n_envs * settings.agent.collect_steps)}
+    goal = merge(suggested, opened)["goal"]
+    if goal is None or goal["return"] is None:
+        suggested["base_config"] = {"evaluate_every": max(1, (base.max_step or base.save_every or 1) // EVALUATIONS)}
+    return merge(suggested, opened)
 
 
 def _shown(settings: Settings) -> Tree:
     return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN}}
 
 
-def _config(name: str, env_name: str, role: Role, tree: Tree) -> str:
-    lines = [f"# {env_name}: python main.py {name}", "#"]
-    for key, spec in role.obs_specs.items():
-        lines.append(f"# {'is told what is allowed by' if key == MASK else 'observes'} {_observation(key, spec)}")
-    lines += [
-        f"# acts with {role.action_spec}",
-        "#",
-        "# Every setting stands in default_config.yaml; these override it.",
-    ]
+def _network(roles: Mapping[str, Role]) -> str | None:
+    """Return the text of nn.py; None if roles need different ones."""
+    texts = {nn_file(role) for role in roles.values()}
+    return texts.pop() if len(texts) == 1 else None
+
+
+def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, ...]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(config, encoding="utf-8")
+    if network is None:
+        (folder / "nn.py").unlink(missing_ok=True)
+        return (folder / "config.yaml",)
+    (folder / "nn.py").write_text(network, encoding="utf-8")
+    return folder / "config.yaml", folder / "nn.py"
+
+
+def _config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
+    lines = [f"# {tree['base_config']['env_name']}: python main.py {name}", "#"]
+    alike: dict[str, list[str]] = {}  # roles by what they observe and do
+    for role, offer in roles.items():
+        alike.setdefault("\n".join(_offer(offer)), []).append(role)
+    for text, names in alike.items():
+        lines += [f"# {', '.join(names)}:"] * (names != [AGENT]) + text.splitlines()
+    lines += ["#", "# Every setting stands in default_config.yaml; these override it."]
     lines += ["default:", *commented(tree, {entry.path: entry.meaning for entry in entries()})]
-    return "\n".join(lines) + "\n" + VARIANT.format(name=name)
+    variant = VARIANT.format(name=name) if _network(roles) else ""
+    return "\n".join(lines) + "\n" + variant
+
+
+def _offer(role: Role) -> list[str]:
+    lines = [
+        f"# {'is told what is allowed by' if key == MASK else 'observes'} {_observation(key, spec)}"
+        for key, spec in role.obs_specs.items()
+    ]
+    return [*lines, f"# acts with {role.action_spec}"]
 
 
 def _observation(key: str, spec: ObsSpec) -> str:

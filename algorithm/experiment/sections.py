@@ -23,6 +23,20 @@ def device_name(text: Any) -> Any:
     return name
 
 
+def wrapper_list(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Pairs of `module:Wrapper` and its keyword arguments. Raises ValueError for an entry that names no wrapper."""
+    if not isinstance(value, list):
+        raise ValueError("it must be a list of wrappers")
+    pairs: list[tuple[str, dict[str, Any]]] = []
+    for entry in value:
+        named = {entry: {}} if isinstance(entry, str) else entry
+        pair = next(iter(named.items())) if isinstance(named, dict) and len(named) == 1 else ("", None)
+        if not re.fullmatch(r"[\w.]+:\w+", str(pair[0])) or not isinstance(pair[1] or {}, dict):
+            raise ValueError(f"{entry!r} is neither module:Wrapper nor {{module:Wrapper: {{argument: value}}}}")
+        pairs.append((pair[0], pair[1] or {}))
+    return pairs
+
+
 Platform = Literal["windows", "macos", "linux"]
 
 
@@ -50,6 +64,8 @@ class BaseConfig(Section):
     env_type: str
     env_name: str | None
     env_args: dict[str, Any]
+    env_wrappers: Annotated[list[tuple[str, dict[str, Any]]], BeforeValidator(wrapper_list)]
+    ignore_observations: list[str]
     unity_args: UnityArgs
     algorithm: str
     runtime: str

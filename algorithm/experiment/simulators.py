@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.previous import Remembering
 from algorithm.adapters.restarting import Restarting
 from algorithm.adapters.unity.adapter import Ended, UnityAdapter
@@ -26,6 +26,8 @@ UNITYS_OWN: Mapping[str, str] = {
     "env_args": "reset_config holds what a scene is told",
     "max_step_each_iter": "Max Step of the agent in Unity cuts its episodes",
     "env_timeout": "base_config.unity_args.timeout_wait is the limit",
+    "env_wrappers": "they wrap environments of Python",
+    "ignore_observations": "leave the sensor out in Unity, or read it by no encoder in nn.py",
 }
 
 
@@ -54,6 +56,21 @@ def make_adapter(
         raise UserError(f"base_config: {error}") from error
 
 
+def missing_limit(settings: Settings) -> str | None:
+    """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
+    base = settings.base
+    if base.env_type.casefold() != "gym" or base.max_step_each_iter or base.env_name.endswith(".py"):
+        return None
+    from algorithm.adapters.gym_ids import registered  # which loads Gymnasium
+
+    if registered(base.env_name).max_episode_steps:
+        return None
+    return (
+        f"{base.env_name} registers no limit of steps per episode: if its episodes may never end, "
+        "set base_config.max_step_each_iter, for example to 1000"
+    )
+
+
 def evaluation_copies(settings: Settings) -> int:
     """As many as there are episodes to play; no more processes than training has, though, and one scene of Unity."""
     if of_unity(settings):
@@ -78,9 +95,24 @@ def _other(settings: Settings, folder: RunFolder, copies: int, render: bool) -> 
         raise UserError(
             "reset_config is for env_type UNITY; base_config.env_args holds what other environments are told"
         )
-    cls, name = find("env_type", base.env_type), folder.environment(settings)
-    limit, timeout, scale = base.max_step_each_iter, base.env_timeout, base.action_scale
-    return lambda: cls(name, copies, base.env_args, limit, render, timeout, scale)
+    cls, config = find("env_type", base.env_type), env_config(settings, folder.environment(settings), copies, render)
+    return lambda: cls(config)
+
+
+def env_config(settings: Settings, name: str | Callable[..., Any], n_envs: int, render: bool = False) -> EnvConfig:
+    """Return the record from which `n_envs` environments of the settings are opened."""
+    base = settings.base
+    return EnvConfig(
+        name=name,
+        n_envs=n_envs,
+        args=base.env_args,
+        max_episode_steps=base.max_step_each_iter,
+        render=render,
+        timeout=base.env_timeout,
+        action_scale=base.action_scale,
+        wrappers=base.env_wrappers,
+        ignore_observations=base.ignore_observations,
+    )
 
 
 def _unity(

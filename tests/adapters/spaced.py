@@ -108,5 +108,12 @@ class NativeMasked(VectorEnv):
 
 
 gymnasium.register("NativeMasked-v0", Masked, vector_entry_point=NativeMasked)
+MISSION = spaces.Dict({"mission": spaces.Text(9), "image": spaces.Box(0, 255, (7, 7, 3), np.uint8)})
+CAMERA = spaces.Box(0, 255, (90, 96, 3), np.uint8)
+BUTTON = spaces.Discrete(2)
+gymnasium.register("Mission-v0", Sampling, kwargs={"observation_space": MISSION, "action_space": BUTTON})
+gymnasium.register(
+    "Camera-v0", Sampling, max_episode_steps=50, kwargs={"observation_space": CAMERA, "action_space": BUTTON}
+)
 WORDS = {"observation_space": spaces.Text(5), "action_space": spaces.Discrete(2)}
 gymnasium.register("Words-v0", Sampling, kwargs=WORDS)

@@ -6,6 +6,7 @@ from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
 from algorithm.adapters.atari import AtariAdapter
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 
 pytest.importorskip("ale_py")
@@ -24,7 +25,7 @@ def how(request):
 
 
 def atari(how, copies=2, name="Breakout", limit=None, **env_args):
-    return AtariAdapter(name, copies, {"vectorization_mode": how, **env_args}, limit)
+    return AtariAdapter(config(name, copies, {"vectorization_mode": how, **env_args}, limit))
 
 
 class TestNative(AdapterContract):
@@ -141,7 +142,7 @@ def test_processes_play_too():
 
 @pytest.mark.parametrize("name", ["ALE/SpaceInvaders-v5", "space_invaders", "SpaceInvaders-v5"])
 def test_a_game_is_found_by_what_people_call_it(name):
-    adapter = AtariAdapter(name, 1, {})
+    adapter = AtariAdapter(config(name, 1, {}))
     assert adapter.roles["agent"].action_spec.branches == (6,)
     adapter.close()
 
@@ -166,7 +167,7 @@ def test_a_game_is_found_by_what_people_call_it(name):
 )
 def test_what_cannot_be_is_told(name, env_args, message):
     with pytest.raises(UnsupportedEnvironment, match=message) as error:
-        AtariAdapter(name, 1, env_args)
+        AtariAdapter(config(name, 1, env_args))
     assert "\n" not in str(error.value)
 
 
@@ -178,9 +179,9 @@ def test_what_envpool_does_not_have_is_refused(env_args):
 
 def test_a_timeout_needs_processes():
     with pytest.raises(UnsupportedEnvironment, match="env_timeout is 3, but only processes"):
-        AtariAdapter("Pong", 1, {}, timeout=3.0)
+        AtariAdapter(config("Pong", 1, {}, timeout=3.0))
 
 
 def test_arguments_that_ale_refuses_are_told_with_the_game():
     with pytest.raises(EnvironmentFailed, match="'ALE/Pong-v5' does not start: TypeError"):
-        AtariAdapter("Pong", 1, {"vector_kwargs": {"num_threads": "two"}})
+        AtariAdapter(config("Pong", 1, {"vector_kwargs": {"num_threads": "two"}}))

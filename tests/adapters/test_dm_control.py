@@ -5,6 +5,7 @@ import pytest
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.dm_control import DmControlAdapter
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 
 pytest.importorskip("shimmy")
@@ -15,12 +16,12 @@ class TestSync(AdapterContract):
     ticks = 60
 
     def make(self):
-        return DmControlAdapter("cartpole-swingup", 2, {}, max_episode_steps=20)
+        return DmControlAdapter(config("cartpole-swingup", 2, {}, max_episode_steps=20))
 
 
 @pytest.mark.parametrize("name", ["cartpole-swingup", "dm_control/cartpole-swingup-v0", "dm_control/cartpole-swingup"])
 def test_observations_are_named_and_float32(name):
-    adapter = DmControlAdapter(name, 1, {})
+    adapter = DmControlAdapter(config(name, 1, {}))
     role = adapter.roles["agent"]
     assert {key: (spec.shape, spec.dtype) for key, spec in role.obs_specs.items()} == {
         "position": ((3,), "float32"),
@@ -31,7 +32,7 @@ def test_observations_are_named_and_float32(name):
 
 
 def test_a_number_alone_is_a_vector_of_one():
-    adapter = DmControlAdapter("walker-stand", 1, {})
+    adapter = DmControlAdapter(config("walker-stand", 1, {}))
     step = adapter.reset(0)["agent"]
     assert step.obs["height"].shape == (1, 1)
     assert adapter.roles["agent"].action_spec.continuous == 6
@@ -40,7 +41,7 @@ def test_a_number_alone_is_a_vector_of_one():
 
 def test_1000_steps_end_by_truncation():
     """The suite's discount is 1 there: what would have followed counts."""
-    adapter = DmControlAdapter("cartpole-swingup", 1, {})
+    adapter = DmControlAdapter(config("cartpole-swingup", 1, {}))
     step, rows = adapter.reset(0)["agent"], []
     for _ in range(1002):
         rows.append((bool(step.first[0]), bool(step.final[0]), bool(step.alive[0]), float(step.reward[0])))
@@ -55,7 +56,7 @@ def test_1000_steps_end_by_truncation():
 
 def test_processes_play_a_task_with_its_own_arguments():
     adapter = DmControlAdapter(
-        "cartpole-swingup", 1, {"vectorization_mode": "async", "task_kwargs": {"time_limit": 0.05}}
+        config("cartpole-swingup", 1, {"vectorization_mode": "async", "task_kwargs": {"time_limit": 0.05}})
     )
     step = adapter.reset(0)["agent"]
     for _ in range(5):
@@ -65,7 +66,7 @@ def test_processes_play_a_task_with_its_own_arguments():
 
 
 def test_lanes_and_seeds_differ():
-    adapter = DmControlAdapter("cartpole-swingup", 2, {})
+    adapter = DmControlAdapter(config("cartpole-swingup", 2, {}))
     once, other = (adapter.reset(seed)["agent"].obs["position"].copy() for seed in (3, 9))
     assert not (once[0] == once[1]).all()
     assert not (once == other).any(1).all()
@@ -83,5 +84,5 @@ def test_lanes_and_seeds_differ():
 )
 def test_what_cannot_be_is_told(name, env_args, message):
     with pytest.raises(UnsupportedEnvironment, match=message) as error:
-        DmControlAdapter(name, 1, env_args)
+        DmControlAdapter(config(name, 1, env_args))
     assert "\n" not in str(error.value)

@@ -11,6 +11,7 @@ from gymnasium.error import NamespaceNotFound
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.extras import missing
 from algorithm.adapters.gym import GymAdapter
+from tests.adapters.configs import config
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = """
@@ -22,12 +23,12 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
-from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.experiment.registry import find
 
 try:
     mode = {"vectorization_mode": sys.argv[4]} if sys.argv[4] else {}
-    find("env_type", sys.argv[3])(sys.argv[2], 1, mode)
+    find("env_type", sys.argv[3])(EnvConfig(name=sys.argv[2], args=mode))
 except UnsupportedEnvironment as error:
     print(error)
 """
@@ -46,6 +47,7 @@ except UnsupportedEnvironment as error:
         ("shimmy", "cartpole-swingup", "DM_CONTROL", "", "dm-control", "dm_control"),
         ("dm_control", "cartpole-swingup", "DM_CONTROL", "", "dm-control", ""),
         ("mujoco", "cartpole-swingup", "DM_CONTROL", "", "dm-control", "dm_control"),
+        ("pettingzoo", "classic/rps_v2", "PETTINGZOO", "", "pettingzoo", ""),
         ("minatar", "minatar.gym:MinAtar/Breakout-v1", "GYM", "", "minatar", ""),
         ("pybullet_envs_gymnasium", "pybullet_envs_gymnasium:HopperBulletEnv-v0", "GYM", "", "pybullet", ""),
     ],
@@ -78,4 +80,4 @@ def test_an_id_of_another_type_names_it(name, env_type):
     with pytest.raises(
         UnsupportedEnvironment, match=f"{name!r} is one of env_type {env_type}: set base_config.env_type"
     ):
-        GymAdapter(name, 1, {})
+        GymAdapter(config(name, 1, {}))

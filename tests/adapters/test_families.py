@@ -5,6 +5,7 @@ import pytest
 
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 
 
@@ -15,7 +16,7 @@ class TestMinAtar(AdapterContract):
         super().setup_class()
 
     def make(self):
-        return GymAdapter("MinAtar/Breakout-v1", 3, {}, max_episode_steps=30)
+        return GymAdapter(config("MinAtar/Breakout-v1", 3, {}, max_episode_steps=30))
 
 
 class TestEnvPool(AdapterContract):
@@ -25,13 +26,13 @@ class TestEnvPool(AdapterContract):
         super().setup_class()
 
     def make(self):
-        return GymAdapter("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20)
+        return GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20))
 
 
 def test_minatar_is_known_by_its_name_with_the_smallest_set_of_actions():
     pytest.importorskip("minatar")
     assert find_id("space_invaders", "minatar") == "MinAtar/SpaceInvaders-v1"
-    adapter = GymAdapter("MinAtar/SpaceInvaders-v1", 1, {})
+    adapter = GymAdapter(config("MinAtar/SpaceInvaders-v1", 1, {}))
     assert adapter.roles["agent"].action_spec.branches == (4,)
     assert adapter.reset(0)["agent"].obs["obs"].size == 600
     adapter.close()
@@ -39,7 +40,7 @@ def test_minatar_is_known_by_its_name_with_the_smallest_set_of_actions():
 
 def test_minatar_plays_in_processes():
     pytest.importorskip("minatar")
-    adapter = GymAdapter("MinAtar/Breakout-v1", 1, {"vectorization_mode": "async"})
+    adapter = GymAdapter(config("MinAtar/Breakout-v1", 1, {"vectorization_mode": "async"}))
     assert adapter.reset(0)["agent"].first.all()
     adapter.close()
 
@@ -47,7 +48,7 @@ def test_minatar_plays_in_processes():
 def test_minatars_lanes_and_seeds_differ():
     """The ball of Breakout starts on one side or on the other."""
     pytest.importorskip("minatar")
-    adapter = GymAdapter("MinAtar/Breakout-v1", 8, {})
+    adapter = GymAdapter(config("MinAtar/Breakout-v1", 8, {}))
     shown = [adapter.reset(seed)["agent"].obs["obs"].reshape(8, -1).copy() for seed in (0, 100, 0)]
     assert len(np.unique(shown[0], axis=0)) == 2
     assert not (shown[0] == shown[1]).all()
@@ -57,7 +58,7 @@ def test_minatars_lanes_and_seeds_differ():
 
 def test_pybullet_is_opened_by_its_module():
     pytest.importorskip("pybullet_envs_gymnasium")
-    adapter = GymAdapter("pybullet_envs_gymnasium:HopperBulletEnv-v0", 2, {}, max_episode_steps=5)
+    adapter = GymAdapter(config("pybullet_envs_gymnasium:HopperBulletEnv-v0", 2, {}, max_episode_steps=5))
     step = adapter.reset(0)["agent"]
     for _ in range(5):
         step = adapter.step({"agent": np.zeros((2, 3), np.float32)})["agent"]

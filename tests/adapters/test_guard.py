@@ -12,6 +12,7 @@ from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, Unsu
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.restarting import Restarting
 from algorithm.loop.actor import Actor
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
 from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
@@ -30,7 +31,7 @@ class TestRaisingNextStep(AdapterContract):
 
     def make(self):
         args = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": self.mode}}
-        return GymAdapter(NowAndThenRaising, 3, args)
+        return GymAdapter(config(NowAndThenRaising, 3, args))
 
 
 class TestRaisingSameStep(TestRaisingNextStep):
@@ -55,7 +56,7 @@ class Breaking(GymAdapter):
 
 class TestRestarting(AdapterContract):
     def make(self):
-        return Restarting(lambda: Breaking(NowAndThenRaising, 3, {}), None)
+        return Restarting(lambda: Breaking(config(NowAndThenRaising, 3)), None)
 
 
 def learned(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
@@ -87,7 +88,7 @@ def assert_cut_once(rows: list[tuple], at: int) -> None:
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("copies", [1, 3])
 def test_a_step_that_raises_cuts_its_own_episode_and_no_other(mode, copies, caplog):
-    adapter = GymAdapter(Raising, copies, vectorized("sync", mode))
+    adapter = GymAdapter(config(Raising, copies, vectorized("sync", mode)))
     with caplog.at_level(logging.INFO):
         actor, lanes = learned(adapter, 40)
     assert_cut_once(lanes[0], at=3)
@@ -102,7 +103,7 @@ def test_a_step_that_raises_cuts_its_own_episode_and_no_other(mode, copies, capl
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_process_whose_step_raises_goes_on(mode):
-    adapter = GymAdapter(Raising, 2, vectorized("async", mode))
+    adapter = GymAdapter(config(Raising, 2, vectorized("async", mode)))
     try:
         pids = [process.pid for process in adapter.env.processes]
         _, lanes = learned(adapter, 24)
@@ -117,7 +118,7 @@ def test_a_process_whose_step_raises_goes_on(mode):
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_reset_that_raises_costs_no_row(mode, caplog):
     args = vectorized("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),))
-    adapter = GymAdapter(Raising, 2, args)
+    adapter = GymAdapter(config(Raising, 2, args))
     actor, lanes = learned(adapter, 24)
     start = SEED * 1000 + 10
     assert lanes[0][:3] == [(start + t, start + t + 1) for t in range(3)]
@@ -128,7 +129,9 @@ def test_a_reset_that_raises_costs_no_row(mode, caplog):
 
 
 def test_a_reset_that_raises_twice_is_given_up():
-    adapter = GymAdapter(Raising, 1, vectorized("sync", where="reset", ends=((1, TRUNCATED),), at=1, culprit=SEED + 1))
+    adapter = GymAdapter(
+        config(Raising, 1, vectorized("sync", where="reset", ends=((1, TRUNCATED),), at=1, culprit=SEED + 1))
+    )
     adapter.reset(seed=SEED)
     adapter.env.envs[0].env.culprit = SEED
     adapter.env.envs[0].env.at = 3
@@ -140,17 +143,17 @@ def test_a_reset_that_raises_twice_is_given_up():
 
 def test_what_never_started_is_not_tried_again():
     with pytest.raises(EnvironmentFailed, match="no licence found") as error:
-        Restarting(lambda: GymAdapter(NeverStarts, 2, {}), 10)
+        Restarting(lambda: GymAdapter(config(NeverStarts, 2, {})), 10)
     assert not isinstance(error.value, EnvironmentBroke)
     made = []
     with pytest.raises(EnvironmentFailed, match="the level is missing") as error:
-        Restarting(lambda: GymAdapter(lambda: made.append(1) or NeverResets(), 1, {}), 10)
+        Restarting(lambda: GymAdapter(config(lambda: made.append(1) or NeverResets(), 1, {})), 10)
     assert not isinstance(error.value, EnvironmentBroke)
     assert len(made) == 1
 
 
 def test_restarts_of_copies_and_of_adapters_are_one_budget():
-    adapter = Restarting(lambda: Breaking(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)}), 6)
+    adapter = Restarting(lambda: Breaking(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
     adapter.reset(SEED)
     counts = []
     with pytest.raises(EnvironmentBroke, match="broke 9 times"):
@@ -163,7 +166,7 @@ def test_restarts_of_copies_and_of_adapters_are_one_budget():
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_the_budget_ends_what_always_raises(copies):
-    adapter = Restarting(lambda: GymAdapter(AlwaysRaising, copies, {}), 4)
+    adapter = Restarting(lambda: GymAdapter(config(AlwaysRaising, copies, {})), 4)
     adapter.reset(SEED)
     with pytest.raises(EnvironmentBroke, match="broke [56] times, .* base_config.max_env_restarts"):
         for _ in range(20):
@@ -175,7 +178,7 @@ def test_the_budget_ends_what_always_raises(copies):
 )
 def test_a_process_that_ends_or_hangs_is_replaced_with_all_others(how, named, caplog, tmp_path):
     args = vectorized("async", how=how, mark=str(tmp_path / "mark"))
-    adapter = Restarting(lambda: GymAdapter(Raising, 2, args, timeout=1.0), 1)
+    adapter = Restarting(lambda: GymAdapter(config(Raising, 2, args, timeout=1.0)), 1)
     try:
         old = adapter._inner.env.processes
         _, lanes = learned(adapter, 16)
@@ -190,7 +193,7 @@ def test_a_process_that_ends_or_hangs_is_replaced_with_all_others(how, named, ca
 
 
 def test_killed_processes_are_replaced():
-    adapter = Restarting(lambda: GymAdapter(Raising, 2, vectorized("async", culprit=-1)), 1)
+    adapter = Restarting(lambda: GymAdapter(config(Raising, 2, vectorized("async", culprit=-1))), 1)
     try:
         adapter.reset(SEED)
         os.kill(adapter._inner.env.processes[1].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
@@ -204,7 +207,7 @@ def test_killed_processes_are_replaced():
 
 def test_only_processes_can_be_given_up():
     with pytest.raises(UnsupportedEnvironment, match="vectorization_mode to async"):
-        GymAdapter(Raising, 1, {}, timeout=1.0)
+        GymAdapter(config(Raising, 1, {}, timeout=1.0))
 
 
 def test_a_native_vector_environment_that_raises_is_made_anew():
@@ -214,7 +217,7 @@ def test_a_native_vector_environment_that_raises_is_made_anew():
         broken = 0
 
         def __init__(self):
-            super().__init__("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"})
+            super().__init__(config("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}))
             self.env.step = self.raising(self.env.step)
 
         def raising(self, step):

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.vector import NATIVE_FROM
 from algorithm.loop.actor import Actor
 from algorithm.returns import retrace
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import (
     BOTH,
@@ -32,29 +33,29 @@ def vectorized(how: str, mode: AutoresetMode) -> dict:
 
 class TestNative(AdapterContract):
     def make(self):
-        return GymAdapter("CartPole-v1", 3, {"vectorization_mode": "vector_entry_point"}, max_episode_steps=20)
+        return GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "vector_entry_point"}, max_episode_steps=20))
 
 
 class TestSyncNextStep(AdapterContract):
     def make(self):
-        return GymAdapter("CartPole-v1", 3, vectorized("sync", AutoresetMode.NEXT_STEP), max_episode_steps=20)
+        return GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.NEXT_STEP), max_episode_steps=20))
 
 
 class TestSyncSameStep(AdapterContract):
     def make(self):
-        return GymAdapter("CartPole-v1", 3, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20)
+        return GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20))
 
 
 class TestSyncDisabled(AdapterContract):
     def make(self):
-        return GymAdapter("CartPole-v1", 3, vectorized("sync", AutoresetMode.DISABLED), max_episode_steps=20)
+        return GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.DISABLED), max_episode_steps=20))
 
 
 class TestAsync(AdapterContract):
     ticks = 60
 
     def make(self):
-        return GymAdapter("CartPole-v1", 2, vectorized("async", AutoresetMode.SAME_STEP), max_episode_steps=20)
+        return GymAdapter(config("CartPole-v1", 2, vectorized("async", AutoresetMode.SAME_STEP), max_episode_steps=20))
 
 
 # What a lane goes through, told by one environment in a plain loop: (obs, action, reward, alive, memory, next obs),
@@ -146,7 +147,7 @@ ENDS = {
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
 def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(ends, mode):
-    adapter = GymAdapter(CountedEpisodes, 3, {"ends": ends, **vectorized("sync", mode)})
+    adapter = GymAdapter(config(CountedEpisodes, 3, {"ends": ends, **vectorized("sync", mode)}))
     actor, lanes = collected(adapter, seed=5, ticks=120)
     assert set(lanes) == {0, 1, 2}
     assert_told(lanes, ends, seed=5, count=48)
@@ -155,7 +156,7 @@ def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(ends, mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_processes_give_the_same_valid_rows_and_targets(mode):
-    adapter = GymAdapter(CountedEpisodes, 2, vectorized("async", mode))
+    adapter = GymAdapter(config(CountedEpisodes, 2, vectorized("async", mode)))
     try:
         actor, lanes = collected(adapter, seed=5, ticks=100)
         assert isinstance(adapter.env, AsyncVectorEnv)
@@ -167,7 +168,7 @@ def test_processes_give_the_same_valid_rows_and_targets(mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_the_truth_table_of_two_step_episodes(mode):
-    adapter = GymAdapter(CountedEpisodes, 1, {"ends": ENDS["truncated"], **vectorized("sync", mode)})
+    adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["truncated"], **vectorized("sync", mode)}))
     _, lanes = collected(adapter, seed=0, ticks=40)
     assert [(obs, action, reward, alive, after) for obs, action, reward, alive, _, after, _ in lanes[0][:4]] == [
         (10, 0, 1.25, True, 11),
@@ -179,14 +180,16 @@ def test_the_truth_table_of_two_step_episodes(mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_every_mode_counts_the_same_episodes(mode):
-    actor, _ = collected(GymAdapter(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)}), 0, 60)
+    actor, _ = collected(
+        GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)})), 0, 60
+    )
     episodes = [(episode.length, episode.reward) for episode in actor.episodes][:3]
     assert episodes == [(2, 10 / 8 + 11 / 8 + 1), (3, 20 / 8 + 21 / 8 + 1 + 22 / 8), (1, 30 / 8)]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_reset_forgets_what_was_under_way(mode):
-    adapter = GymAdapter(CountedEpisodes, 2, {"ends": ((1, TRUNCATED),), **vectorized("sync", mode)})
+    adapter = GymAdapter(config(CountedEpisodes, 2, {"ends": ((1, TRUNCATED),), **vectorized("sync", mode)}))
     actions = {"agent": np.zeros((2, 1), np.float32)}
     adapter.reset(seed=0)
     adapter.step(actions)
@@ -200,7 +203,7 @@ def test_a_reset_forgets_what_was_under_way(mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_max_episode_steps_cuts_episodes_without_ending_them(mode):
-    adapter = GymAdapter(CountedEpisodes, 1, {"ends": ((9, TERMINATED),), **vectorized("sync", mode)}, 3)
+    adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ((9, TERMINATED),), **vectorized("sync", mode)}, 3))
     actor, lanes = collected(adapter, seed=0, ticks=40)
     assert {episode.length for episode in actor.episodes} == {3}
     assert [(row[0], row[3], row[5]) for row in lanes[0][:4]] == [
@@ -213,7 +216,7 @@ def test_max_episode_steps_cuts_episodes_without_ending_them(mode):
 
 @pytest.mark.parametrize("how", ["sync", "vector_entry_point"])
 def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
-    adapter = GymAdapter("CartPole-v1", 2, {"vectorization_mode": how}, max_episode_steps=4)
+    adapter = GymAdapter(config("CartPole-v1", 2, {"vectorization_mode": how}, max_episode_steps=4))
     step = adapter.reset(seed=0)["agent"]
     cut = []
     for _ in range(12):
@@ -223,7 +226,10 @@ def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
 
 
 def test_a_native_vector_environment_is_taken_where_it_is_faster():
-    few, many = GymAdapter("CartPole-v1", NATIVE_FROM - 1, {}), GymAdapter("CartPole-v1", NATIVE_FROM, {})
+    few, many = (
+        GymAdapter(config("CartPole-v1", NATIVE_FROM - 1, {})),
+        GymAdapter(config("CartPole-v1", NATIVE_FROM, {})),
+    )
     assert isinstance(few.env, SyncVectorEnv)
     assert not isinstance(many.env, SyncVectorEnv)
     assert many.roles["agent"].lanes == NATIVE_FROM
@@ -235,7 +241,7 @@ def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
         {"camera": spaces.Box(0, 255, (3, 2, 3), np.uint8), "speed": spaces.Box(-9, 9, (4,), np.float64)}
     )
     make = {"observation_space": space, "action_space": spaces.Discrete(3), **vectorized("sync", mode)}
-    adapter = GymAdapter(EchoingActions, 2, make)
+    adapter = GymAdapter(config(EchoingActions, 2, make))
     specs = adapter.roles["agent"].obs_specs
     assert {name: (spec.shape, spec.dtype) for name, spec in specs.items()} == {
         "camera": ((3, 3, 2), "uint8"),
@@ -252,7 +258,7 @@ def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
 
 def test_actions_come_in_the_environments_own_numbers():
     make = {"observation_space": spaces.Box(-9, 9, (1,)), "action_space": spaces.Discrete(3, start=-1)}
-    adapter = GymAdapter(EchoingActions, 3, make)
+    adapter = GymAdapter(config(EchoingActions, 3, make))
     assert adapter.roles["agent"].action_spec.branches == (3,)
     adapter.reset(seed=0)
     step = adapter.step({"agent": np.array([[0], [1], [2]], np.float32)})["agent"]
@@ -260,7 +266,7 @@ def test_actions_come_in_the_environments_own_numbers():
 
 
 def test_a_name_may_carry_the_module_that_registers_it():
-    adapter = GymAdapter("tests.adapters.counted:CountedEpisodes-v0", 2, {})
+    adapter = GymAdapter(config("tests.adapters.counted:CountedEpisodes-v0", 2, {}))
     assert adapter.reset(seed=3)["agent"].obs["obs"].ravel().tolist() == [3010, 4010]
 
 
@@ -269,36 +275,97 @@ def test_a_name_may_carry_the_module_that_registers_it():
 )
 def test_an_unknown_name_is_refused_by_name(name):
     with pytest.raises(UnsupportedEnvironment) as error:
-        GymAdapter(name, 1, {})
+        GymAdapter(config(name, 1, {}))
     assert repr(name) in str(error.value)
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure_with_its_name_and_reason():
     with pytest.raises(EnvironmentFailed, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
-        GymAdapter("NeverStarts-v0", 1, {})
+        GymAdapter(config("NeverStarts-v0", 1, {}))
     with pytest.raises(EnvironmentFailed, match="counted.py.*no licence found"):
-        GymAdapter(NeverStarts, 1, {})
+        GymAdapter(config(NeverStarts, 1, {}))
 
 
 def test_vector_kwargs_mean_the_same_for_any_number_of_copies():
     for copies in (1, 8):
-        adapter = GymAdapter("CartPole-v1", copies, {"vector_kwargs": {"autoreset_mode": "SameStep"}})
+        adapter = GymAdapter(config("CartPole-v1", copies, {"vector_kwargs": {"autoreset_mode": "SameStep"}}))
         assert adapter.roles["agent"].lanes == copies
         adapter.close()
 
 
 def test_an_environment_that_cannot_be_reset_is_a_failure_with_its_name_and_reason():
     with pytest.raises(EnvironmentFailed, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
-        GymAdapter("NeverResets-v0", 1, {})
+        GymAdapter(config("NeverResets-v0", 1, {}))
 
 
 def test_arguments_that_an_environment_does_not_take_are_a_failure_with_their_name():
     with pytest.raises(EnvironmentFailed, match="'CartPole-v1'.*gravitation"):
-        GymAdapter("CartPole-v1", 1, {"gravitation": 3})
+        GymAdapter(config("CartPole-v1", 1, {"gravitation": 3}))
 
 
 def test_env_args_of_the_caller_stay_as_they_were():
     env_args = {"ends": ENDS["truncated"], **vectorized("sync", AutoresetMode.SAME_STEP)}
     before = {**env_args, "vector_kwargs": dict(env_args["vector_kwargs"])}
-    GymAdapter(CountedEpisodes, 1, env_args, max_episode_steps=3)
+    GymAdapter(config(CountedEpisodes, 1, env_args, max_episode_steps=3))
     assert env_args == before
+
+
+class Ticks(VectorEnv):
+    """A vector environment of one's own, which observes how many steps its episodes have, and ends them."""
+
+    def __init__(self, num_envs, length=3, mode=AutoresetMode.NEXT_STEP):
+        self.num_envs, self.length = num_envs, length
+        self.single_observation_space = spaces.Box(0, np.inf, (1,))
+        self.single_action_space = spaces.Discrete(2)
+        self.metadata = {"autoreset_mode": mode}
+
+    def reset(self, *, seed=None, options=None):
+        self.count = np.zeros(self.num_envs)
+        return self.count[:, None].astype(np.float32), {}
+
+    def step(self, actions):
+        over = self.count == self.length
+        self.count = np.where(over, 0, self.count + 1)
+        none = np.zeros(self.num_envs, bool)
+        reward = np.where(over, 0.0, actions)
+        return self.count[:, None].astype(np.float32), reward, self.count == self.length, none, {}
+
+
+class TestOwnVectorEnvironment(AdapterContract):
+    def make(self):
+        return GymAdapter(config(Ticks, 3))
+
+
+def test_a_function_that_takes_num_envs_makes_one_vector_environment():
+    adapter = GymAdapter(config(lambda num_envs, length: Ticks(num_envs, length), 4, {"length": 2}))
+    assert isinstance(adapter.env, Ticks)
+    assert adapter.roles["agent"].lanes == 4
+    adapter.reset(seed=0)
+    steps = [adapter.step({"agent": np.ones((4, 1), np.float32)})["agent"] for _ in range(3)]
+    assert [bool(step.final.all()) for step in steps] == [False, True, False]
+    assert [float(step.reward[0]) for step in steps] == [1, 1, 0]
+
+
+def test_a_limit_is_passed_to_a_vector_environment_that_takes_one():
+    adapter = GymAdapter(config(lambda num_envs, max_episode_steps: Ticks(num_envs, max_episode_steps), 2, None, 7))
+    assert adapter.env.length == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (
+            lambda num_envs: CountedEpisodes(),
+            {},
+            "must return a gymnasium.vector.VectorEnv of as many .* CountedEpisodes",
+        ),
+        (lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) of env.py must return .* it returned one of 2"),
+        (lambda: Ticks(3), {}, "returns a VectorEnv, so that it must have a parameter num_envs"),
+        (Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; give make of env.py a max_ep"),
+        (Ticks, {"timeout": 1.0}, "env_timeout is 1"),
+        (Ticks, {"wrappers": [("gymnasium.wrappers:ClipReward", {})]}, "and a VectorEnv of env.py has none"),
+    ],
+)
+def test_a_vector_environment_of_ones_own_must_fit(make, settings, message):
+    with pytest.raises(UnsupportedEnvironment, match=message):
+        GymAdapter(config(make, 3, **settings))

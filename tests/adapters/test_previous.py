@@ -9,6 +9,7 @@ from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.previous import Previous, Remembering
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.specs import ActionSpec, ObsSpec
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.doubles import Row, ScriptedAdapter, step_of
 from tests.fakes import LATE, AnyAction, Skipping, TwoRoles
@@ -18,22 +19,22 @@ BOTH = ("action", "reward")
 
 class TestRememberingProbe(AdapterContract):
     def make(self):
-        return Remembering(ProbeAdapter("chain", 3, {}), BOTH)
+        return Remembering(ProbeAdapter(config("chain", 3, {})), BOTH)
 
 
 class TestRememberingSkippingLanes(AdapterContract):
     def make(self):
-        return Remembering(Skipping("", 3, {}), BOTH)
+        return Remembering(Skipping(config("", 3, {})), BOTH)
 
 
 class TestRememberingLateRoles(AdapterContract):
     def make(self):
-        return Remembering(TwoRoles("", 2, {}), BOTH)
+        return Remembering(TwoRoles(config("", 2, {})), BOTH)
 
 
 class TestRememberingHybridActions(AdapterContract):
     def make(self):
-        return Remembering(AnyAction("", 2, {"continuous": 2, "branches": [3, 2]}), ["action"])
+        return Remembering(AnyAction(config("", 2, {"continuous": 2, "branches": [3, 2]})), ["action"])
 
 
 def test_each_lane_sees_its_own_last_action_and_reward_and_nothing_at_a_start():
@@ -67,7 +68,7 @@ def test_every_number_and_branch_of_an_action_is_shown():
 
 
 def test_late_roles_see_theirs_from_the_start():
-    adapter = Remembering(TwoRoles("", 2, {}), BOTH)
+    adapter = Remembering(TwoRoles(config("", 2, {})), BOTH)
     steps = adapter.reset(0)
     for _ in range(LATE + 1):
         steps = adapter.step({role: np.ones((len(step.lane), 1), np.float32) for role, step in steps.items()})
@@ -76,7 +77,7 @@ def test_late_roles_see_theirs_from_the_start():
 
 
 def test_names_that_the_simulator_has_are_refused():
-    adapter = ProbeAdapter("chain", 2, {})
+    adapter = ProbeAdapter(config("chain", 2, {}))
     role = adapter.roles["agent"]
     role.obs_specs["previous_reward"] = ObsSpec((1,))
     with pytest.raises(UnsupportedEnvironment, match="itself shows 'previous_reward'"):
@@ -85,7 +86,7 @@ def test_names_that_the_simulator_has_are_refused():
 
 
 def test_restarts_are_those_of_the_simulator():
-    inner = ProbeAdapter("chain", 2, {})
+    inner = ProbeAdapter(config("chain", 2, {}))
     adapter = Remembering(inner, BOTH)
     adapter.reset(0)
     inner.restarts = 3

@@ -7,6 +7,7 @@ from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import PROBES, ProbeAdapter
 from algorithm.loop.actor import Actor
 from algorithm.rollout import Decision
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.doubles import ShowingAgent, lanes_of, parts_of
 
@@ -15,22 +16,22 @@ GAMMA = 0.9
 
 class TestTruncation(AdapterContract):
     def make(self):
-        return ProbeAdapter("truncation", 3, {})
+        return ProbeAdapter(config("truncation", 3, {}))
 
 
 class TestLeak(AdapterContract):
     def make(self):
-        return ProbeAdapter("leak", 3, {})
+        return ProbeAdapter(config("leak", 3, {}))
 
 
 class TestChoice(AdapterContract):
     def make(self):
-        return ProbeAdapter("choice", 3, {})
+        return ProbeAdapter(config("choice", 3, {}))
 
 
 class TestChain(AdapterContract):
     def make(self):
-        return ProbeAdapter("chain", 3, {})
+        return ProbeAdapter(config("chain", 3, {}))
 
 
 def test_every_probe_keeps_the_contract_in_a_class_of_its_own():
@@ -50,7 +51,7 @@ class TablePolicy(ShowingAgent):
 
 
 def collect(name: str, *actions: int, limit: int | None = None):
-    actor = Actor(parts_of(ProbeAdapter(name, 2, {}, limit), TablePolicy(*actions)), seed=0)
+    actor = Actor(parts_of(ProbeAdapter(config(name, 2, {}, limit)), TablePolicy(*actions)), seed=0)
     rollouts = [rollout for _ in range(200) for _, rollout in actor.collect()]
     return actor, list(lanes_of(rollouts).values())
 
@@ -110,6 +111,6 @@ def test_max_episode_steps_cuts_earlier_but_never_later():
 
 def test_unknown_names_and_arguments_are_refused_by_name():
     with pytest.raises(UnsupportedEnvironment, match="'corridor'.*truncation.*chain"):
-        ProbeAdapter("corridor", 1, {})
+        ProbeAdapter(config("corridor", 1, {}))
     with pytest.raises(UnsupportedEnvironment, match="'length': 3"):
-        ProbeAdapter("chain", 1, {"length": 3})
+        ProbeAdapter(config("chain", 1, {"length": 3}))

@@ -15,6 +15,7 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.spaces import Masks, Observations, action_spec
 from algorithm.specs import MASK, ActionSpec, ObsSpec
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract, random_actions
 from tests.adapters.counted import TRUNCATED, CountedEpisodes, EchoingActions
 from tests.adapters.spaced import BRANCHES, Masked, MaskedLate, Sampling, allowed
@@ -165,7 +166,7 @@ def test_specs_are_read_in_one_line():
 @pytest.mark.parametrize("kind", [dict_space, tuple_space])
 def test_composed_actions_reach_the_environment(kind, how):
     space = kind(np.random.default_rng(4))
-    adapter = GymAdapter(Sampling, 2, {"observation_space": space, "action_space": space, **vectorized(how)})
+    adapter = GymAdapter(config(Sampling, 2, {"observation_space": space, "action_space": space, **vectorized(how)}))
     try:
         rng = np.random.default_rng(0)
         step = adapter.reset(seed=0)["agent"]
@@ -220,7 +221,7 @@ def test_an_observation_outside_its_space_is_named():
         with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the whole numbers from 1 to 3"):
             observations((np.zeros((2, 1)), np.array([1, wrong])))
     make = {"observation_space": spaces.Discrete(3), "action_space": spaces.Discrete(5)}
-    adapter = GymAdapter(EchoingActions, 1, make)
+    adapter = GymAdapter(config(EchoingActions, 1, make))
     adapter.reset(seed=0)
     with pytest.raises(EnvironmentBroke, match="broke: ValueError: observation 'obs': 4 is not one of"):
         adapter.step({"agent": np.full((1, 1), 4, np.float32)})
@@ -270,7 +271,7 @@ def test_every_mode_shows_the_same_episodes(kind, mode):
     """Final rows are stacked from the environment's own values in one mode, and come in a batch in others."""
     space = kind(np.random.default_rng(1))
     make = {"observation_space": space, "action_space": spaces.Discrete(2), **vectorized("sync", mode)}
-    adapter = GymAdapter(Sampling, 1, make)
+    adapter = GymAdapter(config(Sampling, 1, make))
     steps = [deepcopy(adapter.reset(seed=7)["agent"])]  # good until the next call alone
     for _ in range(7):
         steps.append(deepcopy(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"]))
@@ -301,7 +302,7 @@ def shown_masks(adapter: GymAdapter, ticks: int):
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("how", ["flat", "bool", "split", "binary", "box"])
 def test_every_row_has_its_own_mask(how, mode):
-    adapter = GymAdapter(Masked, 3, vectorized("sync", mode, how=how))
+    adapter = GymAdapter(config(Masked, 3, vectorized("sync", mode, how=how)))
     assert adapter.roles["agent"].obs_specs[MASK] == ObsSpec((5,), "uint8")
     for number, mask, _, _ in shown_masks(adapter, 60):
         assert mask == allowed(number).tolist()
@@ -309,7 +310,7 @@ def test_every_row_has_its_own_mask(how, mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_processes_tell_the_same_masks(mode):
-    adapter = GymAdapter(Masked, 2, vectorized("async", mode, how="split"))
+    adapter = GymAdapter(config(Masked, 2, vectorized("async", mode, how="split")))
     try:
         for number, mask, _, _ in shown_masks(adapter, 40):
             assert mask == allowed(number).tolist()
@@ -319,21 +320,21 @@ def test_processes_tell_the_same_masks(mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_where_nothing_is_told_everything_is_allowed(mode):
-    rows = shown_masks(GymAdapter(Masked, 3, vectorized("sync", mode, how="starts")), 60)
+    rows = shown_masks(GymAdapter(config(Masked, 3, vectorized("sync", mode, how="starts"))), 60)
     for number, mask, first, _ in rows:
         assert mask == (allowed(number).tolist() if first else [1] * 5)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_copy_that_is_rebuilt_goes_on_with_masks(mode):
-    adapter = GymAdapter(Masked, 2, vectorized("sync", mode, how="flat", breaks_at=9))
+    adapter = GymAdapter(config(Masked, 2, vectorized("sync", mode, how="flat", breaks_at=9)))
     for number, mask, _, _ in shown_masks(adapter, 60):
         assert mask == allowed(number).tolist()
     assert adapter.restarts > 2
 
 
 def test_a_native_vector_environment_tells_masks():
-    adapter = GymAdapter("tests.adapters.spaced:NativeMasked-v0", 6, {})
+    adapter = GymAdapter(config("tests.adapters.spaced:NativeMasked-v0", 6, {}))
     step = adapter.reset(seed=0)["agent"]
     for _ in range(3):
         np.testing.assert_array_equal(step.obs[MASK], [allowed(n) for n in step.obs["obs"][:, 0]])
@@ -342,26 +343,26 @@ def test_a_native_vector_environment_tells_masks():
 
 
 def test_a_role_without_masks_has_none():
-    adapter = GymAdapter(CountedEpisodes, 2, {})
+    adapter = GymAdapter(config(CountedEpisodes, 2, {}))
     assert MASK not in adapter.roles["agent"].obs_specs
     assert MASK not in adapter.reset(seed=0)["agent"].obs
 
 
 class TestMasked(AdapterContract):
     def make(self):
-        return GymAdapter(Masked, 3, vectorized("sync", AutoresetMode.SAME_STEP))
+        return GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.SAME_STEP)))
 
 
 class TestMaskedDisabled(AdapterContract):
     def make(self):
-        return GymAdapter(Masked, 3, vectorized("sync", AutoresetMode.DISABLED, how="binary"))
+        return GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.DISABLED, how="binary")))
 
 
 class TestSampledTuple(AdapterContract):
     def make(self):
         space = spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, ()), spaces.MultiBinary(2)])
         make = {"observation_space": space, "action_space": space, **vectorized("sync", AutoresetMode.SAME_STEP)}
-        return GymAdapter(Sampling, 3, make)
+        return GymAdapter(config(Sampling, 3, make))
 
 
 def test_a_mask_is_flat_or_one_array_for_each_branch():
@@ -424,7 +425,7 @@ DEEP = spaces.Dict({"in": spaces.Dict({"a": PLAIN})})
 )
 def test_a_space_that_cannot_be_served_is_named_with_its_key(observation, action, named):
     with pytest.raises(UnsupportedEnvironment, match=named) as error:
-        GymAdapter(Sampling, 1, {"observation_space": observation, "action_space": action})
+        GymAdapter(config(Sampling, 1, {"observation_space": observation, "action_space": action}))
     assert "\n" not in str(error.value)
 
 
@@ -435,11 +436,11 @@ def test_a_bound_on_one_side_is_refused_with_a_scale_too():
 
 def test_a_mask_of_the_wrong_length_in_an_info_is_named():
     with pytest.raises(UnsupportedEnvironment, match=r"info\['action_mask'\] of copy 0: the mask has 4 numbers where"):
-        GymAdapter(Masked, 2, {"how": "short"})
+        GymAdapter(config(Masked, 2, {"how": "short"}))
 
 
 def test_masks_that_come_after_the_reset_only_are_named():
-    adapter = GymAdapter(MaskedLate, 1, {"ends": ((2, TRUNCATED),)})
+    adapter = GymAdapter(config(MaskedLate, 1, {"ends": ((2, TRUNCATED),)}))
     adapter.reset(seed=0)
     with pytest.raises(UnsupportedEnvironment, match="with steps but gave none with its first reset"):
         adapter.step({"agent": np.zeros((1, 2), np.float32)})
@@ -460,7 +461,7 @@ def test_masks_that_come_after_the_reset_only_are_named():
 )
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_environments_of_gymnasium_are_served(name, shapes, continuous, branches, mode):
-    adapter = GymAdapter(find_id(name), 2, vectorized("sync", mode), max_episode_steps=9)
+    adapter = GymAdapter(config(find_id(name), 2, vectorized("sync", mode), max_episode_steps=9))
     role = adapter.roles["agent"]
     assert {name: spec.shape for name, spec in role.obs_specs.items()} == shapes
     assert (role.action_spec.continuous, role.action_spec.branches) == (continuous, branches)

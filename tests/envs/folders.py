@@ -8,7 +8,32 @@ from types import ModuleType
 
 from algorithm.experiment.run_folder import BESIDE_MAIN
 
-FOLDERS = sorted(path.parent.relative_to(BESIDE_MAIN).as_posix() for path in BESIDE_MAIN.rglob("config.yaml"))
+# Those of the project: a folder that a user adds next to them is the user's to test.
+FOLDERS = [
+    "atari/breakout",
+    "atari/pong",
+    "dm_control/cartpole_swingup",
+    "gym/acrobot",
+    "gym/cartpole",
+    "gym/lunar_lander",
+    "gym/lunar_lander_continuous",
+    "gym/mountain_car_continuous",
+    "gym/pendulum",
+    "hybrid/parking",
+    "masked/coins",
+    "masked/lights",
+    "memory/cartpole_hidden_velocity",
+    "memory/recall",
+    "minatar/breakout",
+    "minatar/space_invaders",
+    "mujoco/half_cheetah",
+    "mujoco/inverted_pendulum",
+    "pybullet/inverted_pendulum",
+    "unity/3dball",
+    "unity/gridworld",
+    "unity/roller",
+    "visual/errand",
+]
 OWN = [name for name in FOLDERS if (BESIDE_MAIN / name / "env.py").is_file()]
 
 

@@ -12,6 +12,7 @@ from algorithm.adapters.previous import Remembering
 from algorithm.experiment.player import Player
 from algorithm.rollout import Decision
 from algorithm.specs import MASK
+from tests.adapters.configs import config
 from tests.adapters.contract import random_actions
 from tests.adapters.spaced import Masked, Sampling, allowed
 
@@ -43,7 +44,7 @@ class Drawing:
 
 
 def player_of(make, **env_args) -> tuple[Player, Drawing]:
-    adapter = GymAdapter(make, 1, {"vectorization_mode": "sync", **env_args})
+    adapter = GymAdapter(config(make, 1, {"vectorization_mode": "sync", **env_args}))
     role = adapter.roles["agent"]
     agent = Drawing(role.action_spec)
     adapter.close()
@@ -120,7 +121,8 @@ def test_a_mask_that_is_missing_or_does_not_fit_is_told():
 
 def test_an_agent_that_observes_its_last_action_and_reward_is_told_them():
     role = Remembering(
-        GymAdapter(Sampling, 1, {"action_space": spaces.Discrete(3), "observation_space": BOX}), ["action", "reward"]
+        GymAdapter(config(Sampling, 1, {"action_space": spaces.Discrete(3), "observation_space": BOX})),
+        ["action", "reward"],
     ).roles
     role = role["agent"]
     agent = Drawing(role.action_spec)

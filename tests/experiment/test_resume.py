@@ -64,6 +64,8 @@ def test_what_changes_is_one_line_each(folder, change, line):
         "acer_config.std=learned",
         "acer_config.squash=true",
         "base_config.action_scale=2.0",
+        "base_config.env_wrappers=[gymnasium.wrappers:TimeAwareObservation]",
+        "base_config.ignore_observations=[mission]",
     ],
 )
 def test_what_the_saved_state_would_not_fit_is_refused(folder, change):

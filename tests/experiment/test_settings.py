@@ -101,7 +101,7 @@ def test_a_bare_off_is_the_word_off():
         ("base_config.n_envs=0", "base_config.n_envs is 0; input should be greater than or equal to 1"),
         ("base_config.device=tpu", "base_config.device is 'tpu'"),
         ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
-        ("base_config.env_type=ROS", "env_type 'ROS' is unknown; there is GYM, ATARI, DM_CONTROL, UNITY, PROBE"),
+        ("base_config.env_type=ROS", "env_type 'ROS' is unknown; there is GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY"),
         ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; there is LOCAL"),
         ("replay_config.capacity=-1", "replay_config.capacity is -1"),
         ("replay_config.sampler=rank", "replay_config.sampler is 'rank'; input should be 'uniform', 'prioritized' or"),

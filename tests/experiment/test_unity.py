@@ -241,6 +241,8 @@ def test_what_cannot_be_is_one_line_with_its_place(tree, message):
     [
         ("base_config.max_step_each_iter=5", "base_config.max_step_each_iter is not for env_type UNITY: Max Step"),
         ("base_config.env_args.size=5", "base_config.env_args is not for env_type UNITY: reset_config"),
+        ("base_config.env_wrappers=[a:B]", "base_config.env_wrappers is not for env_type UNITY: they wrap"),
+        ("base_config.ignore_observations=[sight]", "base_config.ignore_observations is not for env_type UNITY: leave"),
         ("base_config.unity_args.build_path={amiga: x}", "build_path"),
         ("base_config.unity_args.build_path=nothing", "there is no player at nothing"),
     ],

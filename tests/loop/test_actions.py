@@ -12,6 +12,7 @@ from algorithm.loop.actor import Actor
 from algorithm.loop.learner import Learner
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
+from tests.adapters.configs import config
 from tests.adapters.spaced import Sampling
 from tests.builders import make_acer
 from tests.doubles import lanes_of, parts_of
@@ -36,7 +37,7 @@ class Recording(Sampling):
 
 def collect(space, means=0.0, **changes):
     """The stored samples [n, size] of every lane, one after the other, what its environment got, and all rollouts."""
-    adapter = GymAdapter(Recording, LANES, {"action_space": space, "vectorization_mode": "sync"})
+    adapter = GymAdapter(config(Recording, LANES, {"action_space": space, "vectorization_mode": "sync"}))
     agent = make_acer(adapter.roles["agent"], Blueprint(), collect_steps=CHUNK, **changes)
     with torch.no_grad():
         agent.policy.heads.linear.bias[: adapter.roles["agent"].action_spec.continuous] = means
@@ -94,7 +95,7 @@ def test_1_9_stays_1_9_from_the_actor_to_the_loss(monkeypatch):
     replay = Replay(400, LANES, CHUNK, CHUNK, np.random.default_rng(0))
     for rollout in rollouts:
         replay.add(rollout)
-    adapter = GymAdapter(Recording, LANES, {"action_space": box, "vectorization_mode": "sync"})
+    adapter = GymAdapter(config(Recording, LANES, {"action_space": box, "vectorization_mode": "sync"}))
     role, seen = adapter.roles["agent"], []
     agent = make_acer(role, Blueprint())
     loss = agent.loss

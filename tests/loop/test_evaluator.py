@@ -12,6 +12,7 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.loop.evaluator import Evaluator, Played
 from algorithm.loop.learner import Learner
+from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.doubles import Row, ScriptedAdapter, ShowingAgent, step_of
 from tests.fakes import Distillation
@@ -120,7 +121,7 @@ def test_the_simulator_is_seeded():
 
 
 def test_playing_again_starts_anew():
-    adapter = ProbeAdapter("truncation", 3, {})
+    adapter = ProbeAdapter(config("truncation", 3, {}))
     agent = ShowingAgent(collect_steps=1)
     evaluator = Evaluator(adapter, lambda role: agent, greedy=True)
     for seed in (1, 2):
@@ -161,7 +162,7 @@ def numbers(learner) -> dict[str, list[float]]:
 
 
 def test_nothing_that_is_learned_or_drawn_depends_on_an_evaluation():
-    adapter = ProbeAdapter("choice", 2, {})
+    adapter = ProbeAdapter(config("choice", 2, {}))
     role = adapter.roles["agent"]
     agent = make_acer(role, normalize_returns=True)
     learner = Learner(agent, role, {"distillation": Distillation(0.5)}, None)
@@ -183,7 +184,7 @@ def test_an_agent_is_given_back_even_where_the_simulator_breaks():
 
 def test_the_same_seed_plays_the_same_whatever_was_played_before():
     def adapter():
-        return GymAdapter("CartPole-v1", 3, {})
+        return GymAdapter(config("CartPole-v1", 3, {}))
 
     agent = make_acer(adapter().roles["agent"])
     first, second = (Evaluator(adapter(), lambda role: agent, greedy=False) for _ in range(2))

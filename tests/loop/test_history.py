@@ -3,12 +3,13 @@ from math import isnan
 
 from algorithm.loop.actor import Episode
 from algorithm.loop.history import WINDOW, Counters, History, Recent
+from tests.adapters.configs import config
 from tests.doubles import ShowingAgent, parts_of
 from tests.fakes import Skipping
 
 
 def history_of(lanes: int) -> History:
-    parts = parts_of(Skipping("", lanes, {}), ShowingAgent(collect_steps=4))
+    parts = parts_of(Skipping(config("", lanes, {})), ShowingAgent(collect_steps=4))
     parts.team("agent")
     return History(parts, Counters())
 

@@ -18,6 +18,7 @@ from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.monitor import Monitor
 from algorithm.loop.reporter import Reporter
+from tests.adapters.configs import config
 from tests.doubles import ShowingAgent, parts_of
 from tests.fakes import Skipping
 
@@ -31,7 +32,7 @@ class Run:
         self.done: list[tuple[str, int]] = []
         self.said: list[str] = []
         self.shown = []
-        self.parts = parts_of(Skipping("", 2, {}), ShowingAgent(collect_steps=4))
+        self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(collect_steps=4))
         self.parts.team("agent").learner.skipped = 0
         self.counters = Counters(env_steps)
         limits = Limits(**{**none, "log_every": 10**9, **limits})

@@ -12,6 +12,7 @@ from algorithm.loop.history import WINDOW, Counters, History
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.reporter import LATEST, SAMPLED, Reporter
+from tests.adapters.configs import config
 from tests.doubles import ShowingAgent, parts_of
 from tests.fakes import Skipping
 
@@ -20,7 +21,7 @@ class Told:
     """A reporter whose time passes only when it is told to."""
 
     def __init__(self, path, counters=None, **limits):
-        parts = parts_of(Skipping("", 2, {}), ShowingAgent(collect_steps=4))
+        parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(collect_steps=4))
         parts.team("agent").learner.skipped = 0
         limits = Limits(**{"max_step": 1000, "max_iter": None, "goal": 9.0, **limits}, **EVERY)
         self.history = History(parts, counters or Counters())

@@ -15,6 +15,7 @@ from algorithm.loop.parts import Parts, Team
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
+from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.fakes import AnyAction, Skipping
 
@@ -30,9 +31,9 @@ BLUEPRINTS = {
     "frame stack and gru": Blueprint(encoders={"*": FrameStack(3, Vector())}, memory=Gru(5)),
 }
 ADAPTERS = {
-    "discrete": lambda: AnyAction("", 3, {"branches": [3]}),
-    "hybrid": lambda: AnyAction("", 3, {"continuous": 2, "branches": [2, 3]}),
-    "lanes that skip ticks": lambda: Skipping("", 3, {}),
+    "discrete": lambda: AnyAction(config("", 3, {"branches": [3]})),
+    "hybrid": lambda: AnyAction(config("", 3, {"continuous": 2, "branches": [2, 3]})),
+    "lanes that skip ticks": lambda: Skipping(config("", 3, {})),
 }
 
 

@@ -95,9 +95,16 @@ def test_any_shape_is_flattened():
     np.testing.assert_allclose(encoded.std(0), 1, rtol=1e-5)
 
 
-def test_uint8_is_handed_on_as_it_is_and_keeps_no_statistics():
-    encoder = Vector(normalize=True)(ObsSpec((2,), "uint8"))
+def test_bytes_are_normalised():
+    encoder = Vector(normalize=True)(ObsSpec((2,), "uint8", high=255))
     obs = np.array([[0, 1], [255, 7]], np.uint8)
+    encoder.observe(torch.from_numpy(obs))
+    np.testing.assert_allclose(both(encoder, obs), [[-1, -1], [1, 1]], rtol=1e-6)
+
+
+def test_one_hot_and_binary_observations_are_handed_on_as_they_are_and_keep_no_statistics():
+    encoder = Vector(normalize=True)(ObsSpec((2,), "uint8"))
+    obs = np.array([[0, 1], [1, 1]], np.uint8)
     encoder.observe(torch.from_numpy(obs))
     np.testing.assert_array_equal(both(encoder, obs), obs)
     assert not list(encoder.buffers())

@@ -20,8 +20,8 @@ class Vector:
     """Factory of an encoder that hands a vector on: flattened, as float32, times `scale`.
 
     `scale` is one number, or one for each component; networks learn best from numbers of about 1. `normalize` measures
-    them instead: (x - mean) / std over all rows collected so far, clipped to [-clip, clip]. What is uint8 (one-hot,
-    images, masks) is never normalised.
+    them instead: (x - mean) / std over all rows collected so far, clipped to [-clip, clip]. What is one-hot or binary
+    is never normalised.
 
     Raises ValueError for `scale` and `normalize` together and for a clip that is not above 0; the encoder, where the
     count of scales differs from the observation's numbers.
@@ -41,7 +41,7 @@ class Vector:
         size = prod(spec.shape)
         if isinstance(self.scale, tuple) and len(self.scale) != size:
             raise ValueError(f"Vector has {len(self.scale)} scales for an observation of {size} numbers")
-        if self.normalize and spec.dtype != "uint8":
+        if self.normalize and (spec.dtype != "uint8" or spec.high > 1):
             return VectorEncoder(size, Normalization(size, self.clip))
         return VectorEncoder(size, None if self.scale == 1 else Scale(self.scale))
 

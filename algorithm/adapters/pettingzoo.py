@@ -1,0 +1,271 @@
+"""PettingZoo: environments of several agents that act together; each agent is a role."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import (
+    Adapter,
+    EnvConfig,
+    EnvironmentBroke,
+    EnvironmentFailed,
+    UnsupportedEnvironment,
+)
+from algorithm.adapters.extras import describe, load_callable, quiet, starting
+from algorithm.adapters.spaces import Observations, action_spec, check_ignored, names_of, stack
+from algorithm.adapters.wrapping import wrap
+from algorithm.rollout import Step
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+
+
+class PettingZooAdapter(Adapter):
+    """An adapter of PettingZoo's ParallelEnv: every agent is a role that has a lane in each of `n_envs` environments.
+
+    Its name is an id of PettingZoo (`sisl/multiwalker_v9`), `module:function`, or a function; what they return is a
+    ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent that ends before others is absent until all
+    have ended, which starts the next episode. Masks of discrete actions come as an observation `action_mask`, or in
+    an agent's infos from the first reset on.
+
+    Raises UnsupportedEnvironment for an unknown id, agents that act in turn, or a space that is not supported,
+    EnvironmentFailed if the environment does not start, EnvironmentBroke if it raises later.
+    """
+
+    def __init__(self, config: EnvConfig):
+        if config.timeout is not None:
+            raise UnsupportedEnvironment(
+                f"env_timeout is {config.timeout:g}, but environments of PettingZoo run in this process"
+            )
+        self._name = config.name
+        self._config = config
+        self._envs: list[Episodes] = []
+        try:
+            with starting(config.name):
+                for lane in range(config.n_envs):
+                    self._envs.append(Episodes(_make(config), lane, config.max_episode_steps))
+                rows = self._envs[0].reset(0)  # only the first infos show whether there are masks
+            self._spaces = self._read_spaces(rows)
+        except (EnvironmentFailed, UnsupportedEnvironment):
+            self.close()
+            raise
+        self.roles = {name: spaces.role for name, spaces in self._spaces.items()}
+        self._acting: dict[str, np.ndarray] = {}  # lanes of each role that await an action, or whose row is final
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        with starting(self._name):
+            rows = [row for env in self._envs for row in env.reset(seed)]
+        return self._steps(rows)
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        chosen: dict[int, dict[str, Any]] = defaultdict(dict)
+        for name, action in actions.items():
+            spec = self.roles[name].action_spec
+            native = spec.native(action)
+            for i, lane in enumerate(self._acting[name].tolist()):
+                chosen[lane][name] = _single(native, i)
+        rows: list[Row] = []
+        for env in self._envs:
+            try:
+                rows += env.reset() if env.over else env.step(chosen[env.lane])
+            except Exception as error:  # anything that a simulator raises
+                raise EnvironmentBroke(describe(self._name, "broke", error)) from error
+        return self._steps(rows) if rows else self.step({})
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _read_spaces(self, rows: Iterable[Row]) -> dict[str, AgentSpaces]:
+        env = self._envs[0].env
+        infos = {row.agent: row.info for row in rows}
+        agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
+        check_ignored(self._config.ignore_observations, [n for a in agents for n in names_of(env.observation_space(a))])
+        return {str(agent): AgentSpaces(env, agent, infos.get(agent, {}), self._config) for agent in agents}
+
+    def _steps(self, rows: list[Row]) -> dict[str, Step]:
+        """Return the rows of all environments as one Step for each role that has any."""
+        by_role: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_role[str(row.agent)].append(row)
+        try:
+            if unknown := by_role.keys() - self._spaces.keys():
+                raise ValueError(f"the agent {min(unknown)!r} is not among its possible_agents")
+            steps = {name: self._spaces[name].step(own) for name, own in by_role.items()}
+        except (KeyError, ValueError) as error:
+            raise EnvironmentBroke(describe(self._name, "broke", error)) from error
+        self._acting = {name: step.lane for name, step in steps.items()}
+        return steps
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """A record of one tick of one agent in one environment."""
+
+    agent: Any
+    lane: int
+    obs: Any
+    info: Mapping[str, Any]
+    first: bool = False
+    final: bool = False
+    reward: float = 0.0
+    alive: bool = True
+
+
+class Episodes:
+    """A ParallelEnv that is lane `lane` of every role, episode by episode; `limit` steps truncate one."""
+
+    def __init__(self, env: Any, lane: int, limit: int | None):
+        self.env, self.lane, self.limit = env, lane, limit
+        self._seeds = np.random.SeedSequence()
+
+    @property
+    def over(self) -> bool:
+        """Whether the next call must be `reset`."""
+        return not self.live
+
+    def reset(self, seed: int | None = None) -> list[Row]:
+        """Start an episode; a row for each of its agents. Raises ValueError if there are none.
+
+        Every episode has a seed, which follows from the last `seed` that was given.
+        """
+        if seed is not None:
+            self._seeds = np.random.SeedSequence([seed, self.lane])
+        episode = self._seeds.spawn(1)[0]
+        with quiet():
+            obs, infos = self.env.reset(seed=int(episode.generate_state(1)[0] >> 1))
+        if not self.env.agents:
+            raise ValueError("an episode starts without agents")
+        self.steps = 0
+        self.live = {agent: obs[agent] for agent in self.env.agents}  # observations of the agents that await an action
+        self.ended: set[Any] = set()
+        return [self._row(agent, observed, infos, first=True) for agent, observed in self.live.items()]
+
+    def step(self, actions: Mapping[str, Any]) -> list[Row]:
+        """Execute the actions, by role; a row for each agent that acted, and a first one for each that appears."""
+        obs, rewards, terminated, truncated, infos = self.env.step({agent: actions[str(agent)] for agent in self.live})
+        self.steps += 1
+        rows = []
+        for agent, before in self.live.items():
+            dead = bool(terminated.get(agent, False))
+            final = dead or bool(truncated.get(agent, False)) or self.steps == self.limit
+            if final:
+                self.ended.add(agent)
+            if agent in obs or dead:  # nothing is learned from the observation that a termination leads to
+                observed, reward = obs.get(agent, before), float(rewards.get(agent, 0.0))
+                rows.append(self._row(agent, observed, infos, final=final, reward=reward, alive=not dead))
+            elif not final:
+                raise ValueError(f"the agent {agent!r} has acted, its episode continues, and it has no observation")
+        joined = [agent for agent in self.env.agents if agent not in self.live and agent not in self.ended]
+        rows += [self._row(agent, obs[agent], infos, first=True) for agent in joined if self.steps != self.limit]
+        self.live = {row.agent: row.obs for row in rows if not row.final}
+        return rows
+
+    def close(self) -> None:
+        """End the environment; calling it twice is harmless."""
+        if self.env is not None:
+            self.env.close()
+            self.env = None
+
+    def _row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
+        return Row(agent=agent, lane=self.lane, obs=observed, info=infos.get(agent) or {}, **fields)
+
+
+class AgentSpaces:
+    """A role that one agent's spaces describe; its rows become Steps."""
+
+    def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
+        self.agent = agent
+        self.spec: ActionSpec = action_spec(env.action_space(agent), config.action_scale)
+        space = env.observation_space(agent)
+        ignored = [name for name in config.ignore_observations if name in names_of(space)]
+        self.observations = Observations(space, self.spec.branches, ignored)
+        specs = dict(self.observations.specs)
+        self.masked = bool(self.spec.branches) and MASK not in specs and MASK in info
+        if self.masked:
+            specs[MASK] = ObsSpec((sum(self.spec.branches),), "uint8")
+        self.role = Role(config.n_envs, specs, self.spec)
+
+    def step(self, rows: list[Row]) -> Step:
+        """Return the rows, in the order of their lanes. Raises ValueError for values outside the spaces."""
+        obs = self.observations(stack([row.obs for row in rows]))
+        if self.masked:
+            obs[MASK] = np.stack([self.spec.mask(row.info.get(MASK)) for row in rows])
+        elif MASK not in obs and self.spec.branches and any(MASK in row.info for row in rows):
+            raise ValueError(f"the agent {self.agent!r} has info[{MASK!r}], but had none at the first reset")
+        return Step(
+            lane=np.array([row.lane for row in rows], np.int64),
+            obs=obs,
+            first=np.array([row.first for row in rows]),
+            final=np.array([row.final for row in rows]),
+            reward=np.array([row.reward for row in rows], np.float32),
+            alive=np.array([row.alive for row in rows]),
+        )
+
+
+def _make(config: EnvConfig) -> Any:
+    """A ParallelEnv inside its wrappers."""
+    rendered = {"render_mode": "human"} if config.render else {}
+    with quiet():
+        made = _maker(config.name)(**config.args, **rendered)
+        return wrap(_parallel(made, config.name), config.wrappers)
+
+
+def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
+    import pettingzoo
+    from pettingzoo.env_registry.exceptions import PettingZooRegistryError
+
+    if callable(name):
+        return name
+    if ":" in name:
+        return load_callable(name)
+    try:
+        pettingzoo.spec("parallel", name)
+    except PettingZooRegistryError as error:
+        near = get_close_matches(name, pettingzoo.parallel_registry, 3) or pettingzoo.parallel_registry
+        raise UnsupportedEnvironment(
+            f"env_name {name!r} is no environment of PettingZoo whose agents act together; near are {', '.join(near)}"
+        ) from error
+    return partial(_registered, name)
+
+
+def _registered(name: str, **env_args: Any) -> Any:
+    import pettingzoo
+    from pettingzoo.env_registry.exceptions import FailedToImport
+
+    try:
+        return pettingzoo.make("parallel", name, **env_args)
+    except FailedToImport as error:
+        family = pettingzoo.spec("parallel", name).namespace
+        raise UnsupportedEnvironment(
+            f'the environment {name!r} needs a package: {error.__cause__}; pip install "pettingzoo[{family}]"'
+        ) from error
+
+
+def _parallel(made: Any, name: Any) -> Any:
+    """`made` as a ParallelEnv. Raises UnsupportedEnvironment if its agents act in turn, or if it is no environment."""
+    from pettingzoo import AECEnv, ParallelEnv
+    from pettingzoo.utils.conversions import aec_to_parallel
+
+    if isinstance(made, ParallelEnv):
+        return made
+    if not isinstance(made, AECEnv):
+        error = TypeError(f"{type(made).__name__} is no ParallelEnv of PettingZoo")
+        raise UnsupportedEnvironment(describe(name, "cannot be opened", error))
+    if not made.metadata.get("is_parallelizable"):
+        raise UnsupportedEnvironment(
+            f"the environment {made} is an AECEnv whose agents act in turn; supported are agents that act together"
+        )
+    return aec_to_parallel(made)
+
+
+def _single(native: Any, i: int) -> Any:
+    """The i-th action of a batch."""
+    if isinstance(native, dict):
+        return {key: value[i] for key, value in native.items()}
+    return tuple(value[i] for value in native) if isinstance(native, tuple) else native[i]
