@@ -34,7 +34,7 @@ from algorithm.loop.history import Counters, History
 from algorithm.loop.learner import Learner
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
-from algorithm.loop.monitor import Monitor
+from algorithm.loop.monitor import ConfirmedBy, Monitor
 from algorithm.loop.parts import Parts, Team
 from algorithm.loop.progress import Progress
 from algorithm.loop.reporter import Reporter
@@ -49,19 +49,21 @@ from algorithm.specs import Role
 class Result:
     """How a run ended."""
 
-    reached: bool | None  # the goal, confirmed by held-out episodes; None without a goal
+    reached: bool | None  # the goal, and it was confirmed; None without a goal
     counters: Counters
     returns: dict[str, float]  # of each role's last training episodes
     evaluation: dict[str, Played] | None  # the last one
     best: Checkpoint | None  # on held-out episodes
     seconds: float
+    confirmed_by: ConfirmedBy | None = None  # whose episodes confirmed the goal
 
     @classmethod
     def of(cls, monitor: Monitor, seconds: float) -> Result:
         """What a monitor has seen of a run that took so long."""
         reached = None if monitor.limits.goal is None else monitor.confirmed
         returns = {role: monitor.mean_return(role) for role in monitor.parts.teams}
-        return cls(reached, monitor.counters, returns, monitor.played, monitor.best.checkpoint, seconds)
+        best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
+        return cls(reached, monitor.counters, returns, monitor.played, best, seconds, confirmed_by)
 
 
 def train(
@@ -93,14 +95,20 @@ def train(
     try:
         parts = _parts(adapter, settings, folder, checkpoint, say)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
+
+        def evaluate(episodes: int) -> dict[str, Played]:
+            """Draws seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is."""
+            return evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps)))
+
         history, ends = History(parts, counters), limits(settings)
+        if in_editor(settings) and ends.evaluated:
+            say("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
         saving = Saving(checkpoints, parts, say, saved)
         monitor = Monitor(
             history,
             ends,
             Reporter(history, ends, Metrics(folder.path, counters.env_steps), say, show or lines(say)),
-            # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
-            lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
+            None if in_editor(settings) else evaluate,
             saving,
             checkpoints.best,
         )
@@ -177,10 +185,8 @@ def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Dive
 def limits(settings: Settings) -> Limits:
     """When a run does what."""
     base = settings.base
-    goal, evaluate_every = settings.goal.return_ if settings.goal else None, base.evaluate_every
-    if in_editor(settings):  # there is no second one to evaluate in
-        goal = evaluate_every = None
-    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, evaluate_every, goal)
+    goal = settings.goal.return_ if settings.goal else None
+    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, base.evaluate_every, goal)
 
 
 def play(

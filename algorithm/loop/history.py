@@ -33,6 +33,7 @@ class Recent:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
     first: float | None = None
     best: float | None = None
+    count: int = 0  # episodes since this process started
 
     @property
     def full(self) -> bool:
@@ -53,6 +54,7 @@ class Recent:
         """An episode ended."""
         self.returns.append(reward)
         self.lengths.append(length)
+        self.count += 1
         if self.full:
             mean = self.mean
             self.first = mean if self.first is None else self.first

@@ -86,6 +86,15 @@ class Reporter:
         self.metrics.write(env_steps, values)
         self.clock.book("reporting")
 
+    def cannot_evaluate(self, error: Exception) -> None:
+        """Held-out episodes cannot be played."""
+        instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"
+        why = " ".join(str(error).split())
+        self.say(
+            f"evaluation at {self.history.counters.env_steps:,} env steps is not possible: {why}; "
+            f"training continues without evaluation{instead}"
+        )
+
     def close(self) -> None:
         """Write the last row, show how the run ended, and flush everything."""
         try:

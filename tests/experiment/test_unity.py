@@ -112,6 +112,31 @@ def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
     assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
 
 
+def test_lessons_by_reward_need_no_max_step(tmp_path, capsys):
+    criteria = {"measure": "reward", "behavior": "Hybrid", "min_lesson_length": 6, "threshold": -1000}
+    lessons = [{"name": "easy", "value": 1, "completion_criteria": criteria}, {"name": "hard", "value": 2}]
+    write(tmp_path, "hybrid", steps=None, reset_config={"height": {"curriculum": lessons}})
+    run("--max_iter", "2")
+    assert "height: lesson hard begins" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    write(tmp_path, "hybrid", "--single", str(port), steps=5000, goal={"return": -100})
+    folder = run("--set", "base_config.evaluate_every=200")
+    said = capsys.readouterr().out
+    assert said.count("evaluation at ") == said.count("training continues without evaluation") == 1
+    assert "goal reached and confirmed by training episodes only" in said
+    record = json.loads((folder.path / "result.json").read_text())
+    assert (record["reached"], record["confirmed_by"], record["evaluation"]) == (True, "training", None)
+    # Six agents end every 20 ticks; four rounds reach the goal and four others confirm it.
+    assert 840 <= record["env_steps"] <= 1200
+    main.main(["--list"])
+    assert "goal reached (training episodes only)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--fault", choices=KINDS, help="what goes wrong")
     parser.add_argument("--at", type=int, default=0, help="the tick at which it goes wrong")
     parser.add_argument("--chance", type=float, default=0.0, help="instead: its probability at every tick")
+    parser.add_argument("--single", type=int, metavar="PORT", help="exit with 1 while another player holds this port")
     parser.add_argument("--slow", type=float, default=0.0, metavar="SECONDS", help="asleep in every tick")
     parser.add_argument("--record", type=Path, help="a file for what the trainer tells, a line of JSON each")
     parser.add_argument("-logFile", type=Path, help="where Unity's log would be; errors go there")
@@ -59,6 +61,11 @@ def main(words: list[str]) -> int:
             stack.enter_context(
                 contextlib.redirect_stderr(stack.enter_context(told.logFile.open("a", encoding="utf-8")))
             )
+        if told.single and not stack.enter_context(socket.socket()).connect_ex(("127.0.0.1", told.single)):
+            print("another instance is running", file=sys.stderr)
+            return 1
+        if told.single:
+            stack.enter_context(socket.create_server(("127.0.0.1", told.single)))
         return _play(told)
 
 
