@@ -41,6 +41,11 @@ class Adapter(ABC):
     roles: Mapping[str, Role]
     restarts: int = 0  # how often a copy broke and was rebuilt
 
+    @property
+    def shared_agents(self) -> Mapping[str, str]:
+        """The agent of each role that shares one with others, or has it by another name, unless the settings differ."""
+        return {}
+
     @abstractmethod
     def reset(self, seed: int) -> dict[str, Step]:
         """Start an episode in every lane; the first Step of each role that is there.

@@ -61,7 +61,7 @@ class Result:
     def of(cls, monitor: Monitor, seconds: float) -> Result:
         """What a monitor has seen of a run that took so long."""
         reached = None if monitor.limits.goal is None else monitor.confirmed
-        returns = {role: monitor.mean_return(role) for role in monitor.parts.teams}
+        returns = {role: monitor.mean_return(role) for role in monitor.parts.lanes}
         best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
         return cls(reached, monitor.counters, returns, monitor.played, best, seconds, confirmed_by)
 
@@ -157,11 +157,13 @@ def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
 
 def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: Callable[[str], None]) -> None:
     """What is known only once the simulator has started. Raises UserError where a role is not what it was."""
-    for role in adapter.roles:
-        _role(folder, adapter, role)
-    for role in settings.roles:
-        if role not in adapter.roles:
-            say(f"ma_config.{role}: there is no such role so far; there is {', '.join(adapter.roles)}")
+    known: dict[str, None] = {}
+    for name, role in adapter.roles.items():
+        _role(folder, adapter, name)
+        known |= dict.fromkeys([name, *role.lanes_by_team(name)])
+    for name in settings.tree["ma_config"]:
+        if name not in known:
+            say(f"ma_config.{name}: there is no such role so far; there is {', '.join(known)}")
 
 
 def _offer(role: Role) -> str:
@@ -169,7 +171,8 @@ def _offer(role: Role) -> str:
         f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
         for name, spec in role.obs_specs.items()
     )
-    return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
+    lanes = f"{role.lanes} lane(s){f' of {names}' if (names := ', '.join(dict.fromkeys(role.teams))) else ''}"
+    return f"{lanes} (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
 
 
 def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
@@ -255,6 +258,12 @@ class TeamBuilder:
         self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
+        for team in role.lanes_by_team(name):
+            if team != name and team in self.settings.roles:
+                raise UserError(
+                    f"ma_config.{team} has no effect: {team} is played by the agent {name}; "
+                    f"write ma_config.{name}, or give {team} an agent of its own: ma_config.{team}.agent={team}"
+                )
         settings = self.settings.of(name)
         # The name is part of the seed, so that roles differ and their order of appearance does not matter.
         root = seeds(settings.base.seed, TEAM, *name.encode())

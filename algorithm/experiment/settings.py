@@ -24,6 +24,7 @@ DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
 # Sections that no role has of its own, but for the file of its network.
 FOR_ALL = ("base_config", "reset_config", "ma_config", "goal")
+AGENT_OF_ROLE = "agent"  # below a role in ma_config: the agent that plays it
 OPEN = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
 
 
@@ -40,10 +41,11 @@ class Settings:
     explorer: Mapping[str, Any]  # each one's keyword arguments, or its one argument
     reset: Mapping[str, Parameter]  # environment parameters
     roles: Mapping[str, Settings]  # of those that go by others
+    agents: Mapping[str, str]  # the agent of each role that ma_config gives one
     tree: Tree
 
     def of(self, role: str) -> Settings:
-        """What this role goes by."""
+        """What this role, or the agent of this name, goes by."""
         return self.roles.get(role, self)
 
 
@@ -126,7 +128,9 @@ def resolve(layers: list[Layer]) -> Settings:
         if not isinstance(tree[section], Mapping):
             raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
     settings = _typed(tree, layers)
-    return replace(settings, roles={role: _of_role(role, tree, layers) for role in tree["ma_config"]})
+    agents, own = _agents(tree["ma_config"])
+    roles = {role: _of_role(role, sections, tree, layers) for role, sections in own.items()}
+    return replace(settings, roles=roles, agents=agents)
 
 
 def _typed(tree: Tree, layers: list[Layer]) -> Settings:
@@ -147,15 +151,40 @@ def _typed(tree: Tree, layers: list[Layer]) -> Settings:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     reset = read_parameters(tree["reset_config"], base.max_step)
     return Settings(
-        base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, tree
+        base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, {}, tree
     )
 
 
-def _of_role(role: str, tree: Tree, layers: list[Layer]) -> Settings:
-    """What `ma_config` makes of the settings for one role. Raises UserError for what no role has of its own."""
-    source, own = f"ma_config.{role}", tree["ma_config"][role]
-    if not isinstance(own, Mapping):
-        raise UserError(f"{source} is {own!r}; it must be a mapping of sections")
+def _agents(ma_config: Tree) -> tuple[dict[str, str], dict[str, Tree]]:
+    """Return the agents that `ma_config` gives to roles, and the sections of each role that has any.
+
+    Raises UserError for what is no name, and for sections of a role that another one's agent plays.
+    """
+    agents: dict[str, str] = {}
+    sections: dict[str, Tree] = {}
+    for role, own in ma_config.items():
+        if not isinstance(own, Mapping):
+            raise UserError(f"ma_config.{role} is {own!r}; it must be a mapping of sections")
+        sections[role] = {key: value for key, value in own.items() if key != AGENT_OF_ROLE}
+        if AGENT_OF_ROLE in own:
+            agents[role] = own[AGENT_OF_ROLE]
+            if not isinstance(agents[role], str) or not agents[role]:
+                raise UserError(f"ma_config.{role}.agent is {agents[role]!r}; it must be the name of an agent, as text")
+    for role, agent in agents.items():
+        if agent != role and sections[role]:
+            raise UserError(
+                f"ma_config.{role}.{next(iter(sections[role]))} has no effect: {role} is played by the agent {agent}, "
+                f"whose settings are those of ma_config.{agent}"
+            )
+    return agents, {role: own for role, own in sections.items() if own or role not in agents}
+
+
+def _of_role(role: str, own: Tree, tree: Tree, layers: list[Layer]) -> Settings:
+    """What its sections of `ma_config` make of the settings for one role.
+
+    Raises UserError for what no role has of its own.
+    """
+    source = f"ma_config.{role}"
     _check_keys(source, own, list(_paths(defaults())))
     for path in _paths(own):
         if path.partition(".")[0] in FOR_ALL and path not in ("base_config", "base_config.nn"):

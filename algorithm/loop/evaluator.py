@@ -73,7 +73,8 @@ class Evaluator:
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
         """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`.
 
-        Fewer where lanes never appear: nothing is waited for from a lane that has no agent.
+        Teams that share an agent are roles of their own. Fewer where lanes never appear: nothing is waited for from a
+        lane that has no agent.
         """
         with ExitStack() as lent:
             return self._play(episodes, seed, lent)
@@ -90,7 +91,7 @@ class Evaluator:
                     tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes)
                 actions[role] = tallies[role].act(step, self.greedy)
             steps = self.adapter.step(actions)
-        return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
+        return {team: played for tally in tallies.values() for team, played in tally.played.items() if played.returns}
 
 
 @contextmanager
@@ -107,17 +108,17 @@ def _undisturbed(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
 
 
 class _Tally:
-    """What one role's lanes have played."""
+    """What one role's lanes have played, by team."""
 
     def __init__(self, name: str, agent: Agent, role: Role, episodes: int):
-        self.agent = agent
+        self.agent, self.name, self.role = agent, name, role
+        lanes = role.lanes_by_team(name)
+        self.played = {team: Played([], []) for team in lanes}
         self.memory = np.zeros((role.lanes, agent.state), np.float32)
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
-        self.left = np.full(role.lanes, -(-episodes // role.lanes))
+        self.left = np.array([-(-episodes // lanes[role.team(name, lane)]) for lane in range(role.lanes)])
         self.seen = np.zeros(role.lanes, bool)
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
 
     @property
     def done(self) -> bool:
@@ -136,5 +137,6 @@ class _Tally:
         for lane, reward, length in self.scores.add(step):
             if self.left[lane]:
                 self.left[lane] -= 1
-                self.returns.append(reward)
-                self.lengths.append(length)
+                played = self.played[self.role.team(self.name, lane)]
+                played.returns.append(reward)
+                played.lengths.append(length)

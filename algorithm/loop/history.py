@@ -86,7 +86,7 @@ class History:
         self.counters.episodes += 1
         self.recent[episode.role].add(episode.reward, episode.length)
         self._ended[episode.role].add(episode.lane)
-        if all(len(self._ended[role]) == team.role.lanes for role, team in self.parts.teams.items()):
+        if all(len(self._ended[role]) == lanes for role, lanes in self.parts.lanes.items()):
             self.counters.iterations += 1
             self._ended.clear()
 

@@ -24,8 +24,8 @@ LOOK = 0.25  # seconds between pictures of the run
 class Monitor:
     """Watches one run: `evaluate` plays so many held-out episodes, `save` writes a checkpoint, or tells why not.
 
-    Where held-out episodes cannot be played (`evaluate` is None, or raises EnvironmentFailed), the run continues without
-    them, and a goal that was reached is confirmed by as many later training episodes of every role.
+    Where held-out episodes cannot be played (`evaluate` is None, or raises EnvironmentFailed), the run continues
+    without them, and a goal that was reached is confirmed by as many later training episodes of every role.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class Monitor:
         goal = self.limits.goal
         if goal is None or self._until_check > 0:
             return False
-        recent = [self.history.recent[role] for role in self.parts.teams]
+        recent = [self.history.recent[role] for role in self.parts.lanes]
         return all(role.full and role.mean >= goal for role in recent)
 
     def _confirm(self) -> None:
         """See whether held-out episodes reach the goal too. Weights that do are the best, whatever came before."""
         played = self._evaluate()
         if played is None:
-            self._trial = {role: self.history.recent[role].count for role in self.parts.teams}
+            self._trial = {role: self.history.recent[role].count for role in self.parts.lanes}
             return
         self._until_check = WINDOW
         if all(result.mean >= self.limits.goal for result in played.values()):
@@ -166,7 +166,16 @@ class Monitor:
                 self._reach("training", recent.values())
 
     def _reach(self, confirmed_by: ConfirmedBy, episodes: Collection[Played | Recent]) -> None:
-        self.confirmed_by, self._best_due = confirmed_by, _mean(episodes)
+        self.confirmed_by = confirmed_by
+        self._mark_best(_mean(episodes))
+
+    def _mark_best(self, mean: float) -> None:
+        """Have the next checkpoint named the best.
+
+        None is where teams share an agent: a better return of one is a worse one of another, and the newest is played.
+        """
+        if not self.parts.has_teams:
+            self._best_due = mean
 
     def _evaluate(self) -> Mapping[str, Played] | None:
         """Play held-out episodes, once at any moment of the run; None where they cannot be played."""
@@ -184,7 +193,9 @@ class Monitor:
                 self.clock.book("evaluation")
             self._played_at = self.counters.env_steps
             mean = _mean(self.played.values())
-            self._best_due = mean if mean > self.best.mean else None
+            self._best_due = None
+            if mean > self.best.mean:
+                self._mark_best(mean)
             self.reporter.evaluated(self.played)
         return self.played
 

@@ -119,10 +119,11 @@ class Reporter:
 
     def _scores(self) -> dict[str, float]:
         values = {}
-        for role, team in self.parts.teams.items():
+        for role in self.parts.lanes:
             if self.history.recent[role].returns:
                 values[_tag(role, "reward/return")] = self.history.recent[role].mean
                 values[_tag(role, "reward/length")] = self.history.recent[role].length
+        for role, team in self.parts.teams.items():
             for name, value in _mean(self._sampled[role]).items():
                 values[_tag(role, name)] = value
             values[_tag(role, "loss/skipped")] = team.learner.skipped
@@ -144,12 +145,18 @@ class Reporter:
             done,
             self._seconds_left(counters.seconds, done),
             self._pace,
-            {role: self._standing(role) for role in self.parts.teams},
+            {
+                role: self._standing(role, agent if place == 0 else None)
+                for agent, team in self.parts.teams.items()
+                for place, role in enumerate(team.role.lanes_by_team(agent))
+            },
         )
 
-    def _standing(self, role: str) -> Standing:
+    def _standing(self, role: str, agent: str | None) -> Standing:
+        """How one role stands, with the measures of `agent`: they are shown once for all teams that share it."""
         recent = self.history.recent[role]
-        return Standing(recent.mean, recent.first, recent.best, self._measures.get(role, {}))
+        measures = {} if agent is None else self._measures.get(agent, {})
+        return Standing(recent.mean, recent.first, recent.best, measures)
 
     def _seconds_left(self, seconds: float, done: float | None) -> float | None:
         before = self.limits.done(self._begin.counters)
