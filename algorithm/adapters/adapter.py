@@ -42,9 +42,9 @@ class Adapter(ABC):
     restarts: int = 0  # how often a copy broke and was rebuilt
 
     @property
-    def shared_agents(self) -> Mapping[str, str]:
-        """The agent of each role that shares one with others, or has it by another name, unless the settings differ."""
-        return {}
+    def shared_agents(self) -> Mapping[str, str] | None:
+        """The agent of each role, where roles share one unless the settings differ; None where they never do."""
+        return None
 
     @abstractmethod
     def reset(self, seed: int) -> dict[str, Step]:

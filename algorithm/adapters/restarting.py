@@ -61,7 +61,7 @@ class Restarting(Adapter):
         self._inner.close()
 
     @property
-    def shared_agents(self) -> Mapping[str, str]:
+    def shared_agents(self) -> Mapping[str, str] | None:
         return self._inner.shared_agents
 
     def statistics(self) -> dict[str, float]:

@@ -79,7 +79,7 @@ class SharedAgents(Adapter):
         self._inner.close()
 
     def _agent_of(self, role: str) -> str:
-        return self._agents.get(role) or self._inner.shared_agents.get(role, role)
+        return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
 
     def _follow(self) -> None:
         """Present the roles, and count the restarts, that there are by now."""

@@ -50,8 +50,9 @@ def make_adapter(
     else:
         make = _other(settings, folder, copies, render)
     try:
-        inner = Restarting(make, base.max_env_restarts)
-        adapter = SharedAgents(inner, settings.agents, _teams(settings, folder, copies))
+        adapter: Adapter = Restarting(make, base.max_env_restarts)
+        if settings.agents or adapter.shared_agents is not None:
+            adapter = SharedAgents(adapter, settings.agents, _teams(settings, folder, copies))
         return Remembering(adapter, base.observe_previous) if base.observe_previous else adapter
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error
