@@ -123,8 +123,7 @@ def _unity(
     }
     agents: Any = base.unity_args.agents
     launch = launch_of(settings, render)
-    if launch.port is not None:
-        launch = replace(launch, port=launch.port + beside)
+    launch = replace(launch, first=beside, log_folder=launch.log_folder or str(folder.path))
     return lambda: UnityAdapter(launch, copies, known if agents is None else agents, scene, ended)
 
 

@@ -172,6 +172,8 @@ def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, ca
     folder = run("--set", "base_config.evaluate_every=200")
     said = capsys.readouterr().out
     assert said.count("evaluation at ") == said.count("training continues without evaluation") == 1
+    assert "ended with exit code 1; its log ends with: another instance is running; training continues" in said
+    assert {path.name for path in folder.path.glob("*.log")} >= {"Player-0.log", "Player-1.log"}
     assert "goal reached and confirmed by training episodes only" in said
     record = json.loads((folder.path / "result.json").read_text())
     assert (record["reached"], record["confirmed_by"], record["evaluation"]) == (True, "training", None)
