@@ -20,6 +20,7 @@ from algorithm.experiment.lessons import Taught
 from algorithm.experiment.memory import Budget, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
+from algorithm.experiment.role_agents import check_teams, unknown_roles
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
@@ -95,11 +96,6 @@ def train(
     try:
         parts = _parts(adapter, settings, folder, checkpoint, say)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
-
-        def evaluate(episodes: int) -> dict[str, Played]:
-            """Draws seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is."""
-            return evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps)))
-
         history, ends = History(parts, counters), limits(settings)
         if in_editor(settings) and ends.evaluated:
             say("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
@@ -108,7 +104,10 @@ def train(
             history,
             ends,
             Reporter(history, ends, Metrics(folder.path, counters.env_steps), say, show or lines(say)),
-            None if in_editor(settings) else evaluate,
+            # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
+            None
+            if in_editor(settings)
+            else lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
             saving,
             checkpoints.best,
         )
@@ -157,13 +156,10 @@ def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
 
 def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: Callable[[str], None]) -> None:
     """What is known only once the simulator has started. Raises UserError where a role is not what it was."""
-    known: dict[str, None] = {}
-    for name, role in adapter.roles.items():
-        _role(folder, adapter, name)
-        known |= dict.fromkeys([name, *role.lanes_by_team(name)])
-    for name in settings.tree["ma_config"]:
-        if name not in known:
-            say(f"ma_config.{name}: there is no such role so far; there is {', '.join(known)}")
+    for role in adapter.roles:
+        _role(folder, adapter, role)
+    for line in unknown_roles(settings.tree["ma_config"], adapter.roles):
+        say(line)
 
 
 def _offer(role: Role) -> str:
@@ -258,12 +254,7 @@ class TeamBuilder:
         self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
-        for team in role.lanes_by_team(name):
-            if team != name and team in self.settings.roles:
-                raise UserError(
-                    f"ma_config.{team} has no effect: {team} is played by the agent {name}; "
-                    f"write ma_config.{name}, or give {team} an agent of its own: ma_config.{team}.agent={team}"
-                )
+        check_teams(name, role, self.settings.roles)
         settings = self.settings.of(name)
         # The name is part of the seed, so that roles differ and their order of appearance does not matter.
         root = seeds(settings.base.seed, TEAM, *name.encode())

@@ -16,6 +16,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_setting
 from algorithm.experiment.parameters import Parameter, read_parameters
 from algorithm.experiment.registry import find
+from algorithm.experiment.role_agents import read_agents
 from algorithm.experiment.sections import BOUNDS, BaseConfig, Goal, ReplayConfig, Section
 
 Tree = dict[str, Any]
@@ -24,7 +25,6 @@ DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
 # Sections that no role has of its own, but for the file of its network.
 FOR_ALL = ("base_config", "reset_config", "ma_config", "goal")
-AGENT_OF_ROLE = "agent"  # below a role in ma_config: the agent that plays it
 OPEN = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
 
 
@@ -128,7 +128,7 @@ def resolve(layers: list[Layer]) -> Settings:
         if not isinstance(tree[section], Mapping):
             raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
     settings = _typed(tree, layers)
-    agents, own = _agents(tree["ma_config"])
+    agents, own = read_agents(tree["ma_config"])
     roles = {role: _of_role(role, sections, tree, layers) for role, sections in own.items()}
     return replace(settings, roles=roles, agents=agents)
 
@@ -153,30 +153,6 @@ def _typed(tree: Tree, layers: list[Layer]) -> Settings:
     return Settings(
         base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, {}, tree
     )
-
-
-def _agents(ma_config: Tree) -> tuple[dict[str, str], dict[str, Tree]]:
-    """Return the agents that `ma_config` gives to roles, and the sections of each role that has any.
-
-    Raises UserError for what is no name, and for sections of a role that another one's agent plays.
-    """
-    agents: dict[str, str] = {}
-    sections: dict[str, Tree] = {}
-    for role, own in ma_config.items():
-        if not isinstance(own, Mapping):
-            raise UserError(f"ma_config.{role} is {own!r}; it must be a mapping of sections")
-        sections[role] = {key: value for key, value in own.items() if key != AGENT_OF_ROLE}
-        if AGENT_OF_ROLE in own:
-            agents[role] = own[AGENT_OF_ROLE]
-            if not isinstance(agents[role], str) or not agents[role]:
-                raise UserError(f"ma_config.{role}.agent is {agents[role]!r}; it must be the name of an agent, as text")
-    for role, agent in agents.items():
-        if agent != role and sections[role]:
-            raise UserError(
-                f"ma_config.{role}.{next(iter(sections[role]))} has no effect: {role} is played by the agent {agent}, "
-                f"whose settings are those of ma_config.{agent}"
-            )
-    return agents, {role: own for role, own in sections.items() if own or role not in agents}
 
 
 def _of_role(role: str, own: Tree, tree: Tree, layers: list[Layer]) -> Settings:

@@ -487,6 +487,7 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     behavior = tree["behaviors"]["3DBall"]
     behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
     behavior |= {"trainer_type": trainer}
+    behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
     assert main.main(["--import_mlagents", str(write(tree))]) == 0
     quick = [
         f"{TRAINERS[trainer].algorithm.lower()}_config.{key}={value}"
