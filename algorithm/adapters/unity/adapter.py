@@ -26,7 +26,7 @@ Ended = Callable[[str, float], None]  # role and return
 
 
 class UnityAdapter(Adapter):
-    """Copies of one scene, each with any number of agents of any behaviors; a behavior is a role.
+    """Copies of one scene, each with any number of agents of any behaviors; each team of a behavior is a role.
 
     A role has as many lanes in each copy as `agents` says, or as there are agents of its behavior that ask for a
     decision when it first does. `scene` says what the copies are told, `ended` hears of the return of each episode.
