@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -225,8 +226,20 @@ def _listed(sizes: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of agent in a simulator: how many lanes play it, what each observes and what it may do."""
+    """A kind of agent in a simulator: how many lanes play it, what each observes and what it may do.
+
+    `teams` names the team of each lane where those of a game share the agent. Metrics and goals are the teams'.
+    """
 
     lanes: int
     obs_specs: Mapping[str, ObsSpec]
     action_spec: ActionSpec
+    teams: tuple[str, ...] = ()
+
+    def lanes_by_team(self, name: str) -> dict[str, int]:
+        """Return the number of lanes of each team; without teams, all are those of the role, whose name is `name`."""
+        return dict(Counter(self.teams)) if self.teams else {name: self.lanes}
+
+    def team(self, name: str, lane: int) -> str:
+        """Return the team of a lane; without teams, the role itself."""
+        return self.teams[lane] if self.teams else name

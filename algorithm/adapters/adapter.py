@@ -71,6 +71,11 @@ class Adapter(ABC):
     roles: Mapping[str, Role]
     restarts: int = 0  # how often a copy broke and was rebuilt
 
+    @property
+    def shared_agents(self) -> Mapping[str, str] | None:
+        """The agent of each role, where roles share one unless the settings differ; None where they never do."""
+        return None
+
     @abstractmethod
     def reset(self, seed: int) -> dict[str, Step]:
         """Start an episode in every lane; the first Step of each role that is there.

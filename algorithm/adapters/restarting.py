@@ -60,6 +60,10 @@ class Restarting(Adapter):
     def close(self) -> None:
         self._inner.close()
 
+    @property
+    def shared_agents(self) -> Mapping[str, str] | None:
+        return self._inner.shared_agents
+
     def statistics(self) -> dict[str, float]:
         return self._inner.statistics()
 

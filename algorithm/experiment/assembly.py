@@ -20,6 +20,7 @@ from algorithm.experiment.lessons import Taught
 from algorithm.experiment.memory import Budget, check_replay_start, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
+from algorithm.experiment.role_agents import check_teams, unknown_roles
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
@@ -35,7 +36,7 @@ from algorithm.loop.history import Counters, History
 from algorithm.loop.learner import Learner
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
-from algorithm.loop.monitor import Monitor
+from algorithm.loop.monitor import ConfirmedBy, Monitor
 from algorithm.loop.parts import Parts, Team
 from algorithm.loop.progress import Progress
 from algorithm.loop.reporter import Reporter
@@ -50,18 +51,20 @@ from algorithm.specs import Role, of_role
 class Result:
     """How a run ended."""
 
-    reached: bool | None  # the goal, confirmed by held-out episodes; None without a goal
+    reached: bool | None  # the goal, and it was confirmed; None without a goal
     counters: Counters
     returns: dict[str, float]  # of each role's last training episodes
     evaluation: dict[str, Played] | None  # the last one
     best: Checkpoint | None  # on held-out episodes
+    confirmed_by: ConfirmedBy | None = None  # whose episodes confirmed the goal
 
     @classmethod
     def of(cls, monitor: Monitor) -> Result:
         """What a monitor has seen of a run."""
         reached = None if monitor.limits.goal is None else monitor.confirmed
-        returns = {role: monitor.mean_return(role) for role in monitor.parts.teams}
-        return cls(reached, monitor.counters, returns, monitor.played, monitor.best.checkpoint)
+        returns = {role: monitor.mean_return(role) for role in monitor.parts.lanes}
+        best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
+        return cls(reached, monitor.counters, returns, monitor.played, best, confirmed_by)
 
 
 def train(
@@ -98,13 +101,17 @@ def train(
         parts = _parts(adapter, TeamBuilder(settings, folder, checkpoint, say), clock)
         evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
         history, ends = History(parts, counters), limits(settings)
+        if in_editor(settings) and ends.evaluated:
+            say("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
         saving = Saving(checkpoints, parts, say, saved)
         monitor = Monitor(
             history,
             ends,
             Reporter(history, ends, Metrics(folder.path, counters.env_steps), say, show or lines(say)),
             # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
-            lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
+            None
+            if in_editor(settings)
+            else lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
             saving,
             checkpoints.best,
         )
@@ -150,9 +157,8 @@ def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: C
     """What is known only once the simulator has started. Raises UserError where a role is not what it was."""
     for role in adapter.roles:
         _role(folder, adapter, role)
-    for role in settings.roles:
-        if role not in adapter.roles:
-            say(f"ma_config.{role}: there is no such role so far; there is {', '.join(adapter.roles)}")
+    for line in unknown_roles(settings.tree["ma_config"], adapter.roles):
+        say(line)
 
 
 def _offer(role: Role) -> str:
@@ -160,7 +166,8 @@ def _offer(role: Role) -> str:
         f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
         for name, spec in role.obs_specs.items()
     )
-    return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
+    lanes = f"{role.lanes} lane(s){f' of {names}' if (names := ', '.join(dict.fromkeys(role.teams))) else ''}"
+    return f"{lanes} (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
 
 
 def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
@@ -176,10 +183,8 @@ def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Dive
 def limits(settings: Settings) -> Limits:
     """When a run does what."""
     base = settings.base
-    goal, evaluate_every = settings.goal.return_ if settings.goal else None, base.evaluate_every
-    if in_editor(settings):  # there is no second one to evaluate in
-        goal = evaluate_every = None
-    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, evaluate_every, goal)
+    goal = settings.goal.return_ if settings.goal else None
+    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, base.evaluate_every, goal)
 
 
 def play(
@@ -256,6 +261,7 @@ class TeamBuilder:
         self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
+        check_teams(name, role, self.settings.roles)
         settings = self.settings.of(name)
         # The name is part of the seed, so that roles differ and their order of appearance does not matter.
         root = seeds(settings.base.seed, TEAM, *name.encode())

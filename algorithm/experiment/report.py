@@ -33,9 +33,12 @@ def report(say: Callable[[str], None], environment: str, folder: RunFolder, resu
 def _outcome(result: Result) -> list[str]:
     counters = result.counters
     done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {counters.seconds:.1f} s"
+    confirmed = "and confirmed by evaluation episodes"
+    if result.confirmed_by == "training":
+        confirmed = "and confirmed by training episodes only, since nothing could be evaluated,"
     lines = [
         {
-            True: f"goal reached and confirmed by evaluation episodes after {done}",
+            True: f"goal reached {confirmed} after {done}",
             False: f"goal not reached within {done}",
             None: f"done after {done}",
         }[result.reached]

@@ -32,6 +32,7 @@ def record_of(result: Result, status: int) -> Record:
     counters = result.counters
     return {
         "reached": result.reached,
+        "confirmed_by": result.confirmed_by,
         "status": status,
         "env_steps": counters.env_steps,
         "updates": counters.updates,
@@ -98,6 +99,7 @@ def _so_far(folder: Path) -> Record:
     }
     return {
         "reached": None,
+        "confirmed_by": None,
         "status": None,
         "env_steps": int(last.get("env_steps", 0)),
         "updates": int(float(last.get("time/updates", 0))),
@@ -157,6 +159,8 @@ def state(record: Record) -> str:
     """How a run ended, in a few words."""
     status = record["status"]
     if status == 0:
+        if record.get("confirmed_by") == "training":
+            return "goal reached (training episodes only)"
         return {True: "goal reached", False: "goal not reached", None: "done"}[record["reached"]]
     named = {None: "unfinished", 4: "diverged", 130: "interrupted", 143: "ended"}
     return named.get(status, f"failed ({status})")

@@ -27,6 +27,7 @@ FIXED: Mapping[str, str] = {
     "replay_config.capacity": "the saved replay has this size",
     "replay_config.sampler": "the saved priorities are this sampler's",
     "replay_config.alpha": "the saved priorities were raised to it",
+    "agent": "the saved networks are those of these agents",
     "collect_steps": "the saved replay has columns of this length",
     "optimizer": "the saved moments are this optimizer's",
     "critic": "the saved network has this critic's outputs",

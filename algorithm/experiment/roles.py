@@ -32,7 +32,8 @@ def _role(fields: Mapping[str, Any]) -> Role:
     observed = {name: ObsSpec(**_tuples(spec)) for name, spec in fields["obs_specs"].items()}
     acted = _tuples(fields["action_spec"])
     parts = tuple(ActionPart(**_tuples(part)) for part in acted["parts"])
-    return Role(fields["lanes"], observed, ActionSpec(**{**acted, "parts": parts}))
+    action = ActionSpec(**{**acted, "parts": parts})
+    return Role(fields["lanes"], observed, action, tuple(fields.get("teams", ())))
 
 
 def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:

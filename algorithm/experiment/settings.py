@@ -16,6 +16,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_setting
 from algorithm.experiment.parameters import Parameter, read_parameters
 from algorithm.experiment.registry import find
+from algorithm.experiment.role_agents import read_agents
 from algorithm.experiment.sections import BOUNDS, BaseConfig, Goal, ReplayConfig, Section
 
 Tree = dict[str, Any]
@@ -40,10 +41,11 @@ class Settings:
     explorer: Mapping[str, Any]  # each one's keyword arguments, or its one argument
     reset: Mapping[str, Parameter]  # environment parameters
     roles: Mapping[str, Settings]  # of those that go by others
+    agents: Mapping[str, str]  # the agent of each role that ma_config gives one
     tree: Tree
 
     def of(self, role: str) -> Settings:
-        """What this role goes by."""
+        """What this role, or the agent of this name, goes by."""
         return self.roles.get(role, self)
 
 
@@ -126,7 +128,9 @@ def resolve(layers: list[Layer]) -> Settings:
         if not isinstance(tree[section], Mapping):
             raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
     settings = _typed(tree, layers)
-    return replace(settings, roles={role: _of_role(role, tree, layers) for role in tree["ma_config"]})
+    agents, own = read_agents(tree["ma_config"])
+    roles = {role: _of_role(role, sections, tree, layers) for role, sections in own.items()}
+    return replace(settings, roles=roles, agents=agents)
 
 
 def _typed(tree: Tree, layers: list[Layer]) -> Settings:
@@ -147,15 +151,16 @@ def _typed(tree: Tree, layers: list[Layer]) -> Settings:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     reset = read_parameters(tree["reset_config"], base.max_step)
     return Settings(
-        base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, tree
+        base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, {}, tree
     )
 
 
-def _of_role(role: str, tree: Tree, layers: list[Layer]) -> Settings:
-    """What `ma_config` makes of the settings for one role. Raises UserError for what no role has of its own."""
-    source, own = f"ma_config.{role}", tree["ma_config"][role]
-    if not isinstance(own, Mapping):
-        raise UserError(f"{source} is {own!r}; it must be a mapping of sections")
+def _of_role(role: str, own: Tree, tree: Tree, layers: list[Layer]) -> Settings:
+    """What its sections of `ma_config` make of the settings for one role.
+
+    Raises UserError for what no role has of its own.
+    """
+    source = f"ma_config.{role}"
     _check_keys(source, own, list(_paths(defaults())))
     for path in _paths(own):
         if path.partition(".")[0] in FOR_ALL and path not in ("base_config", "base_config.nn"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.previous import Remembering
 from algorithm.adapters.restarting import Restarting
+from algorithm.adapters.shared_agents import SharedAgents
 from algorithm.adapters.unity.adapter import Ended, UnityAdapter
 from algorithm.adapters.unity.launch import Engine, Launch
 from algorithm.adapters.unity.scene import Scene
@@ -50,7 +52,9 @@ def make_adapter(
     else:
         make = _other(settings, folder, copies, render)
     try:
-        adapter = Restarting(make, base.max_env_restarts)
+        adapter: Adapter = Restarting(make, base.max_env_restarts)
+        if settings.agents or adapter.shared_agents is not None:
+            adapter = SharedAgents(adapter, settings.agents, _teams(settings, folder, copies))
         return Remembering(adapter, base.observe_previous) if base.observe_previous else adapter
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error
@@ -115,6 +119,17 @@ def env_config(settings: Settings, name: str | Callable[..., Any], n_envs: int, 
     )
 
 
+def _teams(settings: Settings, folder: RunFolder, copies: int) -> dict[str, list[str]]:
+    """The team of each lane of the agents that the run has had, in so many copies."""
+    n_envs, roles = settings.base.n_envs, folder.roles()
+    if copies == n_envs:
+        return {agent: list(role.teams) for agent, role in roles.items()}
+    return {
+        agent: [team for team, lanes in Counter(role.teams).items() for _ in range(lanes * copies // n_envs)]
+        for agent, role in roles.items()
+    }
+
+
 def _unity(
     settings: Settings,
     folder: RunFolder,
@@ -133,11 +148,14 @@ def _unity(
             f"base_config.n_envs is {copies}, but there is one Unity editor; use 1, or players (build_path)"
         )
     # Lanes of roles that are known stay as they were, however many agents happen to ask first.
-    known = {name: role.lanes // base.n_envs for name, role in folder.roles().items()}
+    known = {
+        team: lanes // base.n_envs
+        for name, role in folder.roles().items()
+        for team, lanes in role.lanes_by_team(name).items()
+    }
     agents: Any = base.unity_args.agents
     launch = launch_of(settings, render)
-    if launch.port is not None:
-        launch = replace(launch, port=launch.port + beside)
+    launch = replace(launch, first=beside, log_folder=launch.log_folder or str(folder.path))
     return lambda: UnityAdapter(launch, copies, known if agents is None else agents, scene, ended)
 
 

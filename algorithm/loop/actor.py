@@ -116,7 +116,7 @@ class Actor:
         executed = len(step.lane) - int(np.count_nonzero(step.final))
         self.env_steps += executed
         for lane, reward, length in columns.scores.add(step):
-            self.episodes.append(Episode(role, lane, reward, length))
+            self.episodes.append(Episode(columns.team.role.team(role, lane), lane, reward, length))
 
 
 class Columns:

@@ -85,7 +85,8 @@ class Evaluator:
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
         """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`.
 
-        Fewer where lanes never appear: nothing is waited for from a lane that has no agent.
+        Teams that share an agent are roles of their own. Fewer where lanes never appear: nothing is waited for from a
+        lane that has no agent.
         """
         with ExitStack() as lent:
             return self._play(episodes, seed, lent)
@@ -99,10 +100,10 @@ class Evaluator:
             for role, step in steps.items():
                 if role not in tallies:
                     agent = lent.enter_context(_undisturbed(self.agent_of(role), rng))
-                    tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes)
-                actions[role] = tallies[role].act(step, self.greedy)
+                    tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes, self.greedy)
+                actions[role] = tallies[role].act(step)
             steps = self.adapter.step(actions)
-        return {role: Played(tally.returns, tally.lengths, self.greedy) for role, tally in tallies.items()}
+        return {team: played for tally in tallies.values() for team, played in tally.played.items() if played.returns}
 
 
 @contextmanager
@@ -119,27 +120,27 @@ def _undisturbed(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
 
 
 class _Tally:
-    """What one role's lanes have played."""
+    """What one role's lanes have played, by team."""
 
-    def __init__(self, name: str, agent: Agent, role: Role, episodes: int):
-        self.agent = agent
+    def __init__(self, name: str, agent: Agent, role: Role, episodes: int, greedy: bool):
+        self.agent, self.name, self.role, self.greedy = agent, name, role, greedy
+        lanes = role.lanes_by_team(name)
+        self.played = {team: Played([], [], greedy) for team in lanes}
         self.memory = np.zeros((role.lanes, agent.state), np.float32)
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
-        self.left = np.full(role.lanes, -(-episodes // role.lanes))
+        self.left = np.array([-(-episodes // lanes[role.team(name, lane)]) for lane in range(role.lanes)])
         self.seen = np.zeros(role.lanes, bool)
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
 
     @property
     def done(self) -> bool:
         return not self.left[self.seen].any()
 
-    def act(self, step: Step, greedy: bool) -> np.ndarray:
+    def act(self, step: Step) -> np.ndarray:
         """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
         self.seen[step.lane] = True
         step, counted = self.screen(step)
-        decision = (self.agent.greedy if greedy else self.agent.act)(step, step.recall(self.memory))
+        decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.recall(self.memory))
         self.memory[step.lane] = decision.memory
         self._add(step if counted is None else step.take(counted))
         return decision.action
@@ -148,5 +149,6 @@ class _Tally:
         for lane, reward, length in self.scores.add(step):
             if self.left[lane]:
                 self.left[lane] -= 1
-                self.returns.append(reward)
-                self.lengths.append(length)
+                played = self.played[self.role.team(self.name, lane)]
+                played.returns.append(reward)
+                played.lengths.append(length)

@@ -32,6 +32,7 @@ class Recent:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
     first: float | None = None
     best: float | None = None
+    count: int = 0  # episodes since this process started
 
     @property
     def full(self) -> bool:
@@ -52,6 +53,7 @@ class Recent:
         """An episode ended."""
         self.returns.append(reward)
         self.lengths.append(length)
+        self.count += 1
         if self.full:
             mean = self.mean
             self.first = mean if self.first is None else self.first
@@ -83,7 +85,7 @@ class History:
         self.counters.episodes += 1
         self.recent[episode.role].add(episode.reward, episode.length)
         self._ended[episode.role].add(episode.lane)
-        if all(len(self._ended[role]) == team.role.lanes for role, team in self.parts.teams.items()):
+        if all(len(self._ended[role]) == lanes for role, lanes in self.parts.lanes.items()):
             self.counters.iterations += 1
             self._ended.clear()
 

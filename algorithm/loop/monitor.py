@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
+from algorithm.adapters.adapter import EnvironmentFailed
 from algorithm.agents.agent import Report
 from algorithm.loop.actor import Actor
 from algorithm.loop.best import Best
 from algorithm.loop.checkpoint import Checkpoint
 from algorithm.loop.evaluator import Played
-from algorithm.loop.history import WINDOW, Counters, History
+from algorithm.loop.history import WINDOW, Counters, History, Recent
 from algorithm.loop.limits import Limits
 from algorithm.loop.reporter import Reporter
+
+ConfirmedBy = Literal["evaluation", "training"]  # whose episodes confirmed a goal
 
 LOOK = 0.25  # seconds between pictures of the run
 
 
 class Monitor:
-    """Watches one run: `evaluate` plays so many held-out episodes, `save` writes a checkpoint, or tells why not."""
+    """Watches one run: `evaluate` plays so many held-out episodes, `save` writes a checkpoint, or tells why not.
+
+    Where held-out episodes cannot be played (`evaluate` is None, or raises EnvironmentFailed), the run continues
+    without them, and a goal that was reached is confirmed by as many later training episodes of every role.
+    """
 
     def __init__(
         self,
         history: History,
         limits: Limits,
         reporter: Reporter,
-        evaluate: Callable[[int], dict[str, Played]],
+        evaluate: Callable[[int], dict[str, Played]] | None,
         save: Callable[[Counters], Checkpoint | None],
         best: Best,
     ):
@@ -34,10 +41,11 @@ class Monitor:
         self.parts, self.counters, self.clock = history.parts, history.counters, history.parts.clock
         self.evaluate, self.save, self.best = evaluate, save, best
         self.played: dict[str, Played] | None = None  # the last evaluation
-        self.confirmed = False
+        self.confirmed_by: ConfirmedBy | None = None
+        self._trial: dict[str, int] | None = None  # training episodes of each role when a confirmation by them began
         self._played_at = -1  # env steps of the last evaluation
         self._until_check = 0  # training episodes before the goal may be checked again
-        self._best_due = False  # the weights of the last evaluation are the best and not yet saved
+        self._best_due: float | None = None  # mean return of the weights that are the best and not yet saved
         # Saving comes last in a tick, so that a resumed run does nothing of this moment again.
         self._intervals: list[tuple[int, Callable[[], None]]] = [
             (every, action)
@@ -69,12 +77,17 @@ class Monitor:
         over = self._over()
         if over and self.limits.evaluated:
             self._evaluate()
-        if self._best_due:
+        if self._best_due is not None:
             self._save()
         if self.clock.now >= self._look_at:
             self._look_at = self.clock.now + LOOK
             self.reporter.look()
         return over
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the goal was reached and confirmed."""
+        return self.confirmed_by is not None
 
     def finish(self) -> None:
         """Save and log what there is; log even where it cannot be saved."""
@@ -105,7 +118,9 @@ class Monitor:
         while actor.episodes:
             self.history.episode(actor.episodes.popleft())
             self._until_check -= 1
-        if self._goal_met():
+        if self._trial is not None:
+            self._confirm_by_training(self._trial)
+        elif self._goal_met():
             self._confirm()
 
     def _attend(self) -> None:
@@ -129,35 +144,71 @@ class Monitor:
         goal = self.limits.goal
         if goal is None or self._until_check > 0:
             return False
-        recent = [self.history.recent[role] for role in self.parts.teams]
+        recent = [self.history.recent[role] for role in self.parts.lanes]
         return all(role.full and role.mean >= goal for role in recent)
 
     def _confirm(self) -> None:
         """See whether held-out episodes reach the goal too. Weights that do are the best, whatever came before."""
         played = self._evaluate()
-        self.confirmed = all(result.mean >= self.limits.goal for result in played.values())
-        self._best_due |= self.confirmed
+        if played is None:
+            self._trial = {role: self.history.recent[role].count for role in self.parts.lanes}
+            return
         self._until_check = WINDOW
+        if all(result.mean >= self.limits.goal for result in played.values()):
+            self._reach("evaluation", played.values())
 
-    def _evaluate(self) -> dict[str, Played]:
-        """Play held-out episodes, once at any moment of the run."""
+    def _confirm_by_training(self, trial: Mapping[str, int]) -> None:
+        """See whether the episodes that ended since the goal was met reach it, once every role has enough of them."""
+        recent = {role: self.history.recent[role] for role in trial}
+        if all(recent[role].count - begin >= WINDOW for role, begin in trial.items()):
+            self._trial = None
+            if self._goal_met():
+                self._reach("training", recent.values())
+
+    def _reach(self, confirmed_by: ConfirmedBy, episodes: Collection[Played | Recent]) -> None:
+        self.confirmed_by = confirmed_by
+        self._mark_best(_mean(episodes))
+
+    def _mark_best(self, mean: float) -> None:
+        """Have the next checkpoint named the best.
+
+        None is where teams share an agent: a better return of one is a worse one of another, and the newest is played.
+        """
+        if not self.parts.has_teams:
+            self._best_due = mean
+
+    def _evaluate(self) -> Mapping[str, Played] | None:
+        """Play held-out episodes, once at any moment of the run; None where they cannot be played."""
+        if self.evaluate is None:
+            return None
         if self._played_at != self.counters.env_steps:
             self.clock.book("acting")
-            self.played = self.evaluate(WINDOW)
-            self.clock.book("evaluation")
+            try:
+                self.played = self.evaluate(WINDOW)
+            except EnvironmentFailed as error:
+                self.evaluate = None
+                self.reporter.cannot_evaluate(error)
+                return None
+            finally:
+                self.clock.book("evaluation")
             self._played_at = self.counters.env_steps
-            self._best_due = self._mean_played() > self.best.mean
+            mean = _mean(self.played.values())
+            self._best_due = None
+            if mean > self.best.mean:
+                self._mark_best(mean)
             self.reporter.evaluated(self.played)
         return self.played
-
-    def _mean_played(self) -> float:
-        return sum(result.mean for result in self.played.values()) / len(self.played)
 
     def _save(self) -> None:
         self.clock.book("acting")
         self.history.look_at_the_clock()
         checkpoint = self.save(self.counters)
-        if checkpoint and self._best_due:
-            self.best.name(checkpoint, self._mean_played())
-            self._best_due = False
+        if checkpoint and self._best_due is not None:
+            self.best.name(checkpoint, self._best_due)
+            self._best_due = None
         self.clock.book("saving")
+
+
+def _mean(episodes: Collection[Played | Recent]) -> float:
+    """Mean return over roles."""
+    return sum(each.mean for each in episodes) / len(episodes)

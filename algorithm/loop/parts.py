@@ -34,6 +34,19 @@ class Parts:
     teams: dict[str, Team] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
 
+    @property
+    def lanes(self) -> dict[str, int]:
+        """The lanes of every role that has returns of its own: the teams that share an agent are such roles."""
+        counts = {}
+        for name, team in self.teams.items():
+            counts |= team.role.lanes_by_team(name)
+        return counts
+
+    @property
+    def has_teams(self) -> bool:
+        """Whether teams play with each other's weights, so that their mean return says little about these."""
+        return any(len(team.role.lanes_by_team(name)) > 1 for name, team in self.teams.items())
+
     def team(self, role: str) -> Team:
         """The team of `role`."""
         if role not in self.teams:

@@ -94,6 +94,15 @@ class Reporter:
         self.metrics.write(env_steps, values)
         self.clock.book("reporting")
 
+    def cannot_evaluate(self, error: Exception) -> None:
+        """Held-out episodes cannot be played."""
+        instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"
+        why = " ".join(str(error).split())
+        self.say(
+            f"evaluation at {self.history.counters.env_steps:,} env steps is not possible: {why}; "
+            f"training continues without evaluation{instead}"
+        )
+
     def close(self) -> None:
         """Write the last row, show how the run ended with the pace of the whole session, and flush everything."""
         try:
@@ -120,10 +129,11 @@ class Reporter:
 
     def _scores(self) -> dict[str, float]:
         values = {}
-        for role, team in self.parts.teams.items():
+        for role in self.parts.lanes:
             if self.history.recent[role].returns:
                 values[_tag(role, "reward/return")] = self.history.recent[role].mean
                 values[_tag(role, "reward/length")] = self.history.recent[role].length
+        for role, team in self.parts.teams.items():
             for name, value in _mean(self._sampled[role]).items():
                 values[_tag(role, name)] = value
             values[_tag(role, "loss/skipped")] = team.learner.skipped
@@ -146,11 +156,16 @@ class Reporter:
             done=done,
             seconds_left=None if ended else self._seconds_left(now.running, done),
             pace=self._pace,
-            roles={role: self._standing(role) for role in self.parts.teams},
+            roles={
+                role: self._standing(role, agent if place == 0 else None)
+                for agent, team in self.parts.teams.items()
+                for place, role in enumerate(team.role.lanes_by_team(agent))
+            },
         )
 
-    def _standing(self, role: str) -> Standing:
-        recent, latest = self.history.recent[role], self._latest.get(role, {})
+    def _standing(self, role: str, agent: str | None) -> Standing:
+        """How one role stands, with the metrics of `agent`: they are shown once for all teams that share it."""
+        recent, latest = self.history.recent[role], {} if agent is None else self._latest.get(agent, {})
         return Standing(
             mean=recent.mean,
             first=recent.first,

@@ -54,9 +54,9 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "ma_config.Goalie: there is no such role so far; there is Walker" in said
     checkpoint = folder.latest()
-    assert checkpoint.roles == ["Walker", "Watcher-team1"]
+    assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
     assert folder.settings().of("Walker").agent.collect_steps == 4
-    assert folder.settings().of("Watcher-team1").agent.collect_steps == 8
+    assert folder.settings().of("Watcher").agent.collect_steps == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     assert about["counters"]["updates"] > 20
     header = (folder.path / "metrics.csv").read_text().splitlines()[0]
@@ -66,6 +66,50 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     assert folder.latest().counters.env_steps >= 1300
     run("--run", "--disable_sample")
     assert "of Watcher-team1: return" in " ".join(capsys.readouterr().out.split())
+
+
+def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
+    write(tmp_path, "duel", copies=2, steps=600, goal={"return": 4})
+    folder = run()
+    checkpoint = folder.latest()
+    assert checkpoint.roles == ["Duel"]
+    role = folder.roles()["Duel"]
+    assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
+    row = list(csv.DictReader((folder.path / "metrics.csv").open()))[-1]
+    assert {"reward/return/Duel", "reward/return/Duel-team1", "loss/skipped/Duel"} <= set(row)
+    assert not [name for name in row if name.startswith("loss/") and name.endswith("team1")]
+    # One wins what the other one loses: no goal is reached and no weights are the best.
+    record = json.loads((folder.path / "result.json").read_text())
+    assert record["reached"] is False and not (folder.path / "checkpoints" / "best.json").exists()
+    means = [record["evaluation"][team]["mean"] for team in ("Duel", "Duel-team1")]
+    assert sum(means) == pytest.approx(0) and record["evaluation"]["Duel"]["episodes"] >= 20
+
+    run("--resume", "--max_step", "900")
+    assert folder.latest().counters.env_steps >= 900
+    capsys.readouterr()
+    run("--run", "--max_iter", "2")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of Duel: return" in said and "of Duel-team1: return" in said
+    assert main.main(["unity/task", "-n", "a", "--export"]) == 0
+    assert [path.name for path in folder.path.glob("*.onnx")] == ["Duel.onnx"]
+    assert main.main(["unity/task", "-n", "a", "--resume", "--set", "ma_config.Duel-team1.agent=Duel-team1"]) == 2
+    assert "is not possible with --resume" in capsys.readouterr().err
+
+
+def test_teams_have_networks_of_their_own_where_settings_say_so(tmp_path, capsys):
+    own = {"Duel-team1": {"agent": "Duel-team1", "acer_config": {"gamma": 0.5}}}
+    write(tmp_path, "duel", steps=60, ma_config=own)
+    folder = run()
+    assert sorted(folder.latest().roles) == ["Duel", "Duel-team1"]
+    assert folder.settings().of("Duel-team1").agent.gamma == 0.5
+    assert folder.settings().of("Duel").agent.gamma == 0.99
+    assert "no such role" not in capsys.readouterr().out
+
+
+def test_settings_of_a_team_that_another_agent_plays_are_refused(tmp_path, capsys):
+    write(tmp_path, "duel", ma_config={"Duel-team1": {"acer_config": {"gamma": 0.5}}})
+    assert main.main(["unity/task"]) == 2
+    assert "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;" in capsys.readouterr().err
 
 
 def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
@@ -110,6 +154,33 @@ def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
     rows = list(csv.DictReader((folder.path / "metrics.csv").open()))
     lessons_at = {int(row["env_steps"]) // 100: row["scene/lesson/height"] for row in rows}
     assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
+
+
+def test_lessons_by_reward_need_no_max_step(tmp_path, capsys):
+    criteria = {"measure": "reward", "behavior": "Hybrid", "min_lesson_length": 6, "threshold": -1000}
+    lessons = [{"name": "easy", "value": 1, "completion_criteria": criteria}, {"name": "hard", "value": 2}]
+    write(tmp_path, "hybrid", steps=None, reset_config={"height": {"curriculum": lessons}})
+    run("--max_iter", "2")
+    assert "height: lesson hard begins" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    write(tmp_path, "hybrid", "--single", str(port), steps=5000, goal={"return": -100})
+    folder = run("--set", "base_config.evaluate_every=200")
+    said = capsys.readouterr().out
+    assert said.count("evaluation at ") == said.count("training continues without evaluation") == 1
+    assert "ended with exit code 1; its log ends with: another instance is running; training continues" in said
+    assert {path.name for path in folder.path.glob("*.log")} >= {"Player-0.log", "Player-1.log"}
+    assert "goal reached and confirmed by training episodes only" in said
+    record = json.loads((folder.path / "result.json").read_text())
+    assert (record["reached"], record["confirmed_by"], record["evaluation"]) == (True, "training", None)
+    # Six agents end every 20 ticks; four rounds reach the goal and four others confirm it.
+    assert 840 <= record["env_steps"] <= 1200
+    main.main(["--list"])
+    assert "goal reached (training episodes only)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
@@ -226,6 +297,8 @@ def by_progress(threshold, **base):
         ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: acer_config.gama is no setting; did you"),
         ({"ma_config": {"A": {"acer_config": {"gamma": 2.0}}}}, r"ma_config.A: acer_config.gamma is 2.0; it must be"),
         ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),
+        ({"ma_config": {"A": {"agent": 3}}}, r"ma_config.A.agent is 3; it must be the name of an agent"),
+        ({"ma_config": {"A": {"agent": "B", "nn_config": {}}}}, r"ma_config.A.nn_config has no effect: A is played by"),
         ({"base_config": {"unity_args": {"width": 0}}}, r"test: base_config.unity_args.width is 0; input should be"),
         ({"base_config": {"unity_args": {"witdh": 1}}}, r"unity_args.witdh is no setting; did you mean .*width"),
         ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),

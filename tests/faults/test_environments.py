@@ -163,6 +163,36 @@ def test_an_environment_whose_processes_do_not_start_is_status_3(capsys):
     assert not Path("runs/own/task/a").exists()
 
 
+SEATED = """
+from pathlib import Path
+import gymnasium
+
+class Seated(gymnasium.Wrapper):
+    seat = None
+
+    def reset(self, **options):
+        if self.seat is None:
+            self.seat = len(list(Path().glob("seat-*")))
+            if self.seat == 2:
+                raise OSError("both seats are taken")
+            Path(f"seat-{self.seat}").touch()
+        return self.env.reset(**options)
+
+def make():
+    return Seated(gymnasium.make("Pendulum-v1"))
+"""
+
+
+def test_an_environment_without_a_seat_for_evaluation_is_trained_without_it(capsys):
+    write_task(SEATED, max_step=2000, max_step_each_iter=10)
+    assert main.main([*ARGUMENTS, "--set", "goal.return=-1000"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    told = [line for line in shown.out.splitlines() if "both seats are taken" in line]
+    assert len(told) == 1 and "training continues without evaluation" in told[0]
+    assert "goal reached and confirmed by training episodes only" in shown.out
+
+
 def test_a_time_limit_needs_processes(capsys):
     write_task(env_timeout=3)
     assert main.main(ARGUMENTS) == 2

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from algorithm.adapters.adapter import EnvironmentFailed
 from algorithm.loop.actor import Episode
 from algorithm.loop.best import Best
 from algorithm.loop.checkpoint import Checkpoint
@@ -26,9 +27,9 @@ from tests.fakes import Skipping
 class Run:
     """A monitored run without a simulator: told how far it is, it notes what the monitor asks for."""
 
-    def __init__(self, path, env_steps=0, held_out=(), **limits):
+    def __init__(self, path, env_steps=0, held_out=(), broken=None, **limits):
         none = dict.fromkeys(["max_step", "max_iter", "save_every", "evaluate_every", "goal"])
-        self.path, self.held_out = path, deque(held_out)
+        self.path, self.held_out, self.broken = path, deque(held_out), broken
         self.done: list[tuple[str, int]] = []
         self.said: list[str] = []
         self.shown = []
@@ -49,6 +50,8 @@ class Run:
 
     def _evaluate(self, episodes):
         self.done.append(("evaluate", self.counters.env_steps))
+        if self.broken:
+            raise EnvironmentFailed(self.broken)
         mean = self.held_out.popleft() if self.held_out else 0.0
         return {"agent": Played([mean - 1, mean + 1] * (episodes // 2), [5] * episodes)}
 
@@ -120,6 +123,34 @@ def test_the_goal_is_confirmed_by_held_out_episodes_or_checked_again_later(tmp_p
     assert run.go(10, 9.0)
     assert run.monitor.confirmed
     assert run.done[2:] == [("evaluate", 40), ("save", 40)]
+
+
+def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_path):
+    run = Run(tmp_path, goal=9.0, broken="one licence,\none seat")
+    assert not run.go(10, *[9.0] * WINDOW)
+    assert run.said == [
+        "evaluation at 10 env steps is not possible: one licence, one seat; "
+        "training continues without evaluation; training episodes alone confirm the goal"
+    ]
+    # The next window misses the goal, which the last episodes before it and the first of it would have reached.
+    assert not run.go(10, *[9.0] * (WINDOW // 2))
+    assert not run.go(10, *[8.0] * (WINDOW // 2))
+    assert not run.go(10, *[9.0] * WINDOW)
+    assert not run.go(10, *[9.0] * (WINDOW - 1))
+    assert run.monitor.confirmed_by is None
+    assert run.go(10, 9.0)
+    assert run.monitor.confirmed_by == "training"
+    assert run.done == [("evaluate", 10), ("save", 60)] and run.best == 60
+
+
+def test_evaluation_that_fails_later_leaves_the_last_one(tmp_path):
+    run = Run(tmp_path, evaluate_every=10, max_step=30, held_out=[3])
+    run.go(10)
+    run.broken = "no seat"
+    run.go(10)
+    assert run.go(10)
+    assert run.monitor.played["agent"].mean == 3 and run.best == 10
+    assert [what for what, _ in run.done] == ["evaluate", "save", "evaluate"]
 
 
 def test_weights_that_confirmed_the_goal_are_the_best_whatever_came_before(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,12 @@ from tests.unity_player.faults import KINDS, Faults
 from tests.unity_player.grid import Grid
 from tests.unity_player.scene import Task
 from tests.unity_player.small import Hybrid, Staggered, TwoBehaviors
+from tests.unity_player.teams import Duel
 
 Make = Callable[[np.random.Generator, argparse.Namespace], Task]
 TASKS: dict[str, Make] = {
     "balance_ball": lambda rng, told: BalanceBall(rng),
+    "duel": lambda rng, told: Duel(rng, told.late),
     "grid": lambda rng, told: Grid(rng, told.agents, told.size, told.layout, told.png),
     "hybrid": lambda rng, told: Hybrid(rng),
     "staggered": lambda rng, told: Staggered(rng),
@@ -37,9 +40,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=84, help="pixels of the grid's camera")
     parser.add_argument("--layout", choices=("hwc", "chw"), default="chw", help="hwc is that of packages up to 2.x")
     parser.add_argument("--png", action="store_true", help="the grid's camera sends compressed images")
+    parser.add_argument("--late", type=int, default=0, help="the tick at which the second team of duel appears")
     parser.add_argument("--fault", choices=KINDS, help="what goes wrong")
     parser.add_argument("--at", type=int, default=0, help="the tick at which it goes wrong")
     parser.add_argument("--chance", type=float, default=0.0, help="instead: its probability at every tick")
+    parser.add_argument("--single", type=int, metavar="PORT", help="exit with 1 while another player holds this port")
     parser.add_argument("--slow", type=float, default=0.0, metavar="SECONDS", help="asleep in every tick")
     parser.add_argument("--record", type=Path, help="a file for what the trainer tells, a line of JSON each")
     parser.add_argument("-logFile", type=Path, help="where Unity's log would be; errors go there")
@@ -59,6 +64,11 @@ def main(words: list[str]) -> int:
             stack.enter_context(
                 contextlib.redirect_stderr(stack.enter_context(told.logFile.open("a", encoding="utf-8")))
             )
+        if told.single and not stack.enter_context(socket.socket()).connect_ex(("127.0.0.1", told.single)):
+            print("another instance is running", file=sys.stderr)
+            return 1
+        if told.single:
+            stack.enter_context(socket.create_server(("127.0.0.1", told.single)))
         return _play(told)
 
 

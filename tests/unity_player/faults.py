@@ -69,6 +69,7 @@ def strike(kind: str) -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         os._exit(0x3)
     if kind == "exit":
+        print("No valid licence\n\nfor this machine", file=sys.stderr, flush=True)
         os._exit(3)
     if kind == "quit":
         raise Quit

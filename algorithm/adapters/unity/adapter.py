@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvironmentFailed, UnsupportedEnvironment, later_seed
-from algorithm.adapters.unity.behavior import Offer, role_name
+from algorithm.adapters.unity.behavior import TEAM, Offer, agent_name, role_name
 from algorithm.adapters.unity.lanes import Batch, Crowded, Lanes
 from algorithm.adapters.unity.launch import Gone, Launch, Tick
 from algorithm.adapters.unity.player import LOOK, Player
@@ -26,7 +26,7 @@ Ended = Callable[[str, float], None]  # role and return
 
 
 class UnityAdapter(Adapter):
-    """Copies of one scene, each with any number of agents of any behaviors; a behavior is a role.
+    """Copies of one scene, each with any number of agents of any behaviors; each team of a behavior is a role.
 
     A role has as many lanes in each copy as `agents` says, or as there are agents of its behavior that ask for a
     decision when it first does. `scene` says what the copies are told, `ended` hears of the return of each episode.
@@ -53,6 +53,7 @@ class UnityAdapter(Adapter):
         self._players = [Player(launch, number) for number in range(copies)]
         self._offers: dict[str, Offer] = {}  # of each behavior that was seen
         self._behaviors: dict[str, str] = {}  # of each role
+        self._agent_of: dict[str, str] = {}  # the agent of each role: one plays all teams of a behavior
         self._lanes: dict[str, list[Lanes]] = {}  # of each role in each copy
         self._statistics = Statistics()
         self._ticks: dict[int, Tick] = {}  # of the copies that have answered
@@ -60,6 +61,10 @@ class UnityAdapter(Adapter):
         self._following: dict[str, Step] | None = None  # what comes after final rows
         self._asked: dict[str, Step] = {}  # each role's rows that await a decision
         self._due = False  # final rows were answered, so that `_asked` is known already and yet to be shown
+
+    @property
+    def shared_agents(self) -> Mapping[str, str]:
+        return self._agent_of
 
     def reset(self, seed: int) -> dict[str, Step]:
         self._following, self._asked, self._gathering = None, {}, False
@@ -213,16 +218,18 @@ class UnityAdapter(Adapter):
             count = max(map(len, asking), default=0)
             if behavior in self._behaviors.values() or not count:
                 continue
-            role = role_name(behavior)
-            if role in self._behaviors:
-                raise UnsupportedEnvironment(
-                    f"the behaviors {self._behaviors[role]!r} and {behavior!r} would both be called {role!r} here; "
-                    "give one of them another name in Unity"
-                )
+            role, agent = role_name(behavior), agent_name(behavior)
+            for other, known in self._behaviors.items():
+                teams = TEAM.sub("", known) == TEAM.sub("", behavior)  # of one behavior
+                if other == role or (self._agent_of[other] == agent and not teams):
+                    raise UnsupportedEnvironment(
+                        f"the behaviors {known!r} and {behavior!r} would both be called {agent!r} here; "
+                        "give one of them another name in Unity"
+                    )
             self._check_cameras(offer, asking)
             told = self._agents.get(role) if isinstance(self._agents, Mapping) else self._agents
             count = count if told is None else told
-            self._behaviors[role] = behavior
+            self._behaviors[role], self._agent_of[role] = behavior, agent
             self._lanes[role] = [Lanes(player.number * count, count) for player in self._players]
             self.roles[role] = Role(count * len(self._players), offer.obs_specs, offer.action_spec)
 

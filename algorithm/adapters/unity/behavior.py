@@ -30,6 +30,11 @@ def role_name(behavior: str) -> str:
     return re.sub(r"[^\w .-]", "_", name)
 
 
+def agent_name(behavior: str) -> str:
+    """Return the name of the agent that plays all teams of a behavior: `Name` for `Name?team=0` and `Name?team=1`."""
+    return role_name(TEAM.sub("", behavior))
+
+
 class Behavior:
     """Reads the steps of one behavior by the specification that the scene gave of it.
 

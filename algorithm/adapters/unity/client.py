@@ -30,7 +30,8 @@ class Client:
 
     `program` is started with `--mlagents-port` and `arguments`; None waits for the editor instead. `port` 0 takes a
     free one, which only a program is told. `channels` are ML-Agents' side channels. `start_limit` and `limit` are the
-    seconds for connecting (None: without end) and for every answer after it. Whatever fails ends the player and is one
+    seconds for connecting (None: without end) and for every answer after it; `log` is the file of the program's log,
+    whose last lines are quoted where it ends or does not answer. Whatever fails ends the player and is one
     line of EnvironmentFailed, or of EnvironmentBroke once the simulation has run; the client is of no use then.
     """
 
@@ -46,6 +47,7 @@ class Client:
         channels: Sequence[Any] = (),
         areas: int = 1,
         host: str = LOOPBACK,
+        log: Path | None = None,
     ):
         self.name = f"the player {program.name}" if program else "the editor"
         self._channels = api.SideChannelManager(list(channels))
@@ -58,7 +60,8 @@ class Client:
         try:
             with self._speaking():
                 if program:
-                    self._process = Process([str(program.absolute()), "--mlagents-port", str(self.port), *arguments])
+                    command = [str(program.absolute()), "--mlagents-port", str(self.port), *arguments]
+                    self._process = Process(command, log)
                 self._shake_hands(seed, areas)
         except EnvironmentBroke as error:
             raise EnvironmentFailed(str(error)) from error
@@ -167,8 +170,10 @@ class Client:
         try:
             yield
         except EnvironmentFailed as error:
+            ended = isinstance(error, EnvironmentBroke) and not isinstance(error, PlayerQuit)
+            said = self._process.last_lines() if self._process and ended else ""
             self._close(at_once=not isinstance(error, PlayerQuit))
-            raise type(error)(f"{self.name} {error}") from error
+            raise type(error)(f"{self.name} {error}{said}") from error
         except BaseException as error:
             self._close(at_once=True)
             if not isinstance(error, Exception):

@@ -1,8 +1,9 @@
 """Keeps a player from outliving its trainer; a program of its own that imports nothing of this project.
 
-`python keeper.py GRACE COMMAND...` starts the command and prints `pid N`, and `exit CODE` when it ended; or `failed
-WHY`. As soon as its standard input ends, since the trainer closed it or died in whatever way, the player has GRACE
-seconds to leave; a byte there ends the player at once. All that the player started ends with it.
+`python keeper.py GRACE COMMAND...` starts the command and prints `pid N`, and `exit CODE LINES` when it ended, with the
+last lines that it printed; or `failed WHY`. As soon as its standard input ends, since the trainer closed it or died in
+whatever way, the player has GRACE seconds to leave; a byte there ends the player at once. All that the player started
+ends with it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+LINES, WIDTH = 5, 200  # of what a player said last
+TAIL = 4096  # bytes in which these lines are looked for
+
 
 def main(grace: float, command: Sequence[str]) -> None:
     """Run the command until it ends, or has to."""
     try:
         player = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **apart()
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **apart()
         )
     except OSError as error:
         tell(f"failed {error}")
@@ -28,10 +32,27 @@ def main(grace: float, command: Sequence[str]) -> None:
     tell(f"pid {player.pid}")
     ended = threading.Event()
     threading.Thread(target=outlive, args=(player.pid, ended, grace), daemon=True).start()
+    printed = bytearray()
+    reader = threading.Thread(target=read, args=(player.stdout, printed), daemon=True)
+    reader.start()
     code = player.wait()
     ended.set()
     end(player.pid)
-    tell(f"exit {code}")
+    reader.join(grace)
+    tell(f"exit {code} {last_lines(bytes(printed))}")
+
+
+def read(output: Any, tail: bytearray) -> None:
+    """Read all that a player prints, so that it never waits, and keep the end of it."""
+    while data := os.read(output.fileno(), 2**16):
+        tail += data
+        del tail[:-TAIL]
+
+
+def last_lines(text: bytes) -> str:
+    """Return the last lines that are not empty as one line; nothing if there are none."""
+    lines = [" ".join(line.split()) for line in text.decode(errors="replace").splitlines()]
+    return " | ".join([line[:WIDTH] for line in lines if line][-LINES:])
 
 
 def outlive(pid: int, ended: threading.Event, grace: float) -> None:

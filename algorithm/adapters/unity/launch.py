@@ -25,8 +25,8 @@ class Engine:
 class Launch:
     """A built player, or the editor where `path` is None; `timeout` is in seconds.
 
-    `port` is that of the first copy, the next ones have the ports behind it; None is that of the editor, or any that is
-    free for a player.
+    `port` is that of the first player of a run, the next ones have the ports behind it; None is that of the editor, or
+    any that is free for a player. `first` is the number of the first copy among the players of a run.
     """
 
     path: str | None
@@ -36,6 +36,7 @@ class Launch:
     additional_args: tuple[str, ...]
     log_folder: str | None
     engine: Engine
+    first: int = 0
 
     @property
     def name(self) -> str:

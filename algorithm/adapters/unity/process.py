@@ -57,10 +57,14 @@ def _programs(folder: Path) -> list[Path]:
 class Process:
     """A player that runs under a keeper, which ends it when this object's pipe to it is closed or broken.
 
-    Raises EnvironmentFailed where the program cannot be started.
+    `log` is the file that the player writes its log to; one that is there is kept as `<name>-prev.log`. Raises
+    EnvironmentFailed where the program cannot be started.
     """
 
-    def __init__(self, command: Sequence[str]):
+    def __init__(self, command: Sequence[str], log: Path | None = None):
+        self._log, self._printed = log, ""
+        if log and log.exists():
+            log.replace(log.with_stem(f"{log.stem}-prev"))
         script = str(Path(keeper.__file__).resolve())
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", script, str(GRACE), *command],
@@ -80,10 +84,20 @@ class Process:
         """How the player ended, as the predicate of a sentence; None while it runs."""
         if self._end is None and self._keeper.poll() is not None:
             word, _, rest = self._line().partition(" ")
-            self._end = describe(int(rest)) if word == "exit" else "ended with its keeper, which was killed"
+            code, _, self._printed = rest.partition(" ")
+            self._end = describe(int(code)) if word == "exit" else "ended with its keeper, which was killed"
             if word != "exit":
                 keeper.end(self.pid)
         return self._end
+
+    def last_lines(self) -> str:
+        """Return the end of the player's log as part of a sentence, or else of what it printed before it ended."""
+        if self._log and self._log.exists():
+            with self._log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - keeper.TAIL))
+                if logged := keeper.last_lines(file.read()):
+                    return f"; its log ends with: {logged}"
+        return f"; it printed: {self._printed}" if self._printed else ""
 
     def close(self, at_once: bool = False) -> None:
         """Wait until the player has left, and kill it after some seconds, or at once; calling it twice is harmless."""

@@ -66,15 +66,18 @@ class Curriculum:
         """The one that is taught."""
         return self.lessons[self.place]
 
-    def ended(self, role: str, episode_return: float, progress: float) -> None:
-        """An episode ended; so may the lesson."""
+    def ended(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
+        """An episode ended; so may the lesson. Only lessons that are measured by progress call `progress`."""
         if self.lesson.threshold is None or self.lesson.role not in (None, role):
             return
         self.returns.append(episode_return)
-        by_progress, mean = self.lesson.measure == "progress", sum(self.returns) / len(self.returns)
-        if len(self.returns) == self.returns.maxlen and (progress if by_progress else mean) >= self.lesson.threshold:
+        if len(self.returns) < self.lesson.episodes:
+            return
+        by_progress = self.lesson.measure == "progress"
+        measured = progress() if by_progress else sum(self.returns) / len(self.returns)
+        if measured >= self.lesson.threshold:
             self._begin(self.place + 1)
-            after = f"{progress:.0%} of training" if by_progress else f"a mean return of {mean:.3g}"
+            after = f"{measured:.0%} of training" if by_progress else f"a mean return of {measured:.3g}"
             LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after {after}")
 
     def state(self) -> dict[str, Any]:
@@ -94,7 +97,7 @@ class Curriculum:
 class Scene:
     """The environment parameters of a run; those that train in it tell it of their episodes.
 
-    `progress` says which share of the training is over.
+    `progress` returns which share of the training is over; only lessons by progress need it.
     """
 
     def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0):
@@ -115,7 +118,7 @@ class Scene:
     def ended(self, role: str, episode_return: float) -> None:
         """A training episode ended."""
         for course in self.curricula.values():
-            course.ended(role, episode_return, self._progress())
+            course.ended(role, episode_return, self._progress)
 
     def state(self) -> dict[str, Any]:
         """How far the lessons are, as values that JSON holds."""

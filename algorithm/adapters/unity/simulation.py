@@ -34,13 +34,15 @@ class Simulation:
             api.StatsSideChannel(),
         )
         editor = launch.path is None
+        log = _log(launch, number)
         self._client = Client(
             None if editor else find_player(Path(launch.path or "")),
             port=_port(launch, number),
             start_limit=None if editor else launch.timeout,
             limit=launch.timeout,
-            arguments=_arguments(launch, number),
+            arguments=_arguments(launch, log),
             seed=seed,
+            log=log,
             channels=[self._engine, self._parameters, self._statistics],
         )
         self._engine.set_configuration_parameters(**vars(launch.engine))
@@ -103,15 +105,19 @@ def gone(error: Exception) -> Gone:
 def _port(launch: Launch, number: int) -> int:
     if launch.path is None:
         return EDITOR_PORT if launch.port is None else launch.port
-    return FREE if launch.port is None else launch.port + number
+    return FREE if launch.port is None else launch.port + launch.first + number
 
 
-def _arguments(launch: Launch, number: int) -> list[str]:
+def _log(launch: Launch, number: int) -> Path | None:
+    """The file of a player's log, as ML-Agents names it; the editor has its own."""
+    if launch.log_folder is None or launch.path is None:
+        return None
+    folder = Path(launch.log_folder).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"Player-{launch.first + number}.log"
+
+
+def _arguments(launch: Launch, log: Path | None) -> list[str]:
     """What a player is told on its command line."""
     graphics = ["-nographics", "-batchmode"] if launch.no_graphics else []
-    log = []
-    if launch.log_folder is not None:
-        folder = Path(launch.log_folder).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        log = ["-logFile", str(folder / f"Player-{number}.log")]
-    return [*graphics, *log, *launch.additional_args]
+    return [*graphics, *(["-logFile", str(log)] if log else []), *launch.additional_args]

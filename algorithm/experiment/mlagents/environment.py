@@ -85,7 +85,7 @@ class Parameters:
 
     def _criteria(self, key: str, given: Any) -> dict[str, Any]:
         """When a lesson ends."""
-        found = self._read(key, given, CRITERIA)
+        found = self._read(key, given, CRITERIA, strict=False)
         if found["behavior"] is None:
             raise self._wrong(key, given, "it must name the behavior whose episodes end the lesson")
         by_progress = found["measure"] == "progress"
@@ -110,7 +110,7 @@ class Parameters:
         parts = {"sampler_type": None, "sampler_parameters": None}
         if not isinstance(given, Mapping) or not set(parts) <= set(given):
             raise self._wrong(key, given, "it must be a number, sampler_type and sampler_parameters, or a curriculum")
-        self._known(key, given, parts)
+        self._known(key, given, parts, strict=False)
         kind = self._checked(f"{key}.sampler_type", one_of(*SAMPLERS), given["sampler_type"])
         parameters = self._read(f"{key}.sampler_parameters", given["sampler_parameters"] or {}, SAMPLERS[kind])
         if kind == "constant":
@@ -119,11 +119,11 @@ class Parameters:
             self._checked(f"{key}.sampler_parameters", lambda both: _range(*both.values()), parameters)
         return {"sampler_type": kind, "sampler_parameters": parameters}
 
-    def _read(self, key: str, given: Any, rows: Mapping[str, tuple[Kind, Any]]) -> dict[str, Any]:
+    def _read(self, key: str, given: Any, rows: Mapping[str, tuple[Kind, Any]], strict: bool = True) -> dict[str, Any]:
         """The value of each row, its default where there is none."""
         if not isinstance(given, Mapping):
             raise self._wrong(key, given, f"it must be a mapping with {', '.join(rows)}")
-        self._known(key, given, rows)
+        self._known(key, given, rows, strict)
         return {
             name: default if given.get(name) is None else self._checked(f"{key}.{name}", kind, given[name])
             for name, (kind, default) in rows.items()
@@ -135,12 +135,15 @@ class Parameters:
         except (ValueError, OverflowError) as error:
             raise self._wrong(key, value, error) from error
 
-    def _known(self, key: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    def _known(self, key: str, given: Mapping[str, Any], known: Mapping[str, Any], strict: bool = True) -> None:
+        """Raises UserError for an unknown key where ML-Agents is strict; elsewhere it ignores such a key."""
         for name in given:
             if name == "seed" and known in SAMPLERS.values():
                 self.lost[f"{key}.seed"] = "Unity draws with the seed of the run"
+            elif name not in known and strict:
+                raise UserError(f"{self.file}: {key}.{name}: ML-Agents has no such key{nearest(str(name), known)}")
             elif name not in known:
-                self.lost[f"{key}.{name}"] = f"ML-Agents has no such key{nearest(str(name), known)}"
+                self.lost[f"{key}.{name}"] = f"ML-Agents has no such key and ignores it{nearest(str(name), known)}"
 
     def _wrong(self, key: str, value: Any, why: object) -> UserError:
         return UserError(f"{self.file}: {key} is {value!r}; {why}")

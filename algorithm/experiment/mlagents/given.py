@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from algorithm.experiment.errors import UserError
-from algorithm.experiment.mlagents.rows import Becomes, Lost, Row, Rows
+from algorithm.experiment.mlagents.rows import Becomes, Lost, Refused, Row, Rows
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,19 @@ class Given:
                 continue
             self.entries[path] = entry
             self.row[path] = rows.get(path) or self._above(path, entry)
+        for path, row in rows.items():
+            if isinstance(row, Lost) and (path in self.entries or self.has(path, self.entries)):
+                for key in row.required:
+                    if f"{path}.{key}" not in self.entries:
+                        raise UserError(f"{file}: {path} has no {key}, which ML-Agents requires")
 
     def value(self, path: str, otherwise: Any = None) -> Any:
         """What `path` says, or else `otherwise`. Raises UserError for a value of another kind."""
-        if path not in self.entries:
+        row = self.rows.get(path)
+        if path not in self.entries or row is None or isinstance(row, Refused):
             return otherwise
         try:
-            return self.rows[path].kind(self.entries[path].value)
+            return row.kind(self.entries[path].value)
         except (ValueError, OverflowError) as error:
             raise self.wrong(path, error) from error
 
@@ -65,7 +71,7 @@ class Given:
         above = path
         while above := above.rpartition(".")[0]:
             if isinstance(row := self.rows.get(above), Lost):
-                return row
+                return None if row.strict else row
             if row:
                 raise UserError(f"{self.file}: {entry.key}: {above} is one value, not a mapping of keys")
         return None

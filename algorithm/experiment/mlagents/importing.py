@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from algorithm.experiment.environments import HERE, LONGEST, is_file_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.mlagents.environment import Parameters
 from algorithm.experiment.mlagents.given import Entry, entries, merged, nearest
+from algorithm.experiment.mlagents.rows import Becomes
+from algorithm.experiment.mlagents.tables import RUN, WITHOUT_VALUE
 from algorithm.experiment.mlagents.translation import Translation, given_of
 from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import Tree, read_variant, read_yaml, resolve
+from algorithm.experiment.settings import Tree, defaults, read_variant, read_yaml, resolve
 from algorithm.loop.files import replace
 
 GROUP = "unity"
@@ -37,23 +39,26 @@ class Imported:
 def import_file(path: Path, force: bool) -> Imported:
     """Write envs/unity/<behavior> for each behavior of the trainer configuration `path`.
 
-    Folders that are there already are refused; with `force` their config.yaml and nn.py are replaced. Raises UserError,
-    before anything is written, for what is no trainer configuration or could not be trained.
+    A file with `default_settings` alone becomes one folder of the file's name. Folders that are there already are
+    refused; with `force` their config.yaml and nn.py are replaced. Raises UserError, before anything is written, for
+    what ML-Agents would refuse and what could not be trained.
     """
     tree = read_yaml(path)
-    behaviors = _mapping(path, tree, "behaviors")
+    if unknown := [str(key) for key in tree if key not in TOP]:
+        raise UserError(f"{path}: {unknown[0]}: ML-Agents has no such key{nearest(unknown[0], dict.fromkeys(TOP))}")
+    behaviors, unnamed = _mapping(path, tree, "behaviors"), _mapping(path, tree, "default_settings")
+    if not behaviors and unnamed:
+        behaviors = {path.stem: {}}
     parameters = Parameters(str(path), _mapping(path, tree, "environment_parameters"))
     if not behaviors:
-        near = get_close_matches("behaviors", [str(key) for key in tree], 1)
-        instead = f"; {near[0]} is no key of ML-Agents'" if near and near[0] != "behaviors" else ""
         raise UserError(
-            f"{path}: there is no `behaviors`, under which a trainer configuration has what is trained{instead}"
+            f"{path}: there is no `behaviors` and no `default_settings`: a trainer configuration has what is trained "
+            "under one of them"
         )
     names = folder_names(behaviors)
     if taken := [name for name in names.values() if (HERE / GROUP / name).exists() and not force]:
         raise UserError(f"{HERE / GROUP / taken[0]} exists already, and is left as it is; --force replaces it")
-    unknown = [str(key) for key in tree if key not in TOP]
-    lost = {key: f"ML-Agents has no such key{nearest(key, dict.fromkeys(TOP))}" for key in unknown}
+    lost: dict[str, str] = {}
     translations = {
         names[behavior]: Translation(given_of(path, behavior, said), behavior, parameters)
         for behavior, said in _said(path, tree, behaviors)
@@ -63,7 +68,10 @@ def import_file(path: Path, force: bool) -> Imported:
     lost |= parameters.lost
     _write(path, translations, names)
     folders = [HERE / GROUP / name for name in translations]
-    return Imported(folders, lost, [*_notes(path, names, parameters, translations.values())])
+    notes = [*_notes(path, names, parameters, translations.values())]
+    if not tree.get("behaviors"):
+        notes.insert(0, f"default_settings: they are those of any behavior; {folders[0]} is called as the file is")
+    return Imported(folders, lost, notes)
 
 
 def folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
@@ -96,7 +104,24 @@ def _said(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tupl
     for behavior, settings in behaviors.items():
         if not isinstance(settings, Mapping):
             raise UserError(f"{path}: behaviors.{behavior} is {settings!r}; it must be a mapping of its settings")
-        yield behavior, merged({}, merged(shared, dict(entries(f"behaviors.{behavior}.", settings))))
+        own = dict(entries(f"behaviors.{behavior}.", settings))
+        for name, entry in {**shared, **own}.items():
+            if entry.value is None and name not in WITHOUT_VALUE:
+                raise UserError(f"{path}: {entry.key} has no value, which ML-Agents requires")
+        _check_trainer(path, shared, own)
+        yield behavior, merged({}, merged(shared, own))
+
+
+def _check_trainer(path: Path, shared: Mapping[str, Entry], own: Mapping[str, Entry]) -> None:
+    """Raises UserError for a trainer that ML-Agents would give hyperparameters of another one."""
+    if not any((entry.key or "").startswith("default_settings.") for entry in shared.values()):
+        return
+    default = shared.get("trainer_type", Entry(None, "ppo")).value
+    if "trainer_type" in own and own["trainer_type"].value not in (default, *{"poca": ["ppo"]}.get(default, [])):
+        raise UserError(
+            f"{path}: {own['trainer_type'].key} is {own['trainer_type'].value!r}, but default_settings, whose "
+            f"hyperparameters ML-Agents gives it, is of {default!r}, which it refuses"
+        )
 
 
 def _write(source: Path, translations: Mapping[str, Translation], names: Mapping[str, str]) -> None:
@@ -134,10 +159,24 @@ def _check(folder: Path, translation: Translation, source: Path) -> None:
     RunFolder(folder).blueprint(settings)
 
 
+def _other_defaults(translation: Translation) -> Iterator[str]:
+    """Settings of the engine that the file leaves out, and whose defaults differ."""
+    ours: Any
+    for path, row in RUN.items():
+        if isinstance(row, Becomes) and row.theirs is not None and path not in translation.given.entries:
+            ours = defaults()
+            for part in row.setting.split("."):
+                ours = ours[part]
+            if ours != row.theirs:
+                theirs, here = json.dumps(row.theirs), json.dumps(ours)
+                yield f"{path} is not in the file: ML-Agents' default is {theirs}, here {row.setting} is {here}"
+
+
 def _notes(
     path: Path, names: Mapping[str, str], parameters: Parameters, translations: Collection[Translation]
 ) -> Iterator[str]:
     """What else to know."""
+    yield from _other_defaults(next(iter(translations)))
     for translation in translations:
         yield f"behaviors.{translation.behavior}.trainer_type: {translation.trainer.note}"
     for behavior, name in names.items():

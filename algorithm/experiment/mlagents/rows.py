@@ -22,7 +22,8 @@ class NotServed(Exception):
 class Becomes:
     """The value becomes that of `setting`, and of `also`, in which `agent.` stands for the algorithm's section.
 
-    `default` is ML-Agents' own, where leaving the key out would otherwise mean something else here. `convert` may
+    `default` is ML-Agents' own, where leaving the key out would otherwise mean something else here. `theirs` is
+    ML-Agents' own, too, but ours stays where the key is left out; a note names both where they differ. `convert` may
     return KEEP, and raise NotServed, or ValueError for a value that ML-Agents would refuse too.
     """
 
@@ -31,6 +32,7 @@ class Becomes:
     convert: Convert = lambda value, given: value
     default: Any = None
     also: tuple[str, ...] = ()
+    theirs: Any = None
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,27 @@ class Read:
 
 @dataclass(frozen=True)
 class Lost:
-    """No counterpart, for this reason; at one of the values `unless`, nothing is lost."""
+    """No counterpart, for this reason; at one of the values `unless`, nothing is lost.
+
+    `kind` is what ML-Agents needs the value to be. Of a section, ML-Agents refuses keys that no row has if it is
+    `strict`, and it needs those `required`.
+    """
 
     reason: str
     unless: tuple[Any, ...] = ()
+    kind: Kind = lambda value: value
+    strict: bool = False
+    required: tuple[str, ...] = ()
 
 
-Row = Becomes | Read | Lost
+@dataclass(frozen=True)
+class Refused:
+    """ML-Agents refuses the key, for this reason."""
+
+    reason: str
+
+
+Row = Becomes | Read | Lost | Refused
 Rows = Mapping[str, Row]
 
 
@@ -100,11 +116,17 @@ def texts(value: Any) -> list[str]:
 
 
 def one_of(*words: str) -> Kind:
-    """One of these words, whatever its case."""
+    """One of these words, in lower case as ML-Agents needs it."""
 
     def check(value: Any) -> str:
-        if str(value).casefold() not in words:
+        if value not in words:
             raise ValueError(f"there is {', '.join(words)}")
-        return str(value).casefold()
+        return value
 
     return check
+
+
+def section_lost(path: str, reason: str, *, strict: bool = False, required: tuple[str, ...] = (), **keys: Kind) -> Rows:
+    """Return the rows of a section that is lost as a whole, with the kind of each of its keys."""
+    own = {f"{path}.{key}": Lost(reason, kind=kind) for key, kind in keys.items()}
+    return {path: Lost(reason, strict=strict, required=required), **own}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from algorithm.experiment.environments import is_file_name
@@ -9,6 +10,7 @@ from algorithm.experiment.mlagents.given import Given
 from algorithm.experiment.mlagents.rows import (
     KEEP,
     Becomes,
+    Kind,
     Lost,
     NotServed,
     Read,
@@ -17,6 +19,7 @@ from algorithm.experiment.mlagents.rows import (
     number,
     one_of,
     positive,
+    section_lost,
     text,
     texts,
     whole,
@@ -24,7 +27,29 @@ from algorithm.experiment.mlagents.rows import (
 from algorithm.experiment.sections import device_name
 
 MEMORY = "network_settings.memory"
-NO_SELF_PLAY = "there is no self-play; each team is a role that learns against what the others are now"
+# Sections whose unknown keys ML-Agents ignores; it refuses them elsewhere.
+IGNORING = ("network_settings.", "torch_settings.")
+# Keys that ML-Agents takes without a value.
+WITHOUT_VALUE = (
+    MEMORY,
+    "reward_signals.curiosity.encoding_size",
+    "reward_signals.gail.encoding_size",
+    "reward_signals.rnd.encoding_size",
+    "behavioral_cloning",
+    "behavioral_cloning.num_epoch",
+    "behavioral_cloning.batch_size",
+    "self_play",
+    "init_path",
+    "framework",
+    "env_settings.env_path",
+    "env_settings.env_args",
+    "torch_settings.device",
+    "checkpoint_settings.initialize_from",
+)
+NO_SELF_PLAY = "there is no self-play; the teams of a behavior share a network and play against what it is now"
+NO_CURIOSITY = "there is no curiosity; the scene's reward is all that is learned from"
+NO_RND = "there is no random network distillation; the scene's reward is all there is"
+NO_DEMONSTRATIONS = "nothing learns from demonstrations"
 NO_MODEL = "a model of ML-Agents cannot be read here"
 OF_COMMANDS = "the command line says so here: {}"
 
@@ -77,6 +102,8 @@ def _name(run_id: str, given: Given) -> str:
     return run_id
 
 
+SIGNAL: Mapping[str, Kind] = {"gamma": number, "strength": number, "learning_rate": number, "encoding_size": whole}
+
 BEHAVIOR: Rows = {
     "trainer_type": Read(text),
     "network_settings.normalize": Read(flag),
@@ -86,7 +113,9 @@ BEHAVIOR: Rows = {
     f"{MEMORY}.memory_size": Read(_even),
     f"{MEMORY}.sequence_length": Becomes("agent.trace_length", positive(whole)),
     "network_settings.goal_conditioning_type": Lost(
-        "goal signals are observations beside the others; no network makes the weights of another", unless=("none",)
+        "goal signals are observations beside the others; no network makes the weights of another",
+        ("none",),
+        one_of("hyper", "none"),
     ),
     "network_settings.deterministic": Lost(
         "evaluation takes the most probable action, and --run does with --disable_sample", unless=(False,)
@@ -94,17 +123,50 @@ BEHAVIOR: Rows = {
     "reward_signals.extrinsic.gamma": Becomes("agent.gamma", number),
     "reward_signals.extrinsic.strength": Becomes("agent.reward_scale", number, _scale),
     "reward_signals.extrinsic.network_settings": Lost("the critic's network is that of nn.py"),
-    "reward_signals.curiosity": Lost("there is no curiosity; the scene's reward is all that is learned from"),
-    "reward_signals.rnd": Lost("there is no random network distillation; the scene's reward is all there is"),
-    "reward_signals.gail": Lost("nothing learns from demonstrations"),
-    "behavioral_cloning": Lost("nothing learns from demonstrations"),
-    "self_play": Lost(NO_SELF_PLAY),
+    **section_lost("reward_signals.curiosity", NO_CURIOSITY, strict=True, **SIGNAL),
+    "reward_signals.curiosity.network_settings": Lost(NO_CURIOSITY),
+    **section_lost("reward_signals.rnd", NO_RND, strict=True, **SIGNAL),
+    "reward_signals.rnd.network_settings": Lost(NO_RND),
+    **section_lost(
+        "reward_signals.gail",
+        NO_DEMONSTRATIONS,
+        strict=True,
+        required=("demo_path",),
+        **SIGNAL,
+        demo_path=text,
+        use_actions=flag,
+        use_vail=flag,
+    ),
+    "reward_signals.gail.network_settings": Lost(NO_DEMONSTRATIONS),
+    **section_lost(
+        "behavioral_cloning",
+        NO_DEMONSTRATIONS,
+        required=("demo_path",),
+        demo_path=text,
+        steps=whole,
+        strength=number,
+        samples_per_update=whole,
+        num_epoch=whole,
+        batch_size=whole,
+    ),
+    **section_lost(
+        "self_play",
+        NO_SELF_PLAY,
+        save_steps=whole,
+        team_change=whole,
+        swap_steps=whole,
+        window=whole,
+        play_against_latest_model_ratio=number,
+        initial_elo=number,
+    ),
     "max_steps": Becomes("base_config.max_step", positive(whole), default=500_000),
     "summary_freq": Becomes("base_config.log_every", positive(whole)),
     "checkpoint_interval": Becomes("base_config.save_every", positive(whole)),
     "keep_checkpoints": Becomes("base_config.keep_checkpoints", positive(whole)),
     "even_checkpoints": Becomes("base_config.save_every", flag, _spread),
-    "time_horizon": Lost("it cuts trajectories for on-policy learning; windows of trace_length rows take its place"),
+    "time_horizon": Lost(
+        "it cuts trajectories for on-policy learning; windows of trace_length rows take its place", kind=whole
+    ),
     "threaded": Lost("scenes go on while there is learning, always", unless=(True,)),
     "init_path": Lost(NO_MODEL),
     "framework": Lost("there is torch alone, as in ML-Agents", unless=("pytorch",)),
@@ -115,21 +177,23 @@ RUN: Rows = {
     "env_settings.env_args": Becomes("base_config.unity_args.additional_args", texts),
     "env_settings.base_port": Becomes("base_config.unity_args.base_port", whole, _port),
     "env_settings.num_envs": Becomes("base_config.n_envs", whole, _copies, default=1),
-    "env_settings.num_areas": Lost("areas are not multiplied; build a scene that has them", unless=(1,)),
-    "env_settings.timeout_wait": Becomes("base_config.unity_args.timeout_wait", number),
+    "env_settings.num_areas": Lost("areas are not multiplied; build a scene that has them", (1,), positive(whole)),
+    "env_settings.timeout_wait": Becomes("base_config.unity_args.timeout_wait", number, theirs=60),
     "env_settings.seed": Becomes("base_config.seed", whole, _seed),
     "env_settings.max_lifetime_restarts": Becomes(
-        "base_config.max_env_restarts", whole, lambda count, given: None if count < 0 else count
+        "base_config.max_env_restarts", whole, lambda count, given: None if count < 0 else count, theirs=10
     ),
-    "env_settings.restarts_rate_limit_n": Lost("a player that broke waits 1, 2, 4 ... 60 seconds for its next start"),
-    "env_settings.restarts_rate_limit_period_s": Lost("as of restarts_rate_limit_n"),
-    "engine_settings.width": Becomes("base_config.unity_args.width", whole),
-    "engine_settings.height": Becomes("base_config.unity_args.height", whole),
-    "engine_settings.quality_level": Becomes("base_config.unity_args.quality_level", whole),
-    "engine_settings.time_scale": Becomes("base_config.unity_args.time_scale", number),
-    "engine_settings.target_frame_rate": Becomes("base_config.unity_args.target_frame_rate", whole),
-    "engine_settings.capture_frame_rate": Becomes("base_config.unity_args.capture_frame_rate", whole),
-    "engine_settings.no_graphics": Becomes("base_config.unity_args.no_graphics", flag),
+    "env_settings.restarts_rate_limit_n": Lost(
+        "a player that broke waits 1, 2, 4 ... 60 seconds for its next start", kind=whole
+    ),
+    "env_settings.restarts_rate_limit_period_s": Lost("as of restarts_rate_limit_n", kind=whole),
+    "engine_settings.width": Becomes("base_config.unity_args.width", whole, theirs=84),
+    "engine_settings.height": Becomes("base_config.unity_args.height", whole, theirs=84),
+    "engine_settings.quality_level": Becomes("base_config.unity_args.quality_level", whole, theirs=5),
+    "engine_settings.time_scale": Becomes("base_config.unity_args.time_scale", number, theirs=20),
+    "engine_settings.target_frame_rate": Becomes("base_config.unity_args.target_frame_rate", whole, theirs=-1),
+    "engine_settings.capture_frame_rate": Becomes("base_config.unity_args.capture_frame_rate", whole, theirs=60),
+    "engine_settings.no_graphics": Becomes("base_config.unity_args.no_graphics", flag, theirs=False),
     "engine_settings.no_graphics_monitor": Lost("players are all alike; --run --render shows one", unless=(False,)),
     "torch_settings.device": Becomes("base_config.device", text, _device),
     "checkpoint_settings.run_id": Becomes("base_config.name", text, _name),

@@ -35,6 +35,7 @@ class Trainer:
     note: str  # what the user is told of it
     rows: Rows  # by the key of `hyperparameters`
     begin: Callable[[Given], Mapping[str, tuple[Any, str]]]
+    batch_size: int  # ML-Agents' default
 
 
 def _ours(given: Given, key: str) -> Any:
@@ -82,18 +83,20 @@ def _apart(shared: bool, given: Given) -> None:
 
 
 _FROM_REPLAY = "it is of one round of on-policy learning; a replay is learned from here"
+_SCHEDULE = one_of("linear", "constant")
 _POCA: Rows = {
     "learning_rate": Becomes("agent.learning_rate", positive(number), default=3e-4),
-    "learning_rate_schedule": Becomes("agent.learning_rate_schedule", one_of("linear", "constant"), default="linear"),
+    "learning_rate_schedule": Becomes("agent.learning_rate_schedule", _SCHEDULE, default="linear"),
     "beta": Becomes("agent.entropy", number),
-    "beta_schedule": Lost("the weight of the entropy bonus is constant", unless=("constant",)),
-    "batch_size": Lost(f"{_FROM_REPLAY}, batch_size windows at a time"),
-    "buffer_size": Lost(f"{_FROM_REPLAY}, of replay_config.capacity rows"),
-    "num_epoch": Lost(f"{_FROM_REPLAY}, replay_ratio times per rollout"),
-    "epsilon": Lost("no ratio is clipped so; trust_region_delta bounds what an update changes"),
-    "epsilon_schedule": Lost("no ratio is clipped so"),
+    "beta_schedule": Lost("the weight of the entropy bonus is constant", ("constant",), _SCHEDULE),
+    "batch_size": Lost(f"{_FROM_REPLAY}, batch_size windows at a time", kind=whole),
+    "buffer_size": Lost(f"{_FROM_REPLAY}, of replay_config.capacity rows", kind=whole),
+    "num_epoch": Lost(f"{_FROM_REPLAY}, replay_ratio times per rollout", kind=whole),
+    "epsilon": Lost("no ratio is clipped so; trust_region_delta bounds what an update changes", kind=number),
+    "epsilon_schedule": Lost("no ratio is clipped so", kind=_SCHEDULE),
     "lambd": Lost(
-        "Retrace cuts its traces by the ratios of both policies; acer_config.decay would shorten them further"
+        "Retrace cuts its traces by the ratios of both policies; acer_config.decay would shorten them further",
+        kind=number,
     ),
 }
 _PPO: Rows = {**_POCA, "shared_critic": Read(flag, _apart)}
@@ -104,13 +107,15 @@ _SAC: Rows = {
         default=3e-4,
         also=("agent.learning_rate_policy", "agent.learning_rate_alpha"),
     ),
-    "learning_rate_schedule": Becomes("agent.learning_rate_schedule", one_of("linear", "constant")),
+    "learning_rate_schedule": Becomes("agent.learning_rate_schedule", _SCHEDULE),
     "batch_size": Becomes("agent.batch_size", positive(whole), _windows, default=128),
     "buffer_size": Becomes("replay_config.capacity", positive(whole)),
     "buffer_init_steps": Becomes("agent.replay_start", whole, _start, default=0),
     "steps_per_update": Becomes("agent.replay_ratio", positive(number), _ratio),
-    "reward_signal_steps_per_update": Lost("there is no reward but the scene's, so nothing of it is learned"),
-    "save_replay_buffer": Lost("a checkpoint always holds the replay", unless=(True,)),
+    "reward_signal_steps_per_update": Lost(
+        "there is no reward but the scene's, so nothing of it is learned", kind=number
+    ),
+    "save_replay_buffer": Lost("a checkpoint always holds the replay", (True,), flag),
     "tau": Becomes("agent.tau", number),
     "init_entcoef": Becomes("agent.init_log_alpha", positive(number), _logarithm, default=1.0),
 }
@@ -134,14 +139,15 @@ def _sac(given: Given) -> Mapping[str, tuple[Any, str]]:
 
 
 TRAINERS: Mapping[str, Trainer] = {
-    "ppo": Trainer("ACER", "ppo becomes ACER, which learns from replay, too", _PPO, _acer),
+    "ppo": Trainer("ACER", "ppo becomes ACER, which learns from replay, too", _PPO, _acer, 1024),
     "poca": Trainer(
         "ACER",
         "poca becomes ACER: every agent gets its group's reward beside its own, and no critic sees the whole group",
         _POCA,
         _acer,
+        1024,
     ),
     "sac": Trainer(
-        "SAC", "sac becomes SAC, whose critics have targets of their own and no network of states", _SAC, _sac
+        "SAC", "sac becomes SAC, whose critics have targets of their own and no network of states", _SAC, _sac, 128
     ),
 }

@@ -12,8 +12,8 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.mlagents.environment import Parameters
 from algorithm.experiment.mlagents.given import Entry, Given, nearest
 from algorithm.experiment.mlagents.network import nn_file
-from algorithm.experiment.mlagents.rows import KEEP, Becomes, Lost, NotServed, Row, Rows
-from algorithm.experiment.mlagents.tables import BEHAVIOR, MEMORY, RUN
+from algorithm.experiment.mlagents.rows import KEEP, Becomes, Lost, NotServed, Refused, Row, Rows
+from algorithm.experiment.mlagents.tables import BEHAVIOR, IGNORING, MEMORY, RUN
 from algorithm.experiment.mlagents.trainers import TRAINERS
 from algorithm.experiment.settings import Tree, defaults, merge
 from algorithm.experiment.yaml_text import commented
@@ -27,11 +27,20 @@ def given_of(path: Path, behavior: str, entries: Mapping[str, Entry]) -> Given:
     trainer = str(told.value)
     if trainer not in TRAINERS:
         raise UserError(f"{path}: {told.key} is {told.value!r}; there is {', '.join(TRAINERS)}")
+    if "trainer_type" not in entries and Given.has("hyperparameters", entries):
+        raise UserError(f"{path}: {behavior} has hyperparameters and no trainer_type, which ML-Agents requires then")
     entries = dict(entries)
     if Given.has(MEMORY, entries) or MEMORY in entries:  # ML-Agents' defaults of one that is there
         entries.setdefault(f"{MEMORY}.memory_size", Entry(None, 128))
         entries.setdefault(f"{MEMORY}.sequence_length", Entry(None, 64))
-    return Given(str(path), trainer, rows_of(trainer), entries)
+    given = Given(str(path), trainer, rows_of(trainer), entries)
+    length, batch = given.value(f"{MEMORY}.sequence_length"), given.value("hyperparameters.batch_size")
+    if length and length > (batch or TRAINERS[trainer].batch_size):
+        raise UserError(
+            f"{path}: {behavior} has a sequence_length of {length} and a batch_size of "
+            f"{batch or TRAINERS[trainer].batch_size}; ML-Agents requires a batch of at least one sequence"
+        )
+    return given
 
 
 def rows_of(trainer: str) -> Rows:
@@ -39,7 +48,7 @@ def rows_of(trainer: str) -> Rows:
     own: dict[str, Row] = dict(TRAINERS[trainer].rows)
     for other, elsewhere in TRAINERS.items():
         for key in elsewhere.rows:
-            own.setdefault(key, Lost(f"it is of {other}, not of {trainer}"))
+            own.setdefault(key, Refused(f"it is of {other}, not of {trainer}"))
     return {**RUN, **BEHAVIOR, **{f"hyperparameters.{key}": row for key, row in own.items()}}
 
 
@@ -93,10 +102,14 @@ class Translation:
     def _translate(self, path: str) -> None:
         row, entry = self.given.row[path], self.given.entries[path]
         key = entry.key or path
-        if row is None:
-            self.lost[key] = f"ML-Agents has no such key{nearest(path, self.given.rows)}"
+        if row is None and path.startswith(IGNORING):
+            self.lost[key] = f"ML-Agents has no such key and ignores it{nearest(path, self.given.rows)}"
+        elif row is None:
+            raise UserError(f"{self.given.file}: {key}: ML-Agents has no such key{nearest(path, self.given.rows)}")
+        elif isinstance(row, Refused):
+            raise UserError(f"{self.given.file}: {key}: {row.reason}, which ML-Agents refuses")
         elif isinstance(row, Lost):
-            if entry.value not in row.unless:
+            if self.given.value(path) not in row.unless:
                 self.lost[key] = row.reason
         else:
             said = self.given.value(path)

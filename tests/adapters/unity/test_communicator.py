@@ -84,7 +84,8 @@ def test_what_breaks_is_one_line_and_leaves_nothing(tmp_path, fault):
     act(client)
     with pytest.raises(PlayerQuit if fault == "quit" else EnvironmentBroke) as error:
         act(client)
-    assert str(error.value) == f"the player {make_player(tmp_path, 'balance_ball').name} {BROKEN[fault]}"
+    assert str(error.value).startswith(f"the player {make_player(tmp_path, 'balance_ball').name} {BROKEN[fault]}")
+    assert len(str(error.value).splitlines()) == 1
     assert not alive(pid)
     with pytest.raises(EnvironmentBroke, match="is not connected any more"):
         client.reset()
@@ -104,6 +105,34 @@ def test_what_does_not_start_is_one_line(tmp_path, fault):
     with pytest.raises(EnvironmentFailed) as error:
         start(tmp_path, "balance_ball", "--fault", fault, start_limit=1.0 if fault == "never" else 20.0)
     assert str(error.value).endswith(FAILED[fault]) and not isinstance(error.value, EnvironmentBroke)
+
+
+def test_what_a_player_said_last_is_quoted(tmp_path):
+    def end_of(*arguments, **how):
+        client = start(tmp_path, "balance_ball", "--fault", "exit", arguments=arguments, **how)
+        with pytest.raises(EnvironmentBroke) as error:
+            client.reset()
+        return str(error.value).partition("exit code 3")[2]
+
+    assert end_of() == "; it printed: No valid licence | for this machine"
+    log = tmp_path / "Player-0.log"
+    for _ in range(2):
+        assert end_of("-logFile", str(log), log=log) == "; its log ends with: No valid licence | for this machine"
+    assert (tmp_path / "Player-0-prev.log").read_text() == log.read_text()
+    log.write_text("of an earlier start")
+    assert end_of(log=log) == "; it printed: No valid licence | for this machine"
+
+
+@posix
+def test_the_log_of_a_player_that_does_not_answer_is_quoted(tmp_path):
+    log = tmp_path / "Player-0.log"
+    program = tmp_path / "stuck.x86_64"
+    program.write_text(f"#!/bin/sh\necho Activate your licence > {log}\nexec sleep 60\n")
+    program.chmod(0o755)
+    with pytest.raises(
+        EnvironmentFailed, match="did not connect within 1 s; its log ends with: Activate your licence$"
+    ):
+        Client(program, port=0, start_limit=1.0, limit=1.0, log=log)
 
 
 def test_no_thread_stays_when_players_come_and_go(tmp_path):
@@ -260,7 +289,7 @@ def test_all_that_a_player_started_ends_with_it(tmp_path):
     script = "sleep 60 & echo $! > child; exit 7"
     command = [sys.executable, keeper.__file__, "0.1", "/bin/sh", "-c", script]
     told = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
-    assert told.stdout.splitlines()[1] == "exit 7"
+    assert told.stdout.splitlines()[1] == "exit 7 "
     assert gone(int((tmp_path / "child").read_text()))
 
 

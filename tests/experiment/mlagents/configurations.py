@@ -446,20 +446,19 @@ MATCH3 = Example(
 behaviors:
   Match3VectorObs:
     trainer_type: ppo
-    network_settings: {vis_encode_type: match3, hidden_units: 64}
-    batch_size: 64
+    network_settings: {vis_encode_type: match3, hidden_units: 64, num_layer: 3}
+    hyperparameters: {batch_size: 64}
   Match3VisualObs:
     trainer_type: ppo
     network_settings: {vis_encode_type: fully_connected, num_layers: 0}
 checkpoint_settings: {run_id: "a/b", initialize_from: older}
-engine_setings: {width: 3}
 """,
     {"Match3VectorObs": {"base_config.name": "{time}"}, "Match3VisualObs": {"base_config.max_step": 500_000}},
     {
-        "behaviors.Match3VectorObs.batch_size",
+        "behaviors.Match3VectorObs.hyperparameters.batch_size",
+        "behaviors.Match3VectorObs.network_settings.num_layer",  # which ML-Agents ignores
         "checkpoint_settings.run_id",
         "checkpoint_settings.initialize_from",
-        "engine_setings",
     },
     {
         "Match3VectorObs": "Conv((35, 3, 1), (144, 3, 1), units=units)",

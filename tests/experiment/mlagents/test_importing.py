@@ -178,24 +178,89 @@ def test_policy_and_critic_are_apart_where_they_can_be():
         assert ("behaviors.A.hyperparameters.shared_critic" in lost) is told
 
 
+def behavior(trainer: str = "ppo", **keys) -> dict:
+    return {"behaviors": {"A": {"trainer_type": trainer, **keys}}}
+
+
 @pytest.mark.parametrize(
-    ("misspelt", "key", "meant"),
+    ("given", "said"),
     [
-        ({"hyperparameters": {"learning_rat": 1}}, "hyperparameters.learning_rat", "hyperparameters.learning_rate"),
-        ({"num_layers": 3}, "num_layers", "network_settings.num_layers"),
-        ({"netwrk_settings": {"normalize": True}}, "netwrk_settings.normalize", "network_settings.normalize"),
-        ({"max_step": 3}, "max_step", "max_steps"),
+        (
+            behavior(hyperparameters={"learning_rat": 1}),
+            "behaviors.A.hyperparameters.learning_rat: ML-Agents has no such key; "
+            "did you mean hyperparameters.learning_rate?",
+        ),
+        (behavior(num_layers=3), "A.num_layers: ML-Agents has no such key; did you mean network_settings.num_layers?"),
+        (behavior(netwrk_settings={"normalize": True}), "A.netwrk_settings.normalize: ML-Agents has no such key"),
+        (behavior(max_step=3), "behaviors.A.max_step: ML-Agents has no such key; did you mean max_steps?"),
+        (behavior(reward_signals={"curiosty": {"strength": 1}}), "reward_signals.curiosty.strength: ML-Agents has no"),
+        (behavior(reward_signals={"rnd": {"strengh": 1}}), "rnd.strengh: ML-Agents has no such key"),
+        (behavior() | {"engine_setings": {"width": 3}}, "engine_setings: ML-Agents has no such key; did you mean eng"),
+        (behavior() | {"env_settings": {"num_env": 1}}, "env_settings.num_env: ML-Agents has no such key"),
+        (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is of ppo, not of sac, which"),
+        (behavior("poca", hyperparameters={"shared_critic": True}), "shared_critic: it is of ppo, not of poca, which"),
+        (
+            {"behaviors": {"A": {"hyperparameters": {"beta": 1}}}},
+            "A has hyperparameters and no trainer_type, which ML-Agents requires then",
+        ),
+        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be a whole number"),
+        (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
+        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be a whole number"),
+        (behavior(hyperparameters={"beta_schedule": "cosine"}), "beta_schedule is 'cosine'; there is linear, constant"),
+        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; there is simple, "),
+        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; there is"),
+        (behavior(reward_signals={"gail": {"strength": 1}}), "reward_signals.gail has no demo_path, which ML-Agents"),
+        (behavior(behavioral_cloning={"steps": 1}), "behavioral_cloning has no demo_path, which ML-Agents requires"),
+        (
+            behavior(hyperparameters={"batch_size": 32}, network_settings={"memory": {}}),
+            "A has a sequence_length of 64 and a batch_size of 32; ML-Agents requires a batch of at least one sequence",
+        ),
+        (behavior() | {"env_settings": {"num_areas": 0}}, "env_settings.num_areas is 0; it must be above 0"),
+        (
+            behavior("sac") | {"default_settings": {"max_steps": 3}},
+            "behaviors.A.trainer_type is 'sac', but default_settings, whose hyperparameters ML-Agents gives it, is of",
+        ),
     ],
 )
-def test_a_misspelt_key_is_told_with_the_one_that_was_meant(misspelt, key, meant):
-    lost = import_file(write({"behaviors": {"A": {"trainer_type": "ppo", **misspelt}}}), force=False).lost
-    assert lost == {f"behaviors.A.{key}": f"ML-Agents has no such key; did you mean {meant}?"}
+def test_a_file_that_ml_agents_refuses_is_refused(given, said, capsys):
+    write(given)
+    assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err and shown.err.count("\n") == 1
+    assert shown.out == "" and not Path("envs").exists()
 
 
-def test_a_key_of_another_trainer_is_told_to_be_of_it():
-    both = {"trainer_type": "sac", "hyperparameters": {"beta": 1.0}}
-    lost = import_file(write({"behaviors": {"A": both}}), force=False).lost
-    assert lost == {"behaviors.A.hyperparameters.beta": "it is of ppo, not of sac"}
+def test_a_key_that_ml_agents_ignores_is_told():
+    given = behavior(network_settings={"num_layer": 3}, self_play={"windw": 3})
+    lost = import_file(write(given | {"torch_settings": {"devise": "cpu"}}), force=False).lost
+    assert lost["behaviors.A.network_settings.num_layer"] == (
+        "ML-Agents has no such key and ignores it; did you mean network_settings.num_layers?"
+    )
+    assert lost.keys() > {"behaviors.A.self_play.windw", "torch_settings.devise"}
+
+
+def test_a_file_with_default_settings_alone_is_that_of_any_behavior():
+    given = {"default_settings": {"trainer_type": "sac", "max_steps": 77, "network_settings": {"hidden_units": 33}}}
+    imported = import_file(write(given, "my trainer.yaml"), force=False)
+    assert [folder.as_posix() for folder in imported.folders] == ["envs/unity/my_trainer"]
+    settings = settings_of("my_trainer")
+    assert (settings.base.algorithm, settings.base.max_step) == ("SAC", 77)
+    assert "units: int = 33" in Path("envs/unity/my_trainer/nn.py").read_text()
+    assert imported.notes[0].startswith("default_settings: they are those of any behavior; envs/unity/my_trainer is")
+
+
+def test_defaults_of_the_engine_that_differ_are_told():
+    def notes(**engine):
+        given = behavior() | {"engine_settings": engine}
+        return [note for note in import_file(write(given), force=True).notes if "ML-Agents' default" in note]
+
+    assert notes(time_scale=3) == [
+        "engine_settings.quality_level is not in the file: ML-Agents' default is 5, "
+        "here base_config.unity_args.quality_level is 1",
+        "engine_settings.no_graphics is not in the file: ML-Agents' default is false, "
+        "here base_config.unity_args.no_graphics is true",
+    ]
+    assert notes(quality_level=1, no_graphics=True) == []
 
 
 @pytest.mark.parametrize(
@@ -249,8 +314,8 @@ def parameter(given) -> dict:
         (None, "trainer.yaml: there is no such file"),
         ("behaviors: [1", "trainer.yaml: not YAML"),
         ("- 1", "trainer.yaml: expected a mapping"),
-        ("a: 1", "trainer.yaml: there is no `behaviors`"),
-        ("behaviours: {A: {}}", "; behaviours is no key of ML-Agents'"),
+        ("debug: true", "trainer.yaml: there is no `behaviors` and no `default_settings`"),
+        ("behaviours: {A: {}}", "trainer.yaml: behaviours: ML-Agents has no such key; did you mean behaviors?"),
         ("behaviors: {}", "trainer.yaml: there is no `behaviors`"),
         ("behaviors: [A]", "trainer.yaml: behaviors is ['A']; it must be a mapping"),
         ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
@@ -422,6 +487,7 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     behavior = tree["behaviors"]["3DBall"]
     behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
     behavior |= {"trainer_type": trainer}
+    behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
     assert main.main(["--import_mlagents", str(write(tree))]) == 0
     quick = [
         f"{TRAINERS[trainer].algorithm.lower()}_config.{key}={value}"

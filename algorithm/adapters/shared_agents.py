@@ -1,0 +1,146 @@
+"""Roles that share an agent, as one role: the teams of a game that one network plays."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.rollout import Step
+from algorithm.specs import Role
+
+Rows = np.ndarray | None  # where a role's rows are in a Step of its agent; None: they are all of it
+
+
+class SharedAgents(Adapter):
+    """An adapter whose roles are agents: the roles that share one are its teams, their lanes side by side.
+
+    `agents` names the agent of a role. For other roles it is the one in `inner.shared_agents`, or the role itself.
+    `teams` holds lanes that are known before their roles appear, as {agent: the team of each lane}. A role keeps its
+    lanes; further ones are appended.
+
+    Raises UnsupportedEnvironment for roles that share an agent but not their observations and actions.
+    """
+
+    def __init__(self, inner: Adapter, agents: Mapping[str, str], teams: Mapping[str, Sequence[str]]):
+        self._inner, self._agents = inner, agents
+        self._teams = {agent: list(names) for agent, names in teams.items()}  # the role of each of the agent's lanes
+        self._lanes: dict[str, np.ndarray] = {}  # of each role: its lanes among those of its agent
+        self._seen: dict[str, Role] = {}  # the roles of `inner` as they were last presented
+        self._asked: dict[str, dict[str, Rows]] = {}  # the rows of each agent's last Step, by role
+        self.roles = {}
+        self._follow()
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        return self._present(self._inner.reset(seed))
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Mapping[str, np.ndarray]) -> None:
+        self._inner.send(
+            {
+                role: action if rows is None else action[rows]
+                for agent, action in actions.items()
+                for role, rows in self._asked[agent].items()
+            }
+        )
+
+    def receive(self) -> dict[str, Step]:
+        return self._present(self._inner.receive())
+
+    def statistics(self) -> dict[str, float]:
+        return self._inner.statistics()
+
+    def state(self) -> dict[str, Any] | None:
+        inner = self._inner.state()
+        if inner is None:
+            return None
+        asked = {
+            agent: {role: None if rows is None else rows.tolist() for role, rows in roles.items()}
+            for agent, roles in self._asked.items()
+        }
+        return {"inner": inner, "asked": asked}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._inner.restore(state.get("inner", {}))
+        self._follow()
+        self._asked = {
+            agent: {role: None if rows is None else np.array(rows, np.int64) for role, rows in roles.items()}
+            for agent, roles in state["asked"].items()
+        }
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _agent_of(self, role: str) -> str:
+        return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
+
+    def _follow(self) -> None:
+        """Present the roles, and count the restarts, that there are by now."""
+        self.restarts = self._inner.restarts
+        news = {name: role for name, role in self._inner.roles.items() if self._seen.get(name) is not role}
+        if not news:
+            return
+        presented = set(self.roles)
+        for name, role in sorted(news.items()):  # simulators list roles in any order
+            self._check(name, role)
+            self._append(name, role.lanes, self._agent_of(name) in presented)
+            self._seen[name] = role
+        for name, role in news.items():
+            agent = self._agent_of(name)
+            teams = self._teams[agent]
+            shared = () if set(teams) == {agent} else tuple(teams)
+            self.roles = {**self.roles, agent: replace(role, lanes=len(teams), teams=shared)}
+
+    def _check(self, name: str, role: Role) -> None:
+        """Raises UnsupportedEnvironment where another role with the same agent has other specs."""
+        agent = self._agent_of(name)
+        for other, seen in self._seen.items():
+            same = (seen.obs_specs, seen.action_spec) == (role.obs_specs, role.action_spec)
+            if not same and self._agent_of(other) == agent:
+                raise UnsupportedEnvironment(
+                    f"the roles {other!r} and {name!r} share the agent {agent!r}, but their observations or actions "
+                    f"differ; give one an agent of its own: ma_config.{name}.agent={name}"
+                )
+
+    def _append(self, name: str, lanes: int, presented: bool) -> None:
+        """Append the lanes of a role that its agent does not have yet."""
+        agent = self._agent_of(name)
+        teams = self._teams.setdefault(agent, [])
+        missing = lanes - teams.count(name)
+        if missing > 0 and presented:
+            raise UnsupportedEnvironment(
+                f"the role {name!r} appears after others that share the agent {agent!r}, whose lanes are fixed by "
+                f"then; give it an agent of its own: ma_config.{name}.agent={name}"
+            )
+        teams.extend([name] * max(0, missing))
+        self._lanes[name] = np.flatnonzero(np.array(teams) == name)
+
+    def _present(self, steps: Mapping[str, Step]) -> dict[str, Step]:
+        self._follow()
+        by_agent: dict[str, dict[str, Step]] = defaultdict(dict)
+        for role, step in steps.items():
+            by_agent[self._agent_of(role)][role] = step
+        self._asked, shown = {}, {}
+        for agent, own in by_agent.items():
+            shown[agent], self._asked[agent] = self._merge(agent, own)
+        return shown
+
+    def _merge(self, agent: str, steps: Mapping[str, Step]) -> tuple[Step, dict[str, Rows]]:
+        """One Step of the roles' own, its lanes ascending; and where the rows of each role are in it."""
+        if len(steps) == 1 and len(set(self._teams[agent])) == 1:
+            return next(iter(steps.values())), dict.fromkeys(steps)
+        lane = np.concatenate([self._lanes[role][step.lane] for role, step in steps.items()])
+        order = np.argsort(lane)
+        parts = [step.arrays() for step in steps.values()]
+        arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+        rows = np.empty_like(order)
+        rows[order] = np.arange(len(order))
+        ends = np.cumsum([len(step.lane) for step in steps.values()])[:-1]
+        return Step.of({**arrays, "lane": lane[order]}), dict(zip(steps, np.split(rows, ends), strict=True))
