@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from measure import in_own_processes, machine  # first, so that libraries get one thread
-
 import gymnasium
 import numpy as np
+from measure import in_own_processes, machine  # first, so that libraries get one thread
+
 from algorithm.experiment import run_folder
 from algorithm.experiment.assembly import train
 from algorithm.experiment.player import load
