@@ -50,9 +50,9 @@ class ReturnScale:
 
         A reward r_j adds gamma^(j-i) r_j to G_i, the return of row i, so that
 
-            sum_i G_i    grows by  r_j u_j,                   u_j = sum_i gamma^(j-i)   = 1 + gamma   u_(j-1)
-            sum_i G_i^2  grows by  r_j (r_j w_j + 2 s_j),     w_j = sum_i gamma^2(j-i)  = 1 + gamma^2 w_(j-1)
-                                                              s_j = sum_i gamma^(j-i) G_i = gamma (s_(j-1) + r_(j-1) w_(j-1))
+            sum_i G_i    grows by  r_j u_j,                  u_j = sum_i gamma^(j-i) = 1 + gamma u_(j-1)
+            sum_i G_i^2  grows by  r_j (r_j w_j + 2 s_j),    w_j = sum_i gamma^2(j-i) = 1 + gamma^2 w_(j-1),
+                                           s_j = sum_i gamma^(j-i) G_i = gamma (s_(j-1) + r_(j-1) w_(j-1))
 
         with G_i as it was before r_j: all rows are counted exactly, and none has to be kept until its episode ends.
         A row that is not valid changes nothing.
