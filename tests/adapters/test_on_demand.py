@@ -7,25 +7,26 @@ import pytest
 from algorithm.adapters.adapter import EnvironmentFailed
 from algorithm.adapters.on_demand import OnDemand
 from algorithm.adapters.probe import ProbeAdapter
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.fakes import TwoRoles
 
 
 class TestProbeOnDemand(AdapterContract):
     def make(self):
-        return OnDemand(lambda: ProbeAdapter("chain", 3, {}))
+        return OnDemand(lambda: ProbeAdapter(config("chain", 3, {})))
 
 
 class TestLateRolesOnDemand(AdapterContract):
     def make(self):
-        return OnDemand(lambda: TwoRoles("", 2, {}))
+        return OnDemand(lambda: TwoRoles(config("", 2, {})))
 
 
 def test_it_is_opened_once_and_when_it_is_needed():
     opened = []
 
     def make():
-        opened.append(ProbeAdapter("chain", 1, {}))
+        opened.append(ProbeAdapter(config("chain", 1, {})))
         return opened[-1]
 
     adapter = OnDemand(make)

@@ -11,6 +11,7 @@ from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.shared_agents import SharedAgents
 from algorithm.specs import ObsSpec
+from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.doubles import Row, ScriptedAdapter, step_of
 from tests.fakes import Skipping, TwoRoles
@@ -18,17 +19,17 @@ from tests.fakes import Skipping, TwoRoles
 
 class TestAgentsOfTheirOwn(AdapterContract):
     def make(self):
-        return SharedAgents(TwoRoles("", 2, {}), {}, {})
+        return SharedAgents(TwoRoles(config("", 2, {})), {}, {})
 
 
 class TestAnotherName(AdapterContract):
     def make(self):
-        return SharedAgents(Skipping("", 3, {}), {"agent": "player"}, {})
+        return SharedAgents(Skipping(config("", 3, {})), {"agent": "player"}, {})
 
 
 class TestProbe(AdapterContract):
     def make(self):
-        return SharedAgents(ProbeAdapter("chain", 3, {}), {}, {})
+        return SharedAgents(ProbeAdapter(config("chain", 3, {})), {}, {})
 
 
 class Game(ScriptedAdapter):
@@ -105,7 +106,7 @@ def test_teams_that_differ_cannot_share_an_agent():
 
 
 def test_episodes_go_on_where_they_were():
-    adapters = [SharedAgents(ProbeAdapter("chain", 2, {}), {"agent": "player"}, {}) for _ in range(2)]
+    adapters = [SharedAgents(ProbeAdapter(config("chain", 2, {})), {"agent": "player"}, {}) for _ in range(2)]
     steps = adapters[0].reset(0)
     action = {"player": np.ones((2, 1), np.float32)}
     steps = adapters[0].step(action)
