@@ -47,7 +47,11 @@ class Clock:
 
 def parts_of(adapter: Adapter, agent, learner=None) -> Parts:
     """Parts in which every role has this agent, and nobody learns."""
-    return Parts(adapter, lambda name, role: Team(role, agent, None, learner or Clock()))
+    return Parts(
+        adapter,
+        lambda name, role: Team(role, agent, None, learner or Clock()),
+        enlarge=lambda name, team, lanes: replace(team, role=replace(team.role, lanes=lanes)),
+    )
 
 
 @dataclass(frozen=True)

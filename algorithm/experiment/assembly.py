@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from algorithm.experiment.blueprints import default_blueprint
 from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
+from algorithm.experiment.growth import enlarge
 from algorithm.experiment.lessons import Taught
 from algorithm.experiment.memory import Budget, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
+from algorithm.experiment.roles import check
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
@@ -131,7 +133,8 @@ def _parts(
     say: Callable[[str], None],
 ) -> Parts:
     """The teams of all roles that are known already: what cannot be built is known before anything begins."""
-    parts = Parts(adapter, TeamBuilder(settings, folder, checkpoint, say))
+    builder = TeamBuilder(settings, folder, checkpoint, say)
+    parts = Parts(adapter, builder, enlarge=builder.enlarge)
     for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
         parts.teams[role] = parts.build(role, _role(folder, adapter, role))
     return parts
@@ -140,10 +143,8 @@ def _parts(
 def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
     """A role as the simulator offers it, or as it was if it has yet to appear. Raises UserError where they differ."""
     before, now = folder.roles().get(name), adapter.roles.get(name)
-    if before and now and before != now:
-        raise UserError(
-            f"{folder.path} was made for {_offer(before)}; the environment has {_offer(now)}: train a new run"
-        )
+    if before and now:
+        check(folder.path, before, now)
     return now or before
 
 
@@ -154,14 +155,6 @@ def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: C
     for role in settings.roles:
         if role not in adapter.roles:
             say(f"ma_config.{role}: there is no such role so far; there is {', '.join(adapter.roles)}")
-
-
-def _offer(role: Role) -> str:
-    observed = ", ".join(
-        f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
-        for name, spec in role.obs_specs.items()
-    )
-    return f"{role.lanes} lane(s) (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
 
 
 def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
@@ -249,14 +242,16 @@ class TeamBuilder:
         self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
-        settings = self.settings.of(name)
+        settings, saved = self.settings.of(name), self.checkpoint and name in self.checkpoint.roles
+        lanes, initial_lanes = self.checkpoint.lanes(name) if saved else (role.lanes, role.lanes)
+        initial, role = replace(role, lanes=initial_lanes), replace(role, lanes=lanes)
         # The name is part of the seed, so that roles differ and their order of appearance does not matter.
         root = seeds(settings.base.seed, TEAM, *name.encode())
         agent_seed, feed_seed, replay_seed, network_seed = root.spawn(4)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule = agent.schedule
-        self.budget.plan(name, replay_size(settings.replay, agent, role))
+        self.budget.plan(name, replay_size(settings.replay, agent, role, initial_lanes))
         try:
             replay = Replay(
                 settings.replay.capacity,
@@ -269,18 +264,25 @@ class TeamBuilder:
                 agent.kept,
                 self.allocate,
                 make_sampler(settings.replay),
+                initial_lanes,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
         auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
-        explorers = [build("explorer", key, value, role) for key, value in settings.explorer.items()]
+        explorers = [build("explorer", key, value, initial) for key, value in settings.explorer.items()]
+        for explorer in explorers if lanes > initial_lanes else []:
+            explorer.grow(lanes, initial_lanes)
         learner = Learner(agent, role, auxiliaries, settings.base.max_step, placement(settings, agent, role))
         feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
         team = Team(role, agent, feed, learner, *explorers)
         self.folder.add_role(name, role)
-        if self.checkpoint and name in self.checkpoint.roles:
+        if saved:
             self.checkpoint.restore(name, team)
         return team
+
+    def enlarge(self, name: str, team: Team, lanes: int) -> Team:
+        """Add lanes to a team, so that there are `lanes`."""
+        return enlarge(name, team, lanes, self.settings, self.folder, self.budget)
 
 
 def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:

@@ -18,11 +18,11 @@ MEMINFO = Path("/proc/meminfo")
 MB = 10**6
 
 
-def replay_size(config: ReplayConfig, agent: Agent, role: Role) -> Size:
-    """What the replay of an agent will take."""
+def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> Size:
+    """What the replay of an agent will take; the `initial_lanes`, all unless told otherwise, share its capacity."""
     per_start = make_sampler(config).func.BYTES
     schedule, statistics = agent.schedule, agent.family.statistics
-    return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start)
+    return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start, initial_lanes)
 
 
 class Budget:
@@ -32,18 +32,21 @@ class Budget:
         """Of the memory, or of the disk that holds the folder `disk`."""
         self.say = say
         self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (available(), "memory")
-        self.planned = 0
+        self.planned: dict[str, int] = {}
 
-    def plan(self, role: str, size: Size) -> None:
-        """Raises UserError where what was free at the start is too small."""
+    def plan(self, role: str, size: Size, copied: int = 0, news: str = "") -> None:
+        """Take note of the replay of a role, which replaces an earlier one of which so many bytes are `copied`.
+
+        `news` come first in the line. Raises UserError where what was free at the start is too small.
+        """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
-        self.say(f"replay{of_role(role)}: {line}")
-        self.planned += size.bytes
-        if self.free is not None and self.planned > self.free:
-            left = max(0, self.free - self.planned + size.bytes)
+        self.say(f"{news}replay{of_role(role)}: {line}")
+        self.planned[role] = size.bytes
+        if self.free is not None and sum(self.planned.values()) + copied > self.free:
+            left = max(0, self.free - sum(self.planned.values()) - copied + size.bytes)
             raise UserError(
-                f"replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
+                f"{news}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"
             )
 

@@ -59,6 +59,14 @@ class Checkpoint:
         """The roles that were there."""
         return list(self._about()["roles"])
 
+    def lanes(self, role: str) -> tuple[int, int]:
+        """The lanes that a role had, and how many of them were there when its first experience was stored."""
+        about = self._about()["roles"][role]
+        try:
+            return about["lanes"], about["initial_lanes"]
+        except KeyError as error:
+            raise CheckpointError(f"{self.folder / ABOUT}: role {role!r} has no {error}") from error
+
     def weights(self, role: str) -> State:
         """Parameters, copies and statistics of a role."""
         return self._torch(role, WEIGHTS)

@@ -88,6 +88,8 @@ class Evaluator:
                 if role not in tallies:
                     agent = lent.enter_context(_undisturbed(self.agent_of(role), rng))
                     tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes)
+                if self.adapter.roles[role].lanes > tallies[role].lanes:
+                    tallies[role].grow(self.adapter.roles[role].lanes)
                 actions[role] = tallies[role].act(step, self.greedy)
             steps = self.adapter.step(actions)
         return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
@@ -110,18 +112,27 @@ class _Tally:
     """What one role's lanes have played."""
 
     def __init__(self, name: str, agent: Agent, role: Role, episodes: int):
-        self.agent = agent
+        self.agent, self.episodes, self.lanes = agent, episodes, role.lanes
         self.memory = np.zeros((role.lanes, agent.state), np.float32)
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
-        self.left = np.full(role.lanes, -(-episodes // role.lanes))
+        self.played = np.zeros(role.lanes, np.int64)
         self.seen = np.zeros(role.lanes, bool)
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
     @property
     def done(self) -> bool:
-        return not self.left[self.seen].any()
+        return bool((self.played[self.seen] >= self._each).all())
+
+    def grow(self, lanes: int) -> None:
+        """Add lanes, so that there are `lanes`, which share the episodes."""
+        more = (0, lanes - self.lanes)
+        self.memory = np.pad(self.memory, (more, (0, 0)))
+        self.played, self.seen = np.pad(self.played, more), np.pad(self.seen, more)
+        self.scores.grow(lanes)
+        self.screen.grow(lanes)
+        self.lanes = lanes
 
     def act(self, step: Step, greedy: bool) -> np.ndarray:
         """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
@@ -134,7 +145,12 @@ class _Tally:
 
     def _add(self, step: Step) -> None:
         for lane, reward, length in self.scores.add(step):
-            if self.left[lane]:
-                self.left[lane] -= 1
+            if self.played[lane] < self._each:
+                self.played[lane] += 1
                 self.returns.append(reward)
                 self.lengths.append(length)
+
+    @property
+    def _each(self) -> int:
+        """Episodes that every lane plays."""
+        return -(-self.episodes // self.lanes)

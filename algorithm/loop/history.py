@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from algorithm.loop.actor import Episode
 from algorithm.loop.parts import Parts
@@ -79,14 +81,27 @@ class History:
         self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._begin = perf_counter() - counters.seconds
 
-    def episode(self, episode: Episode) -> None:
-        """A training episode ended."""
-        self.counters.episodes += 1
-        self.recent[episode.role].add(episode.reward, episode.length)
-        self._ended[episode.role].add(episode.lane)
-        if all(len(self._ended[role]) == team.role.lanes for role, team in self.parts.teams.items()):
-            self.counters.iterations += 1
-            self._ended.clear()
+    def episodes(self, episodes: Iterable[Episode], shown: Mapping[str, np.ndarray]) -> None:
+        """Training episodes ended, all in one tick.
+
+        An iteration is over when every lane that was shown in it has ended an episode. Then `shown`, the lanes [lanes]
+        of each role, is cleared, so that lanes without an agent are not waited for.
+        """
+        over = False
+        for episode in episodes:
+            self.counters.episodes += 1
+            self.recent[episode.role].add(episode.reward, episode.length)
+            self._ended[episode.role].add(episode.lane)
+            if not over and self._all_ended(shown):
+                over = True
+                self.counters.iterations += 1
+                self._ended.clear()
+        if over:
+            for lanes in shown.values():
+                lanes[:] = False
+
+    def _all_ended(self, shown: Mapping[str, np.ndarray]) -> bool:
+        return all(self._ended.get(role, set()).issuperset(np.flatnonzero(lanes)) for role, lanes in shown.items())
 
     def state(self) -> dict[str, Any]:
         """What it knows beside the counters, as values that JSON holds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
@@ -24,18 +24,35 @@ class Team:
     learner: Learner
     explorer: Explorer | None = None
 
+    def grow(self, lanes: int) -> Team:
+        """Add lanes, so that there are `lanes`: the team that takes the place of this one."""
+        self.feed.replay.grow(lanes)
+        self.learner.grow(lanes)
+        if self.explorer:
+            self.explorer.grow(lanes, self.feed.replay.initial_lanes)
+        return replace(self, role=replace(self.role, lanes=lanes))
+
 
 @dataclass
 class Parts:
-    """One adapter, a team for each role, built when the role first appears, and the clock of those who use them."""
+    """One adapter, a team for each role, built when the role first appears, and the clock of those who use them.
+
+    `enlarge` adds lanes to the team of a role.
+    """
 
     adapter: Adapter
     build: Callable[[str, Role], Team]
     teams: dict[str, Team] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
+    enlarge: Callable[[str, Team, int], Team] = lambda name, team, lanes: team.grow(lanes)
 
     def team(self, role: str) -> Team:
         """The team of `role`."""
         if role not in self.teams:
             self.teams[role] = self.build(role, self.adapter.roles[role])
+        return self.teams[role]
+
+    def grow(self, role: str) -> Team:
+        """Add the lanes that `role` has by now to its team."""
+        self.teams[role] = self.enlarge(role, self.teams[role], self.adapter.roles[role].lanes)
         return self.teams[role]

@@ -23,6 +23,10 @@ class ReturnScale:
         self.moments = RunningMoments()
         self.running = np.zeros(lanes)  # discounted return of each lane so far
 
+    def grow(self, lanes: int) -> None:
+        """Add lanes that have earned nothing, so that there are `lanes`."""
+        self.running = np.pad(self.running, (0, lanes - len(self.running)))
+
     def observe(self, rollout: Rollout) -> None:
         """Take in the rewards of a collected rollout."""
         if not self.scaling.normalize_returns:

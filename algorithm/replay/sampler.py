@@ -38,6 +38,10 @@ class Sampler(ABC):
         """Take note of what was written; called behind every write."""
 
     @abstractmethod
+    def grow(self) -> None:
+        """Take note of empty lanes that were added to the ring."""
+
+    @abstractmethod
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         """Say what was learned of the windows of `index` [B]; those that are not there any more are passed over."""
 
@@ -95,6 +99,9 @@ class Uniform(Sampler):
         return self._of_all_whole(rng, span, batch)
 
     def follow(self) -> None:
+        pass
+
+    def grow(self) -> None:
         pass
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:

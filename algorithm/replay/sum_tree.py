@@ -40,6 +40,12 @@ class SumTree:
         self.leaves[:] = leaves
         self._sum(np.arange(len(self.levels[0])))
 
+    def grow(self, leaves: int) -> None:
+        """Append leaves of 0, so that there are `leaves`."""
+        there = self.leaves
+        self.__init__(leaves)
+        self.fill(np.pad(there, (0, leaves - len(there))))
+
     def find(self, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the running sum of the leaves first exceeds each `mass` [k], and how far each lies behind its start.
 

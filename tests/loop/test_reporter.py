@@ -101,7 +101,7 @@ def test_measures_are_of_the_latest_updates_and_stay_until_there_are_newer_ones(
 def test_how_a_run_stands(tmp_path, monkeypatch):
     told = Told(tmp_path, monkeypatch)
     for reward in [*[1.0] * WINDOW, *[5.0] * WINDOW, 3.0]:
-        told.history.episode(Episode("agent", 0, reward, 4))
+        told.history.episodes([Episode("agent", 0, reward, 4)], {})
     told.go(10, 250)
     told.reporter.look()
     progress = told.shown[-1]
