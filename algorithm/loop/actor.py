@@ -17,11 +17,12 @@ from algorithm.rollout import Decision, Rollout, Step
 
 Arrays = dict[str, np.ndarray]
 SIMULATOR = "simulator"  # in an actor's state: where the episodes stand, as JSON
-# Slots for each lane: waiting ones never exceed 2 lanes - 1 (a tick may complete one per lane), each lane fills one more.
+# Slots for each lane: waiting ones never exceed 2 lanes - 1 (a tick may complete one per lane), and each lane
+# fills one more.
 SLOTS = 3
 # What columns consist of, beside what has a width or a length of its own.
-OF_SLOTS = ("memory_at_start", "joined", "version", "lane")
 OF_ROWS = ("first", "reward", "alive", "sample")  # [rows + 1, slots]
+OF_SLOTS = ("memory_at_start", "joined", "version", "lane")
 OF_LANES = ("row", "slot", "memory", "shown")
 STATE = (*OF_ROWS, *OF_SLOTS, *OF_LANES)
 

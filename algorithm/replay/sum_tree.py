@@ -15,6 +15,9 @@ class SumTree:
     """
 
     def __init__(self, leaves: int):
+        self._begin(leaves)
+
+    def _begin(self, leaves: int) -> None:
         self.size = leaves
         self.levels: list[np.ndarray] = []  # [blocks, WIDTH] from the leaves to the root's children
         blocks = -(-leaves // WIDTH)
@@ -43,7 +46,7 @@ class SumTree:
     def grow(self, leaves: int) -> None:
         """Append leaves of 0, so that there are `leaves`."""
         there = self.leaves
-        self.__init__(leaves)
+        self._begin(leaves)
         self.fill(np.pad(there, (0, leaves - len(there))))
 
     def find(self, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

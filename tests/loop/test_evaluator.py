@@ -215,3 +215,16 @@ def test_one_episode_bounds_nothing_and_equal_ones_leave_no_doubt():
 
 def test_what_was_played_in_words():
     assert str(Played([1.0, 3.0], [1, 1])) == "return 2.0 (95% interval -10.7 to 14.7) over 2 episodes"
+
+
+@pytest.mark.parametrize("born", [3, 7])
+def test_agents_that_appear_while_it_plays_share_the_episodes(born):
+    """Lane 0 has episodes of two decisions, the lanes 1 and 2, added later, of three."""
+    ticks = []
+    for t in range(60):
+        rows = [lane_row(0, t, 2, 1.0, False)]
+        rows += [lane_row(lane, t - born, 3, 10.0, False) for lane in (1, 2) if t >= born]
+        ticks.append({"agent": step_of(*rows)})
+    played = play(ScriptedAdapter(ticks, agent=1), episodes=9)
+    assert sorted(played.returns) == [2.0] * 3 + [30.0] * 6
+    assert sorted(played.lengths) == [2] * 3 + [3] * 6
