@@ -18,7 +18,6 @@ FIXED: Mapping[str, str] = {
     "base_config.n_envs": "the saved replay has a lane for each copy",
     "base_config.action_scale": "the saved experience is in these units",
     "base_config.observe_previous": "the saved networks see these",
-    "base_config.unity_args.agents": "the saved replay has a lane for each agent",
     "base_config.name": "the run has its name",
     "base_config.nn": "the saved networks are of this file",
     "nn_config": "the saved networks have this shape",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
 from algorithm.adapters.previous import Remembering
@@ -44,7 +43,7 @@ def make_adapter(
     """
     base = settings.base
     if of_unity(settings):
-        make = _unity(settings, folder, copies, render, scene or Scene(settings.reset), ended, beside)
+        make = _unity(settings, copies, render, scene or Scene(settings.reset), ended, beside)
     else:
         make = _other(settings, folder, copies, render)
     try:
@@ -85,7 +84,6 @@ def _other(settings: Settings, folder: RunFolder, copies: int, render: bool) -> 
 
 def _unity(
     settings: Settings,
-    folder: RunFolder,
     copies: int,
     render: bool,
     scene: Scene,
@@ -100,13 +98,10 @@ def _unity(
         raise UserError(
             f"base_config.n_envs is {copies}, but there is one Unity editor; use 1, or players (build_path)"
         )
-    # Lanes of roles that are known stay as they were, however many agents happen to ask first.
-    known = {name: role.lanes // base.n_envs for name, role in folder.roles().items()}
-    agents: Any = base.unity_args.agents
     launch = launch_of(settings, render)
     if launch.port is not None:
         launch = replace(launch, port=launch.port + beside)
-    return lambda: UnityAdapter(launch, copies, known if agents is None else agents, scene, ended)
+    return lambda: UnityAdapter(launch, copies, base.unity_args.agents, scene, ended)
 
 
 def launch_of(settings: Settings, render: bool = False) -> Launch:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import yaml
 
@@ -66,6 +68,49 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     assert folder.latest().counters.env_steps >= 1300
     run("--run", "--disable_sample")
     assert "of Watcher-team1: return" in " ".join(capsys.readouterr().out.split())
+
+
+def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
+    write(tmp_path, "arrivals", copies=2, steps=500)
+    folder = run("--set", "acer_config.normalize_returns=true")
+    said = " ".join(capsys.readouterr().out.split())
+    # Those of the first ticks share the 2,000 rows, the two that come to each scene after 30 ticks get as many each.
+    for line in (
+        "agents of Arrivals: 4 -> 8; replay of Arrivals: 1,984 rows",
+        "agents of Arrivals: 8 -> 10; replay of Arrivals: 2,000 rows",
+        "agents of Arrivals: 10 -> 14; replay of Arrivals: 2,800 rows",
+    ):
+        assert line in said
+    assert folder.latest().lanes("Arrivals") == (14, 10)
+    run("--resume", "--max_step", "700")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "replay of Arrivals: 2,800 rows" in said and "agents of" not in said
+    checkpoint = folder.latest()
+    assert checkpoint.counters.env_steps >= 700
+    assert checkpoint.lanes("Arrivals") == (14, 10)
+    with np.load(checkpoint.folder / "Arrivals" / "replay.npz") as arrays:
+        assert (arrays["head"] > 0).all()
+
+
+def test_more_agents_than_the_limit_end_a_run_that_goes_on_with_another_limit(tmp_path, capsys):
+    write(tmp_path, "arrivals", steps=400)
+    assert main.main(["unity/task", "-n", "a", "--set", "base_config.unity_args.agents=5"]) == 2
+    line = capsys.readouterr().err.strip()
+    assert "more than 5 agents of role 'Arrivals'" in line and "base_config.unity_args.agents" in line
+    folder = RunFolder.find("unity/task", "a")
+    assert folder.latest().lanes("Arrivals") == (5, 5)
+    run("--resume", "--set", "base_config.unity_args.agents=null")
+    assert "base_config.unity_args.agents: 5 -> null" in capsys.readouterr().out
+    assert folder.latest().lanes("Arrivals") == (7, 5)
+
+
+def test_evaluation_and_playing_take_more_agents_than_training_had(tmp_path, capsys):
+    write(tmp_path, "arrivals", steps=30)
+    folder = run("--set", "base_config.evaluate_every=20", "--set", "base_config.log_every=10")
+    assert folder.roles()["Arrivals"].lanes == 5
+    run("--run", "--max_iter", "21")
+    # Two agents come after 30 ticks; then each of the seven plays three episodes, of which some have played a fourth.
+    assert re.search(r"length [4-9]\.\d, over 2[1-9] episodes", " ".join(capsys.readouterr().out.split()))
 
 
 def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
