@@ -32,7 +32,12 @@ class Budget:
         """Of the memory, or of the disk that holds the folder `disk`."""
         self.say = say
         self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (available(), "memory")
-        self.planned: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}  # of each role
+
+    @property
+    def planned(self) -> int:
+        """Bytes of all replays."""
+        return sum(self._bytes.values())
 
     def plan(self, role: str, size: Size, copied: int = 0, news: str = "") -> None:
         """Take note of the replay of a role, which replaces an earlier one of which so many bytes are `copied`.
@@ -42,9 +47,9 @@ class Budget:
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
         self.say(f"{news}replay{of_role(role)}: {line}")
-        self.planned[role] = size.bytes
-        if self.free is not None and sum(self.planned.values()) + copied > self.free:
-            left = max(0, self.free - sum(self.planned.values()) - copied + size.bytes)
+        self._bytes[role] = size.bytes
+        if self.free is not None and self.planned + copied > self.free:
+            left = max(0, self.free - self.planned - copied + size.bytes)
             raise UserError(
                 f"{news}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"

@@ -83,7 +83,7 @@ def test_late_roles_see_theirs_from_the_start():
 def test_lanes_that_are_added_see_theirs_and_the_others_go_on():
     adapter = Remembering(Growing("", 2, {}), BOTH)
     steps = adapter.reset(0)
-    for tick in range(max(MORE) + 2):
+    for _ in range(max(MORE) + 2):
         lanes = len(steps["agent"].lane)
         steps = adapter.step({"agent": (np.arange(lanes)[:, None] % 3).astype(np.float32)})
         done, step = steps["agent"].obs["previous_action"], steps["agent"]

@@ -107,8 +107,8 @@ class Arrivals(Task):
     """Five agents with staggered decisions, agent k at every third tick from tick k % 3 on; two more from tick 30 on.
 
     An agent sees its id and the tick, counted from the reset; a decision is worth 1 where it is the parity of the id.
-    Episodes of the five have four decisions, are interrupted, and begin again at once. The two ask at every tick and die
-    after ten decisions; at every 30th tick there are two new ones.
+    Episodes of the five have four decisions, are interrupted, and begin again at once. The two ask at every tick and
+    die after ten decisions; at every 30th tick there are two new ones.
     """
 
     name = "Arrivals?team=0"

@@ -31,8 +31,9 @@ class UnityAdapter(Adapter):
     """Copies of one scene, each with any number of agents of any behaviors; a behavior is a role.
 
     A role has as many lanes in each copy as there are agents of its behavior that ask for a decision when it first
-    does; a lane is added for each agent that finds none free, up to the limit that `agents` is. `scene` says what the copies are told, `ended` hears of the return of each episode.
-    Unity takes a seed only when it starts, so that every reset starts the copies anew.
+    does; a lane is added for each agent that finds none free, up to the limit that `agents` is. `scene` says what the
+    copies are told, `ended` hears of the return of each episode. Unity takes a seed only when it starts, so that every
+    reset starts the copies anew.
 
     A copy that breaks is started again after a pause, while the others go on; its episodes are cut there and their last
     observations not known. In the editor that is no restart: Stop ends the episodes, and the next Play goes on.

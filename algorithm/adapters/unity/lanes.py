@@ -46,8 +46,8 @@ class Lanes:
     At first there are the lanes `begin` ... `begin + count - 1`. An agent keeps its lane from episode to episode. One
     that is new takes a lane that nobody ever had, or else the one whose episode ended longest ago, or else that of an
     agent that has been silent for `patience` ticks: the episode of the latter is cut, and its last observation not
-    known. Where there is none of these, a lane is added: `add` gets how many there are and returns the new one's number,
-    larger than all others, or raises Crowded.
+    known. Where there is none of these, a lane is added: `add` gets how many there are and returns the number of the
+    new one, larger than all others, or raises Crowded.
     """
 
     def __init__(self, begin: int, count: int, patience: int = PATIENCE, add: Callable[[int], int] = no_more):
