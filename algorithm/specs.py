@@ -225,7 +225,7 @@ def _listed(sizes: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of agent in a simulator: how many lanes play it, what each observes and what it may do."""
+    """A kind of agent in a simulator: how many lanes it has by now, what each observes and what it may do."""
 
     lanes: int
     obs_specs: Mapping[str, ObsSpec]

@@ -34,7 +34,7 @@ class Previous:
         self.action = np.zeros((lanes, spec.encoded), np.float32)
 
     def grow(self, lanes: int) -> None:
-        """Add lanes that have done nothing, so that there are `lanes`."""
+        """Add lanes without a previous action, up to `lanes` lanes."""
         self.action = np.pad(self.action, ((0, lanes - len(self.action)), (0, 0)))
 
     def act(self, lane: np.ndarray, action: np.ndarray) -> None:

@@ -21,7 +21,7 @@ from algorithm.experiment.lessons import Taught
 from algorithm.experiment.memory import Budget, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
-from algorithm.experiment.roles import check
+from algorithm.experiment.roles import check_same
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
@@ -144,7 +144,7 @@ def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
     """A role as the simulator offers it, or as it was if it has yet to appear. Raises UserError where they differ."""
     before, now = folder.roles().get(name), adapter.roles.get(name)
     if before and now:
-        check(folder.path, before, now)
+        check_same(folder.path, before, now)
     return now or before
 
 
@@ -281,7 +281,7 @@ class TeamBuilder:
         return team
 
     def enlarge(self, name: str, team: Team, lanes: int) -> Team:
-        """Add lanes to a team, so that there are `lanes`."""
+        """Add lanes to a team, up to `lanes` lanes."""
         return enlarge(name, team, lanes, self.settings, self.folder, self.budget)
 
 

@@ -13,9 +13,9 @@ from algorithm.specs import of_role
 
 
 def enlarge(name: str, team: Team, lanes: int, settings: Settings, folder: RunFolder, budget: Budget) -> Team:
-    """Add lanes to the team of role `name`, report its replay, and record the lanes.
+    """Add lanes to the team of role `name`, up to `lanes` lanes; report its replay, record the lanes in the run folder.
 
-    Raises UserError where the replay does not fit any more.
+    Raises UserError if the replay does not fit into the free memory, or holds no window.
     """
     replay, role = team.feed.replay, replace(team.role, lanes=lanes)
     config = settings.of(name).replay

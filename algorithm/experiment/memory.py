@@ -19,7 +19,7 @@ MB = 10**6
 
 
 def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> Size:
-    """What the replay of an agent will take; the `initial_lanes`, all unless told otherwise, share its capacity."""
+    """What the replay of an agent will take; the `initial_lanes` (None: all lanes) share its capacity."""
     per_start = make_sampler(config).func.BYTES
     schedule, statistics = agent.schedule, agent.family.statistics
     return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start, initial_lanes)
@@ -40,9 +40,10 @@ class Budget:
         return sum(self._bytes.values())
 
     def plan(self, role: str, size: Size, copied: int = 0, news: str = "") -> None:
-        """Take note of the replay of a role, which replaces an earlier one of which so many bytes are `copied`.
+        """Report the replay of a role. Raises UserError if what was free at the start is too small for all replays.
 
-        `news` come first in the line. Raises UserError where what was free at the start is too small.
+        A replay that grew replaces its former self, of which `copied` bytes are needed until they are copied; `news`
+        precedes the line.
         """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"

@@ -28,8 +28,8 @@ def read(path: Path) -> Mapping[str, Role]:
         raise UserError(f"{path} was written by another version of this program: train a new run") from error
 
 
-def check(run: Path, before: Role, now: Role) -> None:
-    """Raises UserError where a role of a run observes or does something else than before; its lanes may differ."""
+def check_same(run: Path, before: Role, now: Role) -> None:
+    """Raise UserError if a role of a run observes or does something else than before; its lanes may differ."""
     if replace(before, lanes=now.lanes) != now:
         raise UserError(f"{run} was made for {_offer(before)}; the environment has {_offer(now)}: train a new run")
 

@@ -18,9 +18,9 @@ class Explorer(ABC):
     """
 
     def grow(self, lanes: int, initial_lanes: int) -> None:
-        """Choose in `lanes` lanes from now on, more than before; whoever has something of each lane adds to it.
+        """Choose in `lanes` lanes from now on, more than before. An explorer with values per lane extends them.
 
-        `initial_lanes` are those that were there when the first experience was stored.
+        `initial_lanes` is the number of lanes when the first experience was stored.
         """
 
     @abstractmethod

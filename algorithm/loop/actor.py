@@ -89,7 +89,7 @@ class Actor:
 
     @property
     def shown(self) -> Mapping[str, np.ndarray]:
-        """Which lanes [lanes] of each role were shown since this was last cleared."""
+        """Which lanes [lanes] of each role had a row in a Step since this was last cleared."""
         return {role: columns.shown for role, columns in self._columns.items()}
 
     def state(self) -> Arrays | None:
@@ -172,7 +172,7 @@ class Columns:
         self.screen = Screen(name, self.scores, role.action_spec.branches)
 
     def grow(self, team: Team) -> None:
-        """Add the lanes that `team` has more, each with an empty slot; those that there are keep what they hold."""
+        """Add the new lanes of `team`, each with an empty slot. Existing lanes keep their slots and rows."""
         before, self.team, self.lanes = self.lanes, team, team.role.lanes
         lanes, slots = self.lanes - before, SLOTS * (self.lanes - before)
         for name in OF_ROWS:
@@ -277,5 +277,5 @@ class Columns:
 
 
 def _padded(array: np.ndarray, more: int, axis: int = 0) -> np.ndarray:
-    """A copy with so many zeros more along an axis."""
+    """Return a copy with `more` zeros appended along an axis."""
     return np.pad(array, [(0, more * (axis == each)) for each in range(array.ndim)])

@@ -60,7 +60,7 @@ class Checkpoint:
         return list(self._about()["roles"])
 
     def lanes(self, role: str) -> tuple[int, int]:
-        """The lanes that a role had, and how many of them were there when its first experience was stored."""
+        """Return the number of lanes of a role, and that of its initial lanes."""
         about = self._about()["roles"][role]
         try:
             return about["lanes"], about["initial_lanes"]

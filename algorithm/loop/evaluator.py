@@ -16,6 +16,7 @@ from algorithm.loop.screen import Screen
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
+PATIENCE = 500  # ticks without a row after which a lane is not waited for
 # Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
 # In between, 1 / degrees is interpolated, which is right to two decimals.
 DEGREES = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
@@ -73,7 +74,7 @@ class Evaluator:
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
         """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`.
 
-        Fewer where lanes never appear: nothing is waited for from a lane that has no agent.
+        Fewer if lanes never appear, or stay silent for `PATIENCE` ticks: a lane without an agent is not waited for.
         """
         with ExitStack() as lent:
             return self._play(episodes, seed, lent)
@@ -82,7 +83,9 @@ class Evaluator:
         steps = self.adapter.reset(seed)
         rng = np.random.default_rng(seed)
         tallies: dict[str, _Tally] = {}
-        while not tallies or not all(tally.done for tally in tallies.values()):
+        tick = 0
+        while not any(tally.returns for tally in tallies.values()) or any(t.waits(tick) for t in tallies.values()):
+            tick += bool(steps)
             actions = {}
             for role, step in steps.items():
                 if role not in tallies:
@@ -90,9 +93,9 @@ class Evaluator:
                     tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes)
                 if self.adapter.roles[role].lanes > tallies[role].lanes:
                     tallies[role].grow(self.adapter.roles[role].lanes)
-                actions[role] = tallies[role].act(step, self.greedy)
+                actions[role] = tallies[role].act(step, self.greedy, tick)
             steps = self.adapter.step(actions)
-        return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items()}
+        return {role: Played(tally.returns, tally.lengths) for role, tally in tallies.items() if tally.returns}
 
 
 @contextmanager
@@ -117,26 +120,27 @@ class _Tally:
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
         self.played = np.zeros(role.lanes, np.int64)
-        self.seen = np.zeros(role.lanes, bool)
+        self.shown_at = np.full(role.lanes, -PATIENCE)  # the last tick of each lane
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
-    @property
-    def done(self) -> bool:
-        return bool((self.played[self.seen] >= self._each).all())
+    def waits(self, tick: int) -> bool:
+        """Return whether a lane with a row in the last `PATIENCE` ticks has episodes left to play."""
+        return bool(((self.played < self._each) & (tick - self.shown_at < PATIENCE)).any())
 
     def grow(self, lanes: int) -> None:
-        """Add lanes, so that there are `lanes`, which share the episodes."""
+        """Add lanes, up to `lanes` lanes, and divide the episodes among all of them."""
         more = (0, lanes - self.lanes)
         self.memory = np.pad(self.memory, (more, (0, 0)))
-        self.played, self.seen = np.pad(self.played, more), np.pad(self.seen, more)
+        self.played = np.pad(self.played, more)
+        self.shown_at = np.pad(self.shown_at, more, constant_values=-PATIENCE)
         self.scores.grow(lanes)
         self.screen.grow(lanes)
         self.lanes = lanes
 
-    def act(self, step: Step, greedy: bool) -> np.ndarray:
+    def act(self, step: Step, greedy: bool, tick: int) -> np.ndarray:
         """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
-        self.seen[step.lane] = True
+        self.shown_at[step.lane] = tick
         step, counted = self.screen(step)
         decision = (self.agent.greedy if greedy else self.agent.act)(step, step.recall(self.memory))
         self.memory[step.lane] = decision.memory
@@ -152,5 +156,5 @@ class _Tally:
 
     @property
     def _each(self) -> int:
-        """Episodes that every lane plays."""
+        """Number of episodes that every lane plays."""
         return -(-self.episodes // self.lanes)

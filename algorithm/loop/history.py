@@ -82,10 +82,10 @@ class History:
         self._begin = perf_counter() - counters.seconds
 
     def episodes(self, episodes: Iterable[Episode], shown: Mapping[str, np.ndarray]) -> None:
-        """Training episodes ended, all in one tick.
+        """Count the training episodes that ended in one tick.
 
-        An iteration is over when every lane that was shown in it has ended an episode. Then `shown`, the lanes [lanes]
-        of each role, is cleared, so that lanes without an agent are not waited for.
+        An iteration is over when every lane that was `shown` in it has ended an episode. Then `shown` [lanes] of each
+        role is cleared, so that an iteration never waits for a lane without an agent.
         """
         over = False
         for episode in episodes:

@@ -75,7 +75,7 @@ class Learner:
         self._undoable = [self.parameters.numbers, *(step.optimizer.moments for step in self._steps)]
 
     def grow(self, lanes: int) -> None:
-        """Learn from `lanes` lanes from now on."""
+        """Add lanes to the statistics of returns, up to `lanes` lanes."""
         self.returns.grow(lanes)
 
     def observe(self, rollout: Rollout) -> None:

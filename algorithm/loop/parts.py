@@ -25,7 +25,7 @@ class Team:
     explorer: Explorer | None = None
 
     def grow(self, lanes: int) -> Team:
-        """Add lanes, so that there are `lanes`: the team that takes the place of this one."""
+        """Add lanes, up to `lanes` lanes. Return the team that replaces this one."""
         self.feed.replay.grow(lanes)
         self.learner.grow(lanes)
         if self.explorer:
@@ -37,7 +37,7 @@ class Team:
 class Parts:
     """One adapter, a team for each role, built when the role first appears, and the clock of those who use them.
 
-    `enlarge` adds lanes to the team of a role.
+    `enlarge` adds lanes to the team of a role, up to a number of lanes, and returns the team that replaces it.
     """
 
     adapter: Adapter
@@ -53,6 +53,6 @@ class Parts:
         return self.teams[role]
 
     def grow(self, role: str) -> Team:
-        """Add the lanes that `role` has by now to its team."""
+        """Add to the team of `role` the lanes that the simulator has added."""
         self.teams[role] = self.enlarge(role, self.teams[role], self.adapter.roles[role].lanes)
         return self.teams[role]

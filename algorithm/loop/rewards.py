@@ -24,7 +24,7 @@ class ReturnScale:
         self.running = np.zeros(lanes)  # discounted return of each lane so far
 
     def grow(self, lanes: int) -> None:
-        """Add lanes that have earned nothing, so that there are `lanes`."""
+        """Add lanes with a return of 0, up to `lanes` lanes."""
         self.running = np.pad(self.running, (0, lanes - len(self.running)))
 
     def observe(self, rollout: Rollout) -> None:

@@ -22,7 +22,7 @@ class Scores:
         self.lengths = np.zeros(lanes, np.int64)
 
     def grow(self, lanes: int) -> None:
-        """Add lanes in which no episode has begun, so that there are `lanes`."""
+        """Add lanes without an episode, up to `lanes` lanes."""
         more = (0, lanes - len(self.lengths))
         self.returns, self.lengths = np.pad(self.returns, more), np.pad(self.lengths, more)
 

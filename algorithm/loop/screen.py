@@ -33,7 +33,7 @@ class Screen:
         self._any_lost = False
 
     def grow(self, lanes: int) -> None:
-        """Add lanes that are not lost, so that there are `lanes`."""
+        """Add lanes that are not lost, up to `lanes` lanes."""
         more = (0, lanes - len(self.lost))
         self.lost, self.waited = np.pad(self.lost, more), np.pad(self.waited, more)
 

@@ -23,8 +23,8 @@ class Replay:
     the first row of a column; the windows of such an agent start `lead` rows before one, and others at any row. No
     window crosses a break in a lane.
 
-    The `initial_lanes`, all of them unless told otherwise, share the capacity; each lane beyond these has as many rows
-    as one of them. Lanes that are added while nothing is stored become initial ones.
+    The `initial_lanes` (None: all lanes) share the capacity; every further lane has as many rows as one of them. Lanes
+    that are added while nothing is stored become initial lanes.
 
     Raises ValueError where the capacity holds no window.
     """
@@ -69,7 +69,7 @@ class Replay:
         return int(self.ring.filled.sum())
 
     def grow(self, lanes: int) -> None:
-        """Add lanes, so that there are `lanes`. Raises ValueError where the capacity then holds no window."""
+        """Add lanes, up to `lanes` lanes. Raises ValueError if the capacity then holds no window."""
         if not self.rows:
             self._begin(lanes, lanes)
             return

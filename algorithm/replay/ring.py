@@ -14,7 +14,7 @@ OWN = ("head", "unbroken", "chunk")  # of the ring, beside what it stores
 # Bytes of a row from which windows are copied one by one, which reads the memory in order: half the time of numpy's
 # take at 7 kB, 3/4 at 28 kB; the same at 400 bytes (benchmarks/replay.py).
 WIDE = 2048
-# Rows that a lane may write in its life: the numbers of its rows stay its own however many lanes there are.
+# Rows that a lane may write in its life: the number of a row is that of its lane times this, plus the row.
 ROWS_OF_A_LANE = 1 << 40
 ROW_FIELDS = ("sample", "reward", "alive", "behavior")  # T rows of a column; `obs` and `first` have one more
 
@@ -37,7 +37,7 @@ class Ring:
         self.arrays: Arrays = {}  # [lanes, rows, ...]
 
     def grow(self, lanes: int) -> None:
-        """Add empty lanes of as many rows, so that there are `lanes`; those that there are keep what they hold."""
+        """Add empty lanes of as many rows, up to `lanes` lanes. Existing lanes keep their contents."""
         arrays = {name: self._with_lanes(lanes, array, self.allocate) for name, array in self.arrays.items()}
         self.unbroken = self._with_lanes(lanes, self.unbroken, IN_MEMORY)
         self.arrays = arrays
@@ -91,12 +91,12 @@ class Ring:
 
     @staticmethod
     def index(lane: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """A number for each row of a lane, which no other row ever has, however many lanes are added."""
+        """A number for each row of a lane, which no other row ever has and which stays when lanes are added."""
         return lane * ROWS_OF_A_LANE + row
 
     @staticmethod
     def place(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The lanes and rows that have these numbers."""
+        """Return the lanes and rows that have these numbers."""
         return np.divmod(index, ROWS_OF_A_LANE)
 
     def state(self) -> Arrays:
@@ -120,7 +120,7 @@ class Ring:
         self.arrays["version"] = np.zeros((self.lanes, columns), np.int64)
 
     def _with_lanes(self, lanes: int, array: np.ndarray, allocate: Allocate) -> np.ndarray:
-        """A copy of `array` with more lanes. Rows that were never written are not copied, so they take no memory."""
+        """Return a copy of `array` with more lanes. Rows that were never written are left out and take no memory."""
         grown = allocate((lanes, *array.shape[1:]), array.dtype)
         written = min(int(self.head.max()) + 1, self.rows)  # rows of the fullest lane
         part = -(-written * array.shape[1] // self.rows)  # as many of the array, which may hold a value per column

@@ -39,7 +39,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def grow(self) -> None:
-        """Take note of empty lanes that were added to the ring."""
+        """Include the empty lanes that were added to the ring."""
 
     @abstractmethod
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:

@@ -30,7 +30,7 @@ def size_of(
     """Of a replay of `capacity` rows in columns of `chunk` rows, for an agent with `memory` numbers per lane.
 
     `statistics` are the numbers that determine its policy; `per_start` the bytes that a sampler keeps for each place at
-    which a window may start. The `initial_lanes`, all of them unless told otherwise, share the capacity.
+    which a window may start. The `initial_lanes` (None: all lanes) share the capacity.
     """
     columns = capacity // (initial_lanes or role.lanes) // chunk * role.lanes
     obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())

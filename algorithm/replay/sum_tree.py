@@ -44,10 +44,10 @@ class SumTree:
         self._sum(np.arange(len(self.levels[0])))
 
     def grow(self, leaves: int) -> None:
-        """Append leaves of 0, so that there are `leaves`."""
-        there = self.leaves
+        """Append leaves of 0, up to `leaves` leaves."""
+        existing = self.leaves
         self._begin(leaves)
-        self.fill(np.pad(there, (0, leaves - len(there))))
+        self.fill(np.pad(existing, (0, leaves - len(existing))))
 
     def find(self, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the running sum of the leaves first exceeds each `mass` [k], and how far each lies behind its start.

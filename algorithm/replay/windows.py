@@ -43,7 +43,7 @@ class Windows:
 
     @property
     def lanes(self) -> int:
-        """Lanes of the ring, to which more may be added."""
+        """Number of lanes of the ring, which may grow."""
         return self.ring.lanes
 
     @property

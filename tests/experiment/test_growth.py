@@ -24,7 +24,7 @@ def growing(tmp_path, **base) -> RunFolder:
 def test_a_line_for_each_time_agents_are_added_and_the_checkpoint_has_them(tmp_path):
     folder, said = growing(tmp_path), []
     train(folder.settings(), folder, said.append)
-    # One agent is added before anything is stored: all four share 150 rows, in columns of 8. Each of the others gets 32.
+    # One agent is added before anything is stored: all four share 150 rows, in columns of 8. Each later one gets 32.
     lines = [line.split(" bytes")[0].rsplit(" of ", 1)[0] for line in said if "replay: " in line]
     assert lines == [
         "replay: 144 rows",

@@ -30,8 +30,8 @@ Ended = Callable[[str, float], None]  # role and return
 class UnityAdapter(Adapter):
     """Copies of one scene, each with any number of agents of any behaviors; a behavior is a role.
 
-    A role has as many lanes in each copy as there are agents of its behavior that ask for a decision when it first
-    does; a lane is added for each agent that finds none free, up to the limit that `agents` is. `scene` says what the
+    At first a role has as many lanes in each copy as agents of its behavior that ask for a decision when the first one
+    does. A lane is added for each agent that finds no free lane; `agents` limits their number. `scene` says what the
     copies are told, `ended` hears of the return of each episode. Unity takes a seed only when it starts, so that every
     reset starts the copies anew.
 
@@ -228,10 +228,7 @@ class UnityAdapter(Adapter):
             self.roles[role] = Role(count * len(self._players), offer.obs_specs, offer.action_spec)
 
     def _add_lane(self, role: str, there: int) -> int:
-        """The number of a new lane of a role, in a copy that has as many as are `there`.
-
-        Raises Crowded where that is the limit.
-        """
+        """Add a lane to a role, in a copy that has `there` lanes, and return its number. Raise Crowded at the limit."""
         if there == self._limit(role):
             raise Crowded
         number = self.roles[role].lanes
@@ -239,7 +236,7 @@ class UnityAdapter(Adapter):
         return number
 
     def _limit(self, role: str) -> int | None:
-        """Agents of a role that there may be in one copy; None where there is no limit."""
+        """Limit of the agents of a role in one copy; None for no limit."""
         return self._agents.get(role) if isinstance(self._agents, Mapping) else self._agents
 
     def _crowded(self, role: str) -> UnsupportedEnvironment:

@@ -35,8 +35,8 @@ class Crowded(Exception):
     """There are more agents than lanes, and no lane may be added."""
 
 
-def no_more(lanes: int) -> int:
-    """Add no lane. Raises Crowded."""
+def add_none(lanes: int) -> int:
+    """Add no lane: raise Crowded."""
     raise Crowded
 
 
@@ -46,11 +46,11 @@ class Lanes:
     At first there are the lanes `begin` ... `begin + count - 1`. An agent keeps its lane from episode to episode. One
     that is new takes a lane that nobody ever had, or else the one whose episode ended longest ago, or else that of an
     agent that has been silent for `patience` ticks: the episode of the latter is cut, and its last observation not
-    known. Where there is none of these, a lane is added: `add` gets how many there are and returns the number of the
-    new one, larger than all others, or raises Crowded.
+    known. If no lane is free, one is added: `add` receives the number of lanes in this scene and returns the number of
+    the new lane, larger than all others, or raises Crowded.
     """
 
-    def __init__(self, begin: int, count: int, patience: int = PATIENCE, add: Callable[[int], int] = no_more):
+    def __init__(self, begin: int, count: int, patience: int = PATIENCE, add: Callable[[int], int] = add_none):
         self.numbers = np.arange(begin, begin + count)
         self.patience, self._add = patience, add
         self.asked: Any = None  # [n] the lanes of the last tick, in the order of the scene
@@ -61,7 +61,7 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """Lanes that there are."""
+        """Number of lanes in this scene."""
         return len(self.numbers)
 
     def lose(self) -> None:
@@ -160,7 +160,7 @@ class Lanes:
         return found[0] if found else self._one_more()
 
     def _one_more(self) -> int:
-        """Add a lane; its place among those of this scene."""
+        """Add a lane. Return its place among the lanes of this scene."""
         self.numbers = np.append(self.numbers, self._add(self.count))
         self._owner.append(NOBODY)
         self._open, self._returns = np.append(self._open, False), np.append(self._returns, 0.0)
