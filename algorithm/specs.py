@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -226,7 +226,7 @@ def _listed(sizes: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of agent in a simulator: how many lanes play it, what each observes and what it may do.
+    """A kind of agent in a simulator: how many lanes it has by now, what each observes and what it may do.
 
     `teams` names the team of each lane where those of a game share the agent. Metrics and goals are the teams'.
     """
@@ -235,6 +235,10 @@ class Role:
     obs_specs: Mapping[str, ObsSpec]
     action_spec: ActionSpec
     teams: tuple[str, ...] = ()
+
+    def with_lanes(self, lanes: int) -> Role:
+        """Return the role with its first `lanes` lanes only."""
+        return replace(self, lanes=lanes, teams=self.teams[:lanes])
 
     def lanes_by_team(self, name: str) -> dict[str, int]:
         """Return the number of lanes of each team; without teams, all are those of the role, whose name is `name`."""

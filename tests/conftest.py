@@ -29,6 +29,7 @@ def registered_fakes(monkeypatch):
     for table, name, row in [
         (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),
         (registry.ADAPTERS, "SKIPPING", "Skipping"),
+        (registry.ADAPTERS, "GROWING", "Growing"),
         (registry.ADAPTERS, "ANY_ACTION", "AnyAction"),
         (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
         (registry.AUXILIARIES, "distillation", "Distillation"),

@@ -47,7 +47,11 @@ class Clock:
 
 def parts_of(adapter: Adapter, agent, learner=None) -> Parts:
     """Parts in which every role has this agent, and nobody learns."""
-    return Parts(adapter, lambda name, role: Team(role, agent, None, learner or Clock()))
+    return Parts(
+        adapter,
+        lambda name, role: Team(role, agent, None, learner or Clock()),
+        enlarge=lambda name, team, lanes: replace(team, role=replace(team.role, lanes=lanes)),
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def step_of(*rows: Row) -> Step:
 
 
 class ScriptedAdapter(Adapter):
-    """Plays {role: Step} after {role: Step}, whatever the actions, which it keeps."""
+    """Plays {role: Step} after {role: Step}, whatever the actions, which it keeps; lanes beyond a role's are added."""
 
     def __init__(self, ticks: Sequence[Mapping[str, Step]], **lanes: int):
         self.ticks = ticks
@@ -90,7 +94,10 @@ class ScriptedAdapter(Adapter):
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         self.actions.append(dict(actions))
-        return dict(self.ticks[len(self.actions)])
+        steps = dict(self.ticks[len(self.actions)])
+        most = {name: max(self.roles[name].lanes, *step.lane + 1) for name, step in steps.items()}
+        self.roles = {name: replace(role, lanes=most.get(name, role.lanes)) for name, role in self.roles.items()}
+        return steps
 
     def close(self) -> None:
         pass

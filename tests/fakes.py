@@ -20,6 +20,7 @@ from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 LATE = 25  # the tick at which the late role appears
+MORE = {3: 1, 20: 1, 41: 2}  # how many lanes are added at which tick
 
 
 class TwoRoles(Adapter):
@@ -99,6 +100,47 @@ class Skipping(Adapter):
         none = np.zeros(len(lane), bool)
         reward = np.full(len(lane), self.tick > 0, np.float32)
         return Step(lane, obs, first, none, reward, alive)
+
+
+class Growing(Adapter):
+    """Lanes are added at the ticks of `MORE`. Episodes last five steps, from a lane's first tick on, and are cut."""
+
+    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
+        self.copies = copies
+        self._appear(0)
+
+    def reset(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self._appear(0)
+        return self._show()
+
+    def step(self, actions):
+        self._appear(self.tick + 1)
+        return self._show()
+
+    def state(self):
+        return {"tick": self.tick, "generator": self.rng.bit_generator.state}
+
+    def restore(self, state):
+        self.rng = np.random.default_rng()
+        self.rng.bit_generator.state = state["generator"]
+        self._appear(state["tick"])
+
+    def close(self):
+        pass
+
+    def _appear(self, tick):
+        self.tick = tick
+        born = [0] * self.copies + [at for at, more in MORE.items() for _ in range(more) if at <= tick]
+        self.born = np.array(born)
+        self.roles = {"agent": Role(len(born), {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
+
+    def _show(self):
+        age, lanes = (self.tick - self.born) % 6, np.arange(len(self.born))
+        first = age == 0
+        obs = {"obs": self.rng.random((len(lanes), 2), dtype=np.float32)}
+        reward = np.where(first, 0, self.rng.random(len(lanes))).astype(np.float32)
+        return {"agent": Step(lanes, obs, first, age == 5, reward, np.ones(len(lanes), bool))}
 
 
 class AnyAction(Adapter):

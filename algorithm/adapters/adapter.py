@@ -65,7 +65,8 @@ class Adapter(ABC):
     The observations of a Step are good until the next call; whoever keeps them copies them.
 
     Actions come as float32 [n, size], continuous ones in [-1, 1] (`ActionSpec`). A role may appear after the start:
-    it is in `roles` no later than its first Step is returned.
+    it is in `roles` no later than its first Step is returned. So are lanes that are added to a role: `roles` then holds
+    another Role for its name, existing lanes keep their numbers.
     """
 
     roles: Mapping[str, Role]

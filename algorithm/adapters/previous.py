@@ -33,6 +33,10 @@ class Previous:
         self.action_spec = spec
         self.action = np.zeros((lanes, spec.encoded), np.float32)
 
+    def grow(self, lanes: int) -> None:
+        """Add lanes without a previous action, up to `lanes` lanes."""
+        self.action = np.pad(self.action, ((0, lanes - len(self.action)), (0, 0)))
+
     def act(self, lane: np.ndarray, action: np.ndarray) -> None:
         """These lanes [n] are going to do `action` [n, size]."""
         self.action[lane] = self.action_spec.encode(action)
@@ -110,6 +114,8 @@ class Remembering(Adapter):
                 self._previous[name] = Previous(self._kinds, role.lanes, role.action_spec)
                 if clash := self._previous[name].specs.keys() & role.obs_specs.keys():
                     raise UnsupportedEnvironment(f"observe_previous: the simulator itself shows {min(clash)!r}")
+            elif role.lanes > len(self._previous[name].action):
+                self._previous[name].grow(role.lanes)
         self.roles = {name: self._with(name, role) for name, role in self._inner.roles.items()}
 
     def _with(self, name: str, role: Role) -> Role:

@@ -87,10 +87,9 @@ class SharedAgents(Adapter):
         news = {name: role for name, role in self._inner.roles.items() if self._seen.get(name) is not role}
         if not news:
             return
-        presented = set(self.roles)
         for name, role in sorted(news.items()):  # simulators list roles in any order
             self._check(name, role)
-            self._append(name, role.lanes, self._agent_of(name) in presented)
+            self._append(name, role.lanes)
             self._seen[name] = role
         for name, role in news.items():
             agent = self._agent_of(name)
@@ -109,17 +108,10 @@ class SharedAgents(Adapter):
                     f"differ; give one an agent of its own: ma_config.{name}.agent={name}"
                 )
 
-    def _append(self, name: str, lanes: int, presented: bool) -> None:
+    def _append(self, name: str, lanes: int) -> None:
         """Append the lanes of a role that its agent does not have yet."""
-        agent = self._agent_of(name)
-        teams = self._teams.setdefault(agent, [])
-        missing = lanes - teams.count(name)
-        if missing > 0 and presented:
-            raise UnsupportedEnvironment(
-                f"the role {name!r} appears after others that share the agent {agent!r}, whose lanes are fixed by "
-                f"then; give it an agent of its own: ma_config.{name}.agent={name}"
-            )
-        teams.extend([name] * max(0, missing))
+        teams = self._teams.setdefault(self._agent_of(name), [])
+        teams.extend([name] * (lanes - teams.count(name)))
         self._lanes[name] = np.flatnonzero(np.array(teams) == name)
 
     def _present(self, steps: Mapping[str, Step]) -> dict[str, Step]:

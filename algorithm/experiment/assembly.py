@@ -16,11 +16,13 @@ from algorithm.experiment.blueprints import default_blueprint
 from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
+from algorithm.experiment.growth import enlarge
 from algorithm.experiment.lessons import Taught
 from algorithm.experiment.memory import Budget, check_replay_start, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.role_agents import check_teams, unknown_roles
+from algorithm.experiment.roles import check_same
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
@@ -90,7 +92,8 @@ def train(
     checkpoints.begin(checkpoint)
     counters = checkpoint.counters if checkpoint else Counters()
     scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
-    adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
+    teams = {name: role.teams for name, role in folder.roles().items()}
+    adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended, teams=teams)
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
     evaluation = OnDemand(
         lambda: make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
@@ -137,7 +140,7 @@ def train(
 
 def _parts(adapter: Adapter, builder: TeamBuilder, clock: Clock) -> Parts:
     """The teams of all roles that are known already: what cannot be built is known before anything begins."""
-    parts, checkpoint = Parts(adapter, builder, clock=clock), builder.checkpoint
+    parts, checkpoint = Parts(adapter, builder, clock=clock, enlarge=builder.enlarge), builder.checkpoint
     for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
         parts.teams[role] = parts.build(role, _role(builder.folder, adapter, role))
     return parts
@@ -146,10 +149,8 @@ def _parts(adapter: Adapter, builder: TeamBuilder, clock: Clock) -> Parts:
 def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
     """A role as the simulator offers it, or as it was if it has yet to appear. Raises UserError where they differ."""
     before, now = folder.roles().get(name), adapter.roles.get(name)
-    if before and now and before != now:
-        raise UserError(
-            f"{folder.path} was made for {_offer(before)}; the environment has {_offer(now)}: train a new run"
-        )
+    if before and now:
+        check_same(folder.path, before, now)
     return now or before
 
 
@@ -159,15 +160,6 @@ def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: C
         _role(folder, adapter, role)
     for line in unknown_roles(settings.tree["ma_config"], adapter.roles):
         say(line)
-
-
-def _offer(role: Role) -> str:
-    observed = ", ".join(
-        f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
-        for name, spec in role.obs_specs.items()
-    )
-    lanes = f"{role.lanes} lane(s){f' of {names}' if (names := ', '.join(dict.fromkeys(role.teams))) else ''}"
-    return f"{lanes} (base_config.n_envs copies), observations {observed}, actions {role.action_spec}"
 
 
 def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
@@ -262,14 +254,16 @@ class TeamBuilder:
 
     def __call__(self, name: str, role: Role) -> Team:
         check_teams(name, role, self.settings.roles)
-        settings = self.settings.of(name)
+        settings, saved = self.settings.of(name), self.checkpoint and name in self.checkpoint.roles
+        lanes, initial_lanes = self.checkpoint.lanes(name) if saved else (role.lanes, role.lanes)
+        initial, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
         # The name is part of the seed, so that roles differ and their order of appearance does not matter.
         root = seeds(settings.base.seed, TEAM, *name.encode())
         agent_seed, feed_seed, replay_seed, network_seed = root.spawn(4)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule = agent.schedule
-        self.budget.plan(name, replay_size(settings.replay, agent, role))
+        self.budget.plan(name, replay_size(settings.replay, agent, role, initial_lanes))
         try:
             replay = Replay(
                 settings.replay.capacity,
@@ -282,21 +276,29 @@ class TeamBuilder:
                 agent.kept,
                 self.allocate,
                 make_sampler(settings.replay),
+                initial_lanes,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        check_replay_start(settings, agent, role)
+        check_replay_start(settings, agent, lanes, initial_lanes)
         auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
-        explorers = [build("explorer", key, value, role) for key, value in settings.explorer.items()]
+        explorers = [build("explorer", key, value, initial) for key, value in settings.explorer.items()]
+        for explorer in explorers if lanes > initial_lanes else []:
+            explorer.grow(lanes, initial_lanes)
         placed = placement(settings, agent, role)
         self.say(f"device{of_role(name)}: {placed}")
         learner = Learner(agent, role, auxiliaries, settings.base.max_step, placed)
         feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
         team = Team(role, agent, feed, learner, *explorers)
         self.folder.add_role(name, role)
-        if self.checkpoint and name in self.checkpoint.roles:
+        if saved:
             self.checkpoint.restore(name, team)
         return team
+
+    def enlarge(self, name: str, team: Team, role: Role) -> Team:
+        """Add lanes to a team, up to those of `role`."""
+        check_teams(name, role, self.settings.roles)
+        return enlarge(name, team, role, self.settings, self.folder, self.budget)
 
 
 def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:

@@ -19,24 +19,25 @@ MEMINFO = Path("/proc/meminfo")
 MB = 10**6
 
 
-def replay_size(config: ReplayConfig, agent: Agent, role: Role) -> Size:
-    """What the replay of an agent will take."""
+def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> Size:
+    """What the replay of an agent will take; the `initial_lanes` (None: all lanes) share its capacity."""
     per_start = make_sampler(config).func.BYTES
     schedule, statistics = agent.schedule, agent.family.statistics
-    return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start)
+    return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start, initial_lanes)
 
 
-def check_replay_start(settings: Settings, agent: Agent, role: Role) -> None:
+def check_replay_start(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
     """Raise UserError if no batch would ever be replayed, or nothing be learned before the run ends."""
     schedule, capacity, max_step = agent.schedule, settings.replay.capacity, settings.base.max_step
-    chunk, lanes, start = schedule.collect_steps, role.lanes, schedule.replay_start
+    chunk, start = schedule.collect_steps, schedule.replay_start
     if not schedule.replay_ratio:
         return
     where = f"{settings.base.algorithm.lower()}_config.replay_start"
-    rows = capacity // lanes // chunk * chunk  # of a lane, one of which stays free for the newest row's successor
+    rows = capacity // initial_lanes // chunk * chunk
+    # One row of a lane stays free for the successor of the newest.
     most = lanes * (rows - 1)
     if start > most:
-        needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * lanes
+        needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * initial_lanes
         raise UserError(
             f"{where} is {start}, but replay_config.capacity {capacity} stores at most {most} rows "
             f"({lanes} lane(s) of {rows}, one of which stays free): set capacity to at least {needed}, "
@@ -56,18 +57,27 @@ class Budget:
         """Of the memory, or of the disk that holds the folder `disk`."""
         self.say = say
         self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (available(), "memory")
-        self.planned = 0
+        self._bytes: dict[str, int] = {}  # of each role
 
-    def plan(self, role: str, size: Size) -> None:
-        """Raises UserError where what was free at the start is too small."""
+    @property
+    def planned(self) -> int:
+        """Bytes of all replays."""
+        return sum(self._bytes.values())
+
+    def plan(self, role: str, size: Size, copied: int = 0, news: str = "") -> None:
+        """Report the replay of a role. Raises UserError if what was free at the start is too small for all replays.
+
+        A replay that grew replaces its former self, of which `copied` bytes are needed until they are copied; `news`
+        precedes the line.
+        """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
-        self.say(f"replay{of_role(role)}: {line}")
-        self.planned += size.bytes
-        if self.free is not None and self.planned > self.free:
-            left = max(0, self.free - self.planned + size.bytes)
+        self.say(f"{news}replay{of_role(role)}: {line}")
+        self._bytes[role] = size.bytes
+        if self.free is not None and self.planned + copied > self.free:
+            left = max(0, self.free - self.planned - copied + size.bytes)
             raise UserError(
-                f"replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
+                f"{news}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"
             )
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.experiment.errors import UserError
-from algorithm.loop.files import replace
+from algorithm.loop import files
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 
 
 def write(path: Path, roles: Mapping[str, Role]) -> None:
     """All of them as JSON."""
-    replace(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
+    files.replace(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
 
 
 def read(path: Path) -> Mapping[str, Role]:
@@ -26,6 +26,20 @@ def read(path: Path) -> Mapping[str, Role]:
         return {name: _role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} was written by another version of this program: train a new run") from error
+
+
+def check_same(run: Path, before: Role, now: Role) -> None:
+    """Raise UserError if a role of a run observes or does something else than before; its lanes may differ."""
+    if (before.obs_specs, before.action_spec) != (now.obs_specs, now.action_spec):
+        raise UserError(f"{run} was made for {_offer(before)}; the environment has {_offer(now)}: train a new run")
+
+
+def _offer(role: Role) -> str:
+    observed = ", ".join(
+        f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
+        for name, spec in role.obs_specs.items()
+    )
+    return f"observations {observed}, actions {role.action_spec}"
 
 
 def _role(fields: Mapping[str, Any]) -> Role:

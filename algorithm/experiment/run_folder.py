@@ -245,9 +245,9 @@ class RunFolder:
         return make
 
     def add_role(self, name: str, role: Role) -> None:
-        """Remember what a role observes and does, so that a player needs no simulator."""
+        """Record what a role observes and does, so that a player needs no simulator, and its most lanes so far."""
         known = self.roles()
-        if name not in known:
+        if name not in known or known[name].lanes < role.lanes:
             roles.write(self.path / "roles.json", {**known, name: role})
 
     def roles(self) -> Mapping[str, Role]:

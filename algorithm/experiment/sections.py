@@ -40,12 +40,15 @@ def wrapper_list(value: Any) -> list[tuple[str, dict[str, Any]]]:
 Platform = Literal["windows", "macos", "linux"]
 
 
+Agents = Annotated[int, Field(ge=1)]
+
+
 class UnityArgs(Section):
     """`base_config.unity_args`."""
 
     build_path: str | dict[Platform, str]
     base_port: int | None = Field(ge=1, le=65535)
-    agents: int | dict[str, int] | None
+    agents: Agents | dict[str, Agents] | None
     no_graphics: bool
     time_scale: float = Field(gt=0, le=100)
     quality_level: int = Field(ge=0)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.previous import Remembering
@@ -41,10 +40,12 @@ def make_adapter(
     scene: Scene | None = None,
     ended: Ended | None = None,
     beside: int = 0,
+    teams: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Adapter:
     """The simulator of the settings, `beside` so many other copies.
 
-    One of Unity goes by `scene`, and tells `ended` of its episodes.
+    One of Unity goes by `scene`, and tells `ended` of its episodes. `teams` are the lanes that a resumed run has:
+    {agent: the team of each}.
     """
     base = settings.base
     if of_unity(settings):
@@ -54,7 +55,7 @@ def make_adapter(
     try:
         adapter: Adapter = Restarting(make, base.max_env_restarts)
         if settings.agents or adapter.shared_agents is not None:
-            adapter = SharedAgents(adapter, settings.agents, _teams(settings, folder, copies))
+            adapter = SharedAgents(adapter, settings.agents, teams)
         return Remembering(adapter, base.observe_previous) if base.observe_previous else adapter
     except UnsupportedEnvironment as error:
         raise UserError(f"base_config: {error}") from error
@@ -119,17 +120,6 @@ def env_config(settings: Settings, name: str | Callable[..., Any], n_envs: int, 
     )
 
 
-def _teams(settings: Settings, folder: RunFolder, copies: int) -> dict[str, list[str]]:
-    """The team of each lane of the agents that the run has had, in so many copies."""
-    n_envs, roles = settings.base.n_envs, folder.roles()
-    if copies == n_envs:
-        return {agent: list(role.teams) for agent, role in roles.items()}
-    return {
-        agent: [team for team, lanes in Counter(role.teams).items() for _ in range(lanes * copies // n_envs)]
-        for agent, role in roles.items()
-    }
-
-
 def _unity(
     settings: Settings,
     folder: RunFolder,
@@ -147,16 +137,9 @@ def _unity(
         raise UserError(
             f"base_config.n_envs is {copies}, but there is one Unity editor; use 1, or players (build_path)"
         )
-    # Lanes of roles that are known stay as they were, however many agents happen to ask first.
-    known = {
-        team: lanes // base.n_envs
-        for name, role in folder.roles().items()
-        for team, lanes in role.lanes_by_team(name).items()
-    }
-    agents: Any = base.unity_args.agents
     launch = launch_of(settings, render)
     launch = replace(launch, first=beside, log_folder=launch.log_folder or str(folder.path))
-    return lambda: UnityAdapter(launch, copies, known if agents is None else agents, scene, ended)
+    return lambda: UnityAdapter(launch, copies, base.unity_args.agents, scene, ended)
 
 
 def launch_of(settings: Settings, render: bool = False) -> Launch:

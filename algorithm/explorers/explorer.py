@@ -17,6 +17,12 @@ class Explorer(ABC):
     one argument. Raises ValueError for settings that cannot be.
     """
 
+    def grow(self, lanes: int, initial_lanes: int) -> None:
+        """Choose in `lanes` lanes from now on, more than before. An explorer with values per lane extends them.
+
+        `initial_lanes` is the number of lanes when the first experience was stored.
+        """
+
     @abstractmethod
     def choose(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
         """A Decision whose `behavior` holds the statistics of what is executed."""

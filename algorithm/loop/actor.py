@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -16,8 +17,14 @@ from algorithm.rollout import Decision, Rollout, Step
 
 Arrays = dict[str, np.ndarray]
 SIMULATOR = "simulator"  # in an actor's state: where the episodes stand, as JSON
+# Slots for each lane: waiting ones never exceed 2 lanes - 1 (a tick may complete one per lane), and each lane
+# fills one more.
+SLOTS = 3
 # What columns consist of, beside what has a width or a length of its own.
-STATE = ("first", "reward", "alive", "sample", "memory_at_start", "joined", "version", "lane", "row", "slot", "memory")
+OF_ROWS = ("first", "reward", "alive", "sample")  # [rows + 1, slots]
+OF_SLOTS = ("memory_at_start", "joined", "version", "lane")
+OF_LANES = ("row", "slot", "memory", "shown")
+STATE = (*OF_ROWS, *OF_SLOTS, *OF_LANES)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,10 @@ class Actor:
         for role, step in self._steps.items():
             team = self.parts.team(role)
             columns = self._columns_of(role, team)
+            if self.parts.adapter.roles[role].lanes > columns.lanes:
+                team = self.parts.grow(role)
+                columns.grow(team)
+            columns.shown[places(step, columns.lanes)] = True
             step, stored = columns.screen(step)
             memory = step.recall(columns.memory)
             chooser = team.explorer
@@ -75,6 +86,11 @@ class Actor:
         self._steps = self.parts.adapter.receive()
         self._between = True
         self.parts.clock.book("environment")
+
+    @property
+    def shown(self) -> Mapping[str, np.ndarray]:
+        """Which lanes [lanes] of each role had a row in a Step since this was last cleared."""
+        return {role: columns.shown for role, columns in self._columns.items()}
 
     def state(self) -> Arrays | None:
         """Every unfinished column and what the simulator shows, to go on inside episodes.
@@ -131,8 +147,7 @@ class Columns:
         self.team = team
         self.rows = agent.schedule.collect_steps
         self.lanes = role.lanes
-        # Waiting slots never exceed 2 lanes - 1 (a tick may complete one per lane), and each lane fills one more.
-        slots = 3 * self.lanes
+        slots = SLOTS * self.lanes
         shape = (self.rows + 1, slots)
         self.obs = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in role.obs_specs.items()}
         self.first = np.zeros(shape, bool)
@@ -152,8 +167,28 @@ class Columns:
         self.free = deque(range(self.lanes, slots))
         self.waiting: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state), np.float32)
+        self.shown = np.zeros(self.lanes, bool)
         self.scores = Scores(self.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
+
+    def grow(self, team: Team) -> None:
+        """Add the new lanes of `team`, each with an empty slot. Existing lanes keep their slots and rows."""
+        before, self.team, self.lanes = self.lanes, team, team.role.lanes
+        lanes, slots = self.lanes - before, SLOTS * (self.lanes - before)
+        for name in OF_ROWS:
+            setattr(self, name, _padded(getattr(self, name), slots, axis=1))
+        self.obs = {name: _padded(value, slots, axis=1) for name, value in self.obs.items()}
+        if self.behavior is not None:
+            self.behavior = _padded(self.behavior, slots, axis=1)
+        for names, more in ((OF_SLOTS, slots), (OF_LANES, lanes)):
+            for name in names:
+                setattr(self, name, _padded(getattr(self, name), more))
+        self.free.extend(range(SLOTS * before, SLOTS * self.lanes))
+        for lane in range(before, self.lanes):
+            self.slot[lane] = slot = self.free.popleft()
+            self.lane[slot], self.joined[slot] = lane, False
+        self.scores.grow(self.lanes)
+        self.screen.grow(self.lanes)
 
     def record(self, step: Step, decision: Decision) -> list[Rollout]:
         """Enter one row for each lane of `step`; the rollouts that are now complete."""
@@ -239,3 +274,8 @@ class Columns:
             index=np.full(len(slots), -1),
             version=self.version[slots],
         )
+
+
+def _padded(array: np.ndarray, more: int, axis: int = 0) -> np.ndarray:
+    """Return a copy with `more` zeros appended along an axis."""
+    return np.pad(array, [(0, more * (axis == each)) for each in range(array.ndim)])

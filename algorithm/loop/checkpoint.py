@@ -59,6 +59,14 @@ class Checkpoint:
         """The roles that were there."""
         return list(self._about()["roles"])
 
+    def lanes(self, role: str) -> tuple[int, int]:
+        """Return the number of lanes of a role, and that of its initial lanes."""
+        about = self._about()["roles"][role]
+        try:
+            return about["lanes"], about["initial_lanes"]
+        except KeyError as error:
+            raise CheckpointError(f"{self.folder / ABOUT}: role {role!r} has no {error}") from error
+
     def weights(self, role: str) -> State:
         """Parameters, copies and statistics of a role."""
         return self._torch(role, WEIGHTS)

@@ -152,4 +152,5 @@ def _save_torch(path: Path, state: dict[str, Any]) -> None:
 
 def _about_team(team: Team) -> dict[str, Any]:
     generators = {name: rng.bit_generator.state for name, rng in generators_of(team).items()}
-    return {"generators": generators, "feed": team.feed.state()}
+    lanes = {"lanes": team.role.lanes, "initial_lanes": team.feed.replay.initial_lanes}
+    return {"generators": generators, "feed": team.feed.state(), **lanes}

@@ -17,6 +17,7 @@ from algorithm.loop.screen import Screen
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
+PATIENCE = 500  # ticks without a row after which a lane is not waited for
 # Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
 # In between, 1 / degrees is interpolated, which is right to two decimals.
 DEGREES = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
@@ -85,8 +86,8 @@ class Evaluator:
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
         """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`.
 
-        Teams that share an agent are roles of their own. Fewer where lanes never appear: nothing is waited for from a
-        lane that has no agent.
+        Teams that share an agent are roles of their own. Fewer if lanes never appear, or stay silent for `PATIENCE`
+        ticks: a lane without an agent is not waited for.
         """
         with ExitStack() as lent:
             return self._play(episodes, seed, lent)
@@ -95,13 +96,17 @@ class Evaluator:
         steps = self.adapter.reset(seed)
         rng = np.random.default_rng(seed)
         tallies: dict[str, _Tally] = {}
-        while not tallies or not all(tally.done for tally in tallies.values()):
+        tick = 0
+        while not any(map(_Tally.count, tallies.values())) or any(t.waits(tick) for t in tallies.values()):
+            tick += bool(steps)
             actions = {}
             for role, step in steps.items():
                 if role not in tallies:
                     agent = lent.enter_context(_undisturbed(self.agent_of(role), rng))
                     tallies[role] = _Tally(role, agent, self.adapter.roles[role], episodes, self.greedy)
-                actions[role] = tallies[role].act(step)
+                if self.adapter.roles[role].lanes > tallies[role].role.lanes:
+                    tallies[role].grow(self.adapter.roles[role])
+                actions[role] = tallies[role].act(step, tick)
             steps = self.adapter.step(actions)
         return {team: played for tally in tallies.values() for team, played in tally.played.items() if played.returns}
 
@@ -123,22 +128,36 @@ class _Tally:
     """What one role's lanes have played, by team."""
 
     def __init__(self, name: str, agent: Agent, role: Role, episodes: int, greedy: bool):
-        self.agent, self.name, self.role, self.greedy = agent, name, role, greedy
-        lanes = role.lanes_by_team(name)
-        self.played = {team: Played([], [], greedy) for team in lanes}
+        self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy
+        self.played: dict[str, Played] = {}
         self.memory = np.zeros((role.lanes, agent.state), np.float32)
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
-        self.left = np.array([-(-episodes // lanes[role.team(name, lane)]) for lane in range(role.lanes)])
-        self.seen = np.zeros(role.lanes, bool)
+        self.ended = np.zeros(role.lanes, np.int64)  # episodes of each lane that count
+        self.shown_at = np.full(role.lanes, -PATIENCE)  # the last tick of each lane
+        self._share(role)
 
-    @property
-    def done(self) -> bool:
-        return not self.left[self.seen].any()
+    def count(self) -> int:
+        """Return the number of episodes that count so far."""
+        return int(self.ended.sum())
 
-    def act(self, step: Step) -> np.ndarray:
+    def waits(self, tick: int) -> bool:
+        """Return whether a lane with a row in the last `PATIENCE` ticks has episodes left to play."""
+        return bool(((self.ended < self.each) & (tick - self.shown_at < PATIENCE)).any())
+
+    def grow(self, role: Role) -> None:
+        """Add lanes, up to those of `role`, and divide the episodes among all of them."""
+        more = (0, role.lanes - self.role.lanes)
+        self.memory = np.pad(self.memory, (more, (0, 0)))
+        self.ended = np.pad(self.ended, more)
+        self.shown_at = np.pad(self.shown_at, more, constant_values=-PATIENCE)
+        self.scores.grow(role.lanes)
+        self.screen.grow(role.lanes)
+        self._share(role)
+
+    def act(self, step: Step, tick: int) -> np.ndarray:
         """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
-        self.seen[step.lane] = True
+        self.shown_at[step.lane] = tick
         step, counted = self.screen(step)
         decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.recall(self.memory))
         self.memory[step.lane] = decision.memory
@@ -147,8 +166,16 @@ class _Tally:
 
     def _add(self, step: Step) -> None:
         for lane, reward, length in self.scores.add(step):
-            if self.left[lane]:
-                self.left[lane] -= 1
+            if self.ended[lane] < self.each[lane]:
+                self.ended[lane] += 1
                 played = self.played[self.role.team(self.name, lane)]
                 played.returns.append(reward)
                 played.lengths.append(length)
+
+    def _share(self, role: Role) -> None:
+        """Divide the episodes of each team among its lanes."""
+        self.role, lanes = role, role.lanes_by_team(self.name)
+        for team in lanes:
+            self.played.setdefault(team, Played([], [], self.greedy))
+        teams = [role.team(self.name, lane) for lane in range(role.lanes)]
+        self.each = np.array([-(-self.episodes // lanes[team]) for team in teams])  # episodes that each lane plays

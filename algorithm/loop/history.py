@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from algorithm.loop.actor import Episode
 from algorithm.loop.parts import Parts
@@ -80,14 +82,32 @@ class History:
         self._ended: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._seconds_before = counters.seconds  # of earlier sessions
 
-    def episode(self, episode: Episode) -> None:
-        """A training episode ended."""
-        self.counters.episodes += 1
-        self.recent[episode.role].add(episode.reward, episode.length)
-        self._ended[episode.role].add(episode.lane)
-        if all(len(self._ended[role]) == lanes for role, lanes in self.parts.lanes.items()):
-            self.counters.iterations += 1
-            self._ended.clear()
+    def episodes(self, episodes: Iterable[Episode], shown: Mapping[str, np.ndarray]) -> None:
+        """Count the training episodes that ended in one tick.
+
+        An iteration is over when every lane that was `shown` in it has ended an episode. Then `shown` [lanes] of each
+        role is cleared, so that an iteration never waits for a lane without an agent.
+        """
+        over = False
+        for episode in episodes:
+            self.counters.episodes += 1
+            self.recent[episode.role].add(episode.reward, episode.length)
+            self._ended[episode.role].add(episode.lane)
+            if not over and self._all_ended(shown):
+                over = True
+                self.counters.iterations += 1
+                self._ended.clear()
+        if over:
+            for lanes in shown.values():
+                lanes[:] = False
+
+    def _all_ended(self, shown: Mapping[str, np.ndarray]) -> bool:
+        for agent, lanes in shown.items():
+            teams = self.parts.teams[agent].role.lanes_by_team(agent)
+            ended = set().union(*(self._ended.get(team, ()) for team in teams))
+            if not ended.issuperset(np.flatnonzero(lanes)):
+                return False
+        return True
 
     def state(self) -> dict[str, Any]:
         """What it knows beside the counters, as values that JSON holds."""

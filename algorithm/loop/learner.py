@@ -74,6 +74,10 @@ class Learner:
         # Everything an update changes; a bad gradient must leave all of it as it was.
         self._undoable = [self.parameters.numbers, *(step.optimizer.moments for step in self._steps)]
 
+    def grow(self, lanes: int) -> None:
+        """Add lanes to the statistics of returns, up to `lanes` lanes."""
+        self.returns.grow(lanes)
+
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics from a collected rollout: once for each, and never from a replayed window."""
         self.seen += int(rollout.valid.sum())

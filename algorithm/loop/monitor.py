@@ -115,9 +115,9 @@ class Monitor:
 
     def _take(self, actor: Actor) -> None:
         """Count the episodes that ended; check the goal."""
-        while actor.episodes:
-            self.history.episode(actor.episodes.popleft())
-            self._until_check -= 1
+        self._until_check -= len(actor.episodes)
+        self.history.episodes(actor.episodes, actor.shown)
+        actor.episodes.clear()
         if self._trial is not None:
             self._confirm_by_training(self._trial)
         elif self._goal_met():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
@@ -24,15 +24,28 @@ class Team:
     learner: Learner
     explorer: Explorer | None = None
 
+    def grow(self, role: Role) -> Team:
+        """Add lanes, up to those of `role`. Return the team that replaces this one."""
+        self.feed.replay.grow(role.lanes)
+        self.learner.grow(role.lanes)
+        if self.explorer:
+            self.explorer.grow(role.lanes, self.feed.replay.initial_lanes)
+        return replace(self, role=role)
+
 
 @dataclass
 class Parts:
-    """One adapter, a team for each role, built when the role first appears, and the clock of those who use them."""
+    """One adapter, a team for each role, built when the role first appears, and the clock of those who use them.
+
+    `enlarge` adds lanes to the team of a role, up to those that the role has by now, and returns the team that
+    replaces it.
+    """
 
     adapter: Adapter
     build: Callable[[str, Role], Team]
     teams: dict[str, Team] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
+    enlarge: Callable[[str, Team, Role], Team] = lambda name, team, role: team.grow(role)
 
     @property
     def lanes(self) -> dict[str, int]:
@@ -51,4 +64,9 @@ class Parts:
         """The team of `role`."""
         if role not in self.teams:
             self.teams[role] = self.build(role, self.adapter.roles[role])
+        return self.teams[role]
+
+    def grow(self, role: str) -> Team:
+        """Add to the team of `role` the lanes that the simulator has added."""
+        self.teams[role] = self.enlarge(role, self.teams[role], self.adapter.roles[role])
         return self.teams[role]

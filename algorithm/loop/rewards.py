@@ -26,6 +26,10 @@ class ReturnScale:
         self.moments = ReturnMoments()
         self.running = np.zeros((3, lanes))  # of each lane's episode so far: see `_count`
 
+    def grow(self, lanes: int) -> None:
+        """Add lanes with a return of 0, up to `lanes` lanes."""
+        self.running = np.pad(self.running, (0, lanes - len(self.running)))
+
     def observe(self, rollout: Rollout) -> None:
         """Add the rewards of a collected rollout to the moments."""
         if not self.scaling.normalize_returns:

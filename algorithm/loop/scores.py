@@ -21,6 +21,11 @@ class Scores:
         self.returns = np.zeros(lanes)
         self.lengths = np.zeros(lanes, np.int64)
 
+    def grow(self, lanes: int) -> None:
+        """Add lanes without an episode, up to `lanes` lanes."""
+        more = (0, lanes - len(self.lengths))
+        self.returns, self.lengths = np.pad(self.returns, more), np.pad(self.lengths, more)
+
     def state(self) -> dict[str, np.ndarray]:
         """Returns and lengths so far."""
         return {"returns": self.returns, "lengths": self.lengths}

@@ -32,6 +32,11 @@ class Screen:
         self.waited = np.zeros(len(scores.lengths), np.int64)  # ticks since each lane could be stored
         self._any_lost = False
 
+    def grow(self, lanes: int) -> None:
+        """Add lanes that are not lost, up to `lanes` lanes."""
+        more = (0, lanes - len(self.lost))
+        self.lost, self.waited = np.pad(self.lost, more), np.pad(self.waited, more)
+
     def state(self) -> dict[str, np.ndarray]:
         """Which lanes are lost, and since when."""
         return {"lost": self.lost, "waited": self.waited}

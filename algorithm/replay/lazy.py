@@ -12,6 +12,8 @@ from algorithm.replay.windows import Starts, Windows, listed, nth
 
 NEAR = np.arange(-2, 3)[:, None]  # ranks of the cells that change with one: sizes of neighbours count in theirs
 FAR = np.arange(-4, 5)[:, None]  # and of those whose owners decide how
+OF_LANES = ("begin", "end", "assigned", "ahead")
+OF_STARTS = ("number", "place", "priority", "of_others", "cell_begin", "cell_size")
 KEPT = ("begin", "end", "number", "priority", "of_others", "cell_begin", "cell_size")
 
 
@@ -91,6 +93,16 @@ class Lazy(Sampler):
         lane = np.unique(np.concatenate((oldest, newest, new[0])))
         lane = lane[self.assigned[lane] > 0]
         self._weigh(np.tile(lane, 2), np.append(np.zeros_like(lane), self.assigned[lane] - 1))
+
+    def grow(self) -> None:
+        self.span = self.windows.span()
+        lanes, starts = self.windows.lanes, self.windows.lanes * self.slots
+        for names, count in ((OF_LANES, lanes), (OF_STARTS, starts)):
+            for name in names:
+                array = getattr(self, name)
+                setattr(self, name, np.pad(array, (0, count - len(array))))
+        self.cells.grow(starts)
+        self.marks.grow(starts)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         starts, priority = self.rating.learned(self.windows, self.span, index, errors)

@@ -52,6 +52,10 @@ class Prioritized(Sampler):
             self.tree.set(self.windows.slot(*starts), 0.0)
         self.tree.set(self.windows.slot(*new), self.largest**self.alpha)
 
+    def grow(self) -> None:
+        self.span = self.windows.span()
+        self.tree.grow(self.windows.lanes * self.windows.slots)
+
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         starts, priority = self.rating.learned(self.windows, self.span, index, errors)
         leaf = self.windows.slot(*starts)

@@ -23,6 +23,9 @@ class Replay:
     the first row of a column; the windows of such an agent start `lead` rows before one, and others at any row. No
     window crosses a break in a lane.
 
+    The `initial_lanes` (None: all lanes) share the capacity; every further lane has as many rows as one of them. Lanes
+    that are added while nothing is stored become initial lanes.
+
     Raises ValueError where the capacity holds no window.
     """
 
@@ -38,24 +41,40 @@ class Replay:
         kept: int = 0,
         allocate: Allocate = IN_MEMORY,
         sampler: Callable[[Windows], Sampler] = Uniform,
+        initial_lanes: int | None = None,
     ):
-        self.ring = Ring(capacity // lanes, lanes, chunk, allocate)
+        self.capacity, self.chunk, self.length, self.lead = capacity, chunk, burn_in + length, lead
         self.burn_in, self.kept = burn_in, kept
-        stride, window = chunk if kept else 1, burn_in + length
-        needed = -(-(window - lead) // stride) * stride + lead + 1
-        if self.ring.rows < needed:
-            raise ValueError(
-                f"capacity: {capacity} rows over {lanes} lanes hold no window of {window} rows; "
-                f"at least {-(-needed // chunk) * chunk * lanes} are needed"
-            )
         self.rng = rng
-        self.windows = Windows(self.ring, window, burn_in, lead, stride)
-        self.sampler = sampler(self.windows)
+        self._allocate, self._make_sampler = allocate, sampler
+        self._begin(lanes, initial_lanes or lanes)
+
+    def _begin(self, lanes: int, initial_lanes: int) -> None:
+        """Start with empty lanes."""
+        stride = self.chunk if self.kept else 1
+        ring = Ring(self.capacity // initial_lanes, lanes, self.chunk, self._allocate)
+        needed = -(-(self.length - self.lead) // stride) * stride + self.lead + 1
+        if ring.rows < needed:
+            raise ValueError(
+                f"capacity: {self.capacity} rows over {initial_lanes} lanes hold no window of {self.length} rows; "
+                f"at least {-(-needed // self.chunk) * self.chunk * initial_lanes} are needed"
+            )
+        self.ring, self.initial_lanes = ring, initial_lanes
+        self.windows = Windows(ring, self.length, self.burn_in, self.lead, stride)
+        self.sampler = self._make_sampler(self.windows)
 
     @property
     def rows(self) -> int:
         """Rows stored, over all lanes."""
         return int(self.ring.filled.sum())
+
+    def grow(self, lanes: int) -> None:
+        """Add lanes, up to `lanes` lanes. Raises ValueError if the capacity then holds no window."""
+        if not self.rows:
+            self._begin(lanes, lanes)
+            return
+        self.ring.grow(lanes)
+        self.sampler.grow()
 
     def add(self, rollout: Rollout) -> None:
         """Store a collected rollout."""

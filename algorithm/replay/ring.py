@@ -14,6 +14,8 @@ OWN = ("head", "unbroken", "chunk")  # of the ring, beside what it stores
 # Bytes of a row from which windows are copied one by one, which reads the memory in order: half the time of numpy's
 # take at 7 kB, 3/4 at 28 kB; the same at 400 bytes (benchmarks/replay.py).
 WIDE = 2048
+# Rows that a lane may write in its life: the number of a row is that of its lane times this, plus the row.
+ROWS_OF_A_LANE = 1 << 40
 ROW_FIELDS = ("sample", "reward", "alive", "behavior")  # T rows of a column; `obs` and `first` have one more
 
 
@@ -33,6 +35,14 @@ class Ring:
         # For each row, how many rows before it are its predecessors without a break.
         self.unbroken = np.zeros((lanes, self.rows), np.int64)
         self.arrays: Arrays = {}  # [lanes, rows, ...]
+
+    def grow(self, lanes: int) -> None:
+        """Add empty lanes of as many rows, up to `lanes` lanes. Existing lanes keep their contents."""
+        arrays = {name: self._with_lanes(lanes, array, self.allocate) for name, array in self.arrays.items()}
+        self.unbroken = self._with_lanes(lanes, self.unbroken, IN_MEMORY)
+        self.arrays = arrays
+        self.head = np.pad(self.head, (0, lanes - self.lanes))
+        self.lanes = lanes
 
     @property
     def filled(self) -> np.ndarray:
@@ -79,9 +89,15 @@ class Ring:
         first, alive = self.arrays["first"], self.arrays["alive"]
         return ~(first[lane, (row + 1) % self.rows] & alive[lane, row % self.rows])
 
-    def index(self, lane: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """A number for each row of a lane, which no other row ever has."""
-        return row * self.lanes + lane
+    @staticmethod
+    def index(lane: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """A number for each row of a lane, which no other row ever has and which stays when lanes are added."""
+        return lane * ROWS_OF_A_LANE + row
+
+    @staticmethod
+    def place(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lanes and rows that have these numbers."""
+        return np.divmod(index, ROWS_OF_A_LANE)
 
     def state(self) -> Arrays:
         """Everything stored, as named arrays."""
@@ -102,6 +118,14 @@ class Ring:
         state = rollout.memory.shape[1:]
         self.arrays["memory"] = self.allocate((self.lanes, columns, *state), np.dtype(np.float32))
         self.arrays["version"] = np.zeros((self.lanes, columns), np.int64)
+
+    def _with_lanes(self, lanes: int, array: np.ndarray, allocate: Allocate) -> np.ndarray:
+        """Return a copy of `array` with more lanes. Rows that were never written are left out and take no memory."""
+        grown = allocate((lanes, *array.shape[1:]), array.dtype)
+        written = min(int(self.head.max()) + 1, self.rows)  # rows of the fullest lane
+        part = -(-written * array.shape[1] // self.rows)  # as many of the array, which may hold a value per column
+        grown[: self.lanes, :part] = array[:, :part]
+        return grown
 
     def _copy(self, saved: np.ndarray) -> np.ndarray:
         copy = self.allocate(saved.shape, saved.dtype)

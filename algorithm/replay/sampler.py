@@ -39,6 +39,10 @@ class Sampler(ABC):
         """Take note of what was written; called behind every write."""
 
     @abstractmethod
+    def grow(self) -> None:
+        """Include the empty lanes that were added to the ring."""
+
+    @abstractmethod
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         """Say what was learned of the windows of `index` [B]; those that are not there any more are passed over."""
 
@@ -100,6 +104,9 @@ class Uniform(Sampler):
         return self._from_stretches(rng, span, batch)
 
     def follow(self) -> None:
+        pass
+
+    def grow(self) -> None:
         pass
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:

@@ -18,13 +18,21 @@ class Size:
     bytes: int
 
 
-def size_of(capacity: int, role: Role, chunk: int, memory: int, statistics: int, per_start: float = 0.0) -> Size:
+def size_of(
+    capacity: int,
+    role: Role,
+    chunk: int,
+    memory: int,
+    statistics: int,
+    per_start: float = 0.0,
+    initial_lanes: int | None = None,
+) -> Size:
     """Of a replay of `capacity` rows in columns of `chunk` rows, for an agent with `memory` numbers per lane.
 
     `statistics` are the numbers that determine its policy; `per_start` the bytes that a sampler keeps for each place at
-    which a window may start.
+    which a window may start. The `initial_lanes` (None: all lanes) share the capacity.
     """
-    columns = capacity // role.lanes // chunk * role.lanes
+    columns = capacity // (initial_lanes or role.lanes) // chunk * role.lanes
     obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())
     numbers = role.action_spec.size + statistics + 1  # sample, behavior and reward: float32
     row = obs + 4 * numbers + 2 + 8  # first and alive are bytes, the ring's own count is int64

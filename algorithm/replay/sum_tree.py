@@ -15,6 +15,9 @@ class SumTree:
     """
 
     def __init__(self, leaves: int):
+        self._begin(leaves)
+
+    def _begin(self, leaves: int) -> None:
         self.size = leaves
         self.levels: list[np.ndarray] = []  # [blocks, WIDTH] from the leaves to the root's children
         blocks = -(-leaves // WIDTH)
@@ -39,6 +42,12 @@ class SumTree:
         """Give all leaves [n] their values."""
         self.leaves[:] = leaves
         self._sum(np.arange(len(self.levels[0])))
+
+    def grow(self, leaves: int) -> None:
+        """Append leaves of 0, up to `leaves` leaves."""
+        existing = self.leaves
+        self._begin(leaves)
+        self.fill(np.pad(existing, (0, leaves - len(existing))))
 
     def find(self, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the running sum of the leaves first exceeds each `mass` [k], and how far each lies behind its start.

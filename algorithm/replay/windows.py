@@ -39,8 +39,12 @@ class Windows:
     def __init__(self, ring: Ring, length: int, burn_in: int = 0, lead: int = 0, stride: int = 1):
         self.ring = ring
         self.length, self.burn_in, self.lead, self.stride = length, burn_in, lead, stride
-        self.lanes = ring.lanes
         self.slots = ring.rows // stride  # never fewer than the starts of a lane
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes of the ring, which may grow."""
+        return self.ring.lanes
 
     @property
     def shape(self) -> np.ndarray:
@@ -97,12 +101,10 @@ class Windows:
 
     def known(self, index: np.ndarray, span: Span) -> tuple[Starts, np.ndarray]:
         """Which starts these are, of those that are there still, and which [n] of `index` that is."""
-        there = index >= 0
-        there[there] = self._number(index[there]) >= span.oldest[index[there] % self.lanes]
-        return (index[there] % self.lanes, self._number(index[there])), there
-
-    def _number(self, index: np.ndarray) -> np.ndarray:
-        return (index // self.lanes + self.lead) // self.stride
+        lane, row = self.ring.place(index)
+        number = (row + self.lead) // self.stride
+        there = (index >= 0) & (number >= span.oldest[lane])
+        return (lane[there], number[there]), there
 
 
 def listed(first: np.ndarray, last: np.ndarray) -> Starts:

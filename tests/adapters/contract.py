@@ -28,12 +28,12 @@ class AdapterContract:
     def setup_class(cls):
         cls.adapter = cls().make()
         rng = np.random.default_rng(0)
-        cls.roles = []  # names, as they were when each tick was shown
+        cls.roles = []  # {name: lanes}, as they were when each tick was shown
         cls.shown = []  # the ticks, as they were when they were shown
         cls.kept = []  # the same ticks, as they are after all of them
         steps = cls.adapter.reset(seed=3)
         for _ in range(cls.ticks):
-            cls.roles.append(set(cls.adapter.roles))
+            cls.roles.append({name: role.lanes for name, role in cls.adapter.roles.items()})
             cls.shown.append(deepcopy(steps))
             cls.kept.append(steps)
             steps = cls.adapter.step(_random_actions(cls.adapter, steps, rng))
@@ -44,12 +44,18 @@ class AdapterContract:
 
     def test_roles_appear_before_their_steps(self):
         for roles, steps in zip(self.roles, self.shown, strict=True):
-            assert set(steps) <= roles
+            assert set(steps) <= set(roles)
+
+    def test_lanes_are_added_before_they_are_shown_and_never_removed(self):
+        for roles, steps in zip(self.roles, self.shown, strict=True):
+            assert all(step.lane.max() < roles[name] for name, step in steps.items() if len(step.lane))
+        for before, after in zip(self.roles, self.roles[1:], strict=False):
+            assert all(after[name] >= lanes for name, lanes in before.items())
 
     def test_lanes_of_a_step_are_within_the_role_and_unique(self):
         for role, step in self._steps():
             assert step.lane.dtype == np.int64
-            assert len(np.unique(step.lane)) == len(step.lane)
+            assert (np.diff(step.lane) > 0).all()
             assert ((step.lane >= 0) & (step.lane < self.adapter.roles[role].lanes)).all()
 
     def test_every_lane_is_shown(self):

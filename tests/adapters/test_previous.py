@@ -12,7 +12,7 @@ from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.doubles import Row, ScriptedAdapter, step_of
-from tests.fakes import LATE, AnyAction, Skipping, TwoRoles
+from tests.fakes import LATE, MORE, AnyAction, Growing, Skipping, TwoRoles
 
 BOTH = ("action", "reward")
 
@@ -30,6 +30,11 @@ class TestRememberingSkippingLanes(AdapterContract):
 class TestRememberingLateRoles(AdapterContract):
     def make(self):
         return Remembering(TwoRoles(config("", 2, {})), BOTH)
+
+
+class TestRememberingAddedLanes(AdapterContract):
+    def make(self):
+        return Remembering(Growing("", 2, {}), BOTH)
 
 
 class TestRememberingHybridActions(AdapterContract):
@@ -74,6 +79,19 @@ def test_late_roles_see_theirs_from_the_start():
         steps = adapter.step({role: np.ones((len(step.lane), 1), np.float32) for role, step in steps.items()})
     assert set(adapter.roles["late"].obs_specs) == {"sight", "previous_action", "previous_reward"}
     assert steps["late"].obs["previous_action"].tolist() == [[0, 1]]
+
+
+def test_lanes_that_are_added_see_theirs_and_the_others_go_on():
+    adapter = Remembering(Growing("", 2, {}), BOTH)
+    steps = adapter.reset(0)
+    for _ in range(max(MORE) + 2):
+        lanes = len(steps["agent"].lane)
+        steps = adapter.step({"agent": (np.arange(lanes)[:, None] % 3).astype(np.float32)})
+        done, step = steps["agent"].obs["previous_action"], steps["agent"]
+        expected = np.where(step.first[:lanes, None], 0, np.eye(3)[np.arange(lanes) % 3])
+        np.testing.assert_array_equal(done[:lanes], expected)
+        assert not done[lanes:].any()
+    assert adapter.roles["agent"].lanes == 2 + sum(MORE.values())
 
 
 def test_names_that_the_simulator_has_are_refused():

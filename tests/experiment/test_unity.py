@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import yaml
 
@@ -110,6 +112,49 @@ def test_settings_of_a_team_that_another_agent_plays_are_refused(tmp_path, capsy
     write(tmp_path, "duel", ma_config={"Duel-team1": {"acer_config": {"gamma": 0.5}}})
     assert main.main(["unity/task"]) == 2
     assert "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;" in capsys.readouterr().err
+
+
+def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
+    write(tmp_path, "arrivals", copies=2, steps=500)
+    folder = run("--set", "acer_config.normalize_returns=true")
+    said = " ".join(capsys.readouterr().out.split())
+    # Those of the first ticks share the 2,000 rows, the two that come to each scene after 30 ticks get as many each.
+    for line in (
+        "agents of Arrivals: 4 -> 8; replay of Arrivals: 1,984 rows",
+        "agents of Arrivals: 8 -> 10; replay of Arrivals: 2,000 rows",
+        "agents of Arrivals: 10 -> 14; replay of Arrivals: 2,800 rows",
+    ):
+        assert line in said
+    assert folder.latest().lanes("Arrivals") == (14, 10)
+    run("--resume", "--max_step", "700")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "replay of Arrivals: 2,800 rows" in said and "agents of" not in said
+    checkpoint = folder.latest()
+    assert checkpoint.counters.env_steps >= 700
+    assert checkpoint.lanes("Arrivals") == (14, 10)
+    with np.load(checkpoint.folder / "Arrivals" / "replay.npz") as arrays:
+        assert (arrays["head"] > 0).all()
+
+
+def test_more_agents_than_the_limit_end_a_run_that_goes_on_with_another_limit(tmp_path, capsys):
+    write(tmp_path, "arrivals", steps=400)
+    assert main.main(["unity/task", "-n", "a", "--set", "base_config.unity_args.agents=5"]) == 2
+    line = capsys.readouterr().err.strip()
+    assert "more than 5 agents of role 'Arrivals'" in line and "base_config.unity_args.agents" in line
+    folder = RunFolder.find("unity/task", "a")
+    assert folder.latest().lanes("Arrivals") == (5, 5)
+    run("--resume", "--set", "base_config.unity_args.agents=null")
+    assert "base_config.unity_args.agents: 5 -> null" in capsys.readouterr().out
+    assert folder.latest().lanes("Arrivals") == (7, 5)
+
+
+def test_evaluation_and_playing_take_more_agents_than_training_had(tmp_path, capsys):
+    write(tmp_path, "arrivals", steps=30)
+    folder = run("--set", "base_config.evaluate_every=20", "--set", "base_config.log_every=10")
+    assert folder.roles()["Arrivals"].lanes == 5
+    run("--run", "--max_iter", "21")
+    # Two agents come after 30 ticks; then each of the seven plays three episodes, of which some have played a fourth.
+    assert re.search(r"length [4-9]\.\d, over 2[1-9] episodes", " ".join(capsys.readouterr().out.split()))
 
 
 def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
@@ -299,6 +344,10 @@ def by_progress(threshold, **base):
         ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),
         ({"ma_config": {"A": {"agent": 3}}}, r"ma_config.A.agent is 3; it must be the name of an agent"),
         ({"ma_config": {"A": {"agent": "B", "nn_config": {}}}}, r"ma_config.A.nn_config has no effect: A is played by"),
+        (
+            {"base_config": {"unity_args": {"agents": 0}}},
+            r"unity_args.agents is 0; input should be greater than or equal",
+        ),
         ({"base_config": {"unity_args": {"width": 0}}}, r"test: base_config.unity_args.width is 0; input should be"),
         ({"base_config": {"unity_args": {"witdh": 1}}}, r"unity_args.witdh is no setting; did you mean .*width"),
         ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),

@@ -197,3 +197,22 @@ def test_settings_that_cannot_be_are_one_line_and_status_2(explorer, message, ca
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1 and message in shown
     assert not Path("runs/mine/task/a").exists()
+
+
+def test_lanes_that_are_added_have_levels_in_between_and_the_others_keep_theirs():
+    explorer = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
+    before = explorer.level.copy()
+    for lanes in (4, 8):
+        explorer.grow(lanes, 3)
+    np.testing.assert_array_equal(explorer.level[:3], before)
+    np.testing.assert_allclose(explorer.level[3:], [0.6, 0.4, 0.8, 0.3, 0.7], rtol=1e-6)
+    assert explorer.level.dtype == before.dtype
+    at_once = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
+    at_once.grow(8, 3)
+    np.testing.assert_array_equal(explorer.level, at_once.level)
+
+
+def test_lanes_that_are_added_before_anything_is_stored_are_spread_as_if_they_had_been_there():
+    explorer = ActionNoise(Role(1, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
+    explorer.grow(5, 5)
+    np.testing.assert_array_equal(explorer.level, ActionNoise(Role(5, OBS, ActionSpec(continuous=1)), [0.2, 1.0]).level)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -171,25 +173,55 @@ def test_roles_are_collected_apart_and_may_appear_late():
 
 
 @pytest.mark.parametrize("asked", [(1, 1, 1), (1, 0.5, 0.2), (1, 0.01, 0.01), (1, 0, 0)], ids=str)
-def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked):
+@pytest.mark.parametrize("added", [(0, 0, 0), (0, 1, 70), (0, 40, 40)], ids=str)
+def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
     rng = np.random.default_rng(0)
     lanes = len(asked)
     shown = [[lane * 1000.0] for lane in range(lanes)]
-    script = [{"agent": step_of(*[Row(lane, lane * 1000, first=True) for lane in range(lanes)])}]
-    for _ in range(300):
-        rows = []
-        for lane in np.flatnonzero(rng.random(lanes) < asked).tolist():
+    script = []
+    for tick in range(301):
+        rows = [Row(lane, lane * 1000, first=True) for lane in range(lanes) if added[lane] == tick]
+        for lane in np.flatnonzero((rng.random(lanes) < asked) & (np.array(added) < tick)).tolist():
             shown[lane].append(shown[lane][-1] + 1)
             rows.append(Row(lane, shown[lane][-1], reward=shown[lane][-1]))
-        script.append({"agent": step_of(*rows)})
-    actor = Actor(parts_of(ScriptedAdapter([*script, {}], agent=lanes), ShowingAgent(collect_steps=3)), seed=0)
+        script.append({"agent": step_of(*sorted(rows, key=lambda row: row.lane))})
+    adapter = ScriptedAdapter([*script, {}], agent=added.count(0))
+    actor = Actor(parts_of(adapter, ShowingAgent(collect_steps=3)), seed=0)
     rollouts = collect(actor, len(script))
     assert len(rollouts) > 10
-    assert {rollout.reward.shape for rollout in rollouts} == {(3, lanes)}
+    assert {rollout.reward.shape for rollout in rollouts} >= {(3, lanes)}
+    assert {rollout.reward.shape for rollout in rollouts} <= {(3, added.count(0)), (3, added.count(0) + 1), (3, lanes)}
     for lane, record in lanes_of(rollouts).items():
         rows = len(record)
         assert record.obs["obs"].ravel().tolist() == shown[lane][: rows + 1]
         assert record.reward.ravel().tolist() == shown[lane][1 : rows + 1]
         assert record.behavior[:, 0, 1].tolist() == list(range(rows))
-    full = sum((len(rows) - 1) // 3 for rows in shown)
-    assert full - lanes < len(rollouts) * lanes <= full
+    full, handed_over = sum((len(rows) - 1) // 3 for rows in shown), sum(len(rollout.lane) for rollout in rollouts)
+    assert full - lanes < handed_over <= full
+
+
+def test_lanes_that_are_added_change_nothing_of_the_others(actor):
+    collect(actor, 6)
+    columns, team = actor._columns["agent"], actor.parts.teams["agent"]
+    before = {name: value.copy() for name, value in columns.state().items()}
+    columns.grow(replace(team, role=replace(team.role, lanes=5)))
+    after = columns.state()
+    assert after.keys() == before.keys()
+    used = [*before["slot"], *before["waiting"]]
+    for name, value in before.items():
+        part = used if len(value) == 6 else (slice(None), used) if 6 in value.shape else slice(len(value))
+        if name != "free":
+            np.testing.assert_array_equal(after[name][part], value[part], name)
+            assert after[name].dtype == value.dtype
+    assert sorted([*after["free"], *after["slot"], *after["waiting"]]) == list(range(15))
+    assert after["lane"][after["slot"]].tolist() == [0, 1, 2, 3, 4]
+    assert not after["joined"][after["slot"][2:]].any()
+
+
+def test_what_was_shown_is_known_until_it_is_cleared():
+    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(collect_steps=2)), seed=0)
+    actor.collect()
+    assert actor.shown["agent"].tolist() == [True, True, False]
+    actor.shown["agent"][:] = False
+    actor.collect()
+    assert actor.shown["agent"].tolist() == [True, False, False]

@@ -10,6 +10,7 @@ from torch import nn
 
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
+from algorithm.loop import evaluator
 from algorithm.loop.evaluator import Evaluator, Played
 from algorithm.loop.learner import Learner
 from tests.adapters.configs import config
@@ -218,3 +219,32 @@ def test_one_episode_bounds_nothing_and_equal_ones_leave_no_doubt():
 def test_what_was_played_in_words():
     assert str(Played([1.0, 3.0], [1, 1])) == "return 2.000 (95% interval -10.71 to 14.71) over 2 episodes, greedy"
     assert str(Played([0.955], [1], greedy=False)) == "return 0.955 in 1 episode, sampled"
+
+
+@pytest.mark.parametrize("born", [3, 7])
+def test_agents_that_appear_while_it_plays_share_the_episodes(born):
+    """Lane 0 has episodes of two decisions, the lanes 1 and 2, added later, of three."""
+    ticks = []
+    for t in range(60):
+        rows = [lane_row(0, t, 2, 1.0, False)]
+        rows += [lane_row(lane, t - born, 3, 10.0, False) for lane in (1, 2) if t >= born]
+        ticks.append({"agent": step_of(*rows)})
+    played = play(ScriptedAdapter(ticks, agent=1), episodes=9)
+    assert sorted(played.returns) == [2.0] * 3 + [30.0] * 6
+    assert sorted(played.lengths) == [2] * 3 + [3] * 6
+
+
+def test_an_agent_that_leaves_for_good_is_waited_for_no_longer_than_the_patience(monkeypatch):
+    monkeypatch.setattr(evaluator, "PATIENCE", 30)
+    ticks = []
+    for t in range(80):
+        rows = [lane_row(0, t, 2, 1.0, False)]
+        rows += [lane_row(1, t, 3, 10.0, True)] * (t < 8)  # two episodes, and nothing more
+        visitor = {"visitor": step_of(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # not one episode
+        ticks.append({"agent": step_of(*rows), **visitor})
+    adapter = ScriptedAdapter(ticks, agent=2, visitor=1)
+    agent = ShowingAgent(collect_steps=1)
+    played = Evaluator(adapter, lambda role: agent, greedy=True).play(6, seed=0)
+    assert sorted(played) == ["agent"]
+    assert sorted(played["agent"].returns) == [2.0] * 3 + [30.0] * 2
+    assert 30 < len(adapter.actions) < 50

@@ -259,6 +259,19 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
     np.testing.assert_allclose(scales[1].running, scales[0].running)
 
 
+def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from_the_start():
+    rng = np.random.default_rng(1)
+    grown, large = (ReturnScale(RewardScaling(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
+    for added in (0, 2):
+        grown.grow(LANES + added)
+        for record in (collected(rng) for _ in range(5)):
+            record.lane[:added] = LANES + np.arange(added)
+            for scale in (grown, large):
+                scale.observe(record)
+    assert grown.moments.std == large.moments.std
+    np.testing.assert_array_equal(grown.running, large.running)
+
+
 def test_only_collected_rollouts_move_the_statistics():
     learner = make_learner(normalize_returns=True)
     learner.observe(rollout())

@@ -7,6 +7,7 @@ import json
 from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from algorithm.adapters.adapter import EnvironmentFailed
@@ -40,7 +41,7 @@ class Run:
         history = History(self.parts, self.counters)
         reporter = Reporter(history, limits, Metrics(path), self.said.append, self.shown.append)
         self.monitor = Monitor(history, limits, reporter, self._evaluate, self._save, Best(path))
-        self.actor = SimpleNamespace(env_steps=0, episodes=deque())
+        self.actor = SimpleNamespace(env_steps=0, episodes=deque(), shown={"agent": np.ones(2, bool)})
 
     def go(self, env_steps: int, *returns: float) -> bool:
         """So many env steps, at whose end episodes with these returns ended."""

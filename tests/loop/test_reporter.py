@@ -141,7 +141,7 @@ def test_the_last_picture_is_of_the_whole_session_and_nothing_is_left(tmp_path):
 def test_how_a_run_stands(tmp_path):
     told = Told(tmp_path)
     for reward in [*[1.0] * WINDOW, *[5.0] * WINDOW, 3.0]:
-        told.history.episode(Episode("agent", 0, reward, 4))
+        told.history.episodes([Episode("agent", 0, reward, 4)], {})
     told.go(10, 250)
     told.reporter.look()
     progress = told.shown[-1]

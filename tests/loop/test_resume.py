@@ -119,6 +119,20 @@ RUNS = {
         "base_config": {"algorithm": "SAC", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
         "sac_config": {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3},
     },
+    "agents that are added": {
+        "base_config": {"env_type": "GROWING", "env_name": "growing", "observe_previous": ["action"]},
+        "acer_config": {"normalize_returns": True},
+        "explorer": {"action_noise": [0.0, 0.4]},
+    },
+    "agents that are added, prioritized": {
+        "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
+        "replay_config": {"capacity": 150, "sampler": "prioritized"},
+    },
+    "agents that are added, lazy and recurrent": {
+        "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
+        "replay_config": {"capacity": 150, "sampler": "lazy"},
+        "memory": "Gru(6)",
+    },
     "several roles, one of them late": {
         "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "TWO_GROUPS"},
         "auxiliaries": {"distillation": {"weight": 0.5}},

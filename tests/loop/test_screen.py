@@ -143,6 +143,21 @@ def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
         look(step_of(Row(0, NAN, first=True)))
 
 
+def test_lanes_that_are_added_are_not_lost_and_change_nothing_of_the_others(monkeypatch):
+    scores = Scores(2)
+    look = screen.Screen("agent", scores, ())
+    for step in (step_of(Row(0, 1, first=True), Row(1, 5, first=True)), step_of(Row(0, NAN), Row(1, 6, 2))):
+        shown, stored = look(step)
+        scores.add(shown if stored is None else shown.take(stored))
+    scores.grow(3)
+    look.grow(3)
+    step, stored = look(step_of(Row(0, 3, 7), Row(1, 7, 1), Row(2, 9, first=True)))
+    assert stored.tolist() == [False, True, True]
+    scores.add(step.take(stored))
+    assert (scores.returns.tolist(), scores.lengths.tolist()) == ([0, 3, 0], [0, 3, 1])
+    assert (look.lost.tolist(), look.waited.tolist()) == ([True, False, False], [2, 0, 0])
+
+
 def masked(lane: int, number: float, mask: list[int], **row) -> Step:
     """A row of two branches, of 3 and 2 actions."""
     step = step_of(Row(lane, number, **row))

@@ -345,3 +345,53 @@ def test_the_size_is_known_before_anything_is_written(memory):
     size = size_of(200, role, 8, memory, statistics=6)
     kept = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
     assert size == Size(replay.ring.rows * 3, sum(value.nbytes for value in kept.values()))
+
+
+def test_lanes_that_are_added_while_nothing_is_stored_share_the_capacity():
+    replay = make(capacity=60, lanes=1)
+    replay.grow(2)
+    replay.grow(3)
+    assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 3, 3)
+    with pytest.raises(ValueError, match="60 rows over 30 lanes hold no window of 4 rows; at least 150 are needed"):
+        replay.grow(30)
+    assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 3, 3)
+
+
+@pytest.mark.parametrize("allocate", ["memory", "files"])
+def test_later_lanes_get_as_many_rows_and_nothing_of_the_others_changes(allocate, tmp_path):
+    replay, lanes = make(allocate=IN_MEMORY if allocate == "memory" else in_files(tmp_path)), EncodedLanes(5, 5)
+    for _ in range(6):
+        replay.add(lanes.rollout(0, 1, 2))
+    before = {name: value.copy() for name, value in replay.ring.state().items()}
+    index = replay.sample(64).index
+    replay.grow(5)
+    assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 5, 3)
+    for name, value in replay.ring.state().items():
+        np.testing.assert_array_equal(value[:3] if value.ndim else value, before[name])
+        assert not value[3:].any() if value.ndim else True
+        assert value.dtype == before[name].dtype
+    for _ in range(9):
+        replay.add(lanes.rollout(0, 3, 1, 4, 2))
+        batch = replay.sample(64)
+        assert_intact(batch)
+        assert set(starts_of(batch)) <= lanes.legal(per_lane(replay), 4)
+    assert {lane for lane, _ in starts_of(batch)} == set(range(5))
+    assert not set(index) & set(batch.index)  # those rows are overwritten, and no others have their numbers
+    size = size_of(60, Role(5, {}, ActionSpec()), 5, 0, 0, initial_lanes=3)
+    assert size.rows == replay.ring.rows * replay.ring.lanes
+
+
+def test_memory_is_taken_for_written_rows_alone():
+    ring = make(capacity=3 * 10**6).ring
+    ring.write(EncodedLanes(3, 5).rollout(0, 1, 2))
+    read = []
+
+    class Watched(np.ndarray):
+        def __getitem__(self, key):
+            read.append(np.ndarray.__getitem__(self, key).size)
+            return np.ndarray.__getitem__(self, key)
+
+    ring.arrays = {name: array.view(Watched) for name, array in ring.arrays.items()}
+    ring.grow(4)
+    assert len(read) == len(ring.arrays)
+    assert max(read) <= 3 * 6 * 3  # six rows of three lanes, of up to three numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.replay import Replay
+from algorithm.replay import Replay, Uniform
 from tests.doubles import EncodedLanes, assert_intact, starts_of
 from tests.replay.samplers import LAZY, PRIORITIZED, SAMPLERS, alike, never, replay_of, worthwhile
 from tests.replay.test_replay import SHAPES
@@ -73,8 +74,8 @@ def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts):
     worst, others = batch.index[0], [index for index in batch.index if index != batch.index[0]]
     index = np.array([worst, *others])
     replay.prioritize(index, alike(100, *[0.01] * len(others)))
-    drawn = np.concatenate([replay.sample(64).index for _ in range(20)])
-    assert np.bincount(drawn).argmax() == worst
+    drawn = Counter(index for _ in range(20) for index in replay.sample(64).index.tolist())
+    assert drawn.most_common(1)[0][0] == worst
     for _ in range(40):  # until other rows have its place
         replay.add(lanes.rollout(0, 1, 2))
     state = {name: value.copy() for name, value in replay.sampler.state().items()}
@@ -134,6 +135,38 @@ def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, kept, tmp
         assert_intact(theirs)
     for name, value in replay.state().items():
         np.testing.assert_array_equal(value, other.state()[name])
+
+
+@pytest.mark.parametrize("sampler", [Uniform, *SAMPLERS.values()], ids=["uniform", *SAMPLERS])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
+def test_lanes_that_are_added_make_the_replay_that_always_had_them(sampler, shape):
+    grown, large = replay_of(sampler, **shape), replay_of(sampler, lanes=6, initial_lanes=3, **shape)
+    lanes, rng = EncodedLanes(6, shape["chunk"]), np.random.default_rng(9)
+    late = np.zeros(0, np.int64)
+    for turn in range(40):
+        if turn in (12, 25):
+            grown.grow(4 if turn == 12 else 6)
+        there = grown.ring.lanes
+        chosen = rng.integers(there, size=there).tolist()
+        rollout = lanes.rollout(*chosen, lost=[lane for lane in set(chosen) if rng.random() < 0.2])
+        for replay in (grown, large):
+            replay.add(rollout)
+        ours, theirs = grown.sample(16), large.sample(16)
+        assert (ours is None) == (theirs is None)
+        if ours is None:
+            continue
+        assert_intact(ours)
+        for name in ("index", "weight", "memory", "version"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+        index = np.append(ours.index, late)  # what was learned before lanes were added is known by its numbers
+        errors = 10 ** rng.uniform(-2, 2, size=(2, len(index)))
+        for replay in (grown, large):
+            replay.prioritize(index, partial(np.copy, errors))
+        late = ours.index[:5]
+    ours, theirs = grown.state(), large.state()
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], name)
 
 
 @each_sampler

@@ -52,6 +52,21 @@ def test_filling_makes_the_same_bits_as_setting():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (5, WIDTH), (WIDTH, WIDTH + 1), (300, 5000)])
+def test_leaves_that_are_appended_leave_the_bits_of_a_tree_that_always_had_them(before, after):
+    rng, tree, large = np.random.default_rng(3), SumTree(before), SumTree(after)
+    for grown in (False, True):
+        if grown:
+            tree.grow(after)
+        for _ in range(20):
+            leaf, value = rng.integers(after if grown else before, size=30), rng.random(30)
+            tree.set(leaf, value)
+            large.set(leaf, value)
+        assert tree.size == (after if grown else before)
+    for one, other in zip(tree.levels, large.levels, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60).filter(any))
 def test_masses_find_the_leaf_in_whose_part_they_lie(numbers):

@@ -16,11 +16,12 @@ from tests.unity_player.ball import BalanceBall
 from tests.unity_player.faults import KINDS, Faults
 from tests.unity_player.grid import Grid
 from tests.unity_player.scene import Task
-from tests.unity_player.small import Hybrid, Staggered, TwoBehaviors
+from tests.unity_player.small import Arrivals, Hybrid, Staggered, TwoBehaviors
 from tests.unity_player.teams import Duel
 
 Make = Callable[[np.random.Generator, argparse.Namespace], Task]
 TASKS: dict[str, Make] = {
+    "arrivals": lambda rng, told: Arrivals(rng),
     "balance_ball": lambda rng, told: BalanceBall(rng),
     "duel": lambda rng, told: Duel(rng, told.late),
     "grid": lambda rng, told: Grid(rng, told.agents, told.size, told.layout, told.png),

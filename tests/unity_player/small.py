@@ -103,6 +103,52 @@ class Staggered(Task):
         return News(agent, (np.array([agent, self.tick], "<f4"),), reward, done, interrupted)
 
 
+class Arrivals(Task):
+    """Five agents with staggered decisions, agent k at every third tick from tick k % 3 on; two more from tick 30 on.
+
+    An agent sees its id and the tick, counted from the reset; a decision is worth 1 where it is the parity of the id.
+    Episodes of the five have four decisions, are interrupted, and begin again at once. The two ask at every tick and
+    die after ten decisions; at every 30th tick there are two new ones.
+    """
+
+    name = "Arrivals?team=0"
+    behaviors = {name: Behavior((Sensor("Vector", (2,)),), branches=(2,))}
+    agents, limit, visitors, lifetime, spawn = 5, 4, 2, 10, 30
+
+    def reset(self) -> dict[str, list[News]]:
+        self.tick = 0
+        self.decisions: dict[int, int] = {}  # in each agent's episode
+        self.right: dict[int, float] = {}  # what each agent's last decision is worth
+        return {self.name: self._news()}
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
+        self.tick += 1
+        for agent, action in actions.get(self.name, {}).items():
+            self.right[agent] = float(action.discrete[0] == agent % 2)
+        return {self.name: self._news()}
+
+    def _news(self) -> list[News]:
+        news = [part for agent in range(self.tick % 3, self.agents, 3) for part in self._turn(agent)]
+        visit, age = divmod(self.tick, self.spawn)
+        if visit and age <= self.lifetime:
+            for agent in range(100 * visit, 100 * visit + self.visitors):
+                done = age == self.lifetime
+                news.append(News(agent, self._obs(agent), self.right.get(agent, 0.0), done))
+        return news
+
+    def _turn(self, agent: int) -> list[News]:
+        """A decision of one of the five, behind the end of its last episode if that is over."""
+        decisions = self.decisions.get(agent, 0)
+        if decisions == self.limit:
+            self.decisions[agent] = 1
+            return [News(agent, self._obs(agent), self.right[agent], True, True), News(agent, self._obs(agent))]
+        self.decisions[agent] = decisions + 1
+        return [News(agent, self._obs(agent), self.right.get(agent, 0.0))]
+
+    def _obs(self, agent: int) -> tuple[np.ndarray]:
+        return (np.array([agent, self.tick], "<f4"),)
+
+
 class TwoBehaviors(Task):
     """Two teams of a kind: Walkers with a continuous action, and, from the tenth tick on, Watchers with a discrete one.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import wait
 
 import numpy as np
@@ -28,15 +30,16 @@ Ended = Callable[[str, float], None]  # role and return
 class UnityAdapter(Adapter):
     """Copies of one scene, each with any number of agents of any behaviors; each team of a behavior is a role.
 
-    A role has as many lanes in each copy as `agents` says, or as there are agents of its behavior that ask for a
-    decision when it first does. `scene` says what the copies are told, `ended` hears of the return of each episode.
-    Unity takes a seed only when it starts, so that every reset starts the copies anew.
+    At first a role has as many lanes in each copy as agents of its behavior that ask for a decision when the first one
+    does. A lane is added for each agent that finds no free lane; `agents` limits their number. `scene` says what the
+    copies are told, `ended` hears of the return of each episode. Unity takes a seed only when it starts, so that every
+    reset starts the copies anew.
 
     A copy that breaks is started again after a pause, while the others go on; its episodes are cut there and their last
     observations not known. In the editor that is no restart: Stop ends the episodes, and the next Play goes on.
 
-    Raises EnvironmentFailed where a copy does not open at a reset, UnsupportedEnvironment for more agents than lanes
-    and for cameras that show nothing.
+    Raises EnvironmentFailed where a copy does not open at a reset, UnsupportedEnvironment for more agents than the
+    limit and for cameras that show nothing.
     """
 
     def __init__(
@@ -202,11 +205,7 @@ class UnityAdapter(Adapter):
         try:
             final, following, returns = lanes(decided, ended)
         except Crowded as error:
-            self.close()
-            raise UnsupportedEnvironment(
-                f"more than {lanes.count} agents of role {role!r} are in one scene at a time, which is as many as "
-                "there were at first: set base_config.unity_args.agents to the most that there can be"
-            ) from error
+            raise self._crowded(role) from error
         for episode_return in returns:
             self._ended(role, episode_return)
         return final, following
@@ -227,11 +226,32 @@ class UnityAdapter(Adapter):
                         "give one of them another name in Unity"
                     )
             self._check_cameras(offer, asking)
-            told = self._agents.get(role) if isinstance(self._agents, Mapping) else self._agents
-            count = count if told is None else told
+            limit = self._limit(role)
+            if limit is not None and count > limit:
+                raise self._crowded(role)
             self._behaviors[role], self._agent_of[role] = behavior, agent
-            self._lanes[role] = [Lanes(player.number * count, count) for player in self._players]
+            add = partial(self._add_lane, role)
+            self._lanes[role] = [Lanes(player.number * count, count, add=add) for player in self._players]
             self.roles[role] = Role(count * len(self._players), offer.obs_specs, offer.action_spec)
+
+    def _add_lane(self, role: str, there: int) -> int:
+        """Add a lane to a role, in a copy that has `there` lanes, and return its number. Raise Crowded at the limit."""
+        if there == self._limit(role):
+            raise Crowded
+        number = self.roles[role].lanes
+        self.roles[role] = replace(self.roles[role], lanes=number + 1)
+        return number
+
+    def _limit(self, role: str) -> int | None:
+        """Limit of the agents of a role in one copy; None for no limit."""
+        return self._agents.get(role) if isinstance(self._agents, Mapping) else self._agents
+
+    def _crowded(self, role: str) -> UnsupportedEnvironment:
+        self.close()
+        return UnsupportedEnvironment(
+            f"more than {self._limit(role)} agents of role {role!r} are in one scene at a time, which is the limit "
+            "base_config.unity_args.agents: raise it, or set it to null for any number"
+        )
 
     def _check_cameras(self, offer: Offer, asking: Sequence[Batch]) -> None:
         """Without graphics a camera shows one colour, for ever."""
@@ -248,8 +268,12 @@ class UnityAdapter(Adapter):
 
 
 def _joined(steps: Sequence[Step]) -> Step:
-    """Rows of several copies as one Step; the lanes of each come after those of the one before."""
+    """Rows of several copies as one Step, in the order of their lanes."""
     if len(steps) == 1:
         return steps[0]
-    arrays = [step.arrays() for step in steps]
-    return Step.of({name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]})
+    parts = [step.arrays() for step in steps]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if (np.diff(arrays["lane"]) < 0).any():  # lanes that were added come after those of all copies
+        order = np.argsort(arrays["lane"])
+        arrays = {name: value[order] for name, value in arrays.items()}
+    return Step.of(arrays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,24 +32,37 @@ class Batch:
 
 
 class Crowded(Exception):
-    """There are more agents than lanes."""
+    """There are more agents than lanes, and no lane may be added."""
+
+
+def add_none(lanes: int) -> int:
+    """Add no lane: raise Crowded."""
+    raise Crowded
 
 
 class Lanes:
-    """Which agent of one behavior plays which of the lanes `begin` ... `begin + count - 1`, and how far each is.
+    """Which agent of one behavior in one scene plays which lane, and how far each is.
 
-    An agent keeps its lane from episode to episode. One that is new takes a lane that nobody ever had, or else the one
-    whose episode ended longest ago, or else that of an agent that has been silent for `patience` ticks: the episode of
-    the latter is cut, and its last observation not known.
+    At first there are the lanes `begin` ... `begin + count - 1`. An agent keeps its lane from episode to episode. One
+    that is new takes a lane that nobody ever had, or else the one whose episode ended longest ago, or else that of an
+    agent that has been silent for `patience` ticks: the episode of the latter is cut, and its last observation not
+    known. If no lane is free, one is added: `add` receives the number of lanes in this scene and returns the number of
+    the new lane, larger than all others, or raises Crowded.
     """
 
-    def __init__(self, begin: int, count: int, patience: int = PATIENCE):
-        self.begin, self.count, self.patience = begin, count, patience
+    def __init__(self, begin: int, count: int, patience: int = PATIENCE, add: Callable[[int], int] = add_none):
+        self.numbers = np.arange(begin, begin + count)
+        self.patience, self._add = patience, add
         self.asked: Any = None  # [n] the lanes of the last tick, in the order of the scene
         self._returns = np.zeros(count)
         self._seen = np.full(count, -1)  # the tick at which each lane was shown last
         self._tick = 0
         self._forget_agents()
+
+    @property
+    def count(self) -> int:
+        """Number of lanes in this scene."""
+        return len(self.numbers)
 
     def lose(self) -> None:
         """The scene is gone, or begins anew: what has not ended is cut, and its last observations are not known."""
@@ -106,11 +119,11 @@ class Lanes:
         rows = np.array([shown[lane] for lane in lanes.tolist()])
         every, none = np.ones(len(rows), bool), np.zeros(len(rows), bool)
         obs = {name: value[rows] for name, value in ended.obs.items()}
-        return Step(lanes + self.begin, obs, none, every, ended.reward[rows], ended.interrupted[rows].copy()), returns
+        return Step(self.numbers[lanes], obs, none, every, ended.reward[rows], ended.interrupted[rows].copy()), returns
 
     def _ask(self, decided: Batch, deaths: Mapping[int, float]) -> Step:
         lanes = self._assign(decided.agent.tolist())
-        self._places = lanes + self.begin
+        self._places = self.numbers[lanes]
         order = np.argsort(lanes)
         lanes = lanes[order]
         first = ~self._open[lanes]
@@ -122,7 +135,7 @@ class Lanes:
             reward[row], alive[row] = earned, False
         self._open[lanes] = True
         obs = {name: value[order] for name, value in decided.obs.items()}
-        return Step(lanes + self.begin, obs, first, np.zeros(len(lanes), bool), reward, alive)
+        return Step(self.numbers[lanes], obs, first, np.zeros(len(lanes), bool), reward, alive)
 
     def _assign(self, agents: list[int]) -> np.ndarray:
         """The lane of each agent; those that have none yet are given one."""
@@ -144,9 +157,15 @@ class Lanes:
         silent = [lane for lane in lanes if self._tick - self._seen[lane] >= self.patience]
         found = [lane for lane in ended if self._owner[lane] == NOBODY] or sorted(ended, key=self._when)
         found = found or sorted(silent, key=self._when)
-        if not found:
-            raise Crowded
-        return found[0]
+        return found[0] if found else self._one_more()
+
+    def _one_more(self) -> int:
+        """Add a lane. Return its place among the lanes of this scene."""
+        self.numbers = np.append(self.numbers, self._add(self.count))
+        self._owner.append(NOBODY)
+        self._open, self._returns = np.append(self._open, False), np.append(self._returns, 0.0)
+        self._seen = np.append(self._seen, -1)
+        return self.count - 1
 
     def _when(self, lane: int) -> int:
         return int(self._seen[lane])

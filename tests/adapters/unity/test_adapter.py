@@ -160,10 +160,44 @@ def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_
     assert last.reward.tolist() == [1.5] * 3
 
 
-def test_more_agents_than_at_first_are_one_line(tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "staggered"))
-    with pytest.raises(UnsupportedEnvironment, match=r"more than 2 agents of role 'Staggered'.*unity_args\.agents"):
-        play(adapter, 10)
+@pytest.mark.parametrize("copies", [1, 2])
+def test_agents_that_ask_late_get_lanes_behind_those_of_the_others(copies, tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "arrivals", copies=copies))
+    shown, lanes = [adapter.reset(0)], []
+    while len(shown) < 125:
+        lanes.append(adapter.roles["Arrivals"].lanes)
+        shown.append(adapter.step({role: step.obs["Vector"][:, :1] % 2 for role, step in shown[-1].items()}))
+    # Two agents ask at first, two more one tick later, the fifth two ticks later, and two at tick 30.
+    assert sorted(set(lanes)) == [copies * count for count in (2, 4, 5, 7)]
+    agents = {lane: {row[0][0] for row in found} for lane, found in rows(shown, "Arrivals").items()}
+    if copies == 1:
+        expected = {0: {0}, 1: {3}, 2: {1}, 3: {4}, 4: {2}}
+    else:  # the lanes of a copy that are there at first are side by side, and so are those that a tick adds
+        expected = {0: {0}, 1: {3}, 2: {0}, 3: {3}, 4: {1}, 5: {4}, 6: {1}, 7: {4}, 8: {2}, 9: {2}}
+    assert {lane: found for lane, found in agents.items() if lane in expected} == expected
+    # Those that come when these have died take their lanes.
+    visitors = [found for lane, found in agents.items() if lane not in expected]
+    assert visitors == [{100, 200, 300}, {101, 201, 301}] * copies
+    for found in rows(shown, "Arrivals").values():
+        assert found[0][1:] == (True, False, 0.0, True)
+        assert all(row[3] == (0.0 if row[1] else 1.0) for row in found)  # the action that each was sent is its own
+
+
+@pytest.mark.parametrize(("limit", "appear"), [(1, 0), (2, 5), ({"Staggered": 2}, 5)], ids=str)
+def test_more_agents_than_the_limit_are_one_line(limit, appear, tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "staggered", agents=limit))
+    most = limit if isinstance(limit, int) else limit["Staggered"]
+    with pytest.raises(
+        UnsupportedEnvironment,
+        match=rf"more than {most} agents of role 'Staggered'.*the limit base_config\.unity_args\.agents: raise it",
+    ):
+        play(adapter, appear)
+
+
+def test_fewer_agents_than_the_limit_have_no_more_lanes_than_they_need(tmp_path, opened):
+    adapter = opened(scene_of(tmp_path, "staggered", agents=50))
+    play(adapter, 20)
+    assert adapter.roles["Staggered"].lanes == 3
 
 
 def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
@@ -262,8 +296,8 @@ def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
     assert len(starts) >= 2
     assert lanes[0][starts[1]] == ([1, 0], True, False, 0.0, True)
     assert not lanes[0][starts[1] - 1][2]  # the last row before it is a real one: it is not learned
-    assert [row[0] for row in lanes[3]].count([1, 0]) == 1
-    assert lanes[3][-1][0][1] > 30
+    assert [row[0] for row in lanes[2]].count([1, 0]) == 1
+    assert lanes[2][-1][0][1] > 30
 
 
 def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):

@@ -143,6 +143,31 @@ def test_more_agents_than_lanes_are_too_many():
         lanes(batch((1, 1), (2, 2)), batch())
 
 
+def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_theirs():
+    there = []
+
+    def add(lanes):
+        there.append(lanes)
+        return 9 + len(there)
+
+    lanes = Lanes(4, 2, add=add)
+    lanes(batch((1, 1), (2, 2)), batch())
+    assert shown(lanes(batch((5, 7, 3), (2, 3, 0.5)), batch())[1]) == [
+        (5, 3, False, False, 0.5, True),
+        (10, 7, True, False, 0, True),
+    ]
+    assert lanes.asked.tolist() == [10, 5]
+    assert lanes.in_order(np.array([1, 5, 10]), np.arange(3)[:, None]).ravel().tolist() == [2, 1]
+    final, following, returns = lanes(batch((6, 1), (1, 4, 2)), batch((5, 8, 1)))
+    # The new agent takes the lane of the one that died, rather than one more.
+    assert shown(final) == [(10, 8, False, True, 1, False)]
+    assert shown(following) == [(4, 4, False, False, 2, True), (10, 1, True, False, 0, True)]
+    assert (returns, there) == ([1], [2])
+    lanes.lose()
+    assert [row[0] for row in shown(lanes(batch((7, 1), (8, 1), (9, 1), (11, 1)), batch())[1])] == [4, 5, 10, 11]
+    assert (there, lanes.count) == ([2, 3], 4)
+
+
 def test_an_agent_that_vanished_loses_its_lane_to_a_new_one_after_a_while_and_that_is_a_cut():
     lanes = Lanes(0, 2, patience=3)
     lanes(batch((1, 1), (2, 2)), batch())
