@@ -87,15 +87,27 @@ def test_lanes_that_are_known_are_kept_for_their_teams():
     assert adapter.roles["Red"].teams == ("Red", "Red-team1", "Red", "Red-team1")
 
 
-def test_a_team_that_appears_later_without_known_lanes_is_one_line():
-    inner = game({"Red": step_of(Row(0, 0, first=True))}, {"Red": step_of(Row(0, 0))}, Red=1)
+def test_lanes_of_a_team_that_appears_later_or_grows_come_after_those_of_the_others():
+    inner = game(
+        {"Red": step_of(Row(0, 0, first=True))},
+        {"Red": step_of(Row(0, 1)), "Red-team1": step_of(Row(0, 10, first=True), Row(1, 11, first=True))},
+        {"Red": step_of(Row(0, 2), Row(1, 5, first=True)), "Red-team1": step_of(Row(1, 12))},
+        {},
+        Red=1,
+    )
     adapter = SharedAgents(inner, {}, {})
-    adapter.reset(0)
-    inner.roles["Red-team1"] = inner.roles["Red"]
-    with pytest.raises(
-        UnsupportedEnvironment, match=r"'Red-team1' appears after.*ma_config\.Red-team1\.agent=Red-team1"
-    ):
-        adapter.step({"Red": np.zeros((1, 1), np.float32)})
+    assert adapter.reset(0)["Red"].lane.tolist() == [0]
+    inner.roles["Red-team1"] = replace(inner.roles["Red"], lanes=2)
+    assert adapter.step({"Red": np.zeros((1, 1), np.float32)})["Red"].lane.tolist() == [0, 1, 2]
+    assert adapter.roles["Red"].teams == ("Red", "Red-team1", "Red-team1")
+    step = adapter.step({"Red": np.array([[1], [2], [3]], np.float32)})["Red"]
+    assert adapter.roles["Red"].teams == ("Red", "Red-team1", "Red-team1", "Red")
+    assert (step.lane.tolist(), step.obs["obs"].ravel().tolist()) == ([0, 2, 3], [2, 12, 5])
+    adapter.step({"Red": np.array([[4], [5], [6]], np.float32)})
+    assert {role: action.ravel().tolist() for role, action in inner.actions[-1].items()} == {
+        "Red": [4, 6],
+        "Red-team1": [5],
+    }
 
 
 def test_teams_that_differ_cannot_share_an_agent():
