@@ -50,7 +50,7 @@ def parts_of(adapter: Adapter, agent, learner=None) -> Parts:
     return Parts(
         adapter,
         lambda name, role: Team(role, agent, None, learner or Clock()),
-        enlarge=lambda name, team, lanes: replace(team, role=replace(team.role, lanes=lanes)),
+        enlarge=lambda name, team, role: replace(team, role=role),
     )
 
 

@@ -105,8 +105,8 @@ class Skipping(Adapter):
 class Growing(Adapter):
     """Lanes are added at the ticks of `MORE`. Episodes last five steps, from a lane's first tick on, and are cut."""
 
-    def __init__(self, env_name, copies, env_args, max_episode_steps=None, render=False, timeout=None, scale=None):
-        self.copies = copies
+    def __init__(self, config):
+        self.copies = config.n_envs
         self._appear(0)
 
     def reset(self, seed):

@@ -28,7 +28,7 @@ class ReturnScale:
 
     def grow(self, lanes: int) -> None:
         """Add lanes with a return of 0, up to `lanes` lanes."""
-        self.running = np.pad(self.running, (0, lanes - len(self.running)))
+        self.running = np.pad(self.running, ((0, 0), (0, lanes - self.running.shape[1])))
 
     def observe(self, rollout: Rollout) -> None:
         """Add the rewards of a collected rollout to the moments."""

@@ -34,7 +34,7 @@ class TestRememberingLateRoles(AdapterContract):
 
 class TestRememberingAddedLanes(AdapterContract):
     def make(self):
-        return Remembering(Growing("", 2, {}), BOTH)
+        return Remembering(Growing(config("", 2, {})), BOTH)
 
 
 class TestRememberingHybridActions(AdapterContract):
@@ -82,7 +82,7 @@ def test_late_roles_see_theirs_from_the_start():
 
 
 def test_lanes_that_are_added_see_theirs_and_the_others_go_on():
-    adapter = Remembering(Growing("", 2, {}), BOTH)
+    adapter = Remembering(Growing(config("", 2, {})), BOTH)
     steps = adapter.reset(0)
     for _ in range(max(MORE) + 2):
         lanes = len(steps["agent"].lane)
