@@ -9,6 +9,7 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 
 import argparse  # noqa: E402
 import sys  # noqa: E402
+from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from algorithm.experiment.command_line import (  # noqa: E402
@@ -37,8 +38,9 @@ STATUSES = {
     "CheckpointError": (1, "{error}"),
     "ExportFailed": (1, "{error}"),
     "OSError": (1, "{kind}: {error}"),
-    "KeyboardInterrupt": (130, "interrupted{saved}"),
-    "Terminated": (143, "terminated{saved}"),
+    "HungUp": (129, "Hung up.{saved}"),
+    "KeyboardInterrupt": (130, "Interrupted.{saved}"),
+    "Terminated": (143, "Terminated.{saved}"),
     "BaseException": (1, "{kind}: {error} (unexpected; --debug shows where it comes from)"),
 }
 
@@ -46,11 +48,12 @@ STATUSES = {
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; its exit status, 0 or one of `STATUSES`."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    output = Output("--json" in arguments)
     if not arguments:
         print(page())
         return 0
     with terminable():
-        return _command(arguments, Output("--json" in arguments))
+        return _command(arguments, output)
 
 
 def _command(arguments: list[str], output: Output) -> int:
@@ -58,7 +61,7 @@ def _command(arguments: list[str], output: Output) -> int:
         options = parse(arguments)
         commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, IMPORT: _import, DOCTOR: _doctor}
         command = commands.get(options.mode, _train)
-        command(options, output)
+        _call(command, options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
         status, message = _status(error, output.saved)
@@ -67,26 +70,32 @@ def _command(arguments: list[str], output: Output) -> int:
     return status
 
 
-def _status(error: BaseException, saved: bool = False) -> tuple[int, str]:
+def _call(command: Callable[[argparse.Namespace, Output], None], options: argparse.Namespace, output: Output) -> None:
+    try:
+        command(options, output)
+    except SystemExit as error:  # in an nn.py, for example; the exit status is this program's to decide
+        raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
+
+
+def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
     status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
-    said = "; what was learned is saved" if saved else ""
-    return status, line.format(error=error, kind=type(error).__name__, saved=said)
+    return status, line.format(error=error, kind=type(error).__name__, saved=saved)
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.results import spread, spread_lines
-    from algorithm.experiment.session import create, planned, resumed
+    from algorithm.experiment.session import created, planned, resumed
 
     began: list[dict] = []  # the record of each run, in order
+    output.saved = " Nothing was saved."
     try:
         if options.mode == RESUME:
-            folder, settings, changes = resumed(options)
-            for line in changes:
-                output.say(line)
-            _learn(options, output, folder, settings, began)
+            with resumed(options, output.say) as (folder, settings):
+                _learn(options, output, folder, settings, began)
         else:
             for name, settings in planned(options):
-                _learn(options, output, create(options, name, settings), settings, began)
+                with created(options, name, settings) as folder:
+                    _learn(options, output, folder, settings, began)
     finally:
         if options.repeat:
             output.result = {"runs": began, "spread": spread(began)}
@@ -101,12 +110,12 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.assembly import train
     from algorithm.experiment.display import live
     from algorithm.experiment.export.export import Exports
-    from algorithm.experiment.report import report
+    from algorithm.experiment.report import report, saved
     from algorithm.experiment.results import record_of, write
 
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
-    output.say(f"training {settings.base.env_name or options.env} with {settings.base.algorithm} in {folder.path}")
+    output.say(f"training {settings.base.env_name or options.env} with {settings.base.algorithm} in {folder}")
     results = []
     status = 0
     try:
@@ -117,16 +126,14 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
         status, _ = _status(error)
         raise
     finally:
-        if results:
+        output.saved = saved(options.env, folder)
+        if results and folder.began():
             record = record_of(results[0], status)
             write(folder.path, record)
-            folder.forget_replaced()
-            output.saved = True
-            began.append({"run": folder.path.as_posix(), **record})
+            began.append({"run": folder.given.as_posix(), **record})
             exports.ended()
         elif options.mode != RESUME:
-            output.stop_keeping()
-            folder.discard()
+            output.stop_keeping()  # the folder is removed
     report(output.say, options.env, folder, result)
 
 
@@ -136,7 +143,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.session import found
     from algorithm.experiment.simulators import evaluation_copies
 
-    folder, settings = found(options)
+    folder, settings = found(options, output.say)
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
     copies = options.agents or (1 if options.render else evaluation_copies(settings))
@@ -145,10 +152,10 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     for role, result in played.items():
         of = f" of {role}" if len(played) > 1 else ""
         output.say(
-            f"{folder.path}{of}: return {result.mean:.1f} +- {result.std:.1f}, "
+            f"{folder}{of}: return {result.mean:.1f} +- {result.std:.1f}, "
             f"length {result.length:.1f}, over {len(result.returns)} episodes"
         )
-    output.result = {"run": folder.path.as_posix(), "evaluation": played_record(played)}
+    output.result = {"run": folder.given.as_posix(), "evaluation": played_record(played)}
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:
@@ -163,7 +170,7 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 def _list(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.results import runs, table
 
-    records = runs(options.env)
+    records = runs(options.env, output.say)
     output.result = {"runs": records}
     output.show(table(records))
 

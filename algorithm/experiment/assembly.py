@@ -84,7 +84,7 @@ def train(
     seed_process(draw_seed(seeds(base.seed, PROCESS)))
     checkpoints = folder.checkpoints(base.keep_checkpoints)
     checkpoint = checkpoints.latest(say)
-    checkpoints.begin(checkpoint)
+    checkpoints.begin(checkpoint, say)
     counters = checkpoint.counters if checkpoint else Counters()
     scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
     adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended)
@@ -98,7 +98,7 @@ def train(
         monitor = Monitor(
             history,
             ends,
-            Reporter(history, ends, Metrics(folder.path, counters.env_steps), say, show or lines(say)),
+            Reporter(history, ends, Metrics(folder.path, counters.env_steps, say), say, show or lines(say)),
             # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
             lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
             saving,

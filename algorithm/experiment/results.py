@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -17,7 +16,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RUNS
 from algorithm.loop.evaluator import Played
 from algorithm.loop.files import replace
-from algorithm.loop.metrics import TABLE
+from algorithm.loop.table import TABLE, read_table
 from algorithm.specs import AGENT, of_role
 
 Record = dict[str, Any]  # as it stands in result.json
@@ -59,29 +58,33 @@ def write(folder: Path, record: Record) -> None:
     replace(folder / FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
-def read(folder: Path) -> Record:
+def read(folder: Path, say: Callable[[str], None]) -> Record:
     """What a run reached. A run that has no result yet, or went on after it, has `status` null.
 
-    Raises UserError for a file that cannot be read.
+    `say` is told of files that are damaged; what can be read of them counts.
     """
     path = folder / FILE
-    so_far = _so_far(folder)
+    so_far = _so_far(folder, say)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        _cells(record)  # it holds all that is shown
+        return record if record["env_steps"] >= so_far["env_steps"] else so_far
     except FileNotFoundError:
         return so_far
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; remove the file to list the run by its metrics") from error
-    return record if record["env_steps"] >= so_far["env_steps"] else so_far
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        say(f"{path} is damaged ({type(error).__name__}: {error}): the run is listed by its metrics")
+        return so_far
 
 
-def _so_far(folder: Path) -> Record:
+def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
     """What metrics.csv tells of a run that has not ended."""
-    table = folder / TABLE
+    path = folder / TABLE
     rows: list[dict[str, str]] = []
-    if table.exists():
-        with table.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("time/seconds")]
+    if path.exists():
+        found = read_table(path)
+        rows = [row for row in found.rows if row.get("time/seconds")]
+        if found.damaged:
+            say(f"{path} is damaged: {found.damaged} of its lines cannot be read")
     last = rows[-1] if rows else {}
     returns = {
         name.removeprefix("reward/return").removeprefix("/") or AGENT: float(value)
@@ -92,16 +95,18 @@ def _so_far(folder: Path) -> Record:
         "reached": None,
         "status": None,
         "env_steps": int(last.get("env_steps", 0)),
-        "updates": int(float(last.get("time/updates", 0))),
-        "episodes": int(float(last.get("time/episodes", 0))),
-        "seconds": float(last.get("time/seconds", 0)),
+        "updates": int(float(last.get("time/updates") or 0)),
+        "episodes": int(float(last.get("time/episodes") or 0)),
+        "seconds": float(last.get("time/seconds") or 0),
         "returns": returns,
         "evaluation": None,
     }
 
 
-def runs(environment: str | None) -> list[Record]:
+def runs(environment: str | None, say: Callable[[str], None]) -> list[Record]:
     """The records of all runs, or of one environment's, newest last; `run` is the folder.
+
+    `say` is told of damaged files.
 
     Raises UserError where there is none.
     """
@@ -110,7 +115,7 @@ def runs(environment: str | None) -> list[Record]:
     made = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
     if not made:
         raise UserError(f"there is no run under {place.as_posix()} yet; train one with: python main.py gym/cartpole")
-    return [{"run": path.parent.as_posix(), **read(path.parent)} for path in made]
+    return [{"run": path.parent.as_posix(), **read(path.parent, say)} for path in made]
 
 
 def table(records: list[Record]) -> Table:
@@ -121,16 +126,20 @@ def table(records: list[Record]) -> Table:
     for name in ("env steps", "episodes", "seconds", "return", "evaluation"):
         made.add_column(name, justify="right")
     for one in records:
-        made.add_row(
-            Path(one["run"]).relative_to(RUNS).as_posix(),
-            state(one),
-            f"{one['env_steps']:,}",
-            f"{one['episodes']:,}",
-            f"{one['seconds']:.1f}",
-            _by_role({role: _shown(value) for role, value in one["returns"].items()}),
-            _by_role({role: f"{p['mean']:.1f} +- {p['std']:.1f}" for role, p in (one["evaluation"] or {}).items()}),
-        )
+        made.add_row(Path(one["run"]).relative_to(RUNS).as_posix(), *_cells(one))
     return made
+
+
+def _cells(one: Record) -> list[str]:
+    """The cells of a run's row, behind its name."""
+    return [
+        state(one),
+        f"{one['env_steps']:,}",
+        f"{one['episodes']:,}",
+        f"{one['seconds']:.1f}",
+        _by_role({role: _shown(value) for role, value in one["returns"].items()}),
+        _by_role({role: f"{p['mean']:.1f} +- {p['std']:.1f}" for role, p in (one["evaluation"] or {}).items()}),
+    ]
 
 
 def state(record: Record) -> str:
@@ -138,7 +147,7 @@ def state(record: Record) -> str:
     status = record["status"]
     if status == 0:
         return {True: "goal reached", False: "goal not reached", None: "done"}[record["reached"]]
-    named = {None: "unfinished", 4: "diverged", 130: "interrupted", 143: "ended"}
+    named = {None: "unfinished", 4: "diverged", 129: "ended", 130: "interrupted", 143: "ended"}
     return named.get(status, f"failed ({status})")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+DAMAGED = "damaged-"  # before the name of what was passed over
 
 
 @contextmanager
@@ -25,6 +28,22 @@ def replace(path: Path, text: str) -> None:
         file.write(text.encode())
     fresh.replace(path)
     settle(path.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file or folder, in place of what an earlier one was renamed to; return its path."""
+    aside = path.with_name(f"{DAMAGED}{path.name}")
+    if aside.is_dir():
+        shutil.rmtree(aside)
+    return path.replace(aside)
+
+
+def inside(folder: Path, path: Path) -> Path:
+    """Return where `path`, relative to `folder`, leads by all links. Raises ValueError if that is not in `folder`."""
+    place = (folder / path).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise ValueError(f"{path} leads to {place}, which is outside of {folder}")
+    return place
 
 
 def settle(folder: Path) -> None:

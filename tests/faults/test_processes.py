@@ -37,16 +37,19 @@ def test_kill_9_at_any_moment_leaves_a_run_that_goes_on():
     assert max(saved_steps()) >= killed_at + 200
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status", "word"),
+    [(signal.SIGHUP, 129, "Hung up"), (signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")],
+)
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_signal_ends_a_run_after_saving(number, status, kind):
+def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
     write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
     run = Run(*ARGUMENTS)
     run.wait_for("steps/s")
-    run.signal(number, group=number == signal.SIGINT)  # as a terminal sends it
+    run.signal(number, group=number != signal.SIGTERM)  # as a terminal sends it
     assert run.status() == status
-    word = "interrupted" if number == signal.SIGINT else "terminated"
-    assert run.err.read_text() == f"{word}; what was learned is saved\n"
+    resume = "python main.py own/task -n a --resume"
+    assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
     assert not run.left_behind()
     assert len(saved_steps()) == 1
     assert_playable()
@@ -95,8 +98,8 @@ def test_a_signal_before_the_first_step_leaves_the_name_free():
     run.wait_for("starting")
     run.signal(signal.SIGTERM)
     assert run.status() == 143
-    assert run.err.read_text() == "terminated\n"
-    assert not Path("runs/own/task/a").exists()
+    assert run.err.read_text() == "Terminated. Nothing was saved: the run had no checkpoint yet.\n"
+    assert not Path("runs").exists()
 
 
 def test_a_truncated_checkpoint_is_named(capsys):

@@ -1,0 +1,41 @@
+"""Text streams that survive a lost reader, as of `| head -1` or a closed terminal, and a full disk."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+
+class Surviving:
+    """A text stream that drops what cannot be written, so that whoever writes continues."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As the stream does."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As the stream does."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def close(self) -> None:
+        """As the stream does."""
+        with suppress(OSError):
+            self._stream.close()
+
+
+def survive_lost_readers() -> None:
+    """Let the standard streams of this process survive; those that somebody replaced are theirs."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, Surviving(stream))
