@@ -105,6 +105,7 @@ def test_what_is_played_is_the_best_that_can_be_read_and_what_goes_on_is_the_new
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
     assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
     assert f"checkpoint {folder.latest().folder.name} has the best evaluation" in shown
+    checkpoints.best.name(folder.latest(), 1000.0)
     longer = folder.path / "config.yaml"
     longer.write_text(longer.read_text().replace("max_step: 600", "max_step: 700"))
     assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0

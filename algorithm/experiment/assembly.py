@@ -223,8 +223,9 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
         agent.running(),
         acting_device(settings, agent, role),
     )
+    weights = checkpoint.weights(name)
     try:
-        parameters.load(checkpoint.weights(name))
+        parameters.load(weights)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder}: {error}") from error
     agent.policy.eval()

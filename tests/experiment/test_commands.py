@@ -231,7 +231,7 @@ def test_damaged_results_are_told_and_all_runs_are_listed(record, metrics, said,
         "runs/mine/task/a": 0,
         "runs/mine/task/b": env_steps,
     }
-    assert shown.err.count("\n") == 1 and f"runs/mine/task/b/{said}" in shown.err
+    assert shown.err.count("damaged") == 1 and f"runs/mine/task/b/{said}" in shown.err
 
 
 def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(capsys):

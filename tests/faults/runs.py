@@ -45,23 +45,27 @@ def assert_playable() -> None:
 
 
 class Run:
-    """`main.py arguments` in a forked process, the leader of a group of its own: it begins where imports are done."""
+    """`main.py arguments` in a forked process, the leader of a group of its own: it begins where imports are done.
 
-    def __init__(self, *arguments: str):
+    What it prints goes to the files `out` and `err`, or to the open files of these names.
+    """
+
+    def __init__(self, *arguments: str, out: int | None = None, err: int | None = None):
         self.out, self.err = Path("out.txt"), Path("err.txt")
         for path in (self.out, self.err):
             path.write_text("")
         self.pid = os.fork()
         if self.pid == 0:
-            self._become(arguments)
+            self._become(arguments, out, err)
 
-    def _become(self, arguments) -> None:
+    def _become(self, arguments, out, err) -> None:
         status = 99
         try:
             os.setsid()
-            for number, path in ((1, self.out), (2, self.err)):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+            for number, path, given in ((1, self.out, out), (2, self.err, err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND) if given is None else given, number)
             sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: PTH123
+            sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
             signal.signal(signal.SIGINT, signal.default_int_handler)
             status = main.main(list(arguments))
             sys.stdout.flush()

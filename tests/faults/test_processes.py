@@ -55,6 +55,30 @@ def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
     assert_playable()
 
 
+def test_a_run_in_training_is_neither_resumed_nor_replaced_and_all_else_works(capsys):
+    write_task(max_step=None, save_every=100)
+    run = Run(*ARGUMENTS)
+    run.wait_for("300 steps")
+    for arguments in (["--resume"], ["--force"], ["--force", "--repeat", "2"]):
+        name = "a-1" if "--repeat" in arguments else "a"
+        if name == "a-1":
+            shutil.copytree("runs/own/task/a", "runs/own/task/a-1", ignore=shutil.ignore_patterns(".lock"))
+            os.link("runs/own/task/a/.lock", "runs/own/task/a-1/.lock")  # as if it were in training too
+        assert main.main([*ARGUMENTS, *arguments]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"run runs/own/task/{name} is in training in process {run.pid}: ")
+        assert err.count("\n") == 1
+    assert main.main([*ARGUMENTS, "--run", "--max_iter", "1"]) == 0
+    assert main.main(["--list"]) == 0
+    assert "unfinished" in capsys.readouterr().out
+    assert main.main([*ARGUMENTS, "--export"]) == 0
+    run.signal(signal.SIGKILL)
+    assert run.status() == -signal.SIGKILL
+    assert run.err.read_text() == ""
+    assert main.main([*ARGUMENTS, "--resume", "--max_step", str(max(saved_steps()) + 50)]) == 0
+    assert main.main([*ARGUMENTS, "--force", "--max_step", "100"]) == 0
+
+
 def test_more_signals_do_no_harm():
     write_task(max_step=None, save_every=None)
     run = Run(*ARGUMENTS)
