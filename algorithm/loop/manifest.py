@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -14,7 +15,7 @@ from algorithm.loop.files import written
 
 MANIFEST = "manifest.json"
 SIZE = 32  # bytes of a digest
-BLOCK = 2**20  # bytes that are read at once
+BLOCK = 2**20  # bytes that are read at once, and from which a thread pays
 
 
 class CheckpointError(ValueError):
@@ -55,8 +56,8 @@ class Manifest:
     @contextmanager
     def file(self, name: str) -> Iterator[BinaryIO]:
         """A new file to write into, from its beginning to its end, which is on the disk when the block ends."""
-        with written(self.folder / name) as file:
-            digested = _Digested(file)
+        with written(self.folder / name) as file, ThreadPoolExecutor(1) as thread:
+            digested = _Digested(file, thread)
             yield digested
         self.digests[name] = digested.digest.hexdigest()
 
@@ -75,18 +76,26 @@ class Manifest:
 
 
 class _Digested(io.RawIOBase):
-    """Passes bytes on to a file and digests them on the way; there is no way back in it."""
+    """Passes bytes on to a file and digests them on the way, large blocks while they are written.
 
-    def __init__(self, file: BinaryIO):
-        self._file = file
+    There is no way back in it.
+    """
+
+    def __init__(self, file: BinaryIO, thread: ThreadPoolExecutor):
+        self._file, self._thread = file, thread
         self.digest = blake2b(digest_size=SIZE)
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self.digest.update(data)
-        return self._file.write(data)
+        if len(data) < BLOCK:
+            self.digest.update(data)
+            return self._file.write(data)
+        digesting = self._thread.submit(self.digest.update, data)
+        count = self._file.write(data)
+        digesting.result()
+        return count
 
 
 def _digest(path: Path) -> str:

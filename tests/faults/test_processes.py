@@ -55,6 +55,20 @@ def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
     assert_playable()
 
 
+def test_a_terminal_that_is_closed_ends_a_run_after_saving():
+    write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": "async"})
+    run, terminal = Run.in_terminal(*ARGUMENTS, "--logger_in_file")
+    shown = b""
+    while b"steps" not in shown:
+        shown += os.read(terminal, 1000)
+    os.close(terminal)
+    assert run.status() == 129
+    log = Path("runs/own/task/a/log.txt").read_text().splitlines()
+    assert log[-1].startswith("Hung up. Checkpoint saved in runs/own/task/a; ")
+    assert not run.left_behind()
+    assert_playable()
+
+
 def test_a_run_in_training_is_neither_resumed_nor_replaced_and_all_else_works(capsys):
     write_task(max_step=None, save_every=100)
     run = Run(*ARGUMENTS)
