@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+NAMES = ("stdout", "stderr")
+
 
 class Surviving:
     """A text stream that drops what cannot be written, so that whoever writes continues."""
@@ -15,6 +17,11 @@ class Surviving:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A process that gets a standard stream, as a default argument for example, uses its own."""
+        name = next(name for name in NAMES if getattr(sys, name) is self)
+        return getattr, (sys, name)
 
     def write(self, text: str) -> int:
         """As the stream does."""
@@ -35,7 +42,7 @@ class Surviving:
 
 def survive_lost_readers() -> None:
     """Let the standard streams of this process survive; those that somebody replaced are theirs."""
-    for name in ("stdout", "stderr"):
+    for name in NAMES:
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
             setattr(sys, name, Surviving(stream))

@@ -46,14 +46,16 @@ class Best:
 
         `say` is told why. The file stays as it is. Returns whether that was so.
         """
+        why = self._trouble()
+        if why is None:
+            return False
         evaluated = self._evaluated(checkpoints)
-        why = self._trouble(bool(evaluated))
-        if why:
-            self._known = max(evaluated, key=lambda one: one[1], default=NONE)
-            name = self._known[0]
-            found = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
-            say(f"{why}; {found}")
-        return bool(why)
+        if not (evaluated or self.path.exists()):
+            return False  # of a run without an evaluation
+        self._known = name, _ = max(evaluated, key=lambda one: one[1], default=NONE)
+        found = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
+        say(f"{why}; {found}")
+        return True
 
     def write(self) -> None:
         """Write the file again, as it was recovered."""
@@ -62,14 +64,16 @@ class Best:
         else:
             self.path.unlink(missing_ok=True)
 
-    def _trouble(self, evaluated: bool) -> str | None:
+    def _trouble(self) -> str | None:
+        """Why the file, or the checkpoint that it names, is of no use."""
         try:
             name = self._read()[0]
-            if name:
-                Checkpoint(self.path.parent / name).check(WEIGHTS)
-            return f"{self.path} is missing" if evaluated and not name else None
+            if not name:
+                return f"{self.path} is missing"
+            Checkpoint(self.path.parent / name).check(WEIGHTS)
         except CheckpointError as error:
             return str(error)
+        return None
 
     def _evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
         """Name and mean return of those that can be played and, by the metrics of the run, were evaluated."""
