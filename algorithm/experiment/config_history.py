@@ -44,7 +44,7 @@ class ConfigHistory:
 
     def _files(self) -> list[Path]:
         """Oldest first."""
-        return sorted(path for path in self.folder.glob("*.yaml") if path.stem.isdigit())
+        return sorted(path for path in self.folder.glob("*.yaml") if path.stem.isdecimal())
 
 
 def dump(tree: Tree) -> str:

@@ -95,8 +95,8 @@ def _report_own_code(
     own = [path for path in sorted(folder.path.glob("*.py")) if not options.use_env_nn or path.name != settings.base.nn]
     differing = [path.name for path in own if source is None or not _same(path, source / path.name)]
     if differing:
-        other = f"differs from that in {source}" if source else f"is all there is: no environment folder {options.env}"
-        say(f"{folder} executes its own {', '.join(differing)}, which {other}")
+        what = f"other code than in {source}" if source else f"and no environment folder {options.env} has such code"
+        say(f"{folder} executes its own {', '.join(differing)}, {what}")
 
 
 def _same(one: Path, other: Path) -> bool:

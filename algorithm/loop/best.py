@@ -101,6 +101,6 @@ class Best:
             return NONE
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self.path} is damaged ({error})") from error
-        if not isinstance(name, str) or not name.isdigit() or (self.path.parent / name).is_symlink():
+        if not isinstance(name, str) or not name.isdecimal() or (self.path.parent / name).is_symlink():
             raise CheckpointError(f"{self.path} is damaged ({name!r} is no checkpoint of this run)")
         return name, mean

@@ -138,7 +138,7 @@ class Checkpoints:
     def _complete(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
-        return sorted(path for path in self.folder.iterdir() if path.name.isdigit() and not path.is_symlink())
+        return sorted(path for path in self.folder.iterdir() if path.name.isdecimal() and not path.is_symlink())
 
 
 def _save_teams(manifest: Manifest, parts: Parts) -> None:
