@@ -56,7 +56,7 @@ def test_the_commands_can_be_typed_as_they_stand(folder, monkeypatch):
     run = ["python", "main.py", "some/task", "-n", "my run"]
     assert commands["play it"] == [*run, "--run"]
     assert commands["go on"] == [*run, "--resume"]
-    assert commands["curves"] == ["tensorboard", "--logdir", str(folder.path)]
+    assert commands["curves"] == ["tensorboard", "--logdir", str(folder)]
     assert f"run folder: {folder.path}" in said
 
 

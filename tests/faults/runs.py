@@ -72,6 +72,7 @@ class Run:
             sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: PTH123
             sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores, if it started the tests
             status = main.main(list(arguments))
             sys.stdout.flush()
         finally:

@@ -6,6 +6,15 @@ import pytest
 from algorithm.runtimes.signals import STOPS, Deferred, HungUp, terminable
 
 
+@pytest.fixture(autouse=True)
+def _not_ignored():
+    """Signals are as in a process that was not started by nohup, whatever started the tests."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOPS if number != signal.SIGINT}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def handlers():
     return [signal.getsignal(number) for number in STOPS]
 
