@@ -57,7 +57,7 @@ def test_the_commands_can_be_typed_as_they_stand(folder, monkeypatch):
     assert commands["play it"] == [*run, "--run"]
     assert commands["go on"] == [*run, "--resume"]
     assert commands["curves"] == ["tensorboard", "--logdir", str(folder)]
-    assert f"run folder: {folder.path}" in said
+    assert f"run folder: {folder}" in said
 
 
 def test_windows_quotes_in_its_own_way(monkeypatch):
