@@ -84,7 +84,7 @@ def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
 
 def _train(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.results import spread, spread_lines
-    from algorithm.experiment.session import created, planned, resumed
+    from algorithm.experiment.session import create, planned, resumed
 
     began: list[dict] = []  # the record of each run, in order
     output.saved = " Nothing was saved."
@@ -94,7 +94,7 @@ def _train(options: argparse.Namespace, output: Output) -> None:
                 _learn(options, output, folder, settings, began)
         else:
             for name, settings in planned(options):
-                with created(options, name, settings) as folder:
+                with create(options, name, settings) as folder:
                     _learn(options, output, folder, settings, began)
     finally:
         if options.repeat:
@@ -110,7 +110,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.assembly import train
     from algorithm.experiment.display import live
     from algorithm.experiment.export.export import Exports
-    from algorithm.experiment.report import report, saved
+    from algorithm.experiment.report import describe_saved, report
     from algorithm.experiment.results import record_of, write
 
     if options.logger_in_file:
@@ -126,8 +126,8 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
         status, _ = _status(error)
         raise
     finally:
-        output.saved = saved(options.env, folder)
-        if results and folder.began():
+        output.saved = describe_saved(options.env, folder)
+        if results and folder.has_learned():
             record = record_of(results[0], status)
             write(folder.path, record)
             began.append({"run": folder.given.as_posix(), **record})

@@ -72,7 +72,7 @@ class Guard(gymnasium.Wrapper):
 
 
 def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call what is a simulator's own. Raises RuntimeError for `sys.exit`, which must not end this program."""
+    """Call a function of a simulator. Raises RuntimeError for `sys.exit`, which must not end this process."""
     try:
         return call(*args, **kwargs)
     except SystemExit as error:

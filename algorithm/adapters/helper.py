@@ -1,4 +1,4 @@
-"""What a process of a simulator does first."""
+"""The start of a process of a simulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from algorithm.adapters.streams import survive_lost_readers
 
 
 def prepare_helper() -> None:
-    """Leave Ctrl-C and a closed terminal, which reach all processes, to the one that started this; print as it does."""
+    """Ignore Ctrl-C and a closed terminal, which the main process handles, and survive lost readers."""
     for name in ("SIGINT", "SIGHUP"):  # there is no SIGHUP on Windows
         if number := getattr(signal, name, None):
             signal.signal(number, signal.SIG_IGN)

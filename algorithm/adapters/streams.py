@@ -10,7 +10,7 @@ NAMES = ("stdout", "stderr")
 
 
 class Surviving:
-    """A text stream that drops what cannot be written, so that whoever writes continues."""
+    """A text stream that drops what cannot be written, instead of an OSError."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -19,29 +19,29 @@ class Surviving:
         return getattr(self._stream, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A process that gets a standard stream, as a default argument for example, uses its own."""
+        """Become the standard stream of the process that receives this one, for example as a default argument."""
         name = next(name for name in NAMES if getattr(sys, name) is self)
         return getattr, (sys, name)
 
     def write(self, text: str) -> int:
-        """As the stream does."""
+        """Write text; its length."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """As the stream does."""
+        """Flush the stream."""
         with suppress(OSError):
             self._stream.flush()
 
     def close(self) -> None:
-        """As the stream does."""
+        """Close the stream."""
         with suppress(OSError):
             self._stream.close()
 
 
 def survive_lost_readers() -> None:
-    """Let the standard streams of this process survive; those that somebody replaced are theirs."""
+    """Make the standard streams of this process survive, unless they were replaced."""
     for name in NAMES:
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):

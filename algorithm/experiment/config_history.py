@@ -19,7 +19,7 @@ class ConfigHistory:
         self.folder = folder
 
     def last(self) -> Tree:
-        """The settings that the run used last; empty if there is no file."""
+        """Return the settings that the run used last; empty if there is no file."""
         files = self._files()
         return read_yaml(files[-1]) if files else {}
 
@@ -27,13 +27,13 @@ class ConfigHistory:
         """Write the settings that the run uses from `env_steps` on, if they are new."""
         self.folder.mkdir(exist_ok=True)
         for path in self._files():
-            if int(path.stem) > env_steps:  # of a way that is not gone on with
+            if int(path.stem) > env_steps:  # of checkpoints that were set aside
                 path.unlink()
         if self.last() != tree:
             replace(self.folder / f"{env_steps:012d}.yaml", dump(tree))
 
     def recover(self, say: Callable[[str], None]) -> None:
-        """Set aside every file that cannot be read; `say` gets a line for each, and one if there is no file left."""
+        """Set aside every damaged file; `say` receives a line for each, and one if no file is left."""
         for path in self._files():
             try:
                 read_yaml(path)
@@ -48,5 +48,5 @@ class ConfigHistory:
 
 
 def dump(tree: Tree) -> str:
-    """Settings as YAML."""
+    """Return settings as YAML."""
     return yaml.safe_dump(tree, sort_keys=False)

@@ -9,12 +9,12 @@ from pathlib import Path
 from algorithm.experiment.errors import UserError
 
 FILE = ".lock"
-BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # what systems answer where another process holds a lock
+BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # if another process holds the lock
 
 if os.name == "nt":
     import msvcrt
 
-    PLACE = 2**30  # of the byte that is locked: others cannot read it, and read the number of the process before it
+    PLACE = 2**30  # position of the locked byte, which others cannot read; the process number is at the start
 
     def _lock(descriptor: int) -> None:
         os.lseek(descriptor, PLACE, os.SEEK_SET)
@@ -30,7 +30,7 @@ else:
 class FolderLock:
     """A lock that one process at a time holds on a folder, within a `with` block.
 
-    `name` is the folder in messages. Entering raises UserError if another process holds the lock, and waits for none.
+    `name` is the folder in messages. Entering raises UserError at once if another process holds the lock.
     """
 
     def __init__(self, folder: Path, name: str):

@@ -21,7 +21,7 @@ class Output:
     def __init__(self, as_json: bool):
         self.as_json = as_json
         self.result: dict[str, Any] = {}  # what the command reached so far
-        self.saved = ""  # what an interrupted run left, as a sentence behind a space
+        self.saved = ""  # what is saved of a run that was interrupted: a sentence after a space
         self._log: Surviving | None = None
         if as_json and sys.stdout is sys.__stdout__:
             _own_standard_output()

@@ -1,4 +1,4 @@
-"""A new run in the place of an old one, which comes back if the new one never begins to learn."""
+"""Replacing a run: the old one is restored if the new one fails before it has learned."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def report(say: Callable[[str], None], environment: str, folder: RunFolder, resu
     say(f"curves:     {_command('tensorboard', '--logdir', str(folder))}")
 
 
-def saved(environment: str, folder: RunFolder) -> str:
+def describe_saved(environment: str, folder: RunFolder) -> str:
     """Return, as a sentence to append to why a run ended, what is saved of it and how it is resumed."""
     if not folder.checkpoints(keep=1):
         return " Nothing was saved: the run had no checkpoint yet."

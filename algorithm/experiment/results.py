@@ -61,7 +61,7 @@ def write(folder: Path, record: Record) -> None:
 def read(folder: Path, say: Callable[[str], None]) -> Record:
     """What a run reached. A run that has no result yet, or went on after it, has `status` null.
 
-    `say` is told of files that are damaged; what can be read of them counts.
+    `say` receives a line for each damaged file; what can be read of it is used.
     """
     path = folder / FILE
     so_far = _so_far(folder, say)
@@ -106,9 +106,7 @@ def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
 def runs(environment: str | None, say: Callable[[str], None]) -> list[Record]:
     """The records of all runs, or of one environment's, newest last; `run` is the folder.
 
-    `say` is told of damaged files.
-
-    Raises UserError where there is none.
+    `say` receives a line for each damaged file. Raises UserError where there is none.
     """
     place = RUNS / environment if environment else RUNS
     found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
@@ -131,7 +129,7 @@ def table(records: list[Record]) -> Table:
 
 
 def _cells(one: Record) -> list[str]:
-    """The cells of a run's row, behind its name."""
+    """Return the cells of a run's row after its name."""
     return [
         state(one),
         f"{one['env_steps']:,}",

@@ -22,7 +22,7 @@ from algorithm.experiment.replacing import Place
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint
 from algorithm.loop.checkpoints import Checkpoints
-from algorithm.loop.files import inside, replace, set_aside
+from algorithm.loop.files import replace, resolve_inside, set_aside
 from algorithm.loop.table import TABLE
 from algorithm.networks import Blueprint
 from algorithm.specs import Role
@@ -86,7 +86,7 @@ class RunFolder:
             for code in source.glob("*.py"):
                 shutil.copy2(code, folder.path / code.name)
             folder.record(tree, env_steps=0)
-        except BaseException:  # a full disk, or an impatient user
+        except BaseException:  # Ctrl-C too
             folder.place.restore()
             raise
         return folder
@@ -105,14 +105,14 @@ class RunFolder:
         """Set aside damaged records that a resumed run writes again; `say` gets a line for each, and each missing."""
         self.history.recover(say)
         try:
-            if not self.roles():
+            if not self.roles() and self.checkpoints(keep=1):
                 say(f"{self._roles} is missing: it is written again")
         except UserError as error:
             say(str(error))
             set_aside(self._roles)
 
-    def began(self) -> bool:
-        """Whether the run has learned: there are metrics or a checkpoint of it."""
+    def has_learned(self) -> bool:
+        """Return whether metrics or a checkpoint of the run exist."""
         return (self.path / TABLE).exists() or bool(self.checkpoints(keep=1))
 
     @staticmethod
@@ -125,8 +125,8 @@ class RunFolder:
             )
 
     @classmethod
-    def replaceable(cls, environment: str, name: str) -> RunFolder | None:
-        """The run of this name; None where there is none.
+    def find_replaceable(cls, environment: str, name: str) -> RunFolder | None:
+        """Return the run of this name; None if there is none.
 
         Raises UserError for a folder that is no run, and for a run in training.
         """
@@ -187,9 +187,9 @@ class RunFolder:
         return checkpoints.best.checkpoint or self.latest(say)
 
     def checkpoint(self, which: str | None, say: Callable[[str], None]) -> Checkpoint:
-        """A checkpoint by its env steps or its folder in the run folder; the best for None.
+        """Return a checkpoint by its env steps or its folder in the run folder; the best for None.
 
-        Raises UserError where there is none, CheckpointError for a damaged one.
+        Raises UserError if there is none, CheckpointError if it is damaged.
         """
         if which is None:
             return self.best(say)
@@ -206,7 +206,7 @@ class RunFolder:
 
     def blueprint(self, settings: Settings) -> Blueprint | None:
         """The blueprint that nn.py holds; None where there is no nn.py. Raises UserError where it breaks."""
-        path = _own(self.nn_from, settings.base.nn, "base_config.nn")
+        path = _resolve_own(self.nn_from, settings.base.nn, "base_config.nn")
         if not path.is_file():
             if settings.base.nn != "nn.py":
                 raise UserError(f"base_config.nn: there is no {settings.base.nn} in {self.nn_from}")
@@ -224,7 +224,7 @@ class RunFolder:
 
     def adopt_network(self, settings: Settings) -> None:
         """Make the file that the network comes from the run's own. Raises UserError where there is none."""
-        source = _own(self.nn_from, settings.base.nn, "base_config.nn")
+        source = _resolve_own(self.nn_from, settings.base.nn, "base_config.nn")
         if not source.is_file():
             raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
         shutil.copy2(source, self.path / settings.base.nn)
@@ -236,7 +236,7 @@ class RunFolder:
             raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
         if not name.endswith(".py"):
             return name
-        path = _own(self.path, name, "base_config.env_name")
+        path = _resolve_own(self.path, name, "base_config.env_name")
         if not path.is_file():
             raise UserError(f"base_config.env_name: there is no {name} in the environment's folder")
         make = getattr(_module(path), "make", None)
@@ -255,10 +255,10 @@ class RunFolder:
         return roles.read(self._roles)
 
 
-def _own(folder: Path, name: str, setting: str) -> Path:
+def _resolve_own(folder: Path, name: str, setting: str) -> Path:
     """The file of a folder that `setting` names. Raises UserError for one outside of it."""
     try:
-        return inside(folder, Path(name))
+        return resolve_inside(folder, Path(name))
     except ValueError as error:
         raise UserError(f"{setting}: {error}") from error
 

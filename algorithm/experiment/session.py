@@ -29,25 +29,25 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
         seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(options.repeat)]
         runs = [(f"{name}-{k + 1}", resolve([*below, seed])) for k, seed in enumerate(seeds)]
     for name, _ in runs:
-        (RunFolder.replaceable if options.force else RunFolder.free)(options.env, name)
+        (RunFolder.find_replaceable if options.force else RunFolder.free)(options.env, name)
     return runs
 
 
 @contextmanager
-def created(options: argparse.Namespace, name: str, settings: Settings) -> Iterator[RunFolder]:
+def create(options: argparse.Namespace, name: str, settings: Settings) -> Iterator[RunFolder]:
     """Make the folder of a new run and hold its lock within the block; with --force one of this name is set aside.
 
-    A block that ends without the record of a result leaves everything as it was before.
+    A block that ends before the run has learned leaves everything as it was.
     """
     source = environment_folder(options.env)
-    if options.force and (old := RunFolder.replaceable(options.env, name)):
+    if options.force and (old := RunFolder.find_replaceable(options.env, name)):
         old.place.clear()
     folder = RunFolder.create(options.env, source, name, settings.tree)
     try:
         with folder.lock:
             yield folder
     finally:
-        if folder.began():
+        if folder.has_learned():
             folder.place.forget()
         else:
             folder.place.restore()
@@ -74,7 +74,7 @@ def resumed(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator
 
 
 def found(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[RunFolder, Settings]:
-    """A run that is there, and its settings under those of the command line; `say` is told of code of its own."""
+    """A run that is there, and its settings under those of the command line; `say` receives a line about its code."""
     folder = RunFolder.find(options.env, options.name)
     if options.use_env_nn:
         folder = RunFolder(folder.given, environment_folder(options.env))
@@ -87,19 +87,19 @@ def found(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[RunF
 def _report_own_code(
     folder: RunFolder, options: argparse.Namespace, settings: Settings, say: Callable[[str], None]
 ) -> None:
-    """Say which code of the run, which is about to be executed, is not that of the environment's folder."""
+    """Say which code of the run, about to be executed, differs from that of the environment's folder."""
     try:
         source = environment_folder(options.env)
     except UserError:
         source = None
     own = [path for path in sorted(folder.path.glob("*.py")) if not options.use_env_nn or path.name != settings.base.nn]
-    differing = [path.name for path in own if source is None or not _same(path, source / path.name)]
+    differing = [path.name for path in own if source is None or not _is_same(path, source / path.name)]
     if differing:
         what = f"other code than in {source}" if source else f"and no environment folder {options.env} has such code"
         say(f"{folder} executes its own {', '.join(differing)}, {what}")
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same(one: Path, other: Path) -> bool:
     return other.is_file() and one.read_bytes() == other.read_bytes()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
 from algorithm.loop.files import replace
-from algorithm.loop.table import TABLE, evaluations, read_table
+from algorithm.loop.table import TABLE, mean_evaluations, read_table
 
 NONE = ("", float("-inf"))
 
@@ -42,9 +42,9 @@ class Best:
         replace(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
 
     def recover(self, checkpoints: Iterable[Checkpoint], say: Callable[[str], None]) -> bool:
-        """Take the one of `checkpoints` with the best evaluation if the file, or the one that it names, is of no use.
+        """Use the checkpoint with the best evaluation if the file, or the checkpoint that it names, is damaged.
 
-        `say` is told why. The file stays as it is. Returns whether that was so.
+        `say` receives the reason. The file is not changed. Returns whether it was damaged.
         """
         why = self._trouble()
         if why is None:
@@ -58,14 +58,14 @@ class Best:
         return True
 
     def write(self) -> None:
-        """Write the file again, as it was recovered."""
+        """Write the file with the recovered checkpoint."""
         if checkpoint := self.checkpoint:
             self.name(checkpoint, self.mean)
         else:
             self.path.unlink(missing_ok=True)
 
     def _trouble(self) -> str | None:
-        """Why the file, or the checkpoint that it names, is of no use."""
+        """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
         try:
             name = self._read()[0]
             if not name:
@@ -76,9 +76,9 @@ class Best:
         return None
 
     def _evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
-        """Name and mean return of those that can be played and, by the metrics of the run, were evaluated."""
+        """Return name and mean return of the playable checkpoints that were evaluated, according to the metrics."""
         table = self.path.parent.parent / TABLE
-        means = evaluations(read_table(table)) if table.exists() else {}
+        means = mean_evaluations(read_table(table)) if table.exists() else {}
         found = []
         for checkpoint in checkpoints:
             name = checkpoint.folder.name

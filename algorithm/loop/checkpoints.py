@@ -25,7 +25,7 @@ from algorithm.loop.checkpoint import (
     Checkpoint,
     Stateful,
 )
-from algorithm.loop.files import inside, set_aside, settle
+from algorithm.loop.files import resolve_inside, set_aside, settle
 from algorithm.loop.generators import generators_of, of_process
 from algorithm.loop.history import Counters
 from algorithm.loop.manifest import CheckpointError, Manifest
@@ -68,18 +68,18 @@ class Checkpoints:
         return None
 
     def find(self, which: str) -> Checkpoint | None:
-        """The checkpoint of so many env steps, or in this folder; None where there is none.
+        """Return the checkpoint with this number of env steps, or in this folder; None if there is none.
 
         Raises ValueError for a folder elsewhere.
         """
         path = self.folder / (f"{int(which):012d}" if which.isdecimal() else Path(which).absolute())
-        checkpoint = Checkpoint(inside(self.folder, path))
+        checkpoint = Checkpoint(resolve_inside(self.folder, path))
         return checkpoint if checkpoint.folder.is_dir() else None
 
     def begin(self, checkpoint: Checkpoint | None, say: Callable[[str], None]) -> None:
         """Make place for what follows `checkpoint`: leftovers go, newer ones, which are damaged, are set aside.
 
-        best.json is written again, and `say` is told so, where it is damaged, or what it names is.
+        best.json is written again if it, or the checkpoint that it names, is damaged; `say` receives the reason.
         """
         for name in (SAVING, REMOVING):
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -90,7 +90,7 @@ class Checkpoints:
             self.best.write()
 
     def all(self) -> list[Checkpoint]:
-        """Every checkpoint, whatever it is worth, oldest first."""
+        """Return every checkpoint, damaged or not, oldest first."""
         return [Checkpoint(path) for path in self._complete()]
 
     def save(self, parts: Parts, counters: Counters, actor: Actor, monitor: Stateful) -> Checkpoint:
@@ -114,7 +114,7 @@ class Checkpoints:
                 "roles": {role: _about_team(team) for role, team in parts.teams.items()},
                 "generators": of_process(),
             }
-            with manifest.file(ABOUT) as file:
+            with manifest.open_file(ABOUT) as file:
                 file.write(json.dumps(about).encode())
             manifest.write()
             settle(fresh)
@@ -142,13 +142,13 @@ class Checkpoints:
 
 
 def _save_teams(manifest: Manifest, parts: Parts) -> None:
-    """Write what the teams have learned."""
+    """Write weights, learner and replay of every team."""
     for role, team in parts.teams.items():
         own = quote(role, safe="")
         (manifest.folder / own).mkdir()
         _save_torch(manifest, f"{own}/{WEIGHTS}", team.learner.parameters.state())
         _save_torch(manifest, f"{own}/{LEARNER}", team.learner.state())
-        with manifest.file(f"{own}/{REPLAY}") as file:
+        with manifest.open_file(f"{own}/{REPLAY}") as file:
             np.savez(file, **team.feed.replay.state())
         settle(manifest.folder / own)
 
@@ -156,14 +156,14 @@ def _save_teams(manifest: Manifest, parts: Parts) -> None:
 def _save_actor(manifest: Manifest, actor: Actor) -> None:
     state = actor.state()
     if state is not None:
-        with manifest.file(ACTOR) as file:
+        with manifest.open_file(ACTOR) as file:
             np.savez(file, **state)
 
 
 def _save_torch(manifest: Manifest, name: str, state: dict[str, Any]) -> None:
     memory = io.BytesIO()  # torch's own writer raises no OSError where the disk is full
     torch.save(state, memory)
-    with manifest.file(name) as file:
+    with manifest.open_file(name) as file:
         file.write(memory.getbuffer())
 
 

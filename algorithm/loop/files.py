@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-DAMAGED = "damaged-"  # before the name of what was passed over
+DAMAGED = "damaged-"  # prefix of the name of what is set aside
 
 
 @contextmanager
@@ -31,15 +31,15 @@ def replace(path: Path, text: str) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file or folder, in place of what an earlier one was renamed to; return its path."""
+    """Rename a damaged file or folder, replacing an earlier one; return its new path."""
     aside = path.with_name(f"{DAMAGED}{path.name}")
     if aside.is_dir():
         shutil.rmtree(aside)
     return path.replace(aside)
 
 
-def inside(folder: Path, path: Path) -> Path:
-    """Return where `path`, relative to `folder`, leads by all links. Raises ValueError if that is not in `folder`."""
+def resolve_inside(folder: Path, path: Path) -> Path:
+    """Return `path`, relative to `folder`, with all links resolved. Raises ValueError if it is outside of `folder`."""
     place = (folder / path).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise ValueError(f"{path} leads to {place}, which is outside of {folder}")

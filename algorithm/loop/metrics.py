@@ -16,8 +16,8 @@ from algorithm.loop.table import STEPS, TABLE, read_table
 class Metrics:
     """Writes rows of named numbers by env_steps; a CSV column appears when its name does.
 
-    What a run wrote behind `env_steps`, where it goes on now, is dropped: it will come again. So are damaged lines of
-    its table, which `say` is told of, and of which a copy is kept.
+    Rows of a resumed run after `env_steps` are dropped: they come again. So are damaged lines of its table; `say`
+    receives their number, and a copy is kept.
     """
 
     def __init__(self, folder: Path, env_steps: int = 0, say: Callable[[str], None] = print):

@@ -22,9 +22,9 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table; a last line that was not written to its end is none, and no damage.
+    """Read a table. A last line without its end is left out and not counted as damaged.
 
-    Without its first line, which names the columns, no row can be read. Raises FileNotFoundError.
+    If the first line, which names the columns, is damaged, so are all. Raises FileNotFoundError.
     """
     lines = path.read_bytes().decode("utf-8", errors="replace").rpartition("\n")[0].splitlines()
     columns = _cells(lines[0]) if lines else []
@@ -34,8 +34,8 @@ def read_table(path: Path) -> Table:
     return Table(columns, rows, len(lines) - 1 - len(rows))
 
 
-def evaluations(table: Table) -> dict[int, float]:
-    """The mean return of each evaluation, over all roles, by its env steps."""
+def mean_evaluations(table: Table) -> dict[int, float]:
+    """Return the mean return over all roles of each evaluation, by its env steps."""
     found = {}
     for row in table.rows:
         means = [float(cell) for name, cell in row.items() if f"{name}/".startswith(f"{EVALUATION}/") and cell]
@@ -45,7 +45,7 @@ def evaluations(table: Table) -> dict[int, float]:
 
 
 def _cells(line: str) -> list[str]:
-    """Each line is parsed alone, so that a quote that should not be there costs no other line."""
+    """Parse one line; a stray quote then affects no other line."""
     try:
         return next(csv.reader([line]), [])
     except csv.Error:
@@ -53,7 +53,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _whole(columns: list[str], cells: list[str]) -> bool:
-    """Whether these are the cells of a row: an integer of env steps, and a number or nothing in every other."""
+    """Return whether these are the cells of a row: integer env steps, and a number or nothing in all others."""
     if len(cells) != len(columns):
         return False
     try:

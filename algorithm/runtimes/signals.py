@@ -22,13 +22,14 @@ class HungUp(Terminated):
 
 
 STOPS: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
-if hasattr(signal, "SIGHUP"):  # not on Windows
-    STOPS[signal.SIGHUP] = HungUp
+SIGHUP = getattr(signal, "SIGHUP", None)  # None on Windows
+if SIGHUP:
+    STOPS[SIGHUP] = HungUp
 
 
-def stops() -> list[int]:
-    """Return the signals that end a run; nohup has this process ignore SIGHUP, which then stays so."""
-    return [number for number in STOPS if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
+def stop_signals() -> list[int]:
+    """Return the signals that end a run: those of `STOPS` without SIGHUP if it is ignored, as with nohup."""
+    return [number for number in STOPS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def terminable() -> Iterator[None]:
         return
     global _raised_at
     _raised_at = -math.inf
-    before = {number: signal.signal(number, _stop) for number in stops()}
+    before = {number: signal.signal(number, _stop) for number in stop_signals()}
     try:
         yield
     finally:
@@ -78,7 +79,7 @@ class Deferred:
 
     def __enter__(self) -> Deferred:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in stops()}
+            self._before = {number: signal.signal(number, self._ask) for number in stop_signals()}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -113,7 +113,7 @@ def spoil(folder: Path, number: float) -> None:
     next(iter(state["parameters"].values()))[3] = number
     memory = io.BytesIO()
     torch.save(state, memory)
-    with manifest.file("agent/weights.pt") as file:
+    with manifest.open_file("agent/weights.pt") as file:
         file.write(memory.getbuffer())
     manifest.write()
 
