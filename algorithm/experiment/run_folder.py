@@ -260,7 +260,7 @@ def _resolve_own(folder: Path, name: str, setting: str) -> Path:
     try:
         return resolve_inside(folder, Path(name))
     except ValueError as error:
-        raise UserError(f"{setting}: {error}") from error
+        raise UserError(f"{setting}: {name} leads to {error}") from error
 
 
 def _module(path: Path) -> ModuleType:

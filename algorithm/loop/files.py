@@ -42,7 +42,7 @@ def resolve_inside(folder: Path, path: Path) -> Path:
     """Return `path`, relative to `folder`, with all links resolved. Raises ValueError if it is outside of `folder`."""
     place = (folder / path).resolve()
     if not place.is_relative_to(folder.resolve()):
-        raise ValueError(f"{path} leads to {place}, which is outside of {folder}")
+        raise ValueError(f"{place} is outside of {folder}")
     return place
 
 

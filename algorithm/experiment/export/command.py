@@ -22,7 +22,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[dict[s
     folder, settings = found(options, say)
     checkpoint = folder.checkpoint(options.ckpt, say)
     say(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
-    results = list(export(settings, folder, checkpoint, folder.path, BARRACUDA if options.barracuda else OPSET))
+    results = list(export(settings, folder, checkpoint, folder.given, BARRACUDA if options.barracuda else OPSET))
     failed = {one.role: one.violations for one in results if isinstance(one, ExportFailed)}
     for one in results:
         for line in one.violations if isinstance(one, ExportFailed) else [str(one)]:
