@@ -10,6 +10,7 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 
 import argparse  # noqa: E402
 import sys  # noqa: E402
+from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from algorithm.experiment.command_line import (  # noqa: E402
@@ -41,8 +42,9 @@ STATUSES = {
     "CheckpointError": (1, "{error}"),
     "ExportFailed": (1, "{error}"),
     "OSError": (1, "{kind}: {error}"),
-    "KeyboardInterrupt": (130, "interrupted{saved}"),
-    "Terminated": (143, "terminated{saved}"),
+    "HungUp": (129, "Hung up.{saved}"),
+    "KeyboardInterrupt": (130, "Interrupted.{saved}"),
+    "Terminated": (143, "Terminated.{saved}"),
     "BaseException": (1, "{kind}: {error} (unexpected; --debug shows where it comes from)"),
 }
 
@@ -50,11 +52,12 @@ STATUSES = {
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; its exit status, 0 or one of `STATUSES`."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    output = Output("--json" in arguments)
     if not arguments:
         print(page())
         return 0
     with terminable():
-        return _command(arguments, Output("--json" in arguments))
+        return _command(arguments, output)
 
 
 def _command(arguments: list[str], output: Output) -> int:
@@ -64,7 +67,7 @@ def _command(arguments: list[str], output: Output) -> int:
         command = commands.get(options.mode, _train)
         if options.mode in SLOW:
             output.plain(f"loading PyTorch for {options.env} ...")
-        command(options, output)
+        _call(command, options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
         status, message = _status(error, output.saved)
@@ -73,10 +76,16 @@ def _command(arguments: list[str], output: Output) -> int:
     return status
 
 
-def _status(error: BaseException, saved: bool = False) -> tuple[int, str]:
+def _call(command: Callable[[argparse.Namespace, Output], None], options: argparse.Namespace, output: Output) -> None:
+    try:
+        command(options, output)
+    except SystemExit as error:  # in an nn.py, for example; the exit status is this program's to decide
+        raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
+
+
+def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
     status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
-    said = "; what was learned is saved" if saved else ""
-    return status, line.format(error=error, kind=type(error).__name__, saved=said)
+    return status, line.format(error=error, kind=type(error).__name__, saved=saved)
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
@@ -84,15 +93,15 @@ def _train(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.session import create, planned, resumed
 
     began: list[dict] = []  # the record of each run, in order
+    output.saved = " Nothing was saved."
     try:
         if options.mode == RESUME:
-            folder, settings, changes = resumed(options)
-            for line in changes:
-                output.say(line)
-            _learn(options, output, folder, settings, began)
+            with resumed(options, output.say) as (folder, settings):
+                _learn(options, output, folder, settings, began)
         else:
             for name, settings in planned(options):
-                _learn(options, output, create(options, name, settings), settings, began)
+                with create(options, name, settings) as folder:
+                    _learn(options, output, folder, settings, began)
     finally:
         if options.repeat:
             output.result = {"runs": began, "spread": spread(began)}
@@ -108,7 +117,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.display import live
     from algorithm.experiment.export.export import Exports
     from algorithm.experiment.origin import kept_variant, origin
-    from algorithm.experiment.report import report
+    from algorithm.experiment.report import describe_saved, report
     from algorithm.experiment.results import FILE, begin, record_of, write
 
     _collect_garbage()
@@ -116,14 +125,14 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
         output.keep(folder.path / "log.txt")
     env_name = settings.base.env_name or options.env
     what = options.env if env_name.endswith(".py") else env_name
-    output.say(f"training {what} with {settings.base.algorithm} in {folder.path}")
+    output.say(f"training {what} with {settings.base.algorithm} in {folder}")
     results = []
     status = 0
     new = options.mode != RESUME
     variant = options.config or "default" if new else kept_variant(folder.path / FILE)
     try:
         if new:
-            begin(folder.path, origin(options.env, settings, variant))
+            begin(folder.path, origin(options.env, settings, variant), output.say)
         exports = Exports(settings, folder, output.say)
         with live(output.console, output.say) as show:
             result = train(settings, folder, output.say, show, results.append, exports.saved)
@@ -131,16 +140,14 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
         status, _ = _status(error)
         raise
     finally:
-        if results:
+        output.saved = describe_saved(options.env, folder)
+        if results and folder.has_learned():
             record = {**origin(options.env, settings, variant), **record_of(results[0], status)}
             write(folder.path, record)
-            folder.forget_replaced()
-            output.saved = True
-            began.append({"run": folder.path.as_posix(), **record})
+            began.append({"run": folder.given.as_posix(), **record})
             exports.ended()
         elif new:
-            output.stop_keeping()
-            folder.discard()
+            output.stop_keeping()  # the folder is removed
     report(output.say, options.env, folder, result)
 
 
@@ -154,7 +161,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.specs import of_role
 
     _collect_garbage()
-    folder, settings = found(options)
+    folder, settings = found(options, output.say)
     if options.logger_in_file:
         output.keep(folder.path / "log.txt")
     copies = options.agents or (1 if options.render else evaluation_copies(settings))
@@ -163,9 +170,9 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     played = play(settings, folder, episodes, greedy, options.render, options.ckpt, copies, output.say)
     for role, result in played.items():
         std, length = format_number(result.std), format_number(result.length)
-        output.say(f"{folder.path}{of_role(role)}: {result}; std {std}, mean length {length}")
+        output.say(f"{folder}{of_role(role)}: {result}; std {std}, mean length {length}")
     output.result = {
-        "run": folder.path.as_posix(),
+        "run": folder.given.as_posix(),
         "mode": mode_name(greedy),
         "evaluation": played_record(played),
     }
@@ -183,7 +190,7 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 def _list(options: argparse.Namespace, output: Output) -> None:
     from algorithm.experiment.results import runs, table
 
-    records = runs(options.env)
+    records = runs(options.env, output.say)
     output.result = {"runs": records}
     output.show(table(records))
 

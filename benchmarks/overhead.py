@@ -22,7 +22,7 @@ from algorithm.experiment.curve import draw_curve, read_columns
 from algorithm.experiment.display import live
 from algorithm.experiment.settings import read_assignments, read_variant, resolve
 from algorithm.loop.clock import PARTS
-from algorithm.loop.metrics import TABLE
+from algorithm.loop.table import TABLE
 
 LIMIT = 0.05  # of the wall time, for evaluation, saving, reporting and drawing together
 WATCHING = ("evaluation", "saving", "reporting", "the curve at the end")

@@ -43,10 +43,10 @@ def test_training_then_playing(capsys):
     assert "steps/s" in shown
     assert "device: learning and acting on cpu (" in shown
     assert "goal not reached within" in shown
-    assert f"run folder: {folder.path}" in shown.replace("\n", "")
+    assert f"run folder: {folder}" in shown.replace("\n", "")
     assert f"python main.py gym/cartpole -n {folder.path.name} --run" in shown
     assert f"python main.py gym/cartpole -n {folder.path.name} --resume" in shown
-    assert f"tensorboard --logdir {folder.path}" in shown
+    assert f"tensorboard --logdir {folder}" in shown
     assert "last evaluation: return" in shown and "95% interval" in shown
     for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints", "curve.png"):
         assert (folder.path / name).exists(), name
@@ -131,7 +131,8 @@ def test_what_is_played_is_the_best_that_can_be_read_and_what_goes_on_is_the_new
     capsys.readouterr()
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
     assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
-    assert "the newest checkpoint is used instead of the best" in shown
+    assert f"checkpoint {folder.latest().folder.name} has the best evaluation" in shown
+    checkpoints.best.name(folder.latest(), 1000.0)
     longer = folder.path / "config.yaml"
     longer.write_text(longer.read_text().replace("max_step: 600", "max_step: 700"))
     assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
@@ -340,7 +341,8 @@ def test_ctrl_c_saves_what_was_learned():
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == b"interrupted; what was learned is saved\n"
+    resume = b"python main.py gym/cartpole -n a --resume"
+    assert errors == b"Interrupted. Checkpoint saved in runs/gym/cartpole/a; resume with: " + resume + b"\n"
     assert json.loads(Path("runs/gym/cartpole/a/result.json").read_text())["status"] == 130
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
 

@@ -46,7 +46,7 @@ def starting(env_name: Name) -> Iterator[None]:
         raise
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise missing(env_name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvironmentFailed(describe(env_name, "does not start", error)) from error
 
 
@@ -58,7 +58,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def describe(env_name: Name, what: str, error: Exception) -> str:
+def describe(env_name: Name, what: str, error: BaseException) -> str:
     """One line that says what went wrong with which environment."""
     name = inspect.getsourcefile(env_name) if callable(env_name) else env_name
     return f"the environment {name!r} {what}: {type(error).__name__}: {error}"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import gymnasium
 
 from algorithm.adapters.adapter import later_seed
+from algorithm.adapters.helper import prepare_helper
 
 LOST = "samara_lost"  # in an info: the traceback of a step that raised; its episode is over and its last row unknown
 REBUILT = "samara_rebuilt"  # in an info: the traceback of a reset that raised; the environment was made anew for it
@@ -25,8 +26,8 @@ class Guard(gymnasium.Wrapper):
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env]):
-        super().__init__(make())
-        self._make = make
+        self._make = partial(call_simulator, make)
+        super().__init__(self._make())
         self._seed: int | None = None
         self._started = False
         self._rebuilt = 0
@@ -36,7 +37,7 @@ class Guard(gymnasium.Wrapper):
         """As the environment does."""
         try:
             return self.env.step(action)
-        except Exception:  # whatever a simulator raises
+        except (Exception, SystemExit):  # whatever a simulator raises
             trouble = traceback.format_exc()
         self._rebuild()
         return self._shown, 0.0, False, True, {LOST: trouble}
@@ -58,20 +59,28 @@ class Guard(gymnasium.Wrapper):
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         if self._fresh and seed is None and self._seed is not None:
             seed = later_seed(self._seed, self._rebuilt)
-        self._shown, info = self.env.reset(seed=seed, options=options)
+        self._shown, info = call_simulator(self.env.reset, seed=seed, options=options)
         self._started, self._fresh = True, False
         return self._shown, info
 
     def _rebuild(self) -> None:
-        with suppress(Exception):  # what is broken may break once more, and is given up anyway
+        with suppress(Exception, SystemExit):  # what is broken may break once more, and is given up anyway
             self.env.close()
         self.env = self._make()
         self._rebuilt += 1
         self._fresh = True
 
 
+def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of a simulator. Raises RuntimeError for `sys.exit`, which must not end this process."""
+    try:
+        return call(*args, **kwargs)
+    except SystemExit as error:
+        raise RuntimeError(f"sys.exit({'' if error.code is None else repr(error.code)}) was called") from error
+
+
 class Factory:
-    """Makes one guarded copy; Ctrl-C is left to the process that asked for it, where it runs in another."""
+    """Makes one guarded copy, in the process that asked for it or in one of its own."""
 
     def __init__(self, make: Callable[[], gymnasium.Env]):
         self.make = make
@@ -79,5 +88,5 @@ class Factory:
 
     def __call__(self) -> Guard:
         if os.getpid() != self.owner:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            prepare_helper()
         return Guard(self.make)

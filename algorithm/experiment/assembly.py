@@ -89,7 +89,7 @@ def train(
     seed_process(draw_seed(seeds(base.seed, PROCESS)))
     checkpoints = folder.checkpoints(base.keep_checkpoints)
     checkpoint = checkpoints.latest(say)
-    checkpoints.begin(checkpoint)
+    checkpoints.begin(checkpoint, say)
     counters = checkpoint.counters if checkpoint else Counters()
     scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
     teams = {name: role.teams for name, role in folder.roles().items()}
@@ -110,7 +110,7 @@ def train(
         monitor = Monitor(
             history,
             ends,
-            Reporter(history, ends, Metrics(folder.path, counters.env_steps), say, show or lines(say)),
+            Reporter(history, ends, Metrics(folder.path, counters.env_steps, say), say, show or lines(say)),
             # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
             None
             if in_editor(settings)
@@ -226,8 +226,9 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
         agent.running(),
         acting_device(settings, agent, role),
     )
+    weights = checkpoint.weights(name)
     try:
-        parameters.load(checkpoint.weights(name))
+        parameters.load(weights)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder}: {error}") from error
     agent.policy.eval()

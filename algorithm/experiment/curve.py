@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from algorithm.experiment.chart import COLORS, Series, draw_chart
-from algorithm.loop.metrics import TABLE
+from algorithm.loop.table import EVALUATION, TABLE, read_table
 
 CURVE = "curve.png"
-TRAINING, EVALUATION, LOW, HIGH = "reward/return", "eval/return", "eval/return_low", "eval/return_high"
+TRAINING, LOW, HIGH = "reward/return", "eval/return_low", "eval/return_high"
 Columns = dict[str, np.ndarray]
 
 
@@ -29,11 +28,11 @@ def draw_curve(folder: Path, goal: float | None, say: Callable[[str], None]) -> 
 
 
 def read_columns(table: Path) -> Columns:
-    """The numbers of a CSV table by column; NaN where a row has none."""
-    with table.open(newline="") as file:
-        header, *rows = csv.reader(file)
-    values = np.array([[float(cell) if cell else np.nan for cell in row] for row in rows]).reshape(-1, len(header))
-    return dict(zip(header, values.T, strict=True))
+    """The numbers of a CSV table by column; NaN where a row has none. Raises ValueError for a table without a row."""
+    read = read_table(table)
+    if not read.rows:
+        raise ValueError(f"{table.name} has no row that can be read")
+    return {name: np.array([float(row[name] or "nan") for row in read.rows]) for name in read.columns}
 
 
 def _roles(columns: Columns) -> list[str]:

@@ -8,7 +8,9 @@ import sys
 import traceback
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+from algorithm.adapters.streams import Surviving, survive_lost_readers
 
 WIDTH = 200  # of tables where there is no terminal
 
@@ -19,10 +21,11 @@ class Output:
     def __init__(self, as_json: bool):
         self.as_json = as_json
         self.result: dict[str, Any] = {}  # what the command reached so far
-        self.saved = False  # whether a run has begun, whose end saves what it learned
-        self._log: TextIO | None = None
+        self.saved = ""  # what is saved of a run that was interrupted: a sentence after a space
+        self._log: Surviving | None = None
         if as_json and sys.stdout is sys.__stdout__:
             _own_standard_output()
+        survive_lost_readers()
 
     @cached_property
     def console(self):
@@ -37,7 +40,7 @@ class Output:
     def keep(self, path: Path) -> None:
         """From now on, what is said is written to `path` too."""
         self.stop_keeping()
-        self._log = path.open("a", encoding="utf-8")
+        self._log = Surviving(path.open("a", encoding="utf-8"))
 
     def stop_keeping(self) -> None:
         """Close the file."""
@@ -83,5 +86,5 @@ class Output:
 def _own_standard_output() -> None:
     """Standard output is this program's alone: what a simulator's native code prints goes to standard error."""
     sys.stdout.flush()
-    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    sys.stdout = Surviving(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)

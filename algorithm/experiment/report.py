@@ -22,12 +22,20 @@ def report(say: Callable[[str], None], environment: str, folder: RunFolder, resu
     goal = folder.settings().goal
     curve = draw_curve(folder.path, goal.return_ if goal else None, say)
     run = ["python", "main.py", environment, "-n", folder.path.name]
-    say(f"run folder: {folder.path}")
+    say(f"run folder: {folder}")
     if curve:
-        say(f"curve:      {curve}")
+        say(f"curve:      {folder.given / curve.name}")
     say(f"play it:    {_command(*run, '--run')}")
     say(f"resume:     {_command(*run, '--resume')}")
-    say(f"curves:     {_command('tensorboard', '--logdir', str(folder.path))}")
+    say(f"curves:     {_command('tensorboard', '--logdir', str(folder))}")
+
+
+def describe_saved(environment: str, folder: RunFolder) -> str:
+    """Return, as a sentence to append to why a run ended, what is saved of it and how it is resumed."""
+    if not folder.checkpoints(keep=1):
+        return " Nothing was saved: the run had no checkpoint yet."
+    command = _command("python", "main.py", environment, "-n", folder.path.name, "--resume")
+    return f" Checkpoint saved in {folder}; resume with: {command}"
 
 
 def _outcome(result: Result) -> list[str]:

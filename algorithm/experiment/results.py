@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from algorithm.experiment.environments import RUNS, is_run_of, run_group
 from algorithm.experiment.errors import UserError
 from algorithm.loop.files import replace
 from algorithm.loop.formatting import format_number
-from algorithm.loop.metrics import TABLE
+from algorithm.loop.table import TABLE, read_table
 from algorithm.specs import AGENT, of_role
 
 if TYPE_CHECKING:  # a table of runs needs neither torch nor rich until it is shown
@@ -63,34 +62,38 @@ def write(folder: Path, record: Record) -> None:
     replace(folder / FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
-def begin(folder: Path, origin: Record) -> None:
+def begin(folder: Path, origin: Record, say: Callable[[str], None]) -> None:
     """Put the origin of a run that begins into its folder, with a result that has `status` null."""
-    write(folder, {**origin, **_so_far(folder)})
+    write(folder, {**origin, **_so_far(folder, say)})
 
 
-def read(folder: Path) -> Record:
+def read(folder: Path, say: Callable[[str], None]) -> Record:
     """What a run reached. A run that has no result yet, or went on after it, has `status` null.
 
-    Raises UserError for a file that cannot be read.
+    `say` receives a line for each damaged file; what can be read of it is used.
     """
     path = folder / FILE
-    so_far = _so_far(folder)
+    so_far = _so_far(folder, say)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        _cells(record)  # it holds all that is shown
+        return record if record["env_steps"] >= so_far["env_steps"] else {**record, **so_far}
     except FileNotFoundError:
         return so_far
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; remove the file to list the run by its metrics") from error
-    return record if record["env_steps"] >= so_far["env_steps"] else {**record, **so_far}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        say(f"{path} is damaged ({type(error).__name__}: {error}): the run is listed by its metrics")
+        return so_far
 
 
-def _so_far(folder: Path) -> Record:
+def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
     """What metrics.csv tells of a run that has not ended."""
-    table = folder / TABLE
+    path = folder / TABLE
     rows: list[dict[str, str]] = []
-    if table.exists():
-        with table.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("time/seconds")]
+    if path.exists():
+        found = read_table(path)
+        rows = [row for row in found.rows if row.get("time/seconds")]
+        if found.damaged:
+            say(f"{path} is damaged: {found.damaged} of its lines cannot be read")
     last = rows[-1] if rows else {}
     returns = {
         name.removeprefix("reward/return").removeprefix("/") or AGENT: float(value)
@@ -102,18 +105,18 @@ def _so_far(folder: Path) -> Record:
         "confirmed_by": None,
         "status": None,
         "env_steps": int(last.get("env_steps", 0)),
-        "updates": int(float(last.get("time/updates", 0))),
-        "episodes": int(float(last.get("time/episodes", 0))),
-        "seconds": float(last.get("time/seconds", 0)),
+        "updates": int(float(last.get("time/updates") or 0)),
+        "episodes": int(float(last.get("time/episodes") or 0)),
+        "seconds": float(last.get("time/seconds") or 0),
         "returns": returns,
         "evaluation": None,
     }
 
 
-def runs(environment: str | None) -> list[Record]:
+def runs(environment: str | None, say: Callable[[str], None]) -> list[Record]:
     """The records of all runs, or of one environment's, newest last; `run` is the folder.
 
-    Raises UserError where there is none.
+    `say` receives a line for each damaged file. Raises UserError where there is none.
     """
     place = RUNS / run_group(environment) if environment else RUNS
     found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
@@ -122,7 +125,7 @@ def runs(environment: str | None) -> list[Record]:
     made = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
     if not made:
         raise UserError(f"there is no run under {place.as_posix()} yet; train one with: python main.py gym/cartpole")
-    return [{"run": path.parent.as_posix(), **read(path.parent)} for path in made]
+    return [{"run": path.parent.as_posix(), **read(path.parent, say)} for path in made]
 
 
 def table(records: list[Record]) -> Table:
@@ -136,17 +139,21 @@ def table(records: list[Record]) -> Table:
     for name in ("env steps", "episodes", "seconds", "return", "evaluation"):
         made.add_column(name, justify="right")
     for one in records:
-        made.add_row(
-            Path(one["run"]).relative_to(RUNS).as_posix(),
-            _algorithm(one),
-            state(one),
-            f"{one['env_steps']:,}",
-            f"{one['episodes']:,}",
-            f"{one['seconds']:.1f}",
-            _by_role({role: format_number(value) for role, value in one["returns"].items()}),
-            _by_role({role: _mean_and_std(played) for role, played in (one["evaluation"] or {}).items()}),
-        )
+        made.add_row(Path(one["run"]).relative_to(RUNS).as_posix(), *_cells(one))
     return made
+
+
+def _cells(one: Record) -> list[str]:
+    """Return the cells of a run's row after its name."""
+    return [
+        _algorithm(one),
+        state(one),
+        f"{one['env_steps']:,}",
+        f"{one['episodes']:,}",
+        f"{one['seconds']:.1f}",
+        _by_role({role: format_number(value) for role, value in one["returns"].items()}),
+        _by_role({role: _mean_and_std(played) for role, played in (one["evaluation"] or {}).items()}),
+    ]
 
 
 def _algorithm(record: Record) -> str:
@@ -162,7 +169,7 @@ def state(record: Record) -> str:
         if record.get("confirmed_by") == "training":
             return "goal reached (training episodes only)"
         return {True: "goal reached", False: "goal not reached", None: "done"}[record["reached"]]
-    named = {None: "unfinished", 4: "diverged", 130: "interrupted", 143: "ended"}
+    named = {None: "unfinished", 4: "diverged", 129: "ended", 130: "interrupted", 143: "ended"}
     return named.get(status, f"failed ({status})")
 
 

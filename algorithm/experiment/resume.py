@@ -40,8 +40,8 @@ def changed(folder: RunFolder, settings: Settings) -> list[str]:
 
     So what was edited in the run's config.yaml is among the lines. Raises UserError for what cannot change.
     """
-    lines = []
-    for path, old, new in changes(folder.last_settings(), settings.tree):
+    lines, last = [], folder.last_settings()
+    for path, old, new in changes(last, settings.tree) if last else ():
         line = f"{path}: {_shown(old)} -> {_shown(new)}"
         if why := _fixed(path):
             raise UserError(f"{line} is not possible with --resume: {why}; train a new run instead")

@@ -19,13 +19,15 @@ def write(path: Path, roles: Mapping[str, Role]) -> None:
 
 
 def read(path: Path) -> Mapping[str, Role]:
-    """What `write` wrote; none where there is no such file. Raises UserError where another version wrote it."""
+    """What `write` wrote; none where there is no such file. Raises UserError where it is of no use."""
     if not path.exists():
         return {}
     try:
         return {name: _role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} was written by another version of this program: train a new run") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} is damaged, or was written by another version of this program: --resume writes it again"
+        ) from error
 
 
 def check_same(run: Path, before: Role, now: Role) -> None:

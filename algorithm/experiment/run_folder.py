@@ -12,9 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
-
 from algorithm.experiment import roles
+from algorithm.experiment.config_history import ConfigHistory, dump
 from algorithm.experiment.environments import (
     ORIGIN,
     RUNS,
@@ -28,10 +27,13 @@ from algorithm.experiment.environments import (
     unknown_environment,
 )
 from algorithm.experiment.errors import UserError
+from algorithm.experiment.lock import FolderLock
+from algorithm.experiment.replacing import Place
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
-from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
+from algorithm.loop.checkpoint import WEIGHTS, Checkpoint
 from algorithm.loop.checkpoints import Checkpoints
-from algorithm.loop.files import replace
+from algorithm.loop.files import replace, resolve_inside, set_aside
+from algorithm.loop.table import TABLE
 from algorithm.networks import Blueprint
 from algorithm.specs import Role
 
@@ -61,11 +63,22 @@ def run_name(name: str, start: float) -> str:
 
 
 class RunFolder:
-    """runs/<environment>/<name>/. Its network comes from `nn_from`: its own copy of nn.py, unless told otherwise."""
+    """runs/<environment>/<name>/. Its network comes from `nn_from`: its own copy of nn.py, unless told otherwise.
+
+    Paths are absolute, since an environment may change the working directory; as text it is the path that was given.
+    """
 
     def __init__(self, path: Path, nn_from: Path | None = None):
-        self.path = path
-        self.nn_from = nn_from or path
+        self.given = path
+        self.path = path.absolute()
+        self.nn_from = (nn_from or path).absolute()
+        self.place = Place(self.path, RUNS.absolute())
+        self.lock = FolderLock(self.path, str(path))  # held while a process trains in it
+        self.history = ConfigHistory(self.path / "configs")
+        self._roles = self.path / "roles.json"
+
+    def __str__(self) -> str:
+        return str(self.given)
 
     @classmethod
     def create(cls, environment: str, source: Path, name: str, tree: Tree) -> RunFolder:
@@ -76,45 +89,39 @@ class RunFolder:
         cls.free(environment, name)
         folder = cls(RUNS / run_group(environment) / name)
         folder.path.mkdir(parents=True)
-        (folder.path / ORIGIN).write_text(f"{environment}\n", encoding="utf-8")
-        for code in source.glob("*.py"):
-            shutil.copy2(code, folder.path / code.name)
-        folder.record(tree, env_steps=0)
+        try:
+            (folder.path / ORIGIN).write_text(f"{environment}\n", encoding="utf-8")
+            for code in source.glob("*.py"):
+                shutil.copy2(code, folder.path / code.name)
+            folder.record(tree, env_steps=0)
+        except BaseException:  # Ctrl-C too
+            folder.place.restore()
+            raise
         return folder
 
     def record(self, tree: Tree, env_steps: int) -> None:
         """Write what the run goes by from `env_steps` on: config.yaml, and configs/<env_steps>.yaml where it is new."""
-        history = self.path / "configs"
-        history.mkdir(exist_ok=True)
-        for path in history.glob("*.yaml"):
-            if int(path.stem) > env_steps:  # of a way that is not gone on with
-                path.unlink()
-        if self.last_settings() != tree:
-            replace(history / f"{env_steps:012d}.yaml", _dump(tree))
+        self.history.record(tree, env_steps)
         if not self.config.exists() or read_yaml(self.config) != tree:
-            replace(self.config, _dump(tree))
+            replace(self.config, dump(tree))
 
     def last_settings(self) -> Tree:
         """What the run went by when it last went on; nothing where it never did."""
-        history = sorted((self.path / "configs").glob("*.yaml"))
-        return read_yaml(history[-1]) if history else {}
+        return self.history.last()
 
-    def discard(self) -> None:
-        """Remove a run that never began to learn, so that its name is free again, or that of the run it replaced."""
-        if not self.checkpoints(keep=1):
-            shutil.rmtree(self.path)
-            if self._replaced.exists():
-                self._replaced.rename(self.path)
+    def recover(self, say: Callable[[str], None]) -> None:
+        """Set aside damaged records that a resumed run writes again; `say` gets a line for each, and each missing."""
+        self.history.recover(say)
+        try:
+            if not self.roles() and self.checkpoints(keep=1):
+                say(f"{self._roles} is missing: it is written again")
+        except UserError as error:
+            say(str(error))
+            set_aside(self._roles)
 
-    def forget_replaced(self) -> None:
-        """The run has begun: remove the one it replaced."""
-        if self._replaced.exists():
-            shutil.rmtree(self._replaced)
-
-    @property
-    def _replaced(self) -> Path:
-        """Where the run stands that this one replaces; a run's own name never starts with a dot."""
-        return self.path.with_name(f".{self.path.name}")
+    def has_learned(self) -> bool:
+        """Return whether metrics or a checkpoint of the run exist."""
+        return (self.path / TABLE).exists() or bool(self.checkpoints(keep=1))
 
     @staticmethod
     def free(environment: str, name: str) -> None:
@@ -127,17 +134,19 @@ class RunFolder:
             )
 
     @classmethod
-    def set_aside(cls, environment: str, name: str) -> None:
-        """Make way for a run that replaces one of this name. Raises UserError for a folder that is no run."""
+    def find_replaceable(cls, environment: str, name: str) -> RunFolder | None:
+        """Return the run of this name; None if there is none.
+
+        Raises UserError for a folder that is no run, and for a run in training.
+        """
         folder = cls(RUNS / run_group(environment) / name)
+        if not folder.path.exists():
+            return None
         check_origin(folder.path, environment)
-        if folder.path.exists():
-            if not (folder.path / "config.yaml").is_file():
-                raise UserError(
-                    f"{folder.path} is no run (it has no config.yaml), so --force leaves it; use another name"
-                )
-            folder.forget_replaced()
-            folder.path.rename(folder._replaced)
+        if not folder.config.is_file():
+            raise UserError(f"{folder} is no run (it has no config.yaml), so --force leaves it; use another name")
+        with folder.lock:
+            return folder
 
     @classmethod
     def find(cls, environment: str, name: str | None) -> RunFolder:
@@ -175,7 +184,7 @@ class RunFolder:
         """
         checkpoint = self.checkpoints(keep=1).latest(say, WEIGHTS)
         if checkpoint is None:
-            raise UserError(f"{self.path} has no checkpoint yet")
+            raise UserError(f"{self} has no checkpoint yet")
         return checkpoint
 
     def best(self, say: Callable[[str], None] = print) -> Checkpoint:
@@ -184,29 +193,31 @@ class RunFolder:
         Once the goal was confirmed, it is the one that confirmed it or a better one. Raises UserError where there is
         none.
         """
-        best = self.checkpoints(keep=1).best.checkpoint
-        if best:
-            try:
-                best.check(WEIGHTS)
-                return best
-            except CheckpointError as error:
-                say(f"{error}: the newest checkpoint is used instead of the best")
-        return self.latest(say)
+        checkpoints = self.checkpoints(keep=1)
+        checkpoints.best.recover(checkpoints.all(), say)
+        return checkpoints.best.checkpoint or self.latest(say)
 
     def checkpoint(self, which: str | None, say: Callable[[str], None]) -> Checkpoint:
-        """A checkpoint by its env steps or its folder; the best for None. Raises UserError where there is none."""
+        """Return a checkpoint by its env steps or its folder in the run folder; the best for None.
+
+        Raises UserError if there is none, CheckpointError if it is damaged.
+        """
         if which is None:
             return self.best(say)
-        folder = self.path / "checkpoints"
-        path = folder / f"{int(which):012d}" if which.isdecimal() else Path(which)
-        if (path / "counters.json").is_file():
-            return Checkpoint(path)
-        there = [str(int(other.name)) for other in sorted(folder.glob("*")) if other.name.isdecimal()]
-        raise UserError(f"--ckpt {which}: there is no such checkpoint; {self.path} has {', '.join(there) or 'none'}")
+        checkpoints = self.checkpoints(keep=1)
+        try:
+            checkpoint = checkpoints.find(which)
+        except ValueError as error:
+            raise UserError(f"--ckpt {which}: {error}") from error
+        if checkpoint is None:
+            there = [str(int(one.folder.name)) for one in checkpoints.all()]
+            raise UserError(f"--ckpt {which}: there is no such checkpoint; {self} has {', '.join(there) or 'none'}")
+        checkpoint.check(WEIGHTS)
+        return checkpoint
 
     def blueprint(self, settings: Settings) -> Blueprint | None:
         """The blueprint that nn.py holds; None where there is no nn.py. Raises UserError where it breaks."""
-        path = self.nn_from / settings.base.nn
+        path = _resolve_own(self.nn_from, settings.base.nn, "base_config.nn")
         if not path.is_file():
             if settings.base.nn != "nn.py":
                 raise UserError(f"base_config.nn: there is no {settings.base.nn} in {self.nn_from}")
@@ -224,7 +235,7 @@ class RunFolder:
 
     def adopt_network(self, settings: Settings) -> None:
         """Make the file that the network comes from the run's own. Raises UserError where there is none."""
-        source = self.nn_from / settings.base.nn
+        source = _resolve_own(self.nn_from, settings.base.nn, "base_config.nn")
         if not source.is_file():
             raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
         shutil.copy2(source, self.path / settings.base.nn)
@@ -236,7 +247,7 @@ class RunFolder:
             raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
         if not name.endswith(".py"):
             return name
-        path = self.path / name
+        path = _resolve_own(self.path, name, "base_config.env_name")
         if not path.is_file():
             raise UserError(f"base_config.env_name: there is no {name} in the environment's folder")
         make = getattr(_module(path), "make", None)
@@ -248,15 +259,19 @@ class RunFolder:
         """Record what a role observes and does, so that a player needs no simulator, and its most lanes so far."""
         known = self.roles()
         if name not in known or known[name].lanes < role.lanes:
-            roles.write(self.path / "roles.json", {**known, name: role})
+            roles.write(self._roles, {**known, name: role})
 
     def roles(self) -> Mapping[str, Role]:
-        """The roles that have appeared in this run. Raises UserError where another version wrote them."""
-        return roles.read(self.path / "roles.json")
+        """The roles that have appeared in this run. Raises UserError where they cannot be read."""
+        return roles.read(self._roles)
 
 
-def _dump(tree: Tree) -> str:
-    return yaml.safe_dump(tree, sort_keys=False)
+def _resolve_own(folder: Path, name: str, setting: str) -> Path:
+    """The file of a folder that `setting` names. Raises UserError for one outside of it."""
+    try:
+        return resolve_inside(folder, Path(name))
+    except ValueError as error:
+        raise UserError(f"{setting}: {name} leads to {error}") from error
 
 
 def _module(path: Path) -> ModuleType:
@@ -278,7 +293,7 @@ def _call(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Pat
         raise UserError(f"nn_config does not fit {path}: {error}") from error
     try:
         return blueprint(**nn_config)
-    except Exception as error:  # whatever is in it
+    except (Exception, SystemExit) as error:  # whatever is in it
         raise _broken(path, error) from error
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from algorithm.experiment.assembly import check_network
 from algorithm.experiment.command_line import overrides
@@ -15,7 +18,7 @@ from algorithm.experiment.simulators import of_unity
 
 
 def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
-    """Name and settings of each new run. Raises UserError for a name that is taken."""
+    """Name and settings of each new run. Raises UserError for a name that is taken, or whose run is in training."""
     config = environment_folder(options.env) / "config.yaml"
     below = [(str(config), read_variant(config, options.config or "default")), *layers(options)]
     settings = resolve(below)
@@ -25,37 +28,79 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
     if options.repeat is not None:
         seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(options.repeat)]
         runs = [(f"{name}-{k + 1}", resolve([*below, seed])) for k, seed in enumerate(seeds)]
-    if not options.force:
-        for name, _ in runs:
-            RunFolder.free(options.env, name)
+    for name, _ in runs:
+        (RunFolder.find_replaceable if options.force else RunFolder.free)(options.env, name)
     return runs
 
 
-def create(options: argparse.Namespace, name: str, settings: Settings) -> RunFolder:
-    """The folder of a new run; with --force one of this name is set aside."""
-    if options.force:
-        RunFolder.set_aside(options.env, name)
-    return RunFolder.create(options.env, environment_folder(options.env), name, settings.tree)
+@contextmanager
+def create(options: argparse.Namespace, name: str, settings: Settings) -> Iterator[RunFolder]:
+    """Make the folder of a new run and hold its lock within the block; with --force one of this name is set aside.
+
+    A block that ends before the run has learned leaves everything as it was.
+    """
+    source = environment_folder(options.env)
+    if options.force and (old := RunFolder.find_replaceable(options.env, name)):
+        old.place.clear()
+    folder = RunFolder.create(options.env, source, name, settings.tree)
+    try:
+        with folder.lock:
+            yield folder
+    finally:
+        if folder.has_learned():
+            folder.place.forget()
+        else:
+            folder.place.restore()
 
 
-def resumed(options: argparse.Namespace) -> tuple[RunFolder, Settings, list[str]]:
-    """The run to go on with, its settings, and a line for each that changes. Raises UserError for what cannot."""
-    folder, settings = found(options)
-    changes = changed(folder, settings)
-    if options.use_env_nn:
-        check_network(settings, folder)  # before the run's own copy is replaced
-        folder.adopt_network(settings)
-    return RunFolder(folder.path), settings, changes
+@contextmanager
+def resumed(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[tuple[RunFolder, Settings]]:
+    """The run to go on with, and its settings; its lock is held within the block.
+
+    `say` gets a line for each setting that changes. Raises UserError for a change that is not possible, and for a run
+    in training.
+    """
+    folder, settings = found(options, say)
+    with folder.lock:
+        folder.recover(say)
+        changes = changed(folder, settings)
+        if options.use_env_nn:
+            check_network(settings, folder)  # before the run's own copy is replaced
+            folder.adopt_network(settings)
+            folder.nn_from = folder.path
+        for line in changes:
+            say(line)
+        yield folder, settings
 
 
-def found(options: argparse.Namespace) -> tuple[RunFolder, Settings]:
-    """A run that is there, and its settings under those of the command line."""
+def found(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[RunFolder, Settings]:
+    """A run that is there, and its settings under those of the command line; `say` receives a line about its code."""
     folder = RunFolder.find(options.env, options.name)
     if options.use_env_nn:
-        folder = RunFolder(folder.path, environment_folder(options.env))
+        folder = RunFolder(folder.given, environment_folder(options.env))
     settings = folder.settings(*layers(options))
     check_flags(options, settings)
+    _report_own_code(folder, options, settings, say)
     return folder, settings
+
+
+def _report_own_code(
+    folder: RunFolder, options: argparse.Namespace, settings: Settings, say: Callable[[str], None]
+) -> None:
+    """Say which code of the run, about to be executed, differs from that of the environment's folder."""
+    try:
+        source = environment_folder(options.env)
+    except UserError:
+        source = None
+    own = [path for path in sorted(folder.path.glob("*.py")) if not options.use_env_nn or path.name != settings.base.nn]
+    differing = [path.name for path in own if source is None or not _is_same(path, source / path.name)]
+    if differing:
+        what = f"other code than in {source}" if source else f"and no environment folder {options.env} has such code"
+        say(f"{folder} executes its own {', '.join(differing)}, {what}")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return other.is_file() and one.read_bytes() == other.read_bytes()
 
 
 def check_flags(options: argparse.Namespace, settings: Settings) -> None:

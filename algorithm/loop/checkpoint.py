@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -15,16 +15,13 @@ import torch
 from algorithm.loop.actor import Actor
 from algorithm.loop.generators import generators_of, restore_process
 from algorithm.loop.history import Counters
+from algorithm.loop.manifest import CheckpointError, Manifest
 from algorithm.loop.parts import Team
 from algorithm.networks.parameters import State
 
 WEIGHTS, LEARNER, REPLAY, ACTOR, ABOUT = "weights.pt", "learner.pt", "replay.npz", "actor.npz", "counters.json"
 # What files that are not what they should be, and states that do not fit, raise when they are read.
 BROKEN = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, BadZipFile)
-
-
-class CheckpointError(ValueError):
-    """A checkpoint is missing, broken, of something else, or could not be written."""
 
 
 class Stateful(Protocol):
@@ -36,8 +33,8 @@ class Stateful(Protocol):
 
 
 class Checkpoint:
-    """One saved moment of a run: a folder with counters.json, actor.npz where the simulator can be put back, and for
-    each role weights, learner and replay.
+    """One saved moment of a run: a folder with counters.json, actor.npz where the simulator can be put back, for each
+    role weights, learner and replay, and the manifest of them all.
 
     Raises CheckpointError, naming the file, for whatever cannot be read.
     """
@@ -68,15 +65,18 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / ABOUT}: role {role!r} has no {error}") from error
 
     def weights(self, role: str) -> State:
-        """Parameters, copies and statistics of a role."""
-        return self._torch(role, WEIGHTS)
+        """Parameters, copies and statistics of a role; all of them are finite."""
+        state = self._torch(role, WEIGHTS)
+        if not all(tensor.isfinite().all() for kind in state.values() for tensor in kind.values()):
+            raise CheckpointError(
+                f"{self._of(role) / WEIGHTS} holds NaN or infinity: take an earlier checkpoint (to play: --ckpt; "
+                f"to resume: move {self.folder} out of the run folder)"
+            )
+        return state
 
     def check(self, name: str | None = None) -> None:
-        """Read the files of this name, or every file: each is there and as it was written."""
-        about = self._about()
-        for file in about.get("files", []):
-            if name in (None, file.rpartition("/")[2]):
-                _check(self.folder / file)
+        """Read counters.json and the files of this name, or every file: each is there and as it was written."""
+        Manifest.read(self.folder).check(*([ABOUT, name] if name else []))
 
     def restore(self, role: str, team: Team) -> None:
         """Bring a team to where it was."""
@@ -101,7 +101,7 @@ class Checkpoint:
         """
         about, path = self._about(), self.folder / ACTOR
         try:
-            if ACTOR in about["files"]:
+            if ACTOR in Manifest.read(self.folder).digests:
                 actor.restore(_arrays(path))
             monitor.restore(about["monitor"])
             restore_process(about["generators"])
@@ -131,19 +131,6 @@ class Checkpoint:
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
-
-
-def _check(path: Path) -> None:
-    """Compare every check sum of a file: numpy and torch both write zip archives."""
-    try:
-        with ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing") from error
-    except (*BROKEN, NotImplementedError) as error:
-        raise CheckpointError(f"{path} is damaged ({_line(error)})") from error
-    if damaged is not None:
-        raise CheckpointError(f"{path} is damaged (in {damaged})")
 
 
 def _line(error: Exception) -> str:

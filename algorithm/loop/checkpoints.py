@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,16 @@ from algorithm.loop.checkpoint import (
     REPLAY,
     WEIGHTS,
     Checkpoint,
-    CheckpointError,
     Stateful,
 )
-from algorithm.loop.files import replace, settle, written
+from algorithm.loop.files import resolve_inside, set_aside, settle
 from algorithm.loop.generators import generators_of, of_process
 from algorithm.loop.history import Counters
+from algorithm.loop.manifest import CheckpointError, Manifest
 from algorithm.loop.parts import Parts, Team
 
 SAVING = "saving"  # the folder of a checkpoint that is not complete yet
 REMOVING = "removing"  # the folder of one that is not needed any more
-DAMAGED = "damaged-"  # before the name of one that was passed over
 
 
 class Checkpoints:
@@ -68,15 +67,31 @@ class Checkpoints:
             raise CheckpointError(f"no checkpoint in {self.folder} can be read: {'; '.join(damaged)}")
         return None
 
-    def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Make place for what follows `checkpoint`: leftovers go, newer ones, which are damaged, are set aside."""
+    def find(self, which: str) -> Checkpoint | None:
+        """Return the checkpoint with this number of env steps, or in this folder; None if there is none.
+
+        Raises ValueError for a folder elsewhere.
+        """
+        path = self.folder / (f"{int(which):012d}" if which.isdecimal() else Path(which).absolute())
+        checkpoint = Checkpoint(resolve_inside(self.folder, path))
+        return checkpoint if checkpoint.folder.is_dir() else None
+
+    def begin(self, checkpoint: Checkpoint | None, say: Callable[[str], None]) -> None:
+        """Make place for what follows `checkpoint`: leftovers go, newer ones, which are damaged, are set aside.
+
+        best.json is written again if it, or the checkpoint that it names, is damaged; `say` receives the reason.
+        """
         for name in (SAVING, REMOVING):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for path in self._complete():
             if checkpoint and path.name > checkpoint.folder.name:
-                aside = path.with_name(DAMAGED + path.name)
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
+                set_aside(path)
+        if self.best.recover(self.all(), say):
+            self.best.write()
+
+    def all(self) -> list[Checkpoint]:
+        """Return every checkpoint, damaged or not, oldest first."""
+        return [Checkpoint(path) for path in self._complete()]
 
     def save(self, parts: Parts, counters: Counters, actor: Actor, monitor: Stateful) -> Checkpoint:
         """Write a checkpoint beside the others; it has its name only once all of it is on the disk.
@@ -90,15 +105,19 @@ class Checkpoints:
         shutil.rmtree(fresh, ignore_errors=True)
         try:
             fresh.mkdir(parents=True)
-            files = [*_save_teams(fresh, parts), *_save_actor(fresh, actor)]
+            manifest = Manifest(fresh)
+            _save_teams(manifest, parts)
+            _save_actor(manifest, actor)
             about = {
                 "counters": asdict(counters),
                 "monitor": monitor.state(),
                 "roles": {role: _about_team(team) for role, team in parts.teams.items()},
                 "generators": of_process(),
-                "files": files,
             }
-            replace(fresh / ABOUT, json.dumps(about))
+            with manifest.open_file(ABOUT) as file:
+                file.write(json.dumps(about).encode())
+            manifest.write()
+            settle(fresh)
             fresh.rename(place)
             settle(self.folder)
         except OSError:
@@ -119,34 +138,32 @@ class Checkpoints:
     def _complete(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
-        return sorted(path for path in self.folder.iterdir() if path.name.isdigit())
+        return sorted(path for path in self.folder.iterdir() if path.name.isdecimal() and not path.is_symlink())
 
 
-def _save_teams(folder: Path, parts: Parts) -> Iterator[str]:
-    """Write what the teams have learned; the names of the files."""
+def _save_teams(manifest: Manifest, parts: Parts) -> None:
+    """Write weights, learner and replay of every team."""
     for role, team in parts.teams.items():
-        own = folder / quote(role, safe="")
-        own.mkdir()
-        _save_torch(own / WEIGHTS, team.learner.parameters.state())
-        _save_torch(own / LEARNER, team.learner.state())
-        with written(own / REPLAY) as file:
+        own = quote(role, safe="")
+        (manifest.folder / own).mkdir()
+        _save_torch(manifest, f"{own}/{WEIGHTS}", team.learner.parameters.state())
+        _save_torch(manifest, f"{own}/{LEARNER}", team.learner.state())
+        with manifest.open_file(f"{own}/{REPLAY}") as file:
             np.savez(file, **team.feed.replay.state())
-        settle(own)
-        yield from (f"{own.name}/{name}" for name in (WEIGHTS, LEARNER, REPLAY))
+        settle(manifest.folder / own)
 
 
-def _save_actor(folder: Path, actor: Actor) -> Iterator[str]:
+def _save_actor(manifest: Manifest, actor: Actor) -> None:
     state = actor.state()
     if state is not None:
-        with written(folder / ACTOR) as file:
+        with manifest.open_file(ACTOR) as file:
             np.savez(file, **state)
-        yield ACTOR
 
 
-def _save_torch(path: Path, state: dict[str, Any]) -> None:
+def _save_torch(manifest: Manifest, name: str, state: dict[str, Any]) -> None:
     memory = io.BytesIO()  # torch's own writer raises no OSError where the disk is full
     torch.save(state, memory)
-    with written(path) as file:
+    with manifest.open_file(name) as file:
         file.write(memory.getbuffer())
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+DAMAGED = "damaged-"  # prefix of the name of what is set aside
 
 
 @contextmanager
@@ -25,6 +28,22 @@ def replace(path: Path, text: str) -> None:
         file.write(text.encode())
     fresh.replace(path)
     settle(path.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file or folder, replacing an earlier one; return its new path."""
+    aside = path.with_name(f"{DAMAGED}{path.name}")
+    if aside.is_dir():
+        shutil.rmtree(aside)
+    return path.replace(aside)
+
+
+def resolve_inside(folder: Path, path: Path) -> Path:
+    """Return `path`, relative to `folder`, with all links resolved. Raises ValueError if it is outside of `folder`."""
+    place = (folder / path).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise ValueError(f"{place} is outside of {folder}")
+    return place
 
 
 def settle(folder: Path) -> None:

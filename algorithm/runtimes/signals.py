@@ -1,4 +1,4 @@
-"""Being told to stop: Ctrl-C and SIGTERM, where they do no harm."""
+"""Signals that end a run: Ctrl-C, SIGTERM and SIGHUP (a terminal that is closed), where they do no harm."""
 
 from __future__ import annotations
 
@@ -10,20 +10,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
 BURST = 1.0  # seconds in which several signals are one
-
-
-SAVED = "what was learned is saved"
 
 
 class Terminated(BaseException):
     """SIGTERM came; like KeyboardInterrupt it is no Exception."""
 
 
+class HungUp(Terminated):
+    """SIGHUP came: the terminal was closed."""
+
+
+STOPS: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+SIGHUP = getattr(signal, "SIGHUP", None)  # None on Windows
+if SIGHUP:
+    STOPS[SIGHUP] = HungUp
+
+
+def stop_signals() -> list[int]:
+    """Return the signals that end a run: those of `STOPS` without SIGHUP if it is ignored, as with nohup."""
+    return [number for number in STOPS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
 @contextmanager
 def terminable() -> Iterator[None]:
-    """While it lasts SIGTERM raises Terminated, and Ctrl-C KeyboardInterrupt, once; more at once change nothing.
+    """While it lasts each of `STOPS` raises its exception, once; more at once change nothing.
 
     So whoever holds the key down does not interrupt what the first one made begin. In the main thread only, which is
     the one that signals reach.
@@ -33,7 +44,7 @@ def terminable() -> Iterator[None]:
         return
     global _raised_at
     _raised_at = -math.inf
-    before = {number: signal.signal(number, _stop) for number in STOPS}
+    before = {number: signal.signal(number, _stop) for number in stop_signals()}
     try:
         yield
     finally:
@@ -52,7 +63,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _raise(number: int) -> None:
     global _raised_at
     _raised_at = time.monotonic()
-    raise KeyboardInterrupt(SAVED) if number == signal.SIGINT else Terminated(SAVED)
+    raise STOPS[number]
 
 
 class Deferred:
@@ -68,7 +79,7 @@ class Deferred:
 
     def __enter__(self) -> Deferred:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in STOPS}
+            self._before = {number: signal.signal(number, self._ask) for number in stop_signals()}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -78,7 +89,7 @@ class Deferred:
             self.raise_asked()
 
     def raise_asked(self) -> None:
-        """Raises KeyboardInterrupt or Terminated where a signal waits."""
+        """Raises the exception of the first signal that waits, if any."""
         if self._asked:
             _raise(self._asked[0])
 

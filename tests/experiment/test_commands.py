@@ -10,6 +10,7 @@ import pytest
 
 import main
 from algorithm.experiment.run_folder import RunFolder
+from algorithm.loop.monitor import Monitor
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -135,10 +136,14 @@ def test_a_run_that_breaks_leaves_its_result(task, capsys):
 
 def test_an_interrupted_run_leaves_its_result(monkeypatch, capsys):
     def interrupt(monitor, actor):
+        tick(monitor, actor)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("algorithm.loop.monitor.Monitor.tick", interrupt)
-    assert call("mine/task -n a", capsys)["error"] == "interrupted; what was learned is saved"
+    tick = Monitor.tick
+    monkeypatch.setattr(Monitor, "tick", interrupt)
+    error = call("mine/task -n a", capsys)["error"]
+    resume = "python main.py mine/task -n a --resume"
+    assert error == f"Interrupted. Checkpoint saved in runs/mine/task/a; resume with: {resume}"
     assert result("a")["status"] == 130
     assert result("a")["returns"] == {"agent": None}  # no episode has ended
 
@@ -256,8 +261,36 @@ def test_a_run_with_nothing_yet_is_listed(capsys):
     assert call("--list", capsys)["runs"][0]["env_steps"] == 0
     assert main.main(["--list"]) == 0
     assert "unfinished" in capsys.readouterr().out
-    (folder / "result.json").write_text("{")
-    assert str(folder / "result.json") in call("--list", capsys)["error"]
+
+
+# What harms result.json, and metrics.csv; then what is said, and how far the run is by what can be read.
+HARM = {
+    "no JSON": ("{", None, "result.json is damaged", 0),
+    "no UTF-8": (b"\xff{}", None, "result.json is damaged", 0),
+    "no record": ("[]", None, "result.json is damaged", 0),
+    "not of this form": ('{"status": 0, "env_steps": "many"}', None, "result.json is damaged", 0),
+    "a byte in a row": (None, b"env_steps,time/seconds\n10,1\n2\xff,2\n", "metrics.csv is damaged: 1 of its lines", 10),
+    "a byte in the header": (None, b"env_steps,time/s\xffconds\n10,1\n20,2\n", "metrics.csv is damaged: 3 of its", 0),
+    "a row too short": (None, b"env_steps,time/seconds\n10,1\n20\n", "metrics.csv is damaged: 1 of its lines", 10),
+}
+
+
+@pytest.mark.parametrize(("record", "metrics", "said", "env_steps"), HARM.values(), ids=HARM)
+def test_damaged_results_are_told_and_all_runs_are_listed(record, metrics, said, env_steps, capsys):
+    for name in ("a", "b"):
+        folder = Path("runs/mine/task") / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("")
+    for name, content in (("result.json", record), ("metrics.csv", metrics)):
+        if content is not None:
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main.main(["--list", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert {one["run"]: one["env_steps"] for one in json.loads(shown.out)["runs"]} == {
+        "runs/mine/task/a": 0,
+        "runs/mine/task/b": env_steps,
+    }
+    assert shown.err.count("damaged") == 1 and f"runs/mine/task/b/{said}" in shown.err
 
 
 def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(capsys):

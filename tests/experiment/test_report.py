@@ -55,8 +55,8 @@ def test_the_commands_can_be_typed_as_they_stand(folder, monkeypatch):
     run = ["python", "main.py", "some/task", "-n", "my run"]
     assert commands["play it"] == [*run, "--run"]
     assert commands["resume"] == [*run, "--resume"]
-    assert commands["curves"] == ["tensorboard", "--logdir", str(folder.path)]
-    assert f"run folder: {folder.path}" in said
+    assert commands["curves"] == ["tensorboard", "--logdir", str(folder)]
+    assert f"run folder: {folder}" in said
 
 
 def test_windows_quotes_in_its_own_way(monkeypatch):

@@ -279,7 +279,7 @@ def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
     trainer.send_signal(signal.SIGINT)
     rest, _ = trainer.communicate(timeout=30)
     assert trainer.returncode == 130, rest
-    assert "what was learned is saved" in rest
+    assert "Interrupted. Checkpoint saved in runs/unity/task/a" in rest
     assert RunFolder.find("unity/task", "a").latest().counters.env_steps > 100
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import sys
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from algorithm.experiment.run_folder import RunFolder
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
 AGENT = {"replay_start": 50, "batch_size": 2, "trace_length": 10, "collect_steps": 10, "replay_ratio": 1}
 CARTPOLE = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+OUT, ERR = "out.txt", "err.txt"
 ARGUMENTS = ["own/task", "-n", "a"]
 
 
@@ -45,28 +48,46 @@ def assert_playable() -> None:
 
 
 class Run:
-    """`main.py arguments` in a forked process, the leader of a group of its own: it begins where imports are done."""
+    """`main.py arguments` in a forked process, the leader of a group of its own: it begins where imports are done.
 
-    def __init__(self, *arguments: str):
-        self.out, self.err = Path("out.txt"), Path("err.txt")
+    What it prints goes to the files `out` and `err`, or to the open files of these names.
+    """
+
+    def __init__(self, *arguments: str, out: int | None = None, err: int | None = None):
+        self.out, self.err = Path(OUT), Path(ERR)
         for path in (self.out, self.err):
             path.write_text("")
+        resource_tracker.ensure_running()  # else the run has one, which tells what os._exit leaves
         self.pid = os.fork()
         if self.pid == 0:
-            self._become(arguments)
+            self._become(arguments, out, err)
 
-    def _become(self, arguments) -> None:
+    def _become(self, arguments, out, err) -> None:
         status = 99
         try:
-            os.setsid()
-            for number, path in ((1, self.out), (2, self.err)):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+            if os.getsid(0) != os.getpid():  # as in a terminal of its own
+                os.setsid()
+            for number, path, given in ((1, OUT, out), (2, ERR, err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND) if given is None else given, number)
             sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: PTH123
+            sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores, if it started the tests
             status = main.main(list(arguments))
             sys.stdout.flush()
         finally:
             os._exit(status)
+
+    @classmethod
+    def in_terminal(cls, *arguments: str) -> tuple[Run, int]:
+        """A run in a terminal of its own, and the end at which that is read."""
+        resource_tracker.ensure_running()
+        pid, terminal = pty.fork()
+        run = cls.__new__(cls)
+        run.pid = pid
+        if pid == 0:
+            run._become(arguments, 1, 2)
+        return run, terminal
 
     def wait_for(self, text: str, seconds: float = 60) -> None:
         until = time.monotonic() + seconds

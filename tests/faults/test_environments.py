@@ -10,7 +10,7 @@ from algorithm.loop.learner import Learner
 from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
 
 BROKEN = """
-import os, time
+import os, sys, time
 import gymnasium
 import numpy as np
 
@@ -25,6 +25,19 @@ class Broken(gymnasium.Wrapper):
 
 def make():
     return Broken(gymnasium.make("CartPole-v1"))
+"""
+
+
+EXIT_IN_BLUEPRINT = "import sys\ndef blueprint():\n    sys.exit()"
+EXIT_IN_ENCODER = """
+import sys
+from algorithm.networks import Blueprint, Vector
+
+class Exits(Vector):
+    def __call__(self, spec):
+        sys.exit()
+
+blueprint = Blueprint({"*": Exits()})
 """
 
 
@@ -136,6 +149,87 @@ def test_an_environment_that_always_raises_ends_the_run_with_what_was_learned(ca
     assert "broke 4 times, which is more than base_config.max_env_restarts" in err
     assert max(saved_steps()) > 350
     assert_playable()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_sys_exit_in_a_step_is_told_as_whatever_else_is_raised(kind, capsys):
+    args = {"n_envs": 1, "env_args": {"vectorization_mode": kind}}
+    status, out, err = train(capsys, "if Broken.steps == 100: sys.exit()", **args)
+    assert status == 0 and err == ""
+    assert out.count("raised SystemExit in a step") == 1
+    assert max(saved_steps()) >= 600
+
+
+def test_sys_exit_in_every_step_ends_the_run_as_a_failure(capsys):
+    status, _, err = train(capsys, "if Broken.steps > 400: sys.exit(0)", max_env_restarts=3)
+    assert status == 1
+    assert err.count("\n") == 1 and "broke 4 times" in err
+    assert_playable()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        "def make():\n    raise SystemExit(0)\n",
+        "import gymnasium\nclass Exits(gymnasium.Wrapper):\n"
+        "    def reset(self, **given):\n        raise SystemExit(0)\n"
+        "def make():\n    return Exits(gymnasium.make('CartPole-v1'))\n",
+    ],
+    ids=["make", "reset"],
+)
+def test_sys_exit_at_the_start_is_an_environment_that_does_not_start(env, kind, capsys):
+    write_task(env, n_envs=1, env_args={"vectorization_mode": kind})
+    assert main.main(ARGUMENTS) == 3
+    assert "sys.exit(0) was called" in (err := capsys.readouterr().err) and err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("nn", "status"), [("import sys\nsys.exit()", 2), (EXIT_IN_BLUEPRINT, 2), (EXIT_IN_ENCODER, 1)]
+)
+def test_sys_exit_in_a_network_is_no_success(nn, status, capsys):
+    write_task()
+    Path("envs/own/task/nn.py").write_text(nn)
+    assert main.main(ARGUMENTS) == status
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+MOVING = """
+import os
+import gymnasium
+
+class Moving(gymnasium.Wrapper):
+    def step(self, action):
+        os.chdir("/")
+        return self.env.step(action)
+
+    def reset(self, **given):
+        os.chdir(os.path.dirname(os.getcwd()))
+        return self.env.reset(**given)
+
+def make():
+    os.makedirs("elsewhere/below", exist_ok=True)
+    os.chdir("elsewhere/below")
+    return Moving(gymnasium.make("CartPole-v1"))
+"""
+
+
+def test_an_environment_may_change_the_working_directory(capsys, monkeypatch):
+    here = Path.cwd()
+    write_task(MOVING.replace('os.chdir("/")', f'os.chdir("{here / "envs"}")'), evaluate_every=200)
+    for name, arguments in (("one", []), ("two", ["--resume", "--max_step", "900"]), ("play", ["--run"])):
+        assert main.main([*ARGUMENTS, "--logger_in_file", *arguments]) == 0, name
+        monkeypatch.chdir(here)
+        shown = capsys.readouterr()
+        assert shown.err == "" and "runs/own/task/a" in shown.out
+    folder = here / "runs" / "own" / "task" / "a"
+    for name in ("checkpoints/best.json", "log.txt", "metrics.csv", "result.json", "curve.png", "tensorboard"):
+        assert (folder / name).exists(), name
+    assert {path.name for path in here.iterdir()} == {"envs", "runs", "elsewhere"}
+    assert [path for path in (here / "elsewhere").rglob("*") if path.is_file()] == []
+    assert max(saved_steps()) >= 900
 
 
 def test_an_environment_that_hangs_is_named(capsys):

@@ -37,19 +37,60 @@ def test_kill_9_at_any_moment_leaves_a_run_that_goes_on():
     assert max(saved_steps()) >= killed_at + 200
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status", "word"),
+    [(signal.SIGHUP, 129, "Hung up"), (signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")],
+)
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_signal_ends_a_run_after_saving(number, status, kind):
+def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
     write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
     run = Run(*ARGUMENTS)
     run.wait_for("steps/s")
-    run.signal(number, group=number == signal.SIGINT)  # as a terminal sends it
+    run.signal(number, group=number != signal.SIGTERM)  # as a terminal sends it
     assert run.status() == status
-    word = "interrupted" if number == signal.SIGINT else "terminated"
-    assert run.err.read_text() == f"{word}; what was learned is saved\n"
+    resume = "python main.py own/task -n a --resume"
+    assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
     assert not run.left_behind()
     assert len(saved_steps()) == 1
     assert_playable()
+
+
+def test_a_terminal_that_is_closed_ends_a_run_after_saving():
+    write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": "async"})
+    run, terminal = Run.in_terminal(*ARGUMENTS, "--logger_in_file")
+    shown = b""
+    while b"steps" not in shown:
+        shown += os.read(terminal, 1000)
+    os.close(terminal)
+    assert run.status() == 129
+    log = Path("runs/own/task/a/log.txt").read_text().splitlines()
+    assert log[-1].startswith("Hung up. Checkpoint saved in runs/own/task/a; ")
+    assert not run.left_behind()
+    assert_playable()
+
+
+def test_a_run_in_training_is_neither_resumed_nor_replaced_and_all_else_works(capsys):
+    write_task(max_step=None, save_every=100)
+    run = Run(*ARGUMENTS)
+    run.wait_for("300 steps")
+    for arguments in (["--resume"], ["--force"], ["--force", "--repeat", "2"]):
+        name = "a-1" if "--repeat" in arguments else "a"
+        if name == "a-1":
+            shutil.copytree("runs/own/task/a", "runs/own/task/a-1", ignore=shutil.ignore_patterns(".lock"))
+            os.link("runs/own/task/a/.lock", "runs/own/task/a-1/.lock")  # as if it were in training too
+        assert main.main([*ARGUMENTS, *arguments]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"run runs/own/task/{name} is in training in process {run.pid}: ")
+        assert err.count("\n") == 1
+    assert main.main([*ARGUMENTS, "--run", "--max_iter", "1"]) == 0
+    assert main.main(["--list"]) == 0
+    assert "unfinished" in capsys.readouterr().out
+    assert main.main([*ARGUMENTS, "--export"]) == 0
+    run.signal(signal.SIGKILL)
+    assert run.status() == -signal.SIGKILL
+    assert run.err.read_text() == ""
+    assert main.main([*ARGUMENTS, "--resume", "--max_step", str(max(saved_steps()) + 50)]) == 0
+    assert main.main([*ARGUMENTS, "--force", "--max_step", "100"]) == 0
 
 
 def test_more_signals_do_no_harm():
@@ -95,8 +136,8 @@ def test_a_signal_before_the_first_step_leaves_the_name_free():
     run.wait_for("starting")
     run.signal(signal.SIGTERM)
     assert run.status() == 143
-    assert run.err.read_text() == "terminated\n"
-    assert not Path("runs/own/task/a").exists()
+    assert run.err.read_text() == "Terminated. Nothing was saved: the run had no checkpoint yet.\n"
+    assert not Path("runs").exists()
 
 
 def test_a_truncated_checkpoint_is_named(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 
 import numpy as np
@@ -15,11 +16,12 @@ from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import CheckpointError
 from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.history import Counters, History
+from algorithm.loop.manifest import Manifest
 from algorithm.loop.monitor import Monitor
 from algorithm.loop.parts import Parts
 from algorithm.loop.reporter import Reporter
 
-FILES = ["counters.json", "actor.npz", "agent/weights.pt", "agent/learner.pt", "agent/replay.npz"]
+FILES = ["manifest.json", "counters.json", "actor.npz", "agent/weights.pt", "agent/learner.pt", "agent/replay.npz"]
 
 
 class Run:
@@ -84,11 +86,28 @@ def test_whatever_is_missing_or_cut_is_named_and_the_one_before_it_is_used(run, 
     assert run.said[0].endswith(f"checkpoint {good.folder.name} is used instead")
 
 
-@pytest.mark.parametrize("name", ["agent/weights.pt", "agent/replay.npz", "actor.npz"])
-def test_one_wrong_bit_is_found(run, name):
+@pytest.mark.parametrize("name", FILES)
+def test_one_wrong_bit_is_found_wherever_it_is(run, name):
     good, bad = run.save(10), run.save(20)
-    damage(bad.folder / name)
-    assert run.latest().folder == good.folder
+    path = bad.folder / name
+    content = path.read_bytes()
+    rng = random.Random(0)
+    places = [0, len(content) - 1, *rng.sample(range(len(content)), min(60, len(content)))]
+    for place in places:
+        wrong = bytearray(content)
+        wrong[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(wrong)
+        run.said.clear()
+        assert run.latest().folder == good.folder, place
+        assert len(run.said) == 1 and run.said[0].startswith(f"{path} is damaged"), place
+    path.write_bytes(content)
+    assert run.latest().folder == bad.folder
+
+
+def test_every_file_is_in_the_manifest(run):
+    saved = run.save(10).folder
+    files = {path.relative_to(saved).as_posix() for path in saved.rglob("*") if path.is_file()}
+    assert files == set(FILES) == set(Manifest.read(saved).digests) | {"manifest.json"}
 
 
 def test_only_what_is_needed_is_read(run):
@@ -113,7 +132,7 @@ def test_a_save_that_was_killed_leaves_nothing_that_is_taken_for_a_checkpoint(ru
     shutil.copytree(saved.folder, run.checkpoints.folder / "saving")
     shutil.copytree(saved.folder, run.checkpoints.folder / "removing")
     assert run.latest().folder == saved.folder
-    run.checkpoints.begin(saved)
+    run.checkpoints.begin(saved, run.said.append)
     assert run.names() == ["000000000010"]
 
 
@@ -130,7 +149,7 @@ def test_damaged_ones_make_place_for_what_comes_instead(run):
     run.save(10)
     bad = run.save(20)
     (bad.folder / "actor.npz").unlink()
-    run.checkpoints.begin(run.latest())
+    run.checkpoints.begin(run.latest(), run.said.append)
     assert run.names() == ["000000000010", "damaged-000000000020"]
     assert (run.save(20).folder / "actor.npz").exists()
     for env_steps in (30, 40):

@@ -3,17 +3,26 @@ import threading
 
 import pytest
 
-from algorithm.runtimes.signals import SAVED, STOPS, Deferred, Terminated, terminable
+from algorithm.runtimes.signals import STOPS, Deferred, HungUp, terminable
+
+
+@pytest.fixture(autouse=True)
+def _not_ignored():
+    """Signals are as in a process that was not started by nohup, whatever started the tests."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOPS if number != signal.SIGINT}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def handlers():
     return [signal.getsignal(number) for number in STOPS]
 
 
-@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.parametrize(("number", "kind"), STOPS.items())
 def test_the_first_signal_waits_until_it_is_asked_for(number, kind):
     before, reached = handlers(), []
-    with pytest.raises(kind, match=SAVED):
+    with pytest.raises(kind):
         with Deferred() as signals:
             signals.raise_asked()
             signal.raise_signal(number)
@@ -48,11 +57,26 @@ def test_what_goes_wrong_is_not_hidden_by_a_signal():
         raise ValueError
 
 
-def test_sigterm_is_an_exception_of_its_own_for_a_while():
+@pytest.mark.parametrize(("number", "kind"), STOPS.items())
+def test_each_signal_is_an_exception_of_its_own_for_a_while(number, kind):
     before = handlers()
-    with pytest.raises(Terminated), terminable():
-        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(kind), terminable():
+        signal.raise_signal(number)
     assert handlers() == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of POSIX")
+def test_a_process_that_ignores_a_closed_terminal_as_under_nohup_still_does():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with terminable(), Deferred() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            signals.raise_asked()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with pytest.raises(HungUp), terminable():
+        signal.raise_signal(signal.SIGHUP)
 
 
 def test_other_threads_are_left_alone():

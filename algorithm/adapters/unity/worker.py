@@ -12,6 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from algorithm.adapters.helper import prepare_helper
 from algorithm.adapters.unity.behavior import Behavior
 from algorithm.adapters.unity.lanes import Batch
 from algorithm.adapters.unity.launch import Launch, Tick
@@ -26,7 +27,7 @@ def serve(pipe: Connection, launch: Launch, number: int, seed: int, parameters: 
     What is sent is a Tick for the start and for each ({behavior: actions [n, size]}, changed parameters) received, and
     a Gone last, where it breaks.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the process that asked for this one
+    prepare_helper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the player too
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from algorithm.adapters.unity import simulation  # the client is imported here, where it is used, and nowhere else

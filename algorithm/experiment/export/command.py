@@ -19,16 +19,16 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[dict[s
     `say` gets a line for each file, and one for each violation. Raises what `export` raises.
     """
     prepare_process()
-    folder, settings = found(options)
+    folder, settings = found(options, say)
     checkpoint = folder.checkpoint(options.ckpt, say)
-    say(f"exporting {folder.path} after {checkpoint.counters.env_steps:,} env steps")
-    results = list(export(settings, folder, checkpoint, folder.path, BARRACUDA if options.barracuda else OPSET))
+    say(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
+    results = list(export(settings, folder, checkpoint, folder.given, BARRACUDA if options.barracuda else OPSET))
     failed = {one.role: one.violations for one in results if isinstance(one, ExportFailed)}
     for one in results:
         for line in one.violations if isinstance(one, ExportFailed) else [str(one)]:
             say(line)
     record = {
-        "run": folder.path.as_posix(),
+        "run": folder.given.as_posix(),
         "exports": [one.record() for one in results if isinstance(one, Exported)],
         "violations": failed,
     }

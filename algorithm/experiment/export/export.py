@@ -75,8 +75,11 @@ def export(
     that cannot be read.
     """
     require()
+    known = folder.roles()
     for name in checkpoint.roles:
-        role = folder.roles()[name]
+        if name not in known:
+            raise UserError(f"{folder.path / 'roles.json'} has no role {name!r}: --resume writes it again")
+        role = known[name]
         result: Exported | ExportFailed
         with untouched():
             agent = load_agent(_on_cpu(settings), folder, checkpoint, name, role)

@@ -1,0 +1,35 @@
+"""Replacing a run: the old one is restored if the new one fails before it has learned."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+
+class Place:
+    """The folder of a run, somewhere below `root`; a run that it replaces is set aside in the folder above it."""
+
+    def __init__(self, path: Path, root: Path):
+        self.path, self.root = path, root
+        self.aside = path.with_name(f".{path.name}")  # a run's own name never starts with a dot
+
+    def clear(self) -> None:
+        """Set the run aside for another one."""
+        self.forget()
+        self.path.rename(self.aside)
+
+    def forget(self) -> None:
+        """Remove the run that was set aside."""
+        if self.aside.exists():
+            shutil.rmtree(self.aside)
+
+    def restore(self) -> None:
+        """Remove the run, and put back the one that was set aside; folders that are empty then go, up to `root`."""
+        shutil.rmtree(self.path)
+        if self.aside.exists():
+            self.aside.rename(self.path)
+        with suppress(OSError):  # of the first that is not empty
+            for parent in self.path.parents:
+                if self.root in (parent, *parent.parents):
+                    parent.rmdir()
