@@ -452,6 +452,29 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_metrics_are_means_over_valid_rows(spec):
+    agent = make_exact_sac(spec, trace_length=3, n_step=2)
+    rollout = exact(random_window(spec, agent, 5, 3))
+    torch.manual_seed(0)
+    metrics = {name: value.item() for name, value in agent.loss(rollout)[1].metrics().items()}
+    literal = Literal(agent, spec, rollout, 0)
+    target, wanted = literal.targets(), {}
+    rows = [(t, b) for t, b in np.argwhere(~np.isnan(target))]
+    taken = {row: literal.taken(agent.critics, *row) for row in rows}
+    wanted["loss/critic"] = [(0.5 * (target[row] - taken[row]).square()).mean().item() for row in rows]
+    wanted["policy/value"] = [taken[row].mean().item() for row in rows]
+    for kind, of_kind in (("d", spec.branches), ("c", spec.continuous)):
+        if of_kind:
+            wanted[f"policy/alpha_{kind}"] = [literal.alpha[kind]]
+            logs = {
+                row: [(log_d.exp(), {"d": log_d, "c": log_c}[kind]) for log_d, log_c, _ in literal.choices[row]]
+                for row in rows
+            }
+            wanted[f"policy/entropy_{kind}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
+    assert metrics == pytest.approx({name: np.mean(values) for name, values in wanted.items()}, rel=1e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_a_decision_holds_the_sample_its_action_the_statistics_and_the_next_memory(spec):
     agent, rng = sac_of(spec, Blueprint(body=Mlp(8), memory=Gru(6))), np.random.default_rng(0)
     flags, memory = np.zeros(5, bool), rng.normal(size=(5, 6)).astype(np.float32)
