@@ -18,10 +18,10 @@ def reverse_scan(
         for _ in range(horizon):
             y = torch.cat((a[:-1] + b * y[1:], a[-1:]))
         return y
-    # Before each step a_t sums the rows t .. t+reach-1, and b_t multiplies what follows them.
+    # Before each step a_t sums the rows t .. t+reach-1, and b_t multiplies what follows them, if anything does.
     rows, reach = len(a), 1
     while reach < rows:
-        joined = torch.addcmul(a[:-reach], b[: rows - reach], a[reach:])
+        joined = torch.addcmul(a[:-reach], b, a[reach:])
         a = torch.cat((joined, a[-reach:]))
         if 2 * reach < rows:
             b = b[:-reach] * b[reach:]

@@ -451,6 +451,47 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
         np.testing.assert_allclose(entropies[0], wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_metrics_are_means_over_valid_rows(spec):
+    agent = make_exact_sac(spec, trace_length=3, n_step=2)
+    rollout = exact(random_window(spec, agent, 5, 3))
+    torch.manual_seed(0)
+    metrics = {name: value.item() for name, value in agent.loss(rollout)[1].metrics().items()}
+    literal = Literal(agent, spec, rollout, 0)
+    target, wanted = literal.targets(), {}
+    rows = [(t, b) for t, b in np.argwhere(~np.isnan(target))]
+    taken = {row: literal.taken(agent.critics, *row) for row in rows}
+    wanted["loss/critic"] = [(0.5 * (target[row] - taken[row]).square()).mean().item() for row in rows]
+    wanted["policy/value"] = [taken[row].mean().item() for row in rows]
+    for kind, of_kind in (("d", spec.branches), ("c", spec.continuous)):
+        if of_kind:
+            wanted[f"policy/alpha_{kind}"] = [literal.alpha[kind]]
+            logs = {
+                row: [(log_d.exp(), {"d": log_d, "c": log_c}[kind]) for log_d, log_c, _ in literal.choices[row]]
+                for row in rows
+            }
+            wanted[f"policy/entropy_{kind}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
+    assert metrics == pytest.approx({name: np.mean(values) for name, values in wanted.items()}, rel=1e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_decision_holds_the_sample_its_action_the_statistics_and_the_next_memory(spec):
+    agent, rng = sac_of(spec, Blueprint(body=Mlp(8), memory=Gru(6))), np.random.default_rng(0)
+    flags, memory = np.zeros(5, bool), rng.normal(size=(5, 6)).astype(np.float32)
+    obs = {"obs": rng.normal(size=(5, 3)).astype(np.float32)}
+    step = Step(np.arange(5), obs, flags, flags, np.zeros(5, np.float32), ~flags)
+    statistics, following = agent.policy.act(obs, memory)
+    assert np.abs(following - memory).max() > 0.01
+    agent.rng = np.random.default_rng(3)
+    samples = agent.family.sample(statistics, np.random.default_rng(3)), agent.family.mode(statistics)
+    for decide, sample in zip((agent.act, agent.greedy), samples, strict=True):
+        decision = decide(step, memory)
+        np.testing.assert_array_equal(decision.sample, sample)
+        np.testing.assert_array_equal(decision.action, agent.family.to_action(sample))
+        np.testing.assert_array_equal(decision.behavior, statistics)
+        np.testing.assert_array_equal(decision.memory, following)
+
+
 def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
     spec = SPECS["discrete"]
     agent = sac_of(spec, discrete_dqn_like=True, discrete_dqn_epsilon=0.3)

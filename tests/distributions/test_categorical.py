@@ -21,7 +21,9 @@ def test_values_equal_torch_distributions():
     close(policy.probs, theirs.probs)
     close(policy.log_probs, theirs.logits)
     for sample in (SAMPLE, SAMPLE.float()):  # as it is taken, and as it is stored
-        close(policy.log_prob(sample), theirs.log_prob(SAMPLE.squeeze(-1)))
+        log_prob = theirs.log_prob(SAMPLE.squeeze(-1))
+        close(policy.log_prob(sample), log_prob)
+        close(policy.log_ratio(Categorical(AVERAGE), sample), log_prob - average.log_prob(SAMPLE.squeeze(-1)))
     close(policy.entropy, theirs.entropy())
     close(policy.kl(Categorical(AVERAGE)), torch.distributions.kl_divergence(average, theirs))
     close(policy.expectation(WEIGHT), (theirs.probs * WEIGHT).sum(-1))

@@ -136,6 +136,19 @@ def test_log_probabilities_are_those_of_the_parts(family):
 
 
 @every_space
+def test_log_probabilities_of_executed_actions_are_those_of_squashed_gaussians(family):
+    statistics, sample = some(family, 30)
+    log_branches, log_values = family(statistics).executed_log_probs(sample)
+    assert log_branches.shape == log_values.shape == (30,)
+    for row, place in enumerate(family.place(sample)[:, 0].tolist()):
+        close(log_branches[row], log_prob_of(family, statistics[row], place))
+        gaussian, _ = theirs(family, statistics[row], place)
+        u = sample[row, : family.numbers]
+        expected = gaussian.log_prob(u) - (1 - u.tanh() ** 2).log().sum() if family.numbers else torch.zeros(())
+        close(log_values[row], expected.double())
+
+
+@every_space
 def test_the_entropy_is_that_of_branches_and_of_the_draws_given_them(family):
     statistics, _ = some(family, 6)
     expected = torch.zeros(6).double()

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from algorithm.distributions import Categorical
-from algorithm.losses import bias_correction, truncated_importance
+from algorithm.losses import bias_correction, sampled_bias_correction, truncated_importance
 
 CLIPS = [0.0, 1.0, 3.0, 1e9]
 
@@ -75,3 +75,15 @@ def test_on_policy_nothing_is_corrected(clip):
 
 def test_without_truncation_nothing_is_corrected():
     assert bias_correction(PI, MU, Q - 1, 1e9).eq(0).all()
+
+
+def test_known_answers_of_the_correction_by_a_sample():
+    """[1 - c / rho]_+ A: nothing up to rho = c, and nearly the whole advantage far beyond it."""
+    corrected = sampled_bias_correction(tensor(0.5, 5, 10, 1e6), tensor(3, 3, 3, -2), 5.0)
+    torch.testing.assert_close(corrected, tensor(0, 0, 1.5, -1.99999))
+
+
+@pytest.mark.parametrize("clip", [0.5, 1.0, 3.0])
+def test_the_correction_by_a_sample_is_in_the_mean_that_of_all_actions(clip):
+    mean = (PI * sampled_bias_correction(PI / MU, Q - 1, clip)).sum()
+    torch.testing.assert_close(mean, bias_correction(PI, MU, Q - 1, clip).sum())

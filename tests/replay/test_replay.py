@@ -345,6 +345,8 @@ def test_the_size_is_known_before_anything_is_written(memory):
     size = size_of(200, role, 8, memory, statistics=6)
     kept = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
     assert size == Size(replay.ring.rows * 3, sum(value.nbytes for value in kept.values()))
+    of_starts = round(2.5 * replay.windows.slots * 3)
+    assert size_of(200, role, 8, memory, 6, per_start=2.5) == Size(size.rows, size.bytes + of_starts)
 
 
 def test_lanes_that_are_added_while_nothing_is_stored_share_the_capacity():

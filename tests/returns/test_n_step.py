@@ -20,6 +20,8 @@ def test_known_answers():
     close(target(), 4.807, 4.23, 4.7)
     close(target(horizon=1), 1.9, 0.72, 4.7)
     close(target(horizon=2), 1 + 0.81 * 0.8, 1.8 + 0.81 * 3, 4.7)
+    valid = torch.ones(3, dtype=torch.bool)
+    close(n_step_return(REWARD, torch.full_like(REWARD, GAMMA), valid, V), 4.807, 4.23, 4.7)  # without decay
 
 
 def test_known_answers_of_generalised_advantage_estimation_at_boundaries():
