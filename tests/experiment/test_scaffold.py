@@ -218,6 +218,7 @@ def test_a_missing_limit_of_steps_is_reported(capsys):
     assert "registers no limit of steps per episode" in capsys.readouterr().out
     assert main.main(["--init", "grid/limited", "--set", named, "base_config.max_step_each_iter=9"]) == 0
     assert main.main(["grid/limited", "-n", "a", "--max_step", "20", "--set", "base_config.evaluate_every=null"]) == 0
+    assert main.main(["--init", "grid/args", "--set", named, "--env_args", "max_episode_steps=9"]) == 0
     assert main.main(["--init", "gym/acrobot"]) == 0
     assert "registers no limit" not in capsys.readouterr().out
 
