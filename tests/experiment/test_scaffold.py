@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import main
+from algorithm import load
 from algorithm.experiment.settings import read_variant, resolve
 
 
@@ -176,6 +177,9 @@ def test_what_cannot_be_observed_is_left_out():
     assert written("grid/mission")["base_config"]["ignore_observations"] == ["mission"]
     assert "Vector(normalize=True)" in Path("envs/grid/mission/nn.py").read_text()
     assert main.main(["grid/mission", "-n", "a", "--max_step", "200"]) == 0
+    obs, _ = gymnasium.make("Mission-v0").reset(seed=0)
+    assert "mission" in obs
+    assert load("runs/grid/mission/a").act(obs) in (0, 1)
 
 
 def test_large_color_images_become_small_and_gray():
