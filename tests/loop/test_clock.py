@@ -3,6 +3,7 @@ import pytest
 from algorithm.loop import clock
 from algorithm.loop.actor import Actor
 from algorithm.loop.clock import PARTS, Clock
+from tests.adapters.configs import config
 from tests.doubles import ShowingAgent, parts_of
 from tests.fakes import Skipping
 
@@ -42,7 +43,7 @@ def test_a_tick_is_acting_and_then_the_environment(wait):
             wait(5)
             return super().act(step, memory)
 
-    parts = parts_of(Slow("", 2, {}), Thoughtful(collect_steps=4))
+    parts = parts_of(Slow(config("", 2)), Thoughtful(collect_steps=4))
     actor = Actor(parts, seed=0)
     for _ in range(2):
         actor.collect()
