@@ -227,7 +227,9 @@ def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
     try:
         pettingzoo.spec("parallel", name)
     except PettingZooRegistryError as error:
-        near = get_close_matches(name, pettingzoo.parallel_registry, 3) or pettingzoo.parallel_registry
+        known = list(pettingzoo.parallel_registry)
+        family = [other for other in known if other.partition("/")[0] == name.partition("/")[0]]
+        near = get_close_matches(name, known, 3) or family or known
         raise UnsupportedEnvironment(
             f"env_name {name!r} is no environment of PettingZoo whose agents act together; near are {', '.join(near)}"
         ) from error

@@ -92,10 +92,9 @@ def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
     chosen = given.get("base_config", {}).get("env_type")
     env_type = (chosen or (env_type_of(env_name) if env_name else GROUPS.get(group.casefold(), "GYM"))).upper()
     if env_type not in OPENED:
-        raise UserError(
-            f"--init writes folders for Gymnasium and what it is like ({', '.join(OPENED)}), "
-            f"not for base_config.env_type {env_type}"
-        )
+        raise UserError(f"--init writes folders for env_type {', '.join(OPENED)}, not for {env_type}")
+    if env_name and env_name.endswith(".py"):
+        raise UserError(f"--init {name}: an {env_name} needs a config.yaml of its own; docs/environments.md shows one")
     if env_name or env_type != "GYM":
         return env_type, env_name or task
     try:

@@ -28,7 +28,7 @@ UNITYS_OWN: Mapping[str, str] = {
     "max_step_each_iter": "Max Step of the agent in Unity cuts its episodes",
     "env_timeout": "base_config.unity_args.timeout_wait is the limit",
     "env_wrappers": "they wrap environments of Python",
-    "ignore_observations": "leave the sensor out in Unity, or read it by no encoder in nn.py",
+    "ignore_observations": "leave the sensor out in Unity",
 }
 
 
@@ -64,7 +64,8 @@ def make_adapter(
 def missing_limit(settings: Settings) -> str | None:
     """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
     base = settings.base
-    if base.env_type.casefold() != "gym" or base.max_step_each_iter or base.env_name.endswith(".py"):
+    limited = base.max_step_each_iter or base.env_args.get("max_episode_steps")
+    if base.env_type.casefold() != "gym" or limited or base.env_name.endswith(".py"):
         return None
     from algorithm.adapters.gym_ids import registered  # which loads Gymnasium
 

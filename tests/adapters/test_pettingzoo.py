@@ -197,7 +197,7 @@ def test_every_environment_is_closed():
     ("name", "settings", "message"),
     [
         ("sisl/multiwalkr_v9", {}, "no environment of PettingZoo whose agents act together; near are sisl/multiwalker"),
-        ("classic/chess_v6", {}, "no environment of PettingZoo whose agents act together"),
+        ("classic/chess_v6", {}, "no environment of PettingZoo whose agents act together; near are classic/rps-v2"),
         ("no_such_module:parallel_env", {}, "needs a package: No module named 'no_such_module'; pip install no_such"),
         ("tests.adapters.parallel:nothing", {}, "tests.adapters.parallel has no function or class 'nothing'"),
         (lambda: object(), {}, "cannot be opened: TypeError: object is no ParallelEnv"),

@@ -114,7 +114,11 @@ COMMANDS = [
     ("--init mine/task", "exists already, and is left as it is"),
     ("--init gym/acrobat", "near it is Acrobot-v1"),
     ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
-    ("--init gym/chain --set base_config.env_type=PROBE", "--init writes folders for Gymnasium"),
+    (
+        "--init gym/chain --set base_config.env_type=PROBE",
+        "--init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT",
+    ),
+    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs a config.yaml of its own"),
     ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
     # assignments
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import main
+from algorithm import load
 from algorithm.experiment.settings import read_variant, resolve
 
 
@@ -176,6 +177,9 @@ def test_what_cannot_be_observed_is_left_out():
     assert written("grid/mission")["base_config"]["ignore_observations"] == ["mission"]
     assert "Vector(normalize=True)" in Path("envs/grid/mission/nn.py").read_text()
     assert main.main(["grid/mission", "-n", "a", "--max_step", "200"]) == 0
+    obs, _ = gymnasium.make("Mission-v0").reset(seed=0)
+    assert "mission" in obs
+    assert load("runs/grid/mission/a").act(obs) in (0, 1)
 
 
 def test_large_color_images_become_small_and_gray():
@@ -218,6 +222,7 @@ def test_a_missing_limit_of_steps_is_reported(capsys):
     assert "registers no limit of steps per episode" in capsys.readouterr().out
     assert main.main(["--init", "grid/limited", "--set", named, "base_config.max_step_each_iter=9"]) == 0
     assert main.main(["grid/limited", "-n", "a", "--max_step", "20", "--set", "base_config.evaluate_every=null"]) == 0
+    assert main.main(["--init", "grid/args", "--set", named, "--env_args", "max_episode_steps=9"]) == 0
     assert main.main(["--init", "gym/acrobot"]) == 0
     assert "registers no limit" not in capsys.readouterr().out
 
