@@ -62,9 +62,8 @@ class Result:
     def of(cls, monitor: Monitor, seconds: float) -> Result:
         """What a monitor has seen of a run that took so long."""
         reached = None if monitor.limits.goal is None else monitor.confirmed
-        returns = {role: monitor.mean_return(role) for role in monitor.parts.lanes}
         best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
-        return cls(reached, monitor.counters, returns, monitor.played, best, seconds, confirmed_by)
+        return cls(reached, monitor.counters, monitor.mean_returns, monitor.played, best, seconds, confirmed_by)
 
 
 def train(

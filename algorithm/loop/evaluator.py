@@ -117,7 +117,7 @@ class _Tally:
         self.memory = np.zeros((role.lanes, agent.state), np.float32)
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
-        self.left = np.array([-(-episodes // lanes[role.team(name, lane)]) for lane in range(role.lanes)])
+        self.left = np.array([-(-episodes // lanes[role.team(lane) or name]) for lane in range(role.lanes)])
         self.seen = np.zeros(role.lanes, bool)
 
     @property
@@ -137,6 +137,6 @@ class _Tally:
         for lane, reward, length in self.scores.add(step):
             if self.left[lane]:
                 self.left[lane] -= 1
-                played = self.played[self.role.team(self.name, lane)]
+                played = self.played[self.role.team(lane) or self.name]
                 played.returns.append(reward)
                 played.lengths.append(length)

@@ -84,9 +84,9 @@ class History:
     def episode(self, episode: Episode) -> None:
         """A training episode ended."""
         self.counters.episodes += 1
-        self.recent[episode.role].add(episode.reward, episode.length)
+        self.recent[episode.team or episode.role].add(episode.reward, episode.length)
         self._ended[episode.role].add(episode.lane)
-        if all(len(self._ended[role]) == lanes for role, lanes in self.parts.lanes.items()):
+        if all(len(self._ended[role]) == team.role.lanes for role, team in self.parts.teams.items()):
             self.counters.iterations += 1
             self._ended.clear()
 
