@@ -244,6 +244,6 @@ class Role:
         """Return the number of lanes of each team; without teams, all are those of the role, whose name is `name`."""
         return dict(Counter(self.teams)) if self.teams else {name: self.lanes}
 
-    def team(self, name: str, lane: int) -> str:
-        """Return the team of a lane; without teams, the role itself."""
-        return self.teams[lane] if self.teams else name
+    def team(self, lane: int) -> str | None:
+        """Return the team of a lane; None without teams."""
+        return self.teams[lane] if self.teams else None

@@ -64,9 +64,8 @@ class Result:
     def of(cls, monitor: Monitor) -> Result:
         """What a monitor has seen of a run."""
         reached = None if monitor.limits.goal is None else monitor.confirmed
-        returns = {role: monitor.mean_return(role) for role in monitor.parts.lanes}
         best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
-        return cls(reached, monitor.counters, returns, monitor.played, best, confirmed_by)
+        return cls(reached, monitor.counters, monitor.mean_returns, monitor.played, best, confirmed_by)
 
 
 def train(

@@ -29,12 +29,16 @@ STATE = (*OF_ROWS, *OF_SLOTS, *OF_LANES)
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: the undiscounted raw return and the executed decisions."""
+    """A finished episode: the undiscounted raw return and the executed decisions.
+
+    `team` has the return where several share the agent of the role.
+    """
 
     role: str
     lane: int
     reward: float
     length: int
+    team: str | None = None
 
 
 class Actor:
@@ -132,7 +136,8 @@ class Actor:
         executed = len(step.lane) - int(np.count_nonzero(step.final))
         self.env_steps += executed
         for lane, reward, length in columns.scores.add(step):
-            self.episodes.append(Episode(columns.team.role.team(role, lane), lane, reward, length))
+            team = self.parts.adapter.roles[role].team(lane)
+            self.episodes.append(Episode(role, lane, reward, length, team))
 
 
 class Columns:

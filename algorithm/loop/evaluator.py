@@ -168,7 +168,7 @@ class _Tally:
         for lane, reward, length in self.scores.add(step):
             if self.ended[lane] < self.each[lane]:
                 self.ended[lane] += 1
-                played = self.played[self.role.team(self.name, lane)]
+                played = self.played[self.role.team(lane) or self.name]
                 played.returns.append(reward)
                 played.lengths.append(length)
 
@@ -177,5 +177,5 @@ class _Tally:
         self.role, lanes = role, role.lanes_by_team(self.name)
         for team in lanes:
             self.played.setdefault(team, Played([], [], self.greedy))
-        teams = [role.team(self.name, lane) for lane in range(role.lanes)]
+        teams = [role.team(lane) or self.name for lane in range(role.lanes)]
         self.each = np.array([-(-self.episodes // lanes[team]) for team in teams])  # episodes that each lane plays

@@ -91,7 +91,7 @@ class History:
         over = False
         for episode in episodes:
             self.counters.episodes += 1
-            self.recent[episode.role].add(episode.reward, episode.length)
+            self.recent[episode.team or episode.role].add(episode.reward, episode.length)
             self._ended[episode.role].add(episode.lane)
             if not over and self._all_ended(shown):
                 over = True
@@ -102,12 +102,7 @@ class History:
                 lanes[:] = False
 
     def _all_ended(self, shown: Mapping[str, np.ndarray]) -> bool:
-        for agent, lanes in shown.items():
-            teams = self.parts.teams[agent].role.lanes_by_team(agent)
-            ended = set().union(*(self._ended.get(team, ()) for team in teams))
-            if not ended.issuperset(np.flatnonzero(lanes)):
-                return False
-        return True
+        return all(self._ended.get(role, set()).issuperset(np.flatnonzero(lanes)) for role, lanes in shown.items())
 
     def state(self) -> dict[str, Any]:
         """What it knows beside the counters, as values that JSON holds."""

@@ -109,9 +109,10 @@ class Monitor:
         """Log, and leave the checkpoints as they are."""
         self.reporter.close()
 
-    def mean_return(self, role: str) -> float:
-        """Of the last training episodes; NaN before there is one."""
-        return self.history.recent[role].mean
+    @property
+    def mean_returns(self) -> dict[str, float]:
+        """Mean return of the last training episodes of every team; NaN before there is one."""
+        return {name: recent.mean for name, recent in self._recent().items()}
 
     def _take(self, actor: Actor) -> None:
         """Count the episodes that ended; check the goal."""
@@ -144,14 +145,17 @@ class Monitor:
         goal = self.limits.goal
         if goal is None or self._until_check > 0:
             return False
-        recent = [self.history.recent[role] for role in self.parts.lanes]
-        return all(role.full and role.mean >= goal for role in recent)
+        return all(recent.full and recent.mean >= goal for recent in self._recent().values())
+
+    def _recent(self) -> dict[str, Recent]:
+        """The last training episodes of every team."""
+        return {name: self.history.recent[name] for names in self.parts.team_names.values() for name in names}
 
     def _confirm(self) -> None:
         """See whether held-out episodes reach the goal too. Weights that do are the best, whatever came before."""
         played = self._evaluate()
         if played is None:
-            self._trial = {role: self.history.recent[role].count for role in self.parts.lanes}
+            self._trial = {name: recent.count for name, recent in self._recent().items()}
             return
         self._until_check = WINDOW
         if all(result.mean >= self.limits.goal for result in played.values()):
@@ -159,8 +163,8 @@ class Monitor:
 
     def _confirm_by_training(self, trial: Mapping[str, int]) -> None:
         """See whether the episodes that ended since the goal was met reach it, once every role has enough of them."""
-        recent = {role: self.history.recent[role] for role in trial}
-        if all(recent[role].count - begin >= WINDOW for role, begin in trial.items()):
+        recent = self._recent()
+        if all(recent[name].count - begin >= WINDOW for name, begin in trial.items()):
             self._trial = None
             if self._goal_met():
                 self._reach("training", recent.values())

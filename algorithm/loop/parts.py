@@ -48,17 +48,15 @@ class Parts:
     enlarge: Callable[[str, Team, Role], Team] = lambda name, team, role: team.grow(role)
 
     @property
-    def lanes(self) -> dict[str, int]:
-        """The lanes of every role that has returns of its own: the teams that share an agent are such roles."""
-        counts = {}
-        for name, team in self.teams.items():
-            counts |= team.role.lanes_by_team(name)
-        return counts
+    def team_names(self) -> dict[str, list[str]]:
+        """What has returns of its own, by role: the teams that share its agent, or the role itself."""
+        roles = {name: self.adapter.roles.get(name, team.role) for name, team in self.teams.items()}
+        return {name: list(role.lanes_by_team(name)) for name, role in roles.items()}
 
     @property
     def has_teams(self) -> bool:
         """Whether teams play with each other's weights, so that their mean return says little about these."""
-        return any(len(team.role.lanes_by_team(name)) > 1 for name, team in self.teams.items())
+        return any(len(names) > 1 for names in self.team_names.values())
 
     def team(self, role: str) -> Team:
         """The team of `role`."""

@@ -129,10 +129,10 @@ class Reporter:
 
     def _scores(self) -> dict[str, float]:
         values = {}
-        for role in self.parts.lanes:
-            if self.history.recent[role].returns:
-                values[_tag(role, "reward/return")] = self.history.recent[role].mean
-                values[_tag(role, "reward/length")] = self.history.recent[role].length
+        for name in [name for names in self.parts.team_names.values() for name in names]:
+            if self.history.recent[name].returns:
+                values[_tag(name, "reward/return")] = self.history.recent[name].mean
+                values[_tag(name, "reward/length")] = self.history.recent[name].length
         for role, team in self.parts.teams.items():
             for name, value in _mean(self._sampled[role]).items():
                 values[_tag(role, name)] = value
@@ -157,15 +157,15 @@ class Reporter:
             seconds_left=None if ended else self._seconds_left(now.running, done),
             pace=self._pace,
             roles={
-                role: self._standing(role, agent if place == 0 else None)
-                for agent, team in self.parts.teams.items()
-                for place, role in enumerate(team.role.lanes_by_team(agent))
+                name: self._standing(name, role if place == 0 else None)
+                for role, names in self.parts.team_names.items()
+                for place, name in enumerate(names)
             },
         )
 
-    def _standing(self, role: str, agent: str | None) -> Standing:
-        """How one role stands, with the metrics of `agent`: they are shown once for all teams that share it."""
-        recent, latest = self.history.recent[role], {} if agent is None else self._latest.get(agent, {})
+    def _standing(self, name: str, role: str | None) -> Standing:
+        """How one team stands, with the metrics of `role`: they are shown once for all its teams."""
+        recent, latest = self.history.recent[name], {} if role is None else self._latest.get(role, {})
         return Standing(
             mean=recent.mean,
             first=recent.first,

@@ -107,7 +107,7 @@ class Uniform(Sampler):
         pass
 
     def grow(self) -> None:
-        pass
+        self.stretches = Stretches(self.windows)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         """There are no priorities, and errors are not computed."""

@@ -75,7 +75,7 @@ def test_every_behavior_of_a_scene_is_exported_as_it_is_called(tmp_path, capsys)
     assert main.main(["unity/task", "-n", "a"]) == 0
     assert "exported" in capsys.readouterr().out
     run = Path("runs/unity/task/a")
-    assert sorted(path.name for path in run.glob("*.onnx")) == ["Walker.onnx", "Watcher-team1.onnx"]
+    assert sorted(path.name for path in run.glob("*.onnx")) == ["Walker.onnx", "Watcher.onnx"]
     assert all(check(path) == [] for path in run.glob("*.onnx"))
     record = call(capsys, "unity/task", "-n", "a", "--export")
     assert [one["inputs"]["recurrent_in"] for one in record["exports"]] == [["batch", 1, 4]] * 2
