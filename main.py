@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 
@@ -239,9 +240,17 @@ def _collect_garbage() -> None:
         gc.enable()
 
 
+def _leave(statuses: list[int]) -> None:
+    """End the process with the status of `main`, if it is known, instead of taking the interpreter apart."""
+    if statuses:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(statuses[0])
+
+
 if __name__ == "__main__":
-    # The collector would search all that torch consists of again and again while it is imported, and at the end.
-    gc.disable()
-    status = main()
-    gc.freeze()
-    sys.exit(status)
+    gc.disable()  # it would search all that torch consists of again and again while it is imported
+    ended: list[int] = []
+    atexit.register(_leave, ended)  # before anything else registers, so that it is called last
+    ended.append(main())
+    sys.exit(ended[0])

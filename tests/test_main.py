@@ -402,3 +402,34 @@ def test_garbage_is_collected_while_a_run_trains_and_what_was_imported_is_not_se
     before = gc.get_freeze_count()
     assert main.main(["own/task", "-n", "b"]) == 0
     assert gc.isenabled() and gc.get_freeze_count() == before  # in a process that is not only this run's
+
+
+ENDING = """
+import atexit, sys
+import gymnasium
+
+class Module:
+    def __del__(self):
+        print("taken apart", file=sys.stderr)
+
+kept = Module()
+kept.itself = kept
+atexit.register(lambda: print("registered", file=sys.stderr))
+
+def make(fails=False):
+    sys.stdout.write("no line")
+    return 1 / 0 if fails else gymnasium.make("CartPole-v1")
+"""
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--env_args", "fails=true"], 3)])
+def test_the_process_ends_with_its_status_after_all_that_is_registered(tmp_path, arguments, status):
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 100}}\n")
+    (folder / "env.py").write_text(ENDING)
+    command = [sys.executable, str(ROOT / "main.py"), "own/task", "-n", "a", *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert finished.returncode == status
+    assert "no line" in finished.stdout
+    assert finished.stderr.splitlines()[-1] == "registered"

@@ -21,20 +21,20 @@ class Lost(Exception):
     """There is no answer, and the message says why."""
 
 
-class LostInTime(Lost, TimeoutError):
+class TimedOut(Lost, TimeoutError):
     """There was no answer in time."""
 
 
 def ask(function: str, *told: Any, limit: float = LIMIT) -> Any:
     """What `module:function` returns for `told`, in another process; both are values that JSON holds.
 
-    Raises Lost where it raises or crashes, LostInTime where it takes more than `limit` seconds.
+    Raises Lost where it raises or crashes, TimedOut where it takes more than `limit` seconds.
     """
     command = [sys.executable, "-c", START, "\n".join(sys.path), function, json.dumps(told)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
-        raise LostInTime(no_answer(limit)) from error
+        raise TimedOut(no_answer(limit)) from error
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from algorithm.experiment.doctor.apart import Lost, LostInTime, ask
+from algorithm.experiment.doctor.apart import Lost, TimedOut, ask
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, Check, Seen
 
 SETUP = Path(__file__).resolve().parents[3] / "setup.py"
@@ -83,10 +83,10 @@ def installed(texts: list[str], command: str) -> Seen:
 
 @cache
 def import_error(module: str) -> str | None:
-    """What happens where a module is imported; None where that works. Raises LostInTime if it takes too long."""
+    """What happens where a module is imported; None where that works. Raises TimedOut if it takes too long."""
     try:
         return ask(f"{__name__}:load", module)
-    except LostInTime:
+    except TimedOut:
         raise
     except Lost as error:
         return str(error)

@@ -10,7 +10,7 @@ from pathlib import Path
 from algorithm.adapters.unity.launch import Launch
 from algorithm.adapters.unity.ports import EDITOR_PORT
 from algorithm.adapters.unity.process import find_player
-from algorithm.experiment.doctor.apart import Lost, LostInTime, ask
+from algorithm.experiment.doctor.apart import Lost, TimedOut, ask
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Seen
 from algorithm.experiment.doctor.machine import ports
 from algorithm.experiment.doctor.requirements import extra_check, extras
@@ -73,7 +73,7 @@ class Start:
         if self._seen is None:
             try:
                 self._seen = ask("algorithm.experiment.doctor.trial:try_out", self._options)
-            except LostInTime as error:
+            except TimedOut as error:
                 self._seen = {"device": (TIMEOUT, f"the start of a run: {error}")}
             except Lost as error:
                 self._seen = {"device": (BROKEN, f"the start of a run fails: {error}")}

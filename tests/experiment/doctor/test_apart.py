@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.experiment.doctor.apart import Lost, LostInTime, ask
+from algorithm.experiment.doctor.apart import Lost, TimedOut, ask
 
 
 def test_an_answer_is_a_value_of_json():
@@ -46,5 +46,5 @@ def test_a_crash_is_told():
 
 
 def test_a_process_that_hangs_is_given_up():
-    with pytest.raises(LostInTime, match="no answer within 0.5 s: try again when the machine is less busy"):
+    with pytest.raises(TimedOut, match="no answer within 0.5 s: try again when the machine is less busy"):
         ask("time:sleep", 600, limit=0.5)

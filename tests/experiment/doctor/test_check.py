@@ -2,7 +2,7 @@
 
 import threading
 
-from algorithm.experiment.doctor.apart import LostInTime
+from algorithm.experiment.doctor.apart import TimedOut
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Finding
 from algorithm.experiment.errors import UserError
 
@@ -29,7 +29,7 @@ def test_a_look_that_hangs_is_a_timeout():
 
 def test_a_look_that_reports_a_timeout_is_one():
     def wait():
-        raise LostInTime("no answer within 1 s")
+        raise TimedOut("no answer within 1 s")
 
     assert Check("a", wait).asked()() == Finding("a", TIMEOUT, "no answer within 1 s")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.experiment.doctor import requirements
-from algorithm.experiment.doctor.apart import LostInTime
+from algorithm.experiment.doctor.apart import TimedOut
 from algorithm.experiment.doctor.check import BROKEN, MISSING, OK, TIMEOUT
 from algorithm.experiment.doctor.requirements import core_checks, extras, installed, packaged
 
@@ -78,7 +78,7 @@ def test_old_packages_break_the_core(shim):
 
 def test_a_package_that_is_slow_to_import_is_a_timeout_and_not_broken(monkeypatch):
     def wait(function, *told):
-        raise LostInTime("no answer within 60 s")
+        raise TimedOut("no answer within 60 s")
 
     monkeypatch.setattr(requirements, "ask", wait)
     requirements.import_error.cache_clear()
