@@ -13,12 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
-
 from algorithm.experiment import roles
 from algorithm.experiment.environments import BESIDE_MAIN, HERE, environment_name, environments, is_file_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
+from algorithm.experiment.yaml_text import dump
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
 from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace
@@ -82,9 +81,9 @@ class RunFolder:
             if int(path.stem) > env_steps:  # of a way that is not gone on with
                 path.unlink()
         if self.last_settings() != tree:
-            replace(history / f"{env_steps:012d}.yaml", _dump(tree))
+            replace(history / f"{env_steps:012d}.yaml", dump(tree))
         if not self.config.exists() or read_yaml(self.config) != tree:
-            replace(self.config, _dump(tree))
+            replace(self.config, dump(tree))
 
     def last_settings(self) -> Tree:
         """What the run went by when it last went on; nothing where it never did."""
@@ -242,10 +241,6 @@ class RunFolder:
     def roles(self) -> Mapping[str, Role]:
         """The roles that have appeared in this run. Raises UserError where another version wrote them."""
         return roles.read(self.path / "roles.json")
-
-
-def _dump(tree: Tree) -> str:
-    return yaml.safe_dump(tree, sort_keys=False)
 
 
 def _module(path: Path) -> ModuleType:

@@ -99,7 +99,7 @@ def read_assignments(assignments: list[str], flag: str = "--set", section: str =
         try:
             leaf = yaml_text.load(value)
         except ValueError as error:
-            raise UserError(f"{flag} {text}: the value is not YAML") from error
+            raise UserError(f"{flag} {text}: the value cannot be read: {error}") from error
         for key in reversed(f"{section}{path.replace('-', '_')}".split(".")):
             leaf = {key: leaf}
         tree = merge(tree, leaf)

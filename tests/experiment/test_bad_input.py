@@ -62,6 +62,9 @@ COMMANDS = [
     ("mine/task --max_step -5", "base_config.max_step is -5"),
     ("mine/task --max-iter 0", "--max_iter is 0; it must be at least 1"),
     ("mine/task --seed 1.5", "invalid int value: '1.5'"),
+    ("mine/task --seed 010", "invalid int value: '010': 010 is no decimal number"),
+    ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is no decimal number"),
+    ("mine/task --seed yes", "invalid int value: 'yes'"),
     ("mine/task --seed -1", "base_config.seed is -1"),
     ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
     ("mine/task --port 5005", "--port is for env_type UNITY"),
@@ -119,7 +122,10 @@ COMMANDS = [
     # assignments
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
     ("mine/task --set =1", "--set =1: expected section.key=value"),
-    ("mine/task --set acer_config.gamma=[", "the value is not YAML"),
+    ("mine/task --set acer_config.gamma=[", "the value cannot be read: not YAML"),
+    ("mine/task --set base_config.seed=1:30", "base_config.seed=1:30: the value cannot be read: 1:30 is no decimal"),
+    ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is no decimal number"),
+    ("mine/task --env_args limit=1:30", "--env_args limit=1:30: the value cannot be read: 1:30 is no decimal number"),
     ("mine/task --set acer_config.gama=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config.gamma=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config=1", "base_config is a section"),
@@ -166,6 +172,8 @@ FOLDERS = [
     ("default: [", {}, 2, "config.yaml: not YAML"),
     ("- 1", {}, 2, "expected a mapping of sections, found list"),
     ("default: {goal: null}\ndefault: {}", {}, 2, "default is there twice"),
+    ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is no decimal number"),
+    (f"default: {'[' * 3000}", {}, 2, "config.yaml: it is nested more than 40 levels deep"),
     ({"default": None}, {}, 2, "base_config.env_name is not set"),
     # environments
     (gym("Nothing-v1"), {}, 2, "env_name 'Nothing-v1'"),
@@ -236,7 +244,9 @@ def test_a_broken_folder_is_one_line_that_names_it(config, files, status, messag
 def test_the_folder_that_these_rows_break_works_when_whole(capsys):
     environment(nn=NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))")
     assert main.main("mine/task -n a --set nn_config.units=8".split()) == 0
-    assert main.main("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0".split()) == 0
+    assert (
+        main.main("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0 --agents 1.0".split()) == 0
+    )
 
 
 EXISTING = [
