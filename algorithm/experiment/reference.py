@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.experiment.command_line import OPTIONS, TRAIN
-from algorithm.experiment.settings import DEFAULTS
+from algorithm.experiment.trees import DEFAULTS
 
 PAGE = DEFAULTS.parent / "docs" / "configuration.md"
 LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")

@@ -7,19 +7,19 @@ import time
 
 from algorithm.experiment.assembly import check_network
 from algorithm.experiment.command_line import overrides
-from algorithm.experiment.errors import UserError
+from algorithm.experiment.effects import check_effects
 from algorithm.experiment.resume import changed
 from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
-from algorithm.experiment.settings import Layer, Settings, read_assignments, read_variant, resolve
-from algorithm.experiment.simulators import of_unity
+from algorithm.experiment.settings import Layer, Settings, read_assignments, read_own_variant, read_variant, resolve
 
 
 def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
     """Name and settings of each new run. Raises UserError for a name that is taken."""
     config = environment_folder(options.env) / "config.yaml"
-    below = [(str(config), read_variant(config, options.config or "default")), *layers(options)]
+    variant, given = options.config or "default", layers(options)
+    below = [(str(config), read_variant(config, variant)), *given]
     settings = resolve(below)
-    check_flags(options, settings)
+    check_effects(settings, [(str(config), read_own_variant(config, variant)), *given])
     name = run_name(settings.base.name, time.time())
     runs = [(name, settings)]
     if options.repeat is not None:
@@ -53,16 +53,10 @@ def found(options: argparse.Namespace) -> tuple[RunFolder, Settings]:
     folder = RunFolder.find(options.env, options.name)
     if options.use_env_nn:
         folder = RunFolder(folder.path, environment_folder(options.env))
-    settings = folder.settings(*layers(options))
-    check_flags(options, settings)
+    given = layers(options)
+    settings = folder.settings(*given)
+    check_effects(settings, given)
     return folder, settings
-
-
-def check_flags(options: argparse.Namespace, settings: Settings) -> None:
-    """Raises UserError for a flag that says nothing to the simulator of the settings."""
-    for name in ("editor", "port"):
-        if getattr(options, name) is not None and not of_unity(settings):
-            raise UserError(f"--{name} is for env_type UNITY, not for {settings.base.env_type}")
 
 
 def layers(options: argparse.Namespace) -> list[Layer]:
