@@ -8,6 +8,7 @@ import time
 from algorithm.experiment.assembly import check_network
 from algorithm.experiment.command_line import overrides
 from algorithm.experiment.effects import check_effects
+from algorithm.experiment.errors import UserError
 from algorithm.experiment.resume import changed
 from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
 from algorithm.experiment.settings import Layer, Settings, read_assignments, read_own_variant, read_variant, resolve
@@ -19,7 +20,8 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
     variant, given = options.config or "default", layers(options)
     below = [(str(config), read_variant(config, variant)), *given]
     settings = resolve(below)
-    check_effects(settings, [(str(config), read_own_variant(config, variant)), *given])
+    check_effects(_alone(below[0], settings), [(str(config), read_own_variant(config, variant))])
+    check_effects(settings, given)
     name = run_name(settings.base.name, time.time())
     runs = [(name, settings)]
     if options.repeat is not None:
@@ -29,6 +31,17 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
         for name, _ in runs:
             RunFolder.free(options.env, name)
     return runs
+
+
+def _alone(file: Layer, settings: Settings) -> Settings:
+    """What a file makes without the command line, which may take the effect from what the file sets.
+
+    `settings`, if the file needs what the command line adds.
+    """
+    try:
+        return resolve([file])
+    except UserError:
+        return settings
 
 
 def create(options: argparse.Namespace, name: str, settings: Settings) -> RunFolder:

@@ -118,6 +118,28 @@ def test_what_variants_share_may_be_of_others(capsys, variant):
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4"],
+        ["--set", "acer_config.replay_ratio=0"],
+        ["--set", "base_config.max_step=null", "--max_iter", "1"],
+    ],
+)
+def test_the_command_line_may_take_the_effect_from_what_a_file_sets(capsys, options):
+    config = {"default": {"base_config": SHORT, "acer_config": {"batch_size": 4}}}
+    assert run(capsys, config, *options) == (0, "")
+
+
+def test_a_file_may_need_the_command_line(capsys):
+    acer = {"learning_rate_schedule": "linear", "std_floor": 0.2}
+    config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
+    status, line = run(capsys, config)
+    assert (status, "which is not set" in line) == (2, True)
+    status, line = run(capsys, config, "--max_step", "40")
+    assert (status, "config.yaml: acer_config.std_floor has no effect, since std is fixed" in line) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("config", "options", "message"),
     [
         (CONFIG, ["-c", "mistaken"], "config.yaml: acer_config.gamma is for algorithm ACER, not for SAC"),
