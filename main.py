@@ -39,7 +39,8 @@ STATUSES = {
     "OSError": (1, "{kind}: {error}"),
     "KeyboardInterrupt": (130, "interrupted{saved}"),
     "Terminated": (143, "terminated{saved}"),
-    "BaseException": (1, "{kind}: {error} (unexpected; --debug shows where it comes from)"),
+    "MemoryError": (1, "not enough memory: {summary}"),
+    "BaseException": (1, "{summary} (unexpected; --debug shows where it comes from)"),
 }
 
 
@@ -68,9 +69,13 @@ def _command(arguments: list[str], output: Output) -> int:
 
 
 def _status(error: BaseException, saved: bool = False) -> tuple[int, str]:
+    from algorithm.experiment.user_code import blame
+    from algorithm.failures import summarize
+
+    error = blame(error)
     status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
     said = "; what was learned is saved" if saved else ""
-    return status, line.format(error=error, kind=type(error).__name__, saved=said)
+    return status, line.format(error=error, kind=type(error).__name__, summary=summarize(error), saved=said)
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:

@@ -17,7 +17,7 @@ from algorithm.experiment.display import lines
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.lessons import Taught
-from algorithm.experiment.memory import Budget, replay_size
+from algorithm.experiment.memory import Budget, check_batch, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.run_folder import RunFolder
@@ -25,6 +25,7 @@ from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter
+from algorithm.experiment.user_code import blame_network
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
 from algorithm.loop.divergence import Divergence
@@ -256,7 +257,9 @@ class TeamBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule = agent.schedule
-        self.budget.plan(name, replay_size(settings.replay, agent, role))
+        size = replay_size(settings.replay, agent, role)
+        self.budget.plan(name, size)
+        check_batch(schedule, size)
         try:
             replay = Replay(
                 settings.replay.capacity,
@@ -287,8 +290,8 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
     """The agent of the settings, with the run's network."""
     blueprint = folder.blueprint(settings) or default_blueprint(role)
     try:
-        return find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+        agent = find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
+        agent.policy.try_step(role.obs_specs)
+        return agent
     except Exception as error:  # whatever a network of the user's raises
-        raise UserError(f"{folder.nn_from / settings.base.nn}: {type(error).__name__}: {error}") from error
+        raise blame_network(folder.nn_from / settings.base.nn, error) from error

@@ -13,6 +13,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_flag
 
 EPISODES = 20  # that --run plays
+REPEATS = 1000  # runs of one command
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR = "--list", "--init", "--import_mlagents", "--doctor"
@@ -290,7 +291,9 @@ def _check_no_settings(options: argparse.Namespace) -> None:
 
 
 def _check_positive(options: argparse.Namespace) -> None:
-    for name in ("repeat", "max_iter"):
+    for name, most in (("repeat", REPEATS), ("max_iter", None)):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1")
+        if value is not None and most is not None and value > most:
+            raise UserError(f"--{name} is {value}; it must be at most {most}")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from algorithm.experiment import roles
 from algorithm.experiment.environments import BESIDE_MAIN, HERE, environment_name, environments, is_file_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
+from algorithm.experiment.user_code import has_file, import_file, locate
 from algorithm.experiment.yaml_text import dump
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
 from algorithm.loop.checkpoints import Checkpoints
@@ -67,8 +65,9 @@ class RunFolder:
         """
         cls.free(environment, name)
         folder = cls(RUNS / environment / name)
+        files = [path for path in source.glob("*.py") if has_file(path)]
         folder.path.mkdir(parents=True)
-        for code in source.glob("*.py"):
+        for code in files:
             shutil.copy2(code, folder.path / code.name)
         folder.record(tree, env_steps=0)
         return folder
@@ -195,13 +194,13 @@ class RunFolder:
     def blueprint(self, settings: Settings) -> Blueprint | None:
         """The blueprint that nn.py holds; None where there is no nn.py. Raises UserError where it breaks."""
         path = self.nn_from / settings.base.nn
-        if not path.is_file():
+        if not has_file(path):
             if settings.base.nn != "nn.py":
                 raise UserError(f"base_config.nn: there is no {settings.base.nn} in {self.nn_from}")
             if settings.nn:
                 raise UserError(f"nn_config: there is no nn.py in {self.nn_from} whose blueprint would take it")
             return None
-        blueprint = getattr(_module(path), "blueprint", None)
+        blueprint = getattr(import_file(path), "blueprint", None)
         if callable(blueprint):
             blueprint = _call(blueprint, settings.nn, path)
         elif settings.nn:
@@ -213,7 +212,7 @@ class RunFolder:
     def adopt_network(self, settings: Settings) -> None:
         """Make the file that the network comes from the run's own. Raises UserError where there is none."""
         source = self.nn_from / settings.base.nn
-        if not source.is_file():
+        if not has_file(source):
             raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
         shutil.copy2(source, self.path / settings.base.nn)
 
@@ -225,9 +224,9 @@ class RunFolder:
         if not name.endswith(".py"):
             return name
         path = self.path / name
-        if not path.is_file():
+        if not has_file(path):
             raise UserError(f"base_config.env_name: there is no {name} in the environment's folder")
-        make = getattr(_module(path), "make", None)
+        make = getattr(import_file(path), "make", None)
         if not callable(make):
             raise UserError(f"{path}: expected a function make(**env_args) that returns a gymnasium.Env")
         return make
@@ -243,17 +242,6 @@ class RunFolder:
         return roles.read(self.path / "roles.json")
 
 
-def _module(path: Path) -> ModuleType:
-    """Import a file of an environment's folder. Raises UserError where it breaks."""
-    spec = importlib.util.spec_from_file_location(f"samara_environment_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever is in it
-        raise _broken(path, error) from error
-    return module
-
-
 def _call(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Path) -> Any:
     """What the function `blueprint` returns. Raises UserError where it does not take `nn_config`, or breaks."""
     try:
@@ -262,13 +250,5 @@ def _call(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Pat
         raise UserError(f"nn_config does not fit {path}: {error}") from error
     try:
         return blueprint(**nn_config)
-    except Exception as error:  # whatever is in it
-        raise _broken(path, error) from error
-
-
-def _broken(path: Path, error: BaseException) -> UserError:
-    """The error as one line that names where in the file it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    where = f", line {lines[-1]}" if lines else ""
-    return UserError(f"{path}{where}: {type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:  # whatever is in it
+        raise locate(path, error) from error
