@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,11 @@ def read_yaml(path: Path) -> Tree:
 
 def defaults() -> Tree:
     """The tree of default_config.yaml."""
+    return deepcopy(_defaults())
+
+
+@cache
+def _defaults() -> Tree:
     return read_yaml(DEFAULTS)
 
 

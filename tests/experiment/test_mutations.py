@@ -1,5 +1,7 @@
 """Whatever is written in files and on the command line ends with a documented status and at most one line."""
 
+import sys
+
 import pytest
 
 from tests.experiment.mutations import KINDS, mutated, run, wrong
@@ -9,9 +11,10 @@ AT_ONCE = 30
 
 
 @pytest.fixture(autouse=True)
-def _without_bytecode(monkeypatch):
-    """Files of the same size that follow each other within a second would be taken for one."""
+def _without_bytecode_and_curves(monkeypatch):
+    """Files of the same size that follow each other within a second would be taken for one; curves take a while."""
     monkeypatch.setattr("sys.dont_write_bytecode", True)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
 
 @pytest.mark.parametrize("first", range(0, INPUTS, AT_ONCE))
