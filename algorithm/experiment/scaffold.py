@@ -7,6 +7,7 @@ from pathlib import Path
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_id, solved_at
 from algorithm.experiment.blueprints import nn_file
+from algorithm.experiment.effects import check_effects
 from algorithm.experiment.environments import HERE, environment_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.reference import entries
@@ -59,7 +60,8 @@ def write(name: str, layers: list[Layer]) -> Path:
     if settings.base.algorithm.casefold() == "acer":  # the defaults of others need no suggestion
         suggested = {"acer_config": SUGGESTED | (OF_CONTINUOUS if role.action_spec.continuous else {})}
     tree = merge({"base_config": asked, "goal": {"return": solved_at(env_name)}, **suggested}, tree)
-    resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
+    suggestion = resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
+    check_effects(suggestion, layers)
     text = _config(name, env_name, role, merge(_shown(settings), tree))
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(text, encoding="utf-8")
