@@ -53,9 +53,7 @@ class AcerSettings:
     average_decay: float  # alpha, of the average policy network
     estimator: Literal["retrace", "vtrace", "n_step", "tree_backup", "q_lambda"]
     critic: Literal["q", "v"]
-    retrace_clip: Annotated[
-        float, Only(estimator=("retrace", "vtrace"))
-    ]  # of rho in the trace (Eq. 5), c-bar of V-trace
+    retrace_clip: Annotated[float, Only(estimator=("retrace", "vtrace"))]  # of rho in the trace (Eq. 5); c-bar
     vtrace_clip: Annotated[float, Only(estimator="vtrace")]  # rho-bar
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
     decay: float  # lambda, of the trace

@@ -82,6 +82,8 @@ class SacSettings:
             )
         if self.estimator == "vtrace" and self.v_rho < self.v_c:
             raise ValueError(f"v_rho {self.v_rho} must not be below v_c {self.v_c}")
+        if not self.replay_ratio:
+            raise ValueError("replay_ratio 0 leaves nothing to learn from")
         if self.std_init <= self.std_floor:
             raise ValueError(f"std_init {self.std_init} must be above std_floor {self.std_floor}")
 

@@ -34,9 +34,9 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
 
 
 def _alone(file: Layer, settings: Settings) -> Settings:
-    """What a file makes without the command line, which may take the effect from what the file sets.
+    """Resolve a file without the command line, which may take the effect from what the file sets.
 
-    `settings`, if the file needs what the command line adds.
+    Returns `settings` if the file needs what the command line adds.
     """
     try:
         return resolve([file])

@@ -180,6 +180,7 @@ COMMANDS = [
     ("mine/task --set acer_config.std=state acer_config.std_floor=0.7", "std_init 0.5 must be above std_floor 0.7"),
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
     ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
+    ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),
     (
         "mine/task --set base_config.algorithm=SAC sac_config.target_d_alpha=1.01",
         "sac_config.target_d_alpha is 1.01; it must be from 0 to 1, the largest entropy that there is",
