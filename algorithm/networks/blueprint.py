@@ -42,7 +42,7 @@ def build(factory: Callable[[Any], Any], given: Any, *methods: str) -> Any:
     """Return what a factory of a blueprint makes of `given`. Raises TypeError unless it is a module with `methods`."""
     made = factory(given)
     if not isinstance(made, nn.Module):
-        raise TypeError(f"{_name(factory)} made {made!r}; it must make a torch module")
+        raise TypeError(f"{_name(factory)} made a value of type {type(made).__name__}; it must make a torch module")
     for method in methods:
         if getattr(type(made), method, None) in (None, nn.Module.forward):
             raise TypeError(

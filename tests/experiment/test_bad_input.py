@@ -290,7 +290,12 @@ FOLDERS = [
     (None, {"nn": BODY % "raise KeyError('x')"}, 2, "nn.py, line 8: KeyError: 'x'"),
     (None, {"nn": NN + "blueprint = Blueprint(policy=Gru(4))"}, 2, "Gru made a GruMemory, which has no `forward`"),
     (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a Layers, which has no `step`"),
-    (default(acer_config={"critic": "q"}), {"nn": NN + "blueprint = Blueprint(critic=int)"}, 2, "int made 2; it must"),
+    (
+        default(acer_config={"critic": "q"}),
+        {"nn": NN + "blueprint = Blueprint(critic=int)"},
+        2,
+        "int made a value of type int; it must",
+    ),
     (None, {"nn": BODY % "assert False"}, 2, "nn.py, line 8: AssertionError\n"),
     (None, {"nn": BODY % "return x[:, :0]"}, 2, "nn.py: RuntimeError"),
     (None, {"nn": BODY % "return None"}, 2, "nn.py: "),

@@ -258,11 +258,11 @@ class Normalized(nn.Module):
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ({"body": lambda size: size}, "<lambda> made 3; it must make a torch module"),
+        ({"body": lambda size: size}, "<lambda> made a value of type int; it must make a torch module"),
         ({"memory": Mlp(4)}, "Mlp made a Layers, which has no `step` and does not fit here"),
         ({"policy": RunningSum}, "RunningSum made a RunningSum, which has no `forward`"),
         ({"critic": RunningSum}, "RunningSum made a RunningSum, which has no `forward`"),
-        ({"encoders": {"*": lambda spec: None}}, "<lambda> made None; it must make a torch module"),
+        ({"encoders": {"*": lambda spec: None}}, "<lambda> made a value of type NoneType; it must make a torch module"),
     ],
 )
 def test_what_a_factory_makes_has_to_fit_its_place(parts, why):
