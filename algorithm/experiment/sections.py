@@ -102,7 +102,7 @@ class BaseConfig(Section):
 class ReplayConfig(Section):
     """`replay_config`."""
 
-    capacity: int = Field(ge=1, le=SIZE)
+    capacity: int = Field(ge=1)
     memory_map: bool
     sampler: Literal["uniform", "prioritized", "lazy"]
     alpha: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
