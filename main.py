@@ -46,7 +46,8 @@ STATUSES = {
     "HungUp": (129, "Hung up.{saved}"),
     "KeyboardInterrupt": (130, "Interrupted.{saved}"),
     "Terminated": (143, "Terminated.{saved}"),
-    "BaseException": (1, "{kind}: {error} (unexpected; --debug shows where it comes from)"),
+    "MemoryError": (1, "not enough memory: {summary}"),
+    "BaseException": (1, "{summary} (unexpected; --debug shows where it comes from)"),
 }
 
 
@@ -85,8 +86,12 @@ def _call(command: Callable[[argparse.Namespace, Output], None], options: argpar
 
 
 def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
+    from algorithm.experiment.user_code import blame
+    from algorithm.failures import summarize
+
+    error = blame(error)
     status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
-    return status, line.format(error=error, kind=type(error).__name__, saved=saved)
+    return status, line.format(error=error, kind=type(error).__name__, summary=summarize(error), saved=saved)
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout"},
+    {"specs", "rollout", "failures"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay"},
     {"agents", "auxiliaries", "explorers"},

@@ -22,10 +22,10 @@ CONFIG = """
 default:
   base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100}}
   replay_config: {{capacity: 900}}
-  acer_config: {{collect_steps: 8, trace_length: 12, batch_size: 4, replay_start: 32, replay_ratio: 2}}
-  auxiliaries: {auxiliaries}
+{own}  auxiliaries: {auxiliaries}
   explorer: {explorer}
 """
+ACER = "  acer_config: {collect_steps: 8, trace_length: 12, batch_size: 4, replay_start: 32, replay_ratio: 2}\n"
 
 FAKES = {
     "two roles": {"adapter": "TWO_ROLES"},
@@ -46,7 +46,8 @@ FAKES = {
 def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", explorer="{}", memory=""):
     folder = tmp_path / "envs" / "fake" / "task"
     folder.mkdir(parents=True)
-    config = CONFIG.format(adapter=adapter, agent=agent, auxiliaries=auxiliaries, explorer=explorer)
+    own = ACER if agent == "ACER" else ""  # other agents have none
+    config = CONFIG.format(adapter=adapter, agent=agent, own=own, auxiliaries=auxiliaries, explorer=explorer)
     (folder / "config.yaml").write_text(config)
     (folder / "nn.py").write_text(NN.format(memory=memory))
 

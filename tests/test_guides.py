@@ -9,7 +9,8 @@ import yaml
 import main
 from algorithm.experiment import former
 from algorithm.experiment.command_line import OPTIONS
-from algorithm.experiment.settings import defaults, read_variant, resolve
+from algorithm.experiment.effects import check_effects
+from algorithm.experiment.settings import defaults, read_own_variant, read_variant, resolve
 from tests.envs.folders import FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +40,9 @@ def variant_of(guide, name, tmp_path):
     text = guide.read_text(encoding="utf-8")
     path = tmp_path / "config.yaml"
     path.write_text(re.search(r"```yaml\n(# config\.yaml\n.*?)```", text, re.DOTALL).group(1), encoding="utf-8")
-    return resolve([("config.yaml", read_variant(path, name))])
+    settings = resolve([("config.yaml", read_variant(path, name))])
+    check_effects(settings, [("config.yaml", read_own_variant(path, name))])
+    return settings
 
 
 def test_acer_torchs_defaults_resolve(tmp_path):
@@ -105,11 +108,9 @@ def test_an_example_of_an_environment_trains_and_plays(guide, name, variant):
         Path(path).write_text(text, encoding="utf-8")
     # No environment may raise: they do where an action is none of theirs.
     quick = ["base_config.n_envs=2", "base_config.max_env_restarts=0", "base_config.max_step_each_iter=30"]
-    learning = [
-        f"{section}.{quick}"
-        for section in ("acer_config", "sac_config")
-        for quick in ("replay_start=40", "batch_size=4")
-    ]
+    tree = read_variant(Path("envs", name, "config.yaml"), variant)
+    algorithm = tree["base_config"].get("algorithm", "ACER").lower()
+    learning = [f"{algorithm}_config.{quick}" for quick in ("replay_start=40", "batch_size=4")]
     learning += ["base_config.log_every=100", "goal=null"]
     options = ["--max_step", "200", "--set", *quick, *learning]
     assert main.main([name, "-c", variant, "-n", "a", *options]) == 0

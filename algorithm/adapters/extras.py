@@ -7,12 +7,14 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import gymnasium
 
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+from algorithm.failures import summarize
 
 Name = str | Callable[..., Any]
 
@@ -60,24 +62,37 @@ def quiet() -> Iterator[None]:
 
 def describe(env_name: Name, what: str, error: BaseException) -> str:
     """One line that says what went wrong with which environment."""
-    name = inspect.getsourcefile(env_name) if callable(env_name) else env_name
-    return f"the environment {name!r} {what}: {type(error).__name__}: {error}"
+    return f"the environment {name_of(env_name)!r} {what}: {summarize(error)}"
+
+
+def name_of(env_name: Name) -> str:
+    """Return the name of an environment; for a function or a class that makes it, the file that it is in."""
+    if not callable(env_name):
+        return env_name
+    while isinstance(env_name, partial):
+        env_name = env_name.func
+    kind = env_name if inspect.isclass(env_name) else type(env_name)
+    # inspect finds the file of a class by the name of its module, and a file of an environment's folder has none.
+    for part in (env_name, *vars(kind).values()):
+        if inspect.isfunction(part):
+            return part.__code__.co_filename
+    return getattr(env_name, "__name__", kind.__name__)
 
 
 def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
     """Of an environment that needs a package."""
     absent = getattr(error.__cause__ or error, "name", None) or ""
-    extra = _extra(str(env_name), absent.partition(".")[0])
+    extra = _extra(name_of(env_name), absent.partition(".")[0])
     if extra:
         reason = _line(error.__cause__ or error)
         return UnsupportedEnvironment(
-            f'the environment {env_name!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
+            f'the environment {name_of(env_name)!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
         )
     line = _line(error)
-    package = getattr(error, "name", None) or PACKAGES.get(_namespace(str(env_name)))
+    package = getattr(error, "name", None) or PACKAGES.get(_namespace(name_of(env_name)))
     if package and "pip install" not in line:
         line += f"; pip install {package}"
-    return UnsupportedEnvironment(f"the environment {env_name!r} needs a package: {line}")
+    return UnsupportedEnvironment(f"the environment {name_of(env_name)!r} needs a package: {line}")
 
 
 def package_for(error: BaseException) -> str | None:

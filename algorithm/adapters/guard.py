@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,6 +12,7 @@ import gymnasium
 
 from algorithm.adapters.adapter import later_seed
 from algorithm.adapters.helper import prepare_helper
+from algorithm.failures import trace
 
 LOST = "samara_lost"  # in an info: the traceback of a step that raised; its episode is over and its last row unknown
 REBUILT = "samara_rebuilt"  # in an info: the traceback of a reset that raised; the environment was made anew for it
@@ -37,8 +37,8 @@ class Guard(gymnasium.Wrapper):
         """As the environment does."""
         try:
             return self.env.step(action)
-        except (Exception, SystemExit):  # whatever a simulator raises
-            trouble = traceback.format_exc()
+        except (Exception, SystemExit) as error:  # whatever a simulator raises
+            trouble = trace(error)
         self._rebuild()
         return self._shown, 0.0, False, True, {LOST: trouble}
 
@@ -48,10 +48,10 @@ class Guard(gymnasium.Wrapper):
             self._seed = seed
         try:
             return self._reset(seed, options)
-        except Exception:  # whatever a simulator raises
+        except Exception as error:  # whatever a simulator raises
             if not self._started:
                 raise
-            trouble = traceback.format_exc()
+            trouble = trace(error)
         self._rebuild()
         obs, info = self._reset(seed, options)
         return obs, {**info, REBUILT: trouble}

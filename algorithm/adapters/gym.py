@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
-from algorithm.adapters.extras import describe, starting
+from algorithm.adapters.extras import describe, name_of, starting
 from algorithm.adapters.guard import LOST, REBUILT
 from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, stack
 from algorithm.adapters.vector import make_vector
@@ -161,7 +161,8 @@ class GymAdapter(Adapter):
             raise EnvironmentBroke(describe(self._name, "broke", error)) from error
         if MASK in info and MASK not in named and self.roles[AGENT].action_spec.branches:
             raise UnsupportedEnvironment(
-                f"the environment {self._name!r} gives info[{MASK!r}] with steps but gave none with its first reset"
+                f"the environment {name_of(self._name)!r} gives info[{MASK!r}] with steps but gave none with its first "
+                "reset; give it with every reset and every step"
             )
         return named
 
@@ -179,7 +180,7 @@ class GymAdapter(Adapter):
                 try:
                     self._masks(info)
                 except ValueError as error:
-                    raise UnsupportedEnvironment(f"the environment {self._name!r}: {error}") from error
+                    raise UnsupportedEnvironment(f"the environment {name_of(self._name)!r}: {error}") from error
         return Role(config.n_envs, specs, action)
 
     def _start(self, seed: int) -> tuple[Any, dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
+from algorithm.agents.effect import Only, Unless
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.distributions import (
     Branch,
@@ -41,7 +42,7 @@ class AcerSettings:
     optimizer: Literal["adam", "rmsprop"]
     optimizer_decay: float
     optimizer_epsilon: float
-    epsilon_inside: bool
+    epsilon_inside: Annotated[bool, Only(optimizer="rmsprop")]
     max_grad_norm: float
     critic_weight: float  # of the critic's error (Eq. 6) against the policy's
     entropy: float  # beta, outside the projection
@@ -52,24 +53,24 @@ class AcerSettings:
     average_decay: float  # alpha, of the average policy network
     estimator: Literal["retrace", "vtrace", "n_step", "tree_backup", "q_lambda"]
     critic: Literal["q", "v"]
-    retrace_clip: float  # of rho in the trace (Eq. 5; 1 in Algorithm 2), c-bar of V-trace
-    vtrace_clip: float  # rho-bar
+    retrace_clip: Annotated[float, Only(estimator=("retrace", "vtrace"))]  # of rho in the trace (Eq. 5); c-bar
+    vtrace_clip: Annotated[float, Only(estimator="vtrace")]  # rho-bar
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
     decay: float  # lambda, of the trace
-    advantage_samples: int  # n, the actions u_i of a stochastic dueling critic (Eq. 13)
+    advantage_samples: Annotated[int, Only(critic="q")]  # n, the actions u_i of a stochastic dueling critic (Eq. 13)
     std: Literal["fixed", "learned", "state"]  # of continuous actions
     std_init: float
-    std_floor: float
+    std_floor: Annotated[float, Unless(std="fixed")]
     squash: bool
     trust_region: Literal["off", "efficient"]
-    trust_region_space: Literal["logits", "probs"]  # phi, the statistics that are projected (Eq. 11)
-    trust_region_delta: float  # delta (Eq. 11)
+    trust_region_space: Annotated[Literal["logits", "probs"], Unless(trust_region="off")]  # phi (Eq. 11)
+    trust_region_delta: Annotated[float, Unless(trust_region="off")]  # delta (Eq. 11)
     collect_steps: int  # k, rows of a collected rollout per lane
-    trace_length: int  # rows of a replayed window
-    batch_size: int  # windows of a replayed batch
+    trace_length: Annotated[int, Unless(replay_ratio=0)]  # rows of a replayed window
+    batch_size: Annotated[int, Unless(replay_ratio=0)]  # windows of a replayed batch
     replay_ratio: float  # mean number of replayed batches for each rollout
-    replay_start: int  # rows stored before the first replayed batch
-    burn_in_step: int  # rows in front of a replayed window that only bring a memory up to date (R2D2)
+    replay_start: Annotated[int, Unless(replay_ratio=0)]  # rows stored before the first replayed batch
+    burn_in_step: Annotated[int, Unless(replay_ratio=0)]  # rows before a window that only update a memory (R2D2)
     on_policy: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self):

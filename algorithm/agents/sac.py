@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
+from algorithm.agents.effect import Only, Unless
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.agents.soft import Choices, Chooser, EpsilonGreedy, Soft, adam
 from algorithm.distributions import Conditioned
@@ -31,14 +32,14 @@ class SacSettings:
     """The settings of `sac_config`; defaults, units and meaning stand in default_config.yaml."""
 
     learning_rate_critic: float
-    learning_rate_policy: float
-    learning_rate_alpha: float
+    learning_rate_policy: Annotated[float, Unless(discrete_dqn_like=True)]
+    learning_rate_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]
     learning_rate_schedule: Literal["constant", "linear"]
     optimizer_decay: float
     optimizer_epsilon: float
     max_grad_norm_critic: float
-    max_grad_norm_policy: float
-    max_grad_norm_alpha: float
+    max_grad_norm_policy: Annotated[float, Unless(discrete_dqn_like=True)]
+    max_grad_norm_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]
     gamma: float
     reward_scale: float
     reward_clip: float | None
@@ -47,24 +48,24 @@ class SacSettings:
     update_target_per_step: int  # updates between these replacements
     ensemble_q_num: int  # N critics
     ensemble_q_sample: int  # M of them, drawn for each update, that targets and policy read
-    ensemble_q_reduce: Literal["auto", "min", "mean"]
-    use_auto_alpha: bool
-    init_log_alpha: float
-    target_c_alpha: float  # target entropy of continuous numbers, in units of -1 nat each
-    target_d_alpha: float  # target entropy of branches, in units of the largest there is
-    alpha_critic_scale: float  # of alpha in the critics' targets
+    ensemble_q_reduce: Annotated[Literal["auto", "min", "mean"], Unless(ensemble_q_sample=1)]
+    use_auto_alpha: Annotated[bool, Unless(discrete_dqn_like=True)]
+    init_log_alpha: Annotated[float, Unless(discrete_dqn_like=True)]
+    target_c_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # in units of -1 nat each
+    target_d_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # in units of the largest
+    alpha_critic_scale: Annotated[float, Unless(discrete_dqn_like=True)]  # of alpha in the critics' targets
     discrete_dqn_like: bool
-    discrete_dqn_epsilon: float
+    discrete_dqn_epsilon: Annotated[float, Only(discrete_dqn_like=True)]
     clip_epsilon: float | None  # of Q around the target critic's
     rescale_values: bool  # h (Pohlen et al. 2018)
     n_step: int  # rewards of a target
-    use_n_step_is: bool  # correct the rewards behind the first for what the policy would have done
-    estimator: Literal["vtrace", "retrace"]
-    v_lambda: float  # lambda
-    v_rho: float  # rho-bar of V-trace
-    v_c: float  # c-bar
-    std_init: float
-    std_floor: float
+    use_n_step_is: Annotated[bool, Unless(n_step=1)]  # correct the rewards after the first for the policy
+    estimator: Annotated[Literal["vtrace", "retrace"], Unless(n_step=1, use_n_step_is=False)]
+    v_lambda: Annotated[float, Unless(n_step=1)]  # lambda
+    v_rho: Annotated[float, Only(use_n_step_is=True, estimator="vtrace"), Unless(n_step=1)]  # rho-bar of V-trace
+    v_c: Annotated[float, Unless(n_step=1, use_n_step_is=False)]  # c-bar
+    std_init: Annotated[float, Unless(discrete_dqn_like=True)]
+    std_floor: Annotated[float, Unless(discrete_dqn_like=True)]
     collect_steps: int
     trace_length: int  # rows of a replayed window that are learned from
     burn_in_step: int
@@ -81,6 +82,8 @@ class SacSettings:
             )
         if self.estimator == "vtrace" and self.v_rho < self.v_c:
             raise ValueError(f"v_rho {self.v_rho} must not be below v_c {self.v_c}")
+        if not self.replay_ratio:
+            raise ValueError("replay_ratio 0 leaves nothing to learn from")
         if self.std_init <= self.std_floor:
             raise ValueError(f"std_init {self.std_init} must be above std_floor {self.std_floor}")
 

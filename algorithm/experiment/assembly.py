@@ -18,7 +18,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.growth import enlarge
 from algorithm.experiment.lessons import Taught
-from algorithm.experiment.memory import Budget, check_replay_start, replay_size
+from algorithm.experiment.memory import Budget, check_batch, check_replay_start, replay_size
 from algorithm.experiment.process import acting_device, placement, prepare_process
 from algorithm.experiment.registry import build, find
 from algorithm.experiment.role_agents import check_teams, unknown_roles
@@ -28,6 +28,7 @@ from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter, missing_limit
+from algorithm.experiment.user_code import blame_network
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
 from algorithm.loop.clock import STARTING, Clock
@@ -263,7 +264,9 @@ class TeamBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         schedule = agent.schedule
-        self.budget.plan(name, replay_size(settings.replay, agent, role, initial_lanes))
+        size = replay_size(settings.replay, agent, role, initial_lanes)
+        self.budget.plan(name, size)
+        check_batch(schedule, size)
         try:
             replay = Replay(
                 settings.replay.capacity,
@@ -305,8 +308,8 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
     """The agent of the settings, with the run's network."""
     blueprint = folder.blueprint(settings) or default_blueprint(role)
     try:
-        return find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+        agent = find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
+        agent.policy.try_step(role.obs_specs)
+        return agent
     except Exception as error:  # whatever a network of the user's raises
-        raise UserError(f"{folder.nn_from / settings.base.nn}: {type(error).__name__}: {error}") from error
+        raise blame_network(folder.nn_from / settings.base.nn, error) from error

@@ -13,6 +13,7 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.former import former_flag
 
 EPISODES = 20  # that --run plays
+REPEATS = 1000  # runs of one command
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR = "--list", "--init", "--import_mlagents", "--doctor"
@@ -38,10 +39,25 @@ class Option:
         return self.spelling.removeprefix("--")
 
 
-def _whole(metavar: str = "N") -> dict[str, Any]:
-    return {"type": int, "metavar": metavar}
+def _integer(text: str) -> int:
+    """Read an integer as settings are read: 1e6 and 1_000 are some, 010 and 1:30 are not.
+
+    Raises ArgumentTypeError.
+    """
+    from algorithm.experiment.yaml_text import load  # yaml is not needed for --help
+
+    try:
+        number = load(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}: {error}") from error
+    if isinstance(number, float) and number.is_integer():
+        return int(number)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
+    return number
 
 
+_WHOLE: dict[str, Any] = {"type": _integer, "metavar": "N"}
 _ON: dict[str, Any] = {"action": "store_true"}
 _PAIRS: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=VALUE"}
 
@@ -94,26 +110,26 @@ OPTIONS = (
         "--repeat",
         "train NAME-1 ... NAME-N with successive seeds; then their mean and spread",
         (TRAIN,),
-        parse=_whole(),
+        parse=_WHOLE,
     ),
     Option("--set", "override settings, for example acer_config.gamma=0.995", MAKE, parse=_PAIRS),
     Option("--env_args", "keyword arguments of the environment", MAKE, "base_config.env_args", parse=_PAIRS),
-    Option("--agents", "copies of the environment", MAKE, "base_config.n_envs", parse=_whole()),
+    Option("--agents", "copies of the environment", MAKE, "base_config.n_envs", parse=_WHOLE),
     Option(
         "--max_step",
         "env steps after which training ends",
         (*LEARN, INIT, DOCTOR),
         "base_config.max_step",
-        parse=_whole(),
+        parse=_WHOLE,
     ),
     Option(
         "--max_iter",
         "iterations after which training ends: every lane has ended an episode. With --run: episodes per lane",
         MAKE,
         "base_config.max_iter",
-        parse=_whole(),
+        parse=_WHOLE,
     ),
-    Option("--seed", "seed of everything", MAKE, "base_config.seed", parse=_whole()),
+    Option("--seed", "seed of everything", MAKE, "base_config.seed", parse=_WHOLE),
     Option("--device", "cpu, cuda (or gpu), cuda:1, mps, or auto", MAKE, "base_config.device"),
     Option(
         "--nn",
@@ -154,7 +170,7 @@ OPTIONS = (
         (TRAIN, RESUME, RUN, DOCTOR),
         "base_config.unity_args.base_port",
         "-p",
-        _whole(),
+        _WHOLE,
     ),
 )
 FLAGS = {option.setting: option.spelling for option in OPTIONS if option.setting}
@@ -287,7 +303,9 @@ def _check_no_settings(options: argparse.Namespace) -> None:
 
 
 def _check_positive(options: argparse.Namespace) -> None:
-    for name in ("repeat", "max_iter"):
+    for name, most in (("repeat", REPEATS), ("max_iter", None)):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1")
+        if value is not None and most is not None and value > most:
+            raise UserError(f"--{name} is {value}; it must be at most {most}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
-
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import Tree, read_yaml
+from algorithm.experiment.yaml_text import dump
 from algorithm.loop.files import replace, set_aside
 
 
@@ -45,8 +44,3 @@ class ConfigHistory:
     def _files(self) -> list[Path]:
         """Oldest first."""
         return sorted(path for path in self.folder.glob("*.yaml") if path.stem.isdecimal())
-
-
-def dump(tree: Tree) -> str:
-    """Return settings as YAML."""
-    return yaml.safe_dump(tree, sort_keys=False)

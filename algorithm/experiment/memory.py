@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from algorithm.agents.agent import Agent
+from algorithm.agents.agent import Agent, Schedule
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.samplers import make_sampler
 from algorithm.experiment.sections import ReplayConfig
@@ -80,6 +80,18 @@ class Budget:
                 f"{news}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"
             )
+
+
+def check_batch(schedule: Schedule, replay: Size) -> None:
+    """Raise UserError if the rows of a replayed batch, as large as those of the replay, are more than fits."""
+    length = schedule.burn_in + schedule.trace_length
+    size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
+    free = available()
+    if schedule.replay_ratio and free is not None and size > free:
+        raise UserError(
+            f"batch_size: {schedule.batch_size:,} windows of {length:,} rows are {size / MB:,.1f} MB, "
+            f"but {free / MB:,.1f} MB of memory are free"
+        )
 
 
 def available() -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.experiment.command_line import OPTIONS, TRAIN
-from algorithm.experiment.settings import DEFAULTS
+from algorithm.experiment.trees import DEFAULTS
 
 PAGE = DEFAULTS.parent / "docs" / "configuration.md"
 LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")
@@ -21,6 +21,13 @@ Made from `default_config.yaml` and the command line by `make docs`; change thos
 <- `--set section.key=value` and `--env_args` <- the flags of the command line: each overrides what stands before it.
 Settings that are mappings are overridden key by key. An unknown or misplaced key, a wrong type or an impossible
 combination is one line and exit status 2. Words are matched without case. `null` means off or none.
+
+Numbers are decimal: `30`, `-0.5`, `1e-3`, `1_000_000`. What YAML 1.1 reads as another number than people do (`010`,
+`1:30`, `0x1F`) is an error; in quotes it is text. `yes`, `no`, `on` and `off` are `true` and `false`.
+
+A setting without effect is an error, too: `acer_config` with `algorithm: SAC`, `alpha` with `sampler: uniform`. This
+holds for what was written for the run: `--set`, flags, and the chosen variant. A `default` that other variants share,
+and what a variant inherits, may hold settings for others.
 """
 
 

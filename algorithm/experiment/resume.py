@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from algorithm.experiment.effects import find_failure
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import Settings
@@ -45,6 +46,9 @@ def changed(folder: RunFolder, settings: Settings) -> list[str]:
         line = f"{path}: {_shown(old)} -> {_shown(new)}"
         if why := _fixed(path):
             raise UserError(f"{line} is not possible with --resume: {why}; train a new run instead")
+        # A setting that another version did not have changes without anyone writing it.
+        if old is not None and (failure := find_failure(settings, path)):
+            raise UserError(f"{line} {failure}")
         lines.append(line)
     return lines
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from algorithm.experiment import roles
-from algorithm.experiment.config_history import ConfigHistory, dump
+from algorithm.experiment.config_history import ConfigHistory
 from algorithm.experiment.environments import (
     ORIGIN,
     RUNS,
@@ -30,6 +27,8 @@ from algorithm.experiment.errors import UserError
 from algorithm.experiment.lock import FolderLock
 from algorithm.experiment.replacing import Place
 from algorithm.experiment.settings import Layer, Settings, Tree, read_yaml, resolve
+from algorithm.experiment.user_code import has_file, import_file, locate
+from algorithm.experiment.yaml_text import dump
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint
 from algorithm.loop.checkpoints import Checkpoints
 from algorithm.loop.files import replace, resolve_inside, set_aside
@@ -88,10 +87,11 @@ class RunFolder:
         """
         cls.free(environment, name)
         folder = cls(RUNS / run_group(environment) / name)
+        files = [path for path in source.glob("*.py") if has_file(path)]
         folder.path.mkdir(parents=True)
         try:
             (folder.path / ORIGIN).write_text(f"{environment}\n", encoding="utf-8")
-            for code in source.glob("*.py"):
+            for code in files:
                 shutil.copy2(code, folder.path / code.name)
             folder.record(tree, env_steps=0)
         except BaseException:  # Ctrl-C too
@@ -218,13 +218,13 @@ class RunFolder:
     def blueprint(self, settings: Settings) -> Blueprint | None:
         """The blueprint that nn.py holds; None where there is no nn.py. Raises UserError where it breaks."""
         path = _resolve_own(self.nn_from, settings.base.nn, "base_config.nn")
-        if not path.is_file():
+        if not has_file(path):
             if settings.base.nn != "nn.py":
                 raise UserError(f"base_config.nn: there is no {settings.base.nn} in {self.nn_from}")
             if settings.nn:
                 raise UserError(f"nn_config: there is no nn.py in {self.nn_from} whose blueprint would take it")
             return None
-        blueprint = getattr(_module(path), "blueprint", None)
+        blueprint = getattr(import_file(path), "blueprint", None)
         if callable(blueprint):
             blueprint = _call(blueprint, settings.nn, path)
         elif settings.nn:
@@ -236,7 +236,7 @@ class RunFolder:
     def adopt_network(self, settings: Settings) -> None:
         """Make the file that the network comes from the run's own. Raises UserError where there is none."""
         source = _resolve_own(self.nn_from, settings.base.nn, "base_config.nn")
-        if not source.is_file():
+        if not has_file(source):
             raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
         shutil.copy2(source, self.path / settings.base.nn)
 
@@ -248,9 +248,9 @@ class RunFolder:
         if not name.endswith(".py"):
             return name
         path = _resolve_own(self.path, name, "base_config.env_name")
-        if not path.is_file():
+        if not has_file(path):
             raise UserError(f"base_config.env_name: there is no {name} in the environment's folder")
-        make = getattr(_module(path), "make", None)
+        make = getattr(import_file(path), "make", None)
         if not callable(make):
             raise UserError(f"{path}: expected a function make(**env_args) that returns a gymnasium.Env")
         return make
@@ -274,17 +274,6 @@ def _resolve_own(folder: Path, name: str, setting: str) -> Path:
         raise UserError(f"{setting}: {name} leads to {error}") from error
 
 
-def _module(path: Path) -> ModuleType:
-    """Import a file of an environment's folder. Raises UserError where it breaks."""
-    spec = importlib.util.spec_from_file_location(f"samara_environment_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever is in it
-        raise _broken(path, error) from error
-    return module
-
-
 def _call(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Path) -> Any:
     """What the function `blueprint` returns. Raises UserError where it does not take `nn_config`, or breaks."""
     try:
@@ -294,12 +283,4 @@ def _call(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Pat
     try:
         return blueprint(**nn_config)
     except (Exception, SystemExit) as error:  # whatever is in it
-        raise _broken(path, error) from error
-
-
-def _broken(path: Path, error: BaseException) -> UserError:
-    """The error as one line that names where in the file it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    where = f", line {lines[-1]}" if lines else ""
-    return UserError(f"{path}{where}: {type(error).__name__}: {error}")
+        raise locate(path, error) from error

@@ -10,6 +10,7 @@ from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
 from algorithm.adapters.extras import env_type_of
 from algorithm.adapters.gym_ids import find_id, registered
 from algorithm.experiment.blueprints import nn_file
+from algorithm.experiment.effects import check_effects
 from algorithm.experiment.environments import HERE, environment_name
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.reference import entries
@@ -81,6 +82,7 @@ def write(name: str, layers: list[Layer], force: bool = False) -> Written:
     roles, opened = _open(f"--init {name}", merge(named, given))
     tree = _complete(opened, roles, registered(env_name).reward_threshold if env_type == "GYM" else None)
     settings = resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
+    check_effects(settings, layers)
     text = _config(name, roles, merge(_shown(settings), tree))
     note = missing_limit(settings)
     return Written(folder, _write_files(folder, text, _network(roles)), (note,) if note else ())

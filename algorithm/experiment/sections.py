@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from math import log
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from algorithm.agents.effect import Only, Unless
+
+LARGEST = 2**63 - 1  # of any integer
+SIZE = 2**31 - 1  # of what is held in memory at once
+COPIES = 2**16
+SECONDS = 10**6  # longer waits overflow the clocks of some systems
 
 
 class Section(BaseModel):
     """Typed settings without a default of their own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    largest: ClassVar[int] = LARGEST
+
+    @field_validator("*")
+    @classmethod
+    def _limit(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > cls.largest:
+            raise ValueError(f"it must be at most {cls.largest:,}")
+        return value
+
+
+class AgentSection(Section):
+    """The section of an algorithm, whose integers are lengths and sizes."""
+
+    largest = SIZE
 
 
 def device_name(text: Any) -> Any:
@@ -51,14 +74,14 @@ class UnityArgs(Section):
     agents: Agents | dict[str, Agents] | None
     no_graphics: bool
     time_scale: float = Field(gt=0, le=100)
-    quality_level: int = Field(ge=0)
-    width: int = Field(ge=1)
-    height: int = Field(ge=1)
-    target_frame_rate: int = Field(ge=-1)
-    capture_frame_rate: int = Field(ge=0)
+    quality_level: int = Field(ge=0, le=SIZE)
+    width: int = Field(ge=1, le=SIZE)
+    height: int = Field(ge=1, le=SIZE)
+    target_frame_rate: int = Field(ge=-1, le=SIZE)
+    capture_frame_rate: int = Field(ge=0, le=SIZE)
     additional_args: list[str]
     log_folder: str | None
-    timeout_wait: float = Field(gt=0)
+    timeout_wait: float = Field(gt=0, le=SECONDS)
 
 
 class BaseConfig(Section):
@@ -69,16 +92,16 @@ class BaseConfig(Section):
     env_args: dict[str, Any]
     env_wrappers: Annotated[list[tuple[str, dict[str, Any]]], BeforeValidator(wrapper_list)]
     ignore_observations: list[str]
-    unity_args: UnityArgs
+    unity_args: Annotated[UnityArgs, Only(env_type="UNITY")]
     algorithm: str
     runtime: str
-    n_envs: int = Field(ge=1)
+    n_envs: int = Field(ge=1, le=COPIES)
     name: str
     nn: str
     seed: int = Field(ge=0)
     device: Annotated[str, BeforeValidator(device_name)]
     precision: Literal["float32", "bfloat16", "bfloat16_forced"]
-    act_on: Literal["auto", "cpu", "device"]
+    act_on: Annotated[Literal["auto", "cpu", "device"], Unless(device="cpu")]
     max_step: int | None = Field(ge=1)
     max_iter: int | None = Field(ge=1)
     max_step_each_iter: int | None = Field(ge=1)
@@ -89,7 +112,7 @@ class BaseConfig(Section):
     keep_checkpoints: int = Field(ge=1)
     export: Literal["never", "end", "checkpoints"]
     max_env_restarts: int | None = Field(ge=0)
-    env_timeout: float | None = Field(gt=0)
+    env_timeout: float | None = Field(gt=0, le=SECONDS)
     action_scale: float | None = Field(gt=0)
     observe_previous: list[Literal["action", "reward"]]
     max_bad_updates: int = Field(ge=1)
@@ -101,13 +124,13 @@ class ReplayConfig(Section):
     capacity: int = Field(ge=1)
     memory_map: bool
     sampler: Literal["uniform", "prioritized", "lazy"]
-    alpha: float = Field(ge=0)
-    beta: float = Field(ge=0, le=1)
-    beta_increment_per_sampling: float = Field(ge=0)
-    td_error_min: float = Field(gt=0)
-    td_error_max: float = Field(gt=0)
-    eta: float = Field(ge=0, le=1)
-    uniform_share: float = Field(gt=0, le=1)
+    alpha: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
+    beta: Annotated[float, Only(sampler="prioritized")] = Field(ge=0, le=1)
+    beta_increment_per_sampling: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
+    td_error_min: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
+    td_error_max: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
+    eta: Annotated[float, Unless(sampler="uniform")] = Field(ge=0, le=1)
+    uniform_share: Annotated[float, Only(sampler="lazy")] = Field(gt=0, le=1)
 
     @model_validator(mode="after")
     def _bounds(self) -> ReplayConfig:
@@ -156,16 +179,19 @@ BOUNDS: Mapping[str, tuple[str, Any]] = {
             "retrace_clip",
             "replay_start",
             "std_floor",
-            "target_d_alpha",
             "alpha_critic_scale",
             "burn_in_step",
         ],
         ("at least 0", lambda value: value >= 0),
     ),
     **dict.fromkeys(
-        ["gamma", "average_decay", "decay", "optimizer_decay", "tau", "discrete_dqn_epsilon"],
+        ["gamma", "average_decay", "decay", "tau", "discrete_dqn_epsilon"],
         ("from 0 to 1", lambda value: 0 <= value <= 1),
     ),
+    "optimizer_decay": ("at least 0 and below 1", lambda value: 0 <= value < 1),
+    # No policy has more entropy than one whose allowed actions are all alike, or all numbers of (-1, 1).
+    "target_d_alpha": ("from 0 to 1, the largest entropy that there is", lambda value: 0 <= value <= 1),
+    "target_c_alpha": (f"at least {-log(2):.4f}, the largest entropy that there is", lambda value: value >= -log(2)),
     **dict.fromkeys(
         [
             "collect_steps",
@@ -173,10 +199,9 @@ BOUNDS: Mapping[str, tuple[str, Any]] = {
             "batch_size",
             "advantage_samples",
             "update_target_per_step",
-            "ensemble_q_num",
-            "ensemble_q_sample",
             "n_step",
         ],
         ("at least 1", lambda value: value >= 1),
     ),
+    **dict.fromkeys(["ensemble_q_num", "ensemble_q_sample"], ("from 1 to 1,000", lambda value: 1 <= value <= 1000)),
 }

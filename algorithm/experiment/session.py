@@ -10,19 +10,21 @@ from pathlib import Path
 
 from algorithm.experiment.assembly import check_network
 from algorithm.experiment.command_line import overrides
+from algorithm.experiment.effects import check_effects
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.resume import changed
 from algorithm.experiment.run_folder import RunFolder, environment_folder, run_name
-from algorithm.experiment.settings import Layer, Settings, read_assignments, read_variant, resolve
-from algorithm.experiment.simulators import of_unity
+from algorithm.experiment.settings import Layer, Settings, read_assignments, read_own_variant, read_variant, resolve
 
 
 def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
     """Name and settings of each new run. Raises UserError for a name that is taken, or whose run is in training."""
     config = environment_folder(options.env) / "config.yaml"
-    below = [(str(config), read_variant(config, options.config or "default")), *layers(options)]
+    variant, given = options.config or "default", layers(options)
+    below = [(str(config), read_variant(config, variant)), *given]
     settings = resolve(below)
-    check_flags(options, settings)
+    check_effects(_alone(below[0], settings), [(str(config), read_own_variant(config, variant))])
+    check_effects(settings, given)
     name = run_name(settings.base.name, time.time())
     runs = [(name, settings)]
     if options.repeat is not None:
@@ -31,6 +33,17 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
     for name, _ in runs:
         (RunFolder.find_replaceable if options.force else RunFolder.free)(options.env, name)
     return runs
+
+
+def _alone(file: Layer, settings: Settings) -> Settings:
+    """Resolve a file without the command line, which may take the effect from what the file sets.
+
+    Returns `settings` if the file needs what the command line adds.
+    """
+    try:
+        return resolve([file])
+    except UserError:
+        return settings
 
 
 @contextmanager
@@ -78,8 +91,9 @@ def found(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[RunF
     folder = RunFolder.find(options.env, options.name)
     if options.use_env_nn:
         folder = RunFolder(folder.given, environment_folder(options.env))
-    settings = folder.settings(*layers(options))
-    check_flags(options, settings)
+    given = layers(options)
+    settings = folder.settings(*given)
+    check_effects(settings, given)
     _report_own_code(folder, options, settings, say)
     return folder, settings
 
@@ -101,13 +115,6 @@ def _report_own_code(
 
 def _is_same(one: Path, other: Path) -> bool:
     return other.is_file() and one.read_bytes() == other.read_bytes()
-
-
-def check_flags(options: argparse.Namespace, settings: Settings) -> None:
-    """Raises UserError for a flag that says nothing to the simulator of the settings."""
-    for name in ("editor", "port"):
-        if getattr(options, name) is not None and not of_unity(settings):
-            raise UserError(f"--{name} is for env_type UNITY, not for {settings.base.env_type}")
 
 
 def layers(options: argparse.Namespace) -> list[Layer]:

@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Hashable, Iterator, Mapping
+from re import Pattern, compile
 from typing import Any
 
 import yaml
 
 COLUMN = 40  # where comments begin
+LEVELS = 40  # of mappings and lists inside each other
+DIGITS = 300  # of an integer; larger ones have no float
+
+TAG = "tag:yaml.org,2002:"
+UNCLEAR = "!unclear"  # tag of words that YAML 1.1 reads as another number than people do, such as 010 (8) and 1:30 (90)
+_DECIMAL = r"(0|[1-9][0-9]*(_[0-9]+)*)"  # underscores may group the digits
+_INTEGER = compile(rf"[-+]?{_DECIMAL}\Z")
+_FLOAT = compile(rf"([-+]?(\.[0-9]+|{_DECIMAL}(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
+_LEADING_ZERO = compile(r"[-+]?0[0-9oO][0-9_]*\Z")
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """Valid YAML that is not read here."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 numbers (1e-3 is one, not a string), and no key twice."""
+    """Decimal numbers (1e-3 is one, not text), no key twice, and nothing that a setting cannot be."""
+
+    levels = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if getattr(event, "tag", None):
+            raise _Refused(problem=f"it holds the tag {event.tag}; tags are not read", problem_mark=event.start_mark)
+        self.levels += 1
+        if self.levels > LEVELS:
+            raise _Refused(problem=f"it is nested more than {LEVELS} levels deep", problem_mark=event.start_mark)
+        node = super().compose_node(parent, index)
+        self.levels -= 1
+        if node is not None and node.end_mark is None:  # it is not complete yet
+            raise _Refused(problem=f"*{event.anchor} stands inside itself", problem_mark=event.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -21,20 +49,71 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """An integer of a size that has a float."""
+        if len(node.value) > DIGITS:
+            raise _Refused(problem=f"an integer has more than {DIGITS} digits", problem_mark=node.start_mark)
+        return int(node.value)
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
-    list("-+0123456789."),
-)
+    def construct_float(self, node: yaml.ScalarNode) -> float:
+        """A float; `.inf` and `.nan` are the only spellings of what is not finite."""
+        value = super().construct_yaml_float(node)
+        if "e" in node.value.casefold() and abs(value) == float("inf"):
+            raise _Refused(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
+        return value
+
+    def refuse_unclear(self, node: yaml.ScalarNode) -> Any:
+        """Raises an error for a word that is read as different numbers."""
+        raise _Refused(
+            problem=f"{node.value} is no decimal number; write one without leading zeros, or text in quotes",
+            problem_mark=node.start_mark,
+        )
+
+
+_Loader.add_constructor(f"{TAG}int", _Loader.construct_integer)
+_Loader.add_constructor(f"{TAG}float", _Loader.construct_float)
+_Loader.add_constructor(UNCLEAR, _Loader.refuse_unclear)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the text that `_Loader` would read as a number, or refuse."""
+
+
+def _resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
+    """By first character: the tags of unquoted words, the first that matches.
+
+    Null, booleans and merges are those of YAML 1.1. A number of YAML 1.1 that is not decimal is unclear.
+    """
+    own = [(f"{TAG}int", _INTEGER), (f"{TAG}float", _FLOAT)]
+    found: dict[str, list[tuple[str, Pattern[str]]]] = {}
+    for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        kept = [(tag, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("null", "bool", "merge")]
+        numbers = [(UNCLEAR, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("int", "float")]
+        found[first] = kept + ([*own, *numbers, (UNCLEAR, _LEADING_ZERO)] if numbers else [])
+    return found
+
+
+_Loader.yaml_implicit_resolvers = _resolvers()
+_Dumper.yaml_implicit_resolvers = {
+    first: rows + _Loader.yaml_implicit_resolvers.get(first, [])
+    for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
 
 
 def load(text: str) -> Any:
-    """The value that `text` holds. Raises ValueError, in one line, for what is not YAML."""
+    """The value that `text` holds. Raises ValueError, in one line, for what is not YAML or is not read here."""
     try:
         return yaml.load(text, _Loader)
+    except _Refused as error:
+        line = f"line {error.problem_mark.line + 1}: " if "\n" in text else ""
+        raise ValueError(f"{line}{error.problem}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def dump(value: Any, **style: Any) -> str:
+    """`value` as YAML that `load` reads as it was."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, **style)
 
 
 def commented(tree: Mapping[str, Any], comments: Mapping[str, str], above: str = "", indent: int = 1) -> Iterator[str]:
@@ -53,4 +132,4 @@ def _value(value: Any) -> str:
     """A value in one line of YAML."""
     if isinstance(value, float):
         return json.dumps(value)
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+    return dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

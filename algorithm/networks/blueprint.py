@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
 from algorithm.networks.encoders.vector import Vector
 from algorithm.specs import ObsSpec
 
@@ -34,3 +36,20 @@ class Blueprint:
     memory: Layers | None = None
     policy: Layers | None = None
     critic: Layers | None = None
+
+
+def build(factory: Callable[[Any], Any], given: Any, *methods: str) -> Any:
+    """Return what a factory of a blueprint makes of `given`. Raises TypeError unless it is a module with `methods`."""
+    made = factory(given)
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"{_name(factory)} made a value of type {type(made).__name__}; it must make a torch module")
+    for method in methods:
+        if getattr(type(made), method, None) in (None, nn.Module.forward):
+            raise TypeError(
+                f"{_name(factory)} made a {type(made).__name__}, which has no `{method}` and does not fit here"
+            )
+    return made
+
+
+def _name(factory: Any) -> str:
+    return getattr(factory, "__name__", type(factory).__name__)

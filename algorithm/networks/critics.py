@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Blueprint
+from algorithm.networks.blueprint import Blueprint, build
 from algorithm.networks.mlp import Mlp, orthogonal
 from algorithm.networks.precision import in_precision
 from algorithm.networks.torso import Torso
@@ -50,7 +50,7 @@ class Critics(nn.Module):
 class _Critic(nn.Module):
     def __init__(self, inputs: int, values: int, layers: Any):
         super().__init__()
-        self.layers: Any = layers(inputs) if layers else nn.Identity()
+        self.layers: Any = build(layers, inputs, "forward") if layers else nn.Identity()
         self.head = orthogonal(getattr(self.layers, "size", inputs), values, gain=1.0)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Layers
+from algorithm.networks.blueprint import Layers, build
 from algorithm.networks.mlp import Mlp, numpy_linear
 
 
@@ -65,7 +65,9 @@ class SeparateHeads(nn.Module):
 
     def __init__(self, inputs: int, *branches: tuple[Layers | None, Head]):
         super().__init__()
-        self.layers: Any = nn.ModuleList(layers(inputs) if layers else nn.Identity() for layers, _ in branches)
+        self.layers: Any = nn.ModuleList(
+            build(layers, inputs, "forward") if layers else nn.Identity() for layers, _ in branches
+        )
         self.heads: Any = nn.ModuleList(
             SharedHeads(getattr(layers, "size", inputs), head)
             for layers, (_, head) in zip(self.layers, branches, strict=True)
@@ -106,7 +108,7 @@ class ActionHead(nn.Module):
 
     def __init__(self, inputs: int, encoded: int, layers: Layers | None):
         super().__init__()
-        hidden: Any = (layers or Mlp(inputs))(inputs + encoded)
+        hidden: Any = build(layers or Mlp(inputs), inputs + encoded, "forward")
         self.layers, self.head = hidden, SharedHeads(hidden.size, Head(1, gain=1.0))
 
     def forward(self, features: Tensor, actions: Tensor) -> Tensor:

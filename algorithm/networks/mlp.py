@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+LARGEST = 2**31 - 1
+
 # On what a layer has just put out, which nothing else reads: in place where its gradient is known from the result.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
     "relu": (torch.relu_, lambda x: np.maximum(x, 0, out=x)),
@@ -79,6 +81,16 @@ def check_layers(factory: str, units: tuple[int, ...], activation: str) -> None:
     known_activation(activation)
     if not units:
         raise ValueError(f"{factory} needs the units of at least one layer, as in {factory}(64, 64)")
+    check_sizes(factory, *units)
+
+
+def check_sizes(factory: str, *sizes: Any) -> None:
+    """Raise ValueError, naming the `factory` they were given to, for sizes that no layer has."""
+    for size in sizes:
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= LARGEST:
+            raise ValueError(
+                f"{factory} has the size {size!r}; it must be an integer, at least 1 and at most {LARGEST:,}"
+            )
 
 
 def orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:

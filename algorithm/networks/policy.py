@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.torso import Torso
+from algorithm.specs import ObsSpec
 
 Act = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -31,6 +32,18 @@ class Policy(nn.Module):
     @abstractmethod
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         """{name: [B, ...]}, memory [B, state] -> statistics [B, S], memory [B, state]."""
+
+    @torch.no_grad()
+    def try_step(self, obs_specs: Mapping[str, ObsSpec]) -> None:
+        """Run one step on zeros, as in evaluation: a network that cannot work raises here."""
+        obs = {
+            name: torch.from_numpy(np.zeros((1, *spec.shape), np.dtype(spec.dtype))) for name, spec in obs_specs.items()
+        }
+        modes = [(module, module.training) for module in self.modules()]
+        self.eval()
+        self(obs, torch.zeros(1, self.state))
+        for module, training in modes:
+            module.training = training
 
     def act(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`forward` on arrays, without gradient; in numpy where the network has such a form and is on the processor.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Blueprint, Encoder
+from algorithm.networks.blueprint import Blueprint, Encoder, build
 from algorithm.networks.precision import in_precision
 from algorithm.specs import MASK, ObsSpec
 
@@ -30,12 +30,12 @@ class Torso(nn.Module):
         self.precision = torch.float32
         seen = {name: spec for name, spec in obs_specs.items() if name != MASK}
         self.names = list(seen)
-        encoders = [_encoder(blueprint, name)(spec) for name, spec in seen.items()]
+        encoders = [build(_encoder(blueprint, name), spec, "forward") for name, spec in seen.items()]
         self.encoders: Any = nn.ModuleList(encoders)
         size = sum(encoder.size for encoder in encoders)
-        self.body: Any = blueprint.body(size) if blueprint.body else None
+        self.body: Any = build(blueprint.body, size, "forward") if blueprint.body else None
         size = self.body.size if self.body else size
-        self.memory: Any = blueprint.memory(size) if blueprint.memory else None
+        self.memory: Any = build(blueprint.memory, size, "step", "unroll") if blueprint.memory else None
         self.size: int = self.memory.size if self.memory else size
         self.kept: int = self.memory.state if self.memory else 0
         self.lead: int = max(getattr(encoder, "past", 0) for encoder in encoders)

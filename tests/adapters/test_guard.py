@@ -4,11 +4,13 @@ import logging
 import os
 import signal
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.guard import LOST, Guard
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.restarting import Restarting
 from algorithm.loop.actor import Actor
@@ -236,3 +238,22 @@ def test_a_native_vector_environment_that_raises_is_made_anew():
     shown = [adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].first.tolist() for _ in range(4)]
     assert shown == [[False, False], [False, False], [True, True], [False, False]]
     assert adapter.restarts == 1
+
+
+class Asserting(gymnasium.Env):
+    """Every step of it fails without a word."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        raise AssertionError
+
+
+def test_an_error_without_text_is_shown_by_file_and_line():
+    guard = Guard(Asserting)
+    guard.reset()
+    last = guard.step(0)[-1][LOST].splitlines()[-1]
+    assert last == f"AssertionError in {__file__}, line {Asserting.step.__code__.co_firstlineno + 1}"

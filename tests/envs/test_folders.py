@@ -2,8 +2,9 @@
 
 import pytest
 
+from algorithm.experiment.effects import check_effects
 from algorithm.experiment.run_folder import BESIDE_MAIN
-from algorithm.experiment.settings import read_variant, read_yaml, resolve
+from algorithm.experiment.settings import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.experiment.simulators import of_unity
 from algorithm.networks import Blueprint
 from tests.envs.folders import FOLDERS, OWN, load
@@ -14,6 +15,7 @@ def test_every_variant_resolves(name):
     path = BESIDE_MAIN / name / "config.yaml"
     for variant in read_yaml(path):
         settings = resolve([(str(path), read_variant(path, variant))])
+        check_effects(settings, [(str(path), read_own_variant(path, variant))])
         # A scene of Unity cannot be had where this is tested, so that nothing is claimed of it.
         # A variant that is measured after so many steps stops at none.
         goal = settings.goal

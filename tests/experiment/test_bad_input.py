@@ -16,7 +16,34 @@ class Own(Env):
     observation_space, action_space = %s, %s
 make = Own
 """
-NN = "from algorithm.networks import Blueprint, Mlp, Vector\n"
+NN = "from algorithm.networks import *\n"
+BODY = (
+    NN
+    + """import torch
+class Body(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.layer = size, torch.nn.Linear(size, size)
+    def forward(self, x):
+        %s
+        return self.layer(x)
+blueprint = Blueprint(body=Body)
+"""
+)
+COUNTER = """import gymnasium, numpy
+class Counter(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(0, 1), gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        %s
+        return numpy.zeros(1, numpy.float32), {}
+    def step(self, action):
+        self.steps += 1
+        info = {}
+        %s
+        return numpy.zeros(1, numpy.float32), 1.0, self.steps == 9, False, info
+make = %s
+"""
 
 
 def environment(config=None, **files) -> None:
@@ -62,6 +89,9 @@ COMMANDS = [
     ("mine/task --max_step -5", "base_config.max_step is -5"),
     ("mine/task --max-iter 0", "--max_iter is 0; it must be at least 1"),
     ("mine/task --seed 1.5", "invalid int value: '1.5'"),
+    ("mine/task --seed 010", "invalid int value: '010': 010 is no decimal number"),
+    ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is no decimal number"),
+    ("mine/task --seed yes", "invalid int value: 'yes'"),
     ("mine/task --seed -1", "base_config.seed is -1"),
     ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
     ("mine/task --port 5005", "--port is for env_type UNITY"),
@@ -123,7 +153,10 @@ COMMANDS = [
     # assignments
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
     ("mine/task --set =1", "--set =1: expected section.key=value"),
-    ("mine/task --set acer_config.gamma=[", "the value is not YAML"),
+    ("mine/task --set acer_config.gamma=[", "the value cannot be read: not YAML"),
+    ("mine/task --set base_config.seed=1:30", "base_config.seed=1:30: the value cannot be read: 1:30 is no decimal"),
+    ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is no decimal number"),
+    ("mine/task --env_args limit=1:30", "--env_args limit=1:30: the value cannot be read: 1:30 is no decimal number"),
     ("mine/task --set acer_config.gama=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config.gamma=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config=1", "base_config is a section"),
@@ -170,6 +203,28 @@ COMMANDS = [
     ("mine/task --set acer_config.estimator=tree_backup acer_config.critic=v", "acer_config: estimator tree_backup is"),
     ("mine/task --set acer_config.std=state acer_config.std_floor=0.7", "std_init 0.5 must be above std_floor 0.7"),
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
+    ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
+    ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),
+    (
+        "mine/task --set base_config.algorithm=SAC sac_config.target_d_alpha=1.01",
+        "sac_config.target_d_alpha is 1.01; it must be from 0 to 1, the largest entropy that there is",
+    ),
+    (
+        "mine/task --set base_config.algorithm=SAC sac_config.target_c_alpha=-0.7",
+        "sac_config.target_c_alpha is -0.7; it must be at least -0.6931, the largest entropy that there is",
+    ),
+    # sizes
+    ("mine/task --agents 9223372036854775808", "base_config.n_envs is 9223372036854775808;"),
+    ("mine/task --agents 100000", "base_config.n_envs is 100000; input should be less than or equal to 65536"),
+    ("mine/task --set replay_config.capacity=1e18", "replay_config.capacity: 1,000,000,000,000,000,000 rows"),
+    ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
+    ("mine/task --set acer_config.batch_size=9223372036854775808", "it must be at most 2,147,483,647"),
+    ("mine/task --set base_config.seed=9223372036854775808", "it must be at most 9,223,372,036,854,775,807"),
+    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 windows of 20 rows are"),
+    ("mine/task --set acer_config.collect_steps=2147483647", "replay_config.capacity: 50000 rows over 1 lanes hold no"),
+    (f"mine/task --set {'a.' * 3000}b=1", "a setting is at most 40 levels deep"),
+    (f"mine/task --set base_config.env_args={'[' * 3000}", "nested more than 40 levels deep"),
+    ("mine/task --repeat 1000000", "--repeat is 1000000; it must be at most 1000"),
     ("mine/task --set acer_config.critic=v", "acer_config: estimator retrace is of action values"),
     ("mine/task --set acer_config.std=learned acer_config.std_floor=0.6", "must be above std_floor 0.6"),
     ("mine/task --set acer_config.estimator=vtrace acer_config.vtrace_clip=0.5", "must not be below retrace_clip"),
@@ -188,6 +243,12 @@ FOLDERS = [
     (default(replay_config={"batch_size": 3}), {}, 2, "did you mean acer_config.batch_size?"),
     (default(acer_config={"worker_steps": 5}), {}, 2, "it is now acer_config.collect_steps"),
     (default(goal=475), {}, 2, "goal is a section"),
+    (default(explorer={3: [0, 1]}), {}, 2, "explorer: the name 3 is not text"),
+    (default(auxiliaries={None: {}}), {}, 2, "auxiliaries: the name None is not text"),
+    (default(ma_config={True: {}}), {}, 2, "ma_config: the name True is not text"),
+    (default(nn_config={3: 4}), {}, 2, "nn_config: the name 3 is not text"),
+    ({"default": None, "fast": {"inherit": ["default"]}}, {}, 2, "'fast' inherits ['default']; expected the name"),
+    ({"default": None, "fast": {"inherit": 3}}, {}, 2, "'fast' inherits 3; expected the name of a variant"),
     (default(base_config={"n_envs": "many"}), {}, 2, "config.yaml: base_config.n_envs is 'many'"),
     ({"default": 3}, {}, 2, "the variant 'default' is 3"),
     ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which is not there"),
@@ -196,6 +257,8 @@ FOLDERS = [
     ("default: [", {}, 2, "config.yaml: not YAML"),
     ("- 1", {}, 2, "expected a mapping of sections, found list"),
     ("default: {goal: null}\ndefault: {}", {}, 2, "default is there twice"),
+    ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is no decimal number"),
+    (f"default: {'[' * 3000}", {}, 2, "config.yaml: it is nested more than 40 levels deep"),
     ({"default": None}, {}, 2, "base_config.env_name is not set"),
     # environments
     (gym("Nothing-v1"), {}, 2, "env_name 'Nothing-v1'"),
@@ -233,6 +296,24 @@ FOLDERS = [
     (gym("env.py"), {"env": "x = 1"}, 2, "expected a function make(**env_args)"),
     (gym("env.py"), {"env": "import nothing_of_this_name"}, 2, "ModuleNotFoundError"),
     (gym("env.py"), {"env": "def make(): raise OSError('no\\ndisplay')"}, 3, "does not start: OSError: no display"),
+    (
+        gym("env.py"),
+        {"env": COUNTER % ("assert options", "", "Counter")},
+        3,
+        "env.py' does not start: AssertionError in",
+    ),
+    (gym("env.py"), {"env": COUNTER % ("assert options", "", "lambda: Counter()")}, 3, "env.py, line 6"),
+    (gym("env.py"), {"env": COUNTER % ("", "", "Counter()")}, 2, "expected a function make(**env_args)"),
+    (
+        gym("env.py"),
+        {"env": "import functools\ndef made(x): return x\nmake = functools.partial(made, 3)"},
+        3,
+        "env.py' d",
+    ),
+    (gym("env.py"), {"env": "class Own:\n    def __call__(self): return 3\nmake = Own()"}, 3, "env.py' does not start"),
+    (gym("env.py"), {"env": "make = print"}, 3, "the environment 'print' does not start"),
+    (gym("env.py"), {"env": "make = 3"}, 2, "expected a function make(**env_args)"),
+    (gym("env.py"), {"env": "def make():\n    import nothing_of_this_name"}, 2, "env.py' needs a package"),
     # networks
     (None, {"nn": "def blueprint(:"}, 2, "nn.py: SyntaxError"),
     (None, {"nn": "x = 1\n1/0"}, 2, "nn.py, line 2: ZeroDivisionError"),
@@ -243,7 +324,42 @@ FOLDERS = [
     (None, {"nn": "def blueprint(units): ..."}, 2, "nn_config does not fit"),
     (None, {"nn": "def blueprint():\n    raise KeyError('x')"}, 2, "nn.py, line 2: KeyError: 'x'"),
     (None, {"nn": NN + "blueprint = Blueprint(encoders={'eye': Vector()})"}, 2, "eye"),
-    (None, {"nn": NN + "blueprint = Blueprint(body=Mlp(-3))"}, 2, "nn.py"),
+    (None, {"nn": "assert False"}, 2, "nn.py, line 1: AssertionError\n"),
+    (None, {"nn": "def blueprint():\n    import sys\n    sys.exit(5)"}, 2, "nn.py, line 3: SystemExit: 5"),
+    (None, {"nn": BODY % "raise KeyError('x')"}, 2, "nn.py, line 8: KeyError: 'x'"),
+    (None, {"nn": NN + "blueprint = Blueprint(policy=Gru(4))"}, 2, "Gru made a GruMemory, which has no `forward`"),
+    (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a Layers, which has no `step`"),
+    (
+        default(acer_config={"critic": "q"}),
+        {"nn": NN + "blueprint = Blueprint(critic=int)"},
+        2,
+        "int made a value of type int; it must",
+    ),
+    (None, {"nn": BODY % "assert False"}, 2, "nn.py, line 8: AssertionError\n"),
+    (None, {"nn": BODY % "return x[:, :0]"}, 2, "nn.py: RuntimeError"),
+    (None, {"nn": BODY % "return None"}, 2, "nn.py: "),
+    (None, {"nn": (BODY % "").replace("size)\n    def", "'x')\n    def")}, 2, "nn.py, line 6: TypeError"),
+    *(
+        (
+            None,
+            {"nn": NN + f"blueprint = Blueprint({layers})"},
+            2,
+            f"nn.py, line 2: ValueError: {name} has the size {size}",
+        )
+        for layers, name, size in [
+            ("body=Mlp(0)", "Mlp", "0"),
+            ("body=Mlp(-3)", "Mlp", "-3"),
+            ("body=Mlp(64, 2.5)", "Mlp", "2.5"),
+            ("body=Mlp(2**63)", "Mlp", "9223372036854775808"),
+            ("body=NoisyMlp('64')", "NoisyMlp", "'64'"),
+            ("memory=Gru(0)", "Gru", "0"),
+            ("memory=Lstm(None)", "Lstm", "None"),
+            ("memory=Attention(0)", "Attention", "0"),
+            ("encoders={'*': NatureCnn(0)}", "NatureCnn", "0"),
+            ("encoders={'*': ImpalaResNet((0,))}", "ImpalaResNet", "0"),
+            ("encoders={'*': FrameStack(2.0, Vector())}", "FrameStack", "2.0"),
+        ]
+    ),
     (
         default(nn_config={"width": 3}),
         {"nn": NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))"},
@@ -271,10 +387,45 @@ def test_a_broken_folder_is_one_line_that_names_it(config, files, status, messag
     assert not Path("runs/mine/task/a").exists()
 
 
+LATER = [
+    # what only shows while it trains
+    (
+        gym("env.py"),
+        {"env": COUNTER % ("", "info = {'action_mask': numpy.ones(2)}", "Counter")},
+        2,
+        "env.py' gives info['action_mask'] with steps but gave none with its first reset; give it with every reset",
+    ),
+    (
+        default(acer_config={"batch_size": 4, "replay_start": 8}),
+        {"nn": BODY % "assert len(x) < 5"},
+        2,
+        "nn.py, line 8: AssertionError\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "files", "status", "message"), LATER)
+def test_what_breaks_while_it_trains_is_one_line_that_names_it(config, files, status, message, capsys):
+    environment(config, **files)
+    found, line = fails(capsys, "mine/task -n a")
+    assert message in line
+    assert found == status
+
+
+@pytest.mark.parametrize(("name", "env_name"), [("nn", "choice"), ("env", "env.py")])
+def test_a_folder_in_the_place_of_a_file_is_one_line(name, env_name, capsys):
+    environment(default(base_config={"env_name": env_name, "env_type": "GYM" if name == "env" else "PROBE"}))
+    Path(f"envs/mine/task/{name}.py").mkdir()
+    assert fails(capsys, "mine/task -n a") == (2, f"{Path('envs/mine/task', name)}.py is a folder; expected a file\n")
+    assert not Path("runs").exists()
+
+
 def test_the_folder_that_these_rows_break_works_when_whole(capsys):
     environment(nn=NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))")
     assert main.main("mine/task -n a --set nn_config.units=8".split()) == 0
-    assert main.main("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0".split()) == 0
+    assert (
+        main.main("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0 --agents 1.0".split()) == 0
+    )
 
 
 EXISTING = [

@@ -1,13 +1,15 @@
 """What does not fit into memory is refused before it is allocated, and a replay that nothing is ever drawn from."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from algorithm.agents.agent import Schedule
 from algorithm.experiment import memory
 from algorithm.experiment.errors import UserError
-from algorithm.experiment.memory import Budget, available, check_replay_start
+from algorithm.experiment.memory import Budget, available, check_batch, check_replay_start
 from algorithm.experiment.settings import resolve
 from algorithm.replay import Replay, Size
 from tests.builders import make_acer, make_role, make_sac
@@ -34,6 +36,15 @@ def test_sizes_are_told_and_added_up(monkeypatch):
     with pytest.raises(UserError, match=r"capacity: 100,000 rows.*9\.5 MB.*but 9\.4 MB.*at most 98,947 rows fit"):
         budget.plan("other", Size(100_000, 9_500_000))
     assert said[1].startswith("replay of other:")
+
+
+def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 1_000_000)
+    schedule = Schedule(8, 10, 100, 4, "fixed", 32)
+    check_batch(schedule, Size(1000, 1_000_000))
+    with pytest.raises(UserError, match=r"batch_size: 101 windows of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
+        check_batch(replace(schedule, batch_size=101), Size(1000, 1_000_000))
+    check_batch(replace(schedule, batch_size=101, replay_ratio=0), Size(1000, 1_000_000))
 
 
 def test_nothing_is_refused_where_the_memory_is_unknown(monkeypatch):

@@ -70,6 +70,8 @@ def test_a_folder_for_any_space_trains(name, options, said):
 def test_what_is_asked_for_has_to_fit_what_is_suggested(capsys):
     assert main.main(["--init", "gym/pendulum", "--set", "acer_config.std_floor=0.6"]) == 2
     assert "std_init 0.5 must be above std_floor 0.6" in capsys.readouterr().err
+    assert main.main(["--init", "gym/pendulum", "--set", "sac_config.gamma=0.6"]) == 2
+    assert "--set: sac_config.gamma is for algorithm SAC, not for ACER" in capsys.readouterr().err
     assert not Path("envs/gym").exists()
 
 

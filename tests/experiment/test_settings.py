@@ -9,7 +9,6 @@ import yaml
 from algorithm.agents.acer import AcerSettings
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.settings import (
-    DEFAULTS,
     BaseConfig,
     Goal,
     ReplayConfig,
@@ -18,6 +17,7 @@ from algorithm.experiment.settings import (
     read_variant,
     resolve,
 )
+from algorithm.experiment.trees import DEFAULTS
 
 
 @pytest.mark.parametrize(

@@ -233,3 +233,38 @@ def test_vectors_are_scaled_component_by_component():
 def test_a_wrong_number_of_scales_is_refused():
     with pytest.raises(ValueError, match="2 scales for an observation of 4 numbers"):
         Vector((1.0, 2.0))(SEVERAL["speed"])
+
+
+def test_a_tried_step_leaves_the_network_as_it_was():
+    network = ActorCritic(Blueprint(body=lambda size: Normalized(size)), ONE, 2, 2)
+    network.torso.body.norm.eval()  # a part that its author froze
+    before = [value.clone() for value in network.state_dict().values()]
+    network.try_step(ONE)
+    assert [module.training for module in (network, network.torso.body, network.torso.body.norm)] == [True, True, False]
+    assert all(torch.equal(one, other) for one, other in zip(before, network.state_dict().values(), strict=True))
+
+
+class Normalized(nn.Module):
+    """Layers with statistics of their own, which a single row cannot have in training."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size, self.norm, self.other = size, nn.BatchNorm1d(size), nn.BatchNorm1d(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(self.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"body": lambda size: size}, "<lambda> made a value of type int; it must make a torch module"),
+        ({"memory": Mlp(4)}, "Mlp made a Layers, which has no `step` and does not fit here"),
+        ({"policy": RunningSum}, "RunningSum made a RunningSum, which has no `forward`"),
+        ({"critic": RunningSum}, "RunningSum made a RunningSum, which has no `forward`"),
+        ({"encoders": {"*": lambda spec: None}}, "<lambda> made a value of type NoneType; it must make a torch module"),
+    ],
+)
+def test_what_a_factory_makes_has_to_fit_its_place(parts, why):
+    with pytest.raises(TypeError, match=why):
+        ActorCritic(Blueprint(**parts), ONE, 2, 2)

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.mlagents.environment import Parameters
 from algorithm.experiment.mlagents.given import Entry, Given, nearest
@@ -16,7 +14,7 @@ from algorithm.experiment.mlagents.rows import KEEP, Becomes, Lost, NotServed, R
 from algorithm.experiment.mlagents.tables import BEHAVIOR, IGNORING, MEMORY, RUN
 from algorithm.experiment.mlagents.trainers import TRAINERS
 from algorithm.experiment.settings import Tree, defaults, merge
-from algorithm.experiment.yaml_text import commented
+from algorithm.experiment.yaml_text import commented, dump
 
 NO_REWARD = "what is learned from is the scene's reward, which this file does not use"
 
@@ -152,7 +150,5 @@ class Translation:
 
 def _block(tree: Mapping[str, Any]) -> Iterator[str]:
     """A mapping in lines, its innermost mappings in one."""
-    for line in yaml.safe_dump(
-        tree, default_flow_style=None, sort_keys=False, width=10**6, allow_unicode=True
-    ).splitlines():
+    for line in dump(tree, default_flow_style=None, width=10**6, allow_unicode=True).splitlines():
         yield f"  {line}"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import ACTIVATIONS, known_activation, orthogonal
+from algorithm.networks.mlp import ACTIVATIONS, check_sizes, known_activation, orthogonal
 from algorithm.specs import ObsSpec
 
 GAIN = 2**0.5
@@ -31,6 +31,8 @@ class Conv:
                 raise ValueError(
                     f"Conv has the layer {layer!r}; a layer is (channels, kernel, stride), as in (16, 3, 1)"
                 )
+        if units is not None:
+            check_sizes(type(self).__name__, units)
         self.layers, self.units, self.activation = layers, units, known_activation(activation)
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
@@ -64,6 +66,7 @@ class ImpalaResNet:
     def __init__(self, channels: tuple[int, ...] = (16, 32, 32), units: int = 256):
         if not channels:
             raise ValueError("ImpalaResNet needs the channels of at least one stage, as in (16, 32, 32)")
+        check_sizes("ImpalaResNet", *channels, units)
         self.channels, self.units = tuple(channels), units
 
     def __call__(self, spec: ObsSpec) -> nn.Module:

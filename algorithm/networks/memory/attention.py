@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import orthogonal
+from algorithm.networks.mlp import check_sizes, orthogonal
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,11 @@ class Attention:
     layers: int = 1
 
     def __post_init__(self) -> None:
+        check_sizes("Attention", self.units, self.heads, self.window, self.layers)
         if self.units % self.heads:
             raise ValueError(f"Attention has {self.units} units for {self.heads} heads; heads must divide them")
-        if self.window < 2 or self.layers < 1:
-            raise ValueError(f"Attention has {self.layers} layers and a window of {self.window}; at least 1 and 2")
+        if self.window < 2:
+            raise ValueError(f"Attention has a window of {self.window}; it must be at least 2")
 
     def __call__(self, size: int) -> nn.Module:
         return AttentionMemory(size, self)

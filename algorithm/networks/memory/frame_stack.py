@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.mlp import check_sizes
 from algorithm.specs import ObsSpec
 
 
@@ -25,6 +26,7 @@ class FrameStack:
     encoder: Callable[[ObsSpec], Any]
 
     def __post_init__(self) -> None:
+        check_sizes("FrameStack", self.frames)
         if self.frames < 2:
             raise ValueError(f"FrameStack has {self.frames} frame(s); it needs at least 2")
 

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.mlp import check_sizes
+
 
 @dataclass(frozen=True)
 class Gru:
     """Factory of a gated recurrent unit: `Gru(64)` remembers and puts out 64 numbers."""
 
     units: int
+
+    def __post_init__(self) -> None:
+        check_sizes("Gru", self.units)
 
     def __call__(self, size: int) -> nn.Module:
         return GruMemory(size, self.units)
@@ -24,6 +29,9 @@ class Lstm:
     """Factory of a long short-term memory: `Lstm(64)` puts out 64 numbers and remembers 128 (output and cell)."""
 
     units: int
+
+    def __post_init__(self) -> None:
+        check_sizes("Lstm", self.units)
 
     def __call__(self, size: int) -> nn.Module:
         return LstmMemory(size, self.units)

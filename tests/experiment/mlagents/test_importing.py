@@ -14,6 +14,7 @@ import yaml
 import main
 from algorithm.adapters.unity.scene import Gaussian, MultiRange, Uniform
 from algorithm.experiment.assembly import make_agent
+from algorithm.experiment.effects import check_effects
 from algorithm.experiment.environments import is_file_name
 from algorithm.experiment.mlagents import importing
 from algorithm.experiment.mlagents.importing import folder_names, import_file
@@ -42,7 +43,10 @@ def write(text: str | dict, name: str = "trainer.yaml") -> Path:
 def settings_of(name: str):
     """The settings of a folder that was written."""
     config = Path("envs/unity", name, "config.yaml")
-    return resolve([(str(config), read_variant(config, "default"))])
+    layers = [(str(config), read_variant(config, "default"))]
+    settings = resolve(layers)
+    check_effects(settings, layers)
+    return settings
 
 
 def at(tree: dict, path: str):
