@@ -14,7 +14,8 @@ import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from algorithm.experiment.command_line import (  # noqa: E402
+from algorithm.experiment.command_line import page, parse  # noqa: E402
+from algorithm.experiment.options import (  # noqa: E402
     DOCTOR,
     EPISODES,
     EXPORT,
@@ -24,8 +25,6 @@ from algorithm.experiment.command_line import (  # noqa: E402
     RESUME,
     RUN,
     TRAIN,
-    page,
-    parse,
 )
 from algorithm.experiment.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from measure import in_own_processes, machine, spread
 
-from algorithm.experiment.assembly import TeamBuilder
 from algorithm.experiment.process import prepare_process
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import read_assignments, resolve
+from algorithm.experiment.team_builder import TeamBuilder
 from algorithm.loop.parts import Team
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role

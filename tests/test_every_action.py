@@ -9,10 +9,11 @@ import torch
 
 import main
 from algorithm import load
-from algorithm.experiment.assembly import TeamBuilder, train
+from algorithm.experiment.assembly import train
 from algorithm.experiment.player import Player
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import resolve
+from algorithm.experiment.team_builder import TeamBuilder
 from tests.guessing import STEPS, Guessing
 
 SETTINGS = {

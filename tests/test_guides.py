@@ -8,8 +8,8 @@ import yaml
 
 import main
 from algorithm.experiment import former
-from algorithm.experiment.command_line import OPTIONS
 from algorithm.experiment.effects import check_effects
+from algorithm.experiment.options import OPTIONS
 from algorithm.experiment.settings import defaults, read_own_variant, read_variant, resolve
 from tests.envs.folders import FOLDERS
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.experiment.assembly import TeamBuilder, train
+from algorithm.experiment.assembly import train
 from algorithm.experiment.player import load
 from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
 from algorithm.experiment.settings import read_variant, resolve
+from algorithm.experiment.team_builder import TeamBuilder
 from tests.builders import PAIRS
 from tests.envs.folders import FOLDERS
 

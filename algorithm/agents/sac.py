@@ -197,9 +197,8 @@ class Sac(Agent):
         """[T, B] what Q(x_t, a_t) should be: one step (1812.05905, Eq. 5), or several with their corrections."""
         settings, reward, discount = self.settings, rollout.reward, self.settings.gamma * rollout.alive
         q = self._of_choices(self.target.copy, lagging[1:], following.proposal.numbers, members)
-        cost = following.cost
-        if settings.alpha_critic_scale != 1:
-            cost = settings.alpha_critic_scale * cost
+        scale = settings.alpha_critic_scale
+        cost = following.cost if scale == 1 else scale * following.cost
         v = soft_value(following.policy.probs, q, cost)
         if settings.n_step == 1:
             target = torch.addcmul(reward, discount, v)

@@ -6,48 +6,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.on_demand import OnDemand
 from algorithm.adapters.unity.scene import Scene
 from algorithm.agents.agent import Agent
-from algorithm.experiment.blueprints import default_blueprint
 from algorithm.experiment.display import lines
-from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
-from algorithm.experiment.growth import enlarge
 from algorithm.experiment.lessons import Taught
-from algorithm.experiment.memory import Budget, check_batch, check_replay_start, replay_size
-from algorithm.experiment.process import acting_device, placement, prepare_process
-from algorithm.experiment.registry import build, find
-from algorithm.experiment.role_agents import check_teams, unknown_roles
+from algorithm.experiment.process import acting_device, prepare_process
+from algorithm.experiment.registry import find
+from algorithm.experiment.role_agents import unknown_roles
 from algorithm.experiment.roles import check_same
 from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.samplers import make_sampler
-from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TEAM, TRAINING, draw_seed, seed_process, seeds
+from algorithm.experiment.seeding import EVALUATION, PLAY, PROCESS, TRAINING, draw_seed, seed_process, seeds
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import evaluation_copies, in_editor, make_adapter, missing_limit
-from algorithm.experiment.user_code import blame_network
+from algorithm.experiment.team_builder import TeamBuilder, make_agent
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint, CheckpointError
 from algorithm.loop.clock import STARTING, Clock
 from algorithm.loop.divergence import Divergence
 from algorithm.loop.evaluator import Evaluator, Played, mode_name
-from algorithm.loop.feed import Feed
 from algorithm.loop.history import Counters, History
-from algorithm.loop.learner import Learner
 from algorithm.loop.limits import Limits
 from algorithm.loop.metrics import Metrics
 from algorithm.loop.monitor import ConfirmedBy, Monitor
-from algorithm.loop.parts import Parts, Team
+from algorithm.loop.parts import Parts
 from algorithm.loop.progress import Progress
 from algorithm.loop.reporter import Reporter
 from algorithm.loop.saving import Saving
 from algorithm.networks import Parameters
-from algorithm.replay import IN_MEMORY, Replay, in_files
 from algorithm.runtimes.signals import Terminated
-from algorithm.specs import Role, of_role
+from algorithm.specs import Role
 
 
 @dataclass(frozen=True)
@@ -239,77 +230,3 @@ def check_network(settings: Settings, folder: RunFolder) -> None:
     """Raises CheckpointError where the run's newest checkpoint is of another network than the one in `folder`."""
     for name, role in folder.roles().items():
         load_agent(settings, folder, folder.latest(), name, role)
-
-
-class TeamBuilder:
-    """Builds the team of a role when it first appears, as it was in `checkpoint` if it was there."""
-
-    def __init__(
-        self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, say: Callable[[str], None]
-    ):
-        self.settings, self.folder, self.checkpoint = settings, folder, checkpoint
-        self.say = say
-        disk = folder.path if settings.replay.memory_map else None
-        self.allocate = in_files(disk) if disk else IN_MEMORY
-        self.budget = Budget(say, disk)
-
-    def __call__(self, name: str, role: Role) -> Team:
-        check_teams(name, role, self.settings.roles)
-        settings, saved = self.settings.of(name), self.checkpoint and name in self.checkpoint.roles
-        lanes, initial_lanes = self.checkpoint.lanes(name) if saved else (role.lanes, role.lanes)
-        initial, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
-        # The name is part of the seed, so that roles differ and their order of appearance does not matter.
-        root = seeds(settings.base.seed, TEAM, *name.encode())
-        agent_seed, feed_seed, replay_seed, network_seed = root.spawn(4)
-        torch.manual_seed(draw_seed(network_seed))
-        agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
-        schedule = agent.schedule
-        size = replay_size(settings.replay, agent, role, initial_lanes)
-        self.budget.plan(name, size)
-        check_batch(schedule, size)
-        try:
-            replay = Replay(
-                settings.replay.capacity,
-                role.lanes,
-                schedule.collect_steps,
-                schedule.trace_length,
-                np.random.default_rng(replay_seed),
-                schedule.burn_in,
-                schedule.lead,
-                agent.kept,
-                self.allocate,
-                make_sampler(settings.replay),
-                initial_lanes,
-            )
-        except ValueError as error:
-            raise UserError(f"replay_config.{error}") from error
-        check_replay_start(settings, agent, lanes, initial_lanes)
-        auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
-        explorers = [build("explorer", key, value, initial) for key, value in settings.explorer.items()]
-        for explorer in explorers if lanes > initial_lanes else []:
-            explorer.grow(lanes, initial_lanes)
-        placed = placement(settings, agent, role)
-        self.say(f"device{of_role(name)}: {placed}")
-        learner = Learner(agent, role, auxiliaries, settings.base.max_step, placed)
-        feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
-        team = Team(role, agent, feed, learner, *explorers)
-        self.folder.add_role(name, role)
-        if saved:
-            self.checkpoint.restore(name, team)
-        return team
-
-    def enlarge(self, name: str, team: Team, role: Role) -> Team:
-        """Add lanes to a team, up to those of `role`."""
-        check_teams(name, role, self.settings.roles)
-        return enlarge(name, team, role, self.settings, self.folder, self.budget)
-
-
-def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:
-    """The agent of the settings, with the run's network."""
-    blueprint = folder.blueprint(settings) or default_blueprint(role)
-    try:
-        agent = find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
-        agent.policy.try_step(role.obs_specs)
-        return agent
-    except Exception as error:  # whatever a network of the user's raises
-        raise blame_network(folder.nn_from / settings.base.nn, error) from error

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from algorithm.agents.effect import Condition, Only, Unless
-from algorithm.experiment.command_line import FLAGS
 from algorithm.experiment.errors import UserError
+from algorithm.experiment.options import FLAGS
 from algorithm.experiment.registry import AGENTS
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.trees import Layer, Tree, leaves

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorithm.experiment.command_line import OPTIONS, TRAIN
+from algorithm.experiment.options import OPTIONS, TRAIN
 from algorithm.experiment.trees import DEFAULTS
 
 PAGE = DEFAULTS.parent / "docs" / "configuration.md"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import main
-from algorithm.experiment.command_line import OPTIONS
+from algorithm.experiment.options import OPTIONS
 from algorithm.experiment.settings import defaults
 from algorithm.experiment.trees import leaves
 from algorithm.experiment.yaml_text import dump

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from algorithm.experiment import former
-from algorithm.experiment.command_line import FLAGS, OPTIONS, TRAIN, overrides, page, parse
+from algorithm.experiment.command_line import overrides, page, parse
 from algorithm.experiment.environments import is_file_name
+from algorithm.experiment.options import FLAGS, OPTIONS, TRAIN
 from algorithm.experiment.settings import defaults, resolve
 
 ROOT = Path(__file__).resolve().parents[2]

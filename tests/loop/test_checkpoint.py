@@ -8,10 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-from algorithm.experiment.assembly import TeamBuilder, limits, train
+from algorithm.experiment.assembly import limits, train
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import resolve
 from algorithm.experiment.simulators import make_adapter
+from algorithm.experiment.team_builder import TeamBuilder
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import CheckpointError
 from algorithm.loop.checkpoints import Checkpoints

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.experiment import assembly
-from algorithm.experiment.assembly import TeamBuilder, limits, train
+from algorithm.experiment import team_builder
+from algorithm.experiment.assembly import limits, train
 from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.settings import merge, read_variant, resolve
 from algorithm.experiment.simulators import make_adapter
+from algorithm.experiment.team_builder import TeamBuilder
 from algorithm.loop.actor import Actor
 from algorithm.loop.checkpoint import Checkpoint
 from algorithm.loop.checkpoints import Checkpoints
@@ -238,7 +239,7 @@ def test_saving_on_the_way_changes_nothing(kind, tmp_path):
 def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
     plain = go_on(new_run(tmp_path, "plain", kind))
     apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # to torch the same processor
-    monkeypatch.setattr(assembly, "placement", lambda settings, agent, role: apart)
+    monkeypatch.setattr(team_builder, "placement", lambda settings, agent, role: apart)
     copied = new_run(tmp_path, "copied", kind)
     assert_equal(go_on(copied), plain)
     assert_equal(go_on(shortened(copied, "resumed", 2)), plain)

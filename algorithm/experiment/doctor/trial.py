@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from algorithm.agents.agent import Agent
-from algorithm.experiment.assembly import make_agent
 from algorithm.experiment.doctor.check import BROKEN, OK, Seen, described
 from algorithm.experiment.doctor.machine import place_of_runs, size
 from algorithm.experiment.errors import UserError
@@ -22,6 +21,7 @@ from algorithm.experiment.run_folder import RunFolder, environment_folder
 from algorithm.experiment.session import planned
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.simulators import make_adapter, of_unity
+from algorithm.experiment.team_builder import make_agent
 from algorithm.loop.placement import CPU, accelerator, describe_device
 from algorithm.specs import Role, of_role
 

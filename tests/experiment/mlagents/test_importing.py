@@ -13,7 +13,6 @@ import yaml
 
 import main
 from algorithm.adapters.unity.scene import Gaussian, MultiRange, Uniform
-from algorithm.experiment.assembly import make_agent
 from algorithm.experiment.effects import check_effects
 from algorithm.experiment.environments import is_file_name
 from algorithm.experiment.mlagents import importing
@@ -23,6 +22,7 @@ from algorithm.experiment.mlagents.trainers import TRAINERS
 from algorithm.experiment.mlagents.translation import rows_of
 from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import defaults, read_variant, resolve
+from algorithm.experiment.team_builder import make_agent
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.experiment.mlagents.configurations import EXAMPLES, HYPERPARAMETERS, OF_ANY, OF_RUN
 from tests.unity_player.launcher import make_player
