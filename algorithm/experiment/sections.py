@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from algorithm.agents.effect import Only, Unless
 
 LARGEST = 2**63 - 1  # of any integer
+FLOAT32 = (2 - 2**-23) * 2.0**127  # the largest
 SIZE = 2**31 - 1  # of what is held in memory at once
 COPIES = 2**16
 SECONDS = 10**6  # longer waits overflow the clocks of some systems
@@ -29,6 +30,8 @@ class Section(BaseModel):
     def _limit(cls, value: Any) -> Any:
         if isinstance(value, int) and abs(value) > cls.largest:
             raise ValueError(f"it must be at most {cls.largest:,}")
+        if isinstance(value, float) and abs(value) > FLOAT32:
+            raise ValueError(f"it must be at most {FLOAT32:g}, the largest float32")
         return value
 
 

@@ -216,6 +216,7 @@ COMMANDS = [
     # sizes
     ("mine/task --agents 9223372036854775808", "base_config.n_envs is 9223372036854775808;"),
     ("mine/task --agents 100000", "base_config.n_envs is 100000; input should be less than or equal to 65536"),
+    ("mine/task --set acer_config.reward_clip=1e200", "reward_clip is 1e+200; it must be at most 3.40282e+38, the la"),
     ("mine/task --set replay_config.capacity=1e18", "replay_config.capacity: 1,000,000,000,000,000,000 rows"),
     ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
     ("mine/task --set acer_config.batch_size=9223372036854775808", "it must be at most 2,147,483,647"),
