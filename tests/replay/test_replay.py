@@ -140,6 +140,7 @@ def test_windows_start_so_far_before_the_rows_whose_memory_and_version_are_kept(
     known = np.array(starts_of(batch)) + [0, lead]
     np.testing.assert_array_equal(batch.memory, known)
     np.testing.assert_array_equal(batch.version, 10 * known[:, 1])
+    assert batch.version.dtype == np.int64
 
 
 @pytest.mark.parametrize("kept", [0, 1])

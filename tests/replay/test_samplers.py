@@ -66,8 +66,9 @@ def test_a_window_can_be_drawn_exactly_as_long_as_it_is_whole_and_worthwhile(sam
 
 @each_sampler
 @pytest.mark.parametrize("rollouts", [3, 50], ids=["new", "overwritten twice"])
-def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts):
-    replay, lanes = replay_of(sampler, capacity=300, lanes=3), EncodedLanes(3, 5)
+@pytest.mark.parametrize("shape", [{}, {"burn_in": 3, "lead": 3}, {"burn_in": 3, "lead": 2, "kept": 2}], ids=str)
+def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts, shape):
+    replay, lanes = replay_of(sampler, capacity=300, lanes=3, **shape), EncodedLanes(3, 5)
     for _ in range(rollouts):
         replay.add(lanes.rollout(0, 1, 2))
     batch = replay.sample(8)
