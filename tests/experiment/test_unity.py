@@ -114,6 +114,20 @@ def test_settings_of_a_team_that_another_agent_plays_are_refused(tmp_path, capsy
     assert "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;" in capsys.readouterr().err
 
 
+def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys):
+    write(tmp_path, "duel", "--late", "7", copies=2, steps=400, goal={"return": 4})
+    folder = run()
+    assert "agents of Duel: 4 -> 8" in " ".join(capsys.readouterr().out.split())
+    assert folder.latest().roles == ["Duel"]
+    role = folder.roles()["Duel"]
+    assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
+    record = json.loads((folder.path / "result.json").read_text())
+    assert set(record["returns"]) == set(record["evaluation"]) == {"Duel", "Duel-team1"}
+    run("--resume", "--max_step", "600")
+    assert folder.roles()["Duel"] == role
+    run("--run", "--max_iter", "2")
+
+
 def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
     write(tmp_path, "arrivals", copies=2, steps=500)
     folder = run("--set", "acer_config.normalize_returns=true")
