@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from algorithm.experiment.assembly import train
+from algorithm.experiment.environments import BESIDE_MAIN
 from algorithm.experiment.player import load
-from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
+from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import read_variant, resolve
 from algorithm.experiment.team_builder import TeamBuilder
 from tests.builders import PAIRS

@@ -11,7 +11,8 @@ from torch import nn
 
 from algorithm.adapters.gym import GymAdapter
 from algorithm.experiment.assembly import train
-from algorithm.experiment.run_folder import BESIDE_MAIN, RunFolder
+from algorithm.experiment.environments import BESIDE_MAIN
+from algorithm.experiment.run_folder import RunFolder
 from algorithm.experiment.settings import read_variant, resolve
 from algorithm.loop.actor import Actor
 from algorithm.networks import Blueprint

@@ -190,7 +190,7 @@ def play(
     prepare_process()
     checkpoint = folder.checkpoint(ckpt, say)
     env_steps = checkpoint.counters.env_steps
-    say(f"playing {folder.path} after {env_steps:,} env steps, {mode_name(greedy)}")
+    say(f"playing {folder} after {env_steps:,} env steps, {mode_name(greedy)}")
     root = settings.base.seed
     seed = draw_seed(seeds(root, PLAY) if new_episodes else seeds(root, EVALUATION, env_steps))
     agents: dict[str, Agent] = {}

@@ -142,7 +142,7 @@ class RunFolder:
         folder = cls(RUNS / run_group(environment) / name)
         if not folder.path.exists():
             return None
-        check_origin(folder.path, environment)
+        check_origin(folder.given, environment)
         if not folder.config.is_file():
             raise UserError(f"{folder} is no run (it has no config.yaml), so --force leaves it; use another name")
         with folder.lock:

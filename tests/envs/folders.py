@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from algorithm.experiment.run_folder import BESIDE_MAIN
+from algorithm.experiment.environments import BESIDE_MAIN
 
 # Those of the project: a folder that a user adds next to them is the user's to test.
 FOLDERS = [
@@ -15,6 +15,7 @@ FOLDERS = [
     "dm_control/cartpole_swingup",
     "gym/acrobot",
     "gym/cartpole",
+    "gym/frozen_lake",
     "gym/lunar_lander",
     "gym/lunar_lander_continuous",
     "gym/mountain_car_continuous",

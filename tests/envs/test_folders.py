@@ -3,7 +3,7 @@
 import pytest
 
 from algorithm.experiment.effects import check_effects
-from algorithm.experiment.run_folder import BESIDE_MAIN
+from algorithm.experiment.environments import BESIDE_MAIN
 from algorithm.experiment.settings import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.experiment.simulators import of_unity
 from algorithm.networks import Blueprint

@@ -62,6 +62,7 @@ def test_a_run_leaves_its_result_and_tells_it(capsys):
         "algorithm": "ACER",
         "variant": "goal",
         "seed": 0,
+        "confirmed_by": None,
         "reached": False,  # there are not yet 20 episodes
         "status": 0,
         "env_steps": 90,
@@ -70,7 +71,7 @@ def test_a_run_leaves_its_result_and_tells_it(capsys):
         "evaluation": told["evaluation"],
     }
     told = call("mine/task -n b -c goal --max_step 400", capsys)
-    assert told["reached"] is True
+    assert (told["reached"], told["confirmed_by"]) == (True, "evaluation")
     assert told["evaluation"] == {
         "agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}
     }

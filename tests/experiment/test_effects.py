@@ -97,7 +97,11 @@ def test_every_default_of_acer_and_sac_can_have_an_effect():
 
 
 CONFIG = {
-    "default": {"base_config": SHORT, "acer_config": {"gamma": 0.9}, "sac_config": {"gamma": 0.9, "batch_size": 4}},
+    "default": {
+        "base_config": SHORT,
+        "acer_config": {"gamma": 0.9},
+        "sac_config": {"gamma": 0.9, "batch_size": 4, "replay_start": 10},
+    },
     "sac": {"base_config": {"algorithm": "SAC"}},
     "child": {"inherit": "mistaken"},
     "mistaken": {"base_config": {"algorithm": "SAC"}, "acer_config": {"gamma": 0.5}},
@@ -120,7 +124,7 @@ def test_what_variants_share_may_be_of_others(capsys, variant):
 @pytest.mark.parametrize(
     "options",
     [
-        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4"],
+        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4", "sac_config.replay_start=10"],
         ["--set", "acer_config.replay_ratio=0"],
         ["--set", "base_config.max_step=null", "--max_iter", "1"],
     ],

@@ -120,7 +120,7 @@ def test_runs_of_two_folders_with_one_place_are_not_confused(outside, tmp_path, 
     assert main.main([str(other), "-n", "b"]) == 0
     capsys.readouterr()
     assert [run["run"] for run in call(f"{other} --list", capsys)["runs"]] == ["runs/my/task/b"]
-    assert RunFolder.find(outside.as_posix(), None).path == Path("runs/my/task/a")
+    assert RunFolder.find(outside.as_posix(), None).given == Path("runs/my/task/a")
     assert len(call("--list", capsys)["runs"]) == 2
 
 

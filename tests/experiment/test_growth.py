@@ -58,7 +58,10 @@ def test_agents_whose_replay_does_not_fit_end_the_run_which_is_saved(tmp_path, m
 
 def test_agents_that_leave_no_room_for_a_window_each_are_refused(tmp_path):
     folder = growing(tmp_path, n_envs=1)
-    folder.record({**folder.settings().tree, "replay_config": {"capacity": 30}}, 0)
+    tree = folder.settings().tree
+    folder.record(
+        {**tree, "replay_config": {"capacity": 30}, "acer_config": {**tree["acer_config"], "replay_start": 8}}, 0
+    )
     with pytest.raises(UserError, match="replay_config.capacity: 30 rows over 2 lanes hold no window of 12 rows"):
         go_on(folder)
 

@@ -61,7 +61,7 @@ def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
     role = make_role(lanes)
     try:
-        check_replay_start(settings, make_agent(role, **changes), role)
+        check_replay_start(settings, make_agent(role, **changes), lanes, lanes)
     except UserError as error:
         return str(error)
     return None

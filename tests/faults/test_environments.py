@@ -1,5 +1,6 @@
 """Environments that misbehave, under real runs."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +157,7 @@ def test_sys_exit_in_a_step_is_told_as_whatever_else_is_raised(kind, capsys):
     args = {"n_envs": 1, "env_args": {"vectorization_mode": kind}}
     status, out, err = train(capsys, "if Broken.steps == 100: sys.exit()", **args)
     assert status == 0 and err == ""
-    assert out.count("raised SystemExit in a step") == 1
+    assert len(re.findall(r"raised SystemExit in \S*env\.py, line \d+ in a step", out)) == 1
     assert max(saved_steps()) >= 600
 
 
@@ -321,11 +322,3 @@ def test_environments_of_evaluation_are_made_when_they_are_needed(capsys):
     write_task(FEW, n_envs=3, env_args={"most": 3})
     assert main.main([*ARGUMENTS, "--max_step", "300"]) == 0
     assert Path("made").read_text() == "xxx"
-
-
-def test_an_evaluation_whose_environment_does_not_start_is_told_and_what_was_learned_is_kept(capsys):
-    write_task(FEW, n_envs=3, env_args={"most": 3}, evaluate_every=200)
-    assert main.main([*ARGUMENTS, "--max_step", "300"]) == 3
-    assert "OSError: there are licences for 3" in capsys.readouterr().err
-    assert saved_steps()
-    assert_playable()
