@@ -30,7 +30,7 @@ def main() -> None:
     for point in np.linspace(0, options.env_steps, POINTS + 1)[1:]:
         print(f"| {point:,.0f} | {spread((_at(point, result['curve']) for result in results), 1)} |")
     print(
-        f"greedy, {options.episodes} held-out episodes at the end: {spread((r['greedy'] for r in results), 1)}; "
+        f"greedy, {options.episodes} evaluation episodes at the end: {spread((r['greedy'] for r in results), 1)}; "
         f"CPU seconds {spread(result['cpu_seconds'] for result in results)}; "
         f"env steps per CPU second {spread(result['env_steps'] / result['cpu_seconds'] for result in results)}"
     )

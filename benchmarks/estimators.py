@@ -21,7 +21,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     print(machine())
-    print("| estimator | critic | reached | env steps, median [range] | of Retrace's | held-out mean, worst seed |")
+    print("| estimator | critic | reached | env steps, median [range] | of Retrace's | evaluation mean, worst seed |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     of_retrace = None
     for estimator, critic in PAIRS:

@@ -1,4 +1,4 @@
-"""Slippery FrozenLake: the exact success of what is learned, by the scale of the rewards."""
+"""Slippery FrozenLake: the exact probability of success of the learned policy, by the scale of the rewards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def success(policy: np.ndarray) -> float:
 
 
 def train_once(seed: int, assignments: Sequence[str]) -> dict[str, Any]:
-    """Train the folder to its last step; the success of the sampled and of the greedy policy, and its entropy."""
+    """Train the folder to its last step; return the success of the sampled and the greedy policy, and the entropy."""
     source = run_folder.environment_folder(ENV)
     layers = [
         ("config.yaml", read_variant(source / "config.yaml", "default")),

@@ -23,7 +23,7 @@ def main() -> None:
         train_folder, [(options.env, seed, (), options.episodes, options.config) for seed in seeds]
     )
     print(machine())
-    print("| seed | env steps | updates | CPU s | held-out mean | greedy |")
+    print("| seed | env steps | updates | CPU s | evaluation mean | greedy |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for seed, result in zip(seeds, results, strict=True):
         print(

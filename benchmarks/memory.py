@@ -1,4 +1,4 @@
-"""Tasks that need a memory, with each memory and without: env steps, CPU seconds and greedy held-out return."""
+"""Tasks that need a memory, with each memory and without: env steps, CPU seconds and greedy evaluation return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     print(machine())
     print(f"{options.env}, seeds {seeds[0]}-{seeds[-1]}, {options.episodes} greedy episodes each")
-    print("| memory | reached | env steps | CPU s | greedy held-out return |")
+    print("| memory | reached | env steps | CPU s | greedy evaluation return |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for memory in options.memories:
         changes = (f"nn_config.memory={memory}",)

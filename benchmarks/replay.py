@@ -1,7 +1,7 @@
-"""How long the replay takes to draw a batch: everything that is learned from, of rows from a few bytes to images.
+"""The time in which the replay draws a batch, of rows from a few bytes to images.
 
-And how long priorities take: to draw starts, to take in what was learned of them, and to follow a write. Uniform
-sampling is also measured where nearly all windows are broken, as by a simulator that restarts all the time.
+Also the time of priorities: to draw starts, to update their errors, and to follow a write. Uniform sampling is also
+measured with nearly all windows broken, as by a simulator that restarts all the time.
 
 The limit for 16 windows of 20 rows of Atari is 400 microseconds. Such a row is one frame: with stacks of four, three
 more rows stand in front of each window.
@@ -116,7 +116,7 @@ def measure_sampler(name: str, rows: int, batch: int) -> tuple[float, ...]:
 
 
 def measure_broken(rows: int, batch: int) -> tuple[float, float]:
-    """CPU microseconds of the first uniform draw of starts and of later ones, one column in a hundred being joined."""
+    """Return CPU microseconds of the first and of later uniform draws of starts, 1 column in 100 joined."""
     case = Case("", (1,), "uint8", rows)
     rng = np.random.default_rng(0)
     replay = Replay(rows, LANES, CHUNK, case.length, rng)

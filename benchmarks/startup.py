@@ -1,6 +1,6 @@
-"""CPU time of a CartPole run outside training, as a user starts it: its start, its end, and `import torch` apart.
+"""CPU time of a CartPole run outside training: its start and its end, and `import torch` separately.
 
-Each run is a process of its own, and so is each `import torch`. Training is the loop that acts and learns, with its
+Each run, and each `import torch`, is a process of its own. Training is the loop that acts and learns, with its
 evaluations and checkpoints; the rest of the run, less the import, is compared with it.
 """
 
@@ -18,7 +18,7 @@ MAIN = Path(__file__).resolve().parents[1] / "main.py"
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 LIMIT = 0.35  # of the training time
 LIST_LIMIT = 0.4  # CPU seconds of --list
-# main.py as it is, but for its training loop, which leaves its CPU seconds in a file.
+# main.py unchanged, except that its training loop writes its CPU seconds to a file.
 TIMED = """
 import runpy, sys, time
 from importlib.machinery import PathFinder

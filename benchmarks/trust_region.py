@@ -25,7 +25,7 @@ def main() -> None:
                 f"acer_config.trust_region_delta={delta}",
             ]
     print(machine())
-    print("| trust region | reached | env steps, median [range] | held-out mean, worst seed | rows projected |")
+    print("| trust region | reached | env steps, median [range] | evaluation mean, worst seed | rows projected |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name, assignments in settings.items():
         results = in_own_processes(train_folder, [(options.env, seed, assignments) for seed in seeds])

@@ -167,11 +167,11 @@ def speed(place: Path, turns: int) -> None:
 
 
 def ball(place: Path, seeds: range) -> None:
-    """Print the decisions of twelve agents until 90% of the best return is confirmed by held-out episodes."""
+    """Print the decisions of twelve agents until 90% of the best return is confirmed by evaluation episodes."""
     player = make_player(_folder(place, "ball"), "balance_ball")
     changes = (f'base_config.unity_args.build_path="{player}"', "goal.return=18", "base_config.max_step=150000")
     results = in_own_processes(train_folder, [("unity/3dball", seed, changes, 20) for seed in seeds])
-    print("| seed | decisions | updates | CPU s of the trainer | held-out mean | greedy |")
+    print("| seed | decisions | updates | CPU s of the trainer | evaluation mean | greedy |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for seed, result in zip(seeds, results, strict=True):
         print(
