@@ -31,7 +31,7 @@ class UnsupportedEnvironment(ValueError):
 
 
 class UnobservableParts(UnsupportedEnvironment):
-    """Parts of an observation that no network can read, next to parts that one can; `names` are the former."""
+    """An observation with parts that no network can read, and parts that one can; `names` are the former."""
 
     def __init__(self, message: str, names: Sequence[str]):
         super().__init__(message)
@@ -40,7 +40,7 @@ class UnobservableParts(UnsupportedEnvironment):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """A record of what an adapter opens, the same for every simulator.
+    """The configuration of an adapter, the same for every simulator.
 
     `name` is an id, or the function `make` of an env.py; `args` are its keyword arguments. `timeout` is the number of
     seconds that an environment in a process may take for a step or a reset. Dimensions of an action that have no
@@ -74,7 +74,7 @@ class Adapter(ABC):
 
     @property
     def shared_agents(self) -> Mapping[str, str] | None:
-        """The agent of each role, where roles share one unless the settings differ; None where they never do."""
+        """Return the default agent of each role, for roles that may share agents; None if they never do."""
         return None
 
     @abstractmethod

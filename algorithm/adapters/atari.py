@@ -31,7 +31,7 @@ OURS = ("env", "grayscale_newaxis")  # a frame in grey has no axis of colors
 
 
 def make_atari(config: EnvConfig) -> VectorEnv:
-    """A vector environment of one game, `ALE/Pong-v5`, `Pong` or `pong`, which shows one frame [84, 84] per step.
+    """Return a vector environment of one game (`ALE/Pong-v5`, `Pong` or `pong`) that shows one frame [84, 84] per step.
 
     `args` are those of Gymnasium's AtariPreprocessing, `repeat_action_probability` and `full_action_space`, which
     mean the same in every `vectorization_mode`: vector_entry_point (ALE's own; where it is absent), sync, async, and

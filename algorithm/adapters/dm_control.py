@@ -18,7 +18,7 @@ from algorithm.adapters.vector import cut, make_copies, parted
 
 
 def make_dm_control(config: EnvConfig) -> VectorEnv:
-    """A vector environment of one task, `cartpole-swingup` or `dm_control/cartpole-swingup-v0`.
+    """Return a vector environment of one task, `cartpole-swingup` or `dm_control/cartpole-swingup-v0`.
 
     `args` are those of `dm_control.suite.load`, `vectorization_mode` (sync or async) and `vector_kwargs`.
     Raises what `GymAdapter` raises.

@@ -31,7 +31,7 @@ OF_MODULES = {
 }
 OF_NAMESPACES = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm-control"}
 OF_GYMNASIUM = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render"}  # by the module below gymnasium.envs
-# Namespaces that env_type GYM leaves to others.
+# Namespaces that other env_types than GYM open.
 TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL", **dict.fromkeys(("butterfly", "classic", "sisl"), "PETTINGZOO")}
 PACKAGES = {"MiniGrid": "minigrid"}  # of namespaces, for pip
 PACKAGES_OF_MODULES = {"cv2": "opencv-python-headless"}  # for pip, of modules that wrappers import
@@ -96,7 +96,7 @@ def missing(env_name: Name, error: Exception) -> UnsupportedEnvironment:
 
 
 def package_for(error: BaseException) -> str | None:
-    """The package, as pip names it, that holds the module whose absence caused `error`; None for any other error."""
+    """Return pip's name of the package with the module whose absence caused `error`; None for any other error."""
     cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
     module = cause.name if isinstance(cause, ModuleNotFoundError) else None
     return None if module is None or "." in module else PACKAGES_OF_MODULES.get(module, module)
@@ -112,13 +112,13 @@ def load_callable(path: str) -> Callable[..., Any]:
 
 
 def with_module(env_name: str) -> str | None:
-    """`module:id` for a bare id that only an import of its module registers; None for any other id."""
+    """Return `module:id` for a bare id that only an import of its module registers; None for any other id."""
     module = next((module for module, pattern in MODULES.items() if re.match(pattern, env_name)), None)
     return f"{module}:{env_name}" if module else None
 
 
 def env_type_of(env_name: str) -> str:
-    """The env_type that opens an id."""
+    """Return the env_type that opens an id."""
     return TYPES.get(env_name.partition("/")[0], "GYM")
 
 

@@ -37,7 +37,7 @@ class Guard(gymnasium.Wrapper):
         """As the environment does."""
         try:
             return self.env.step(action)
-        except (Exception, SystemExit) as error:  # whatever a simulator raises
+        except (Exception, SystemExit) as error:  # a simulator may raise anything
             trouble = trace(error)
         self._rebuild()
         return self._shown, 0.0, False, True, {LOST: trouble}
@@ -48,7 +48,7 @@ class Guard(gymnasium.Wrapper):
             self._seed = seed
         try:
             return self._reset(seed, options)
-        except Exception as error:  # whatever a simulator raises
+        except Exception as error:  # a simulator may raise anything
             if not self._started:
                 raise
             trouble = trace(error)
@@ -80,7 +80,7 @@ def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class Factory:
-    """Makes one guarded copy, in the process that asked for it or in one of its own."""
+    """A factory of one guarded environment, in the main process or in one of its own."""
 
     def __init__(self, make: Callable[[], gymnasium.Env]):
         self.make = make

@@ -131,7 +131,7 @@ class GymAdapter(Adapter):
     def _ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
-        except (Exception, SystemExit) as error:  # whatever a simulator raises
+        except (Exception, SystemExit) as error:  # a simulator may raise anything
             raise EnvironmentBroke(describe(self._name, "broke", error)) from error
 
     def _raised(self, info: Mapping[str, Any]) -> Array:

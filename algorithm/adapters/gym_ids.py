@@ -42,7 +42,7 @@ def find_id(name: str, namespace: str | None = None) -> str:
 
 
 def registered(env_name: str) -> EnvSpec:
-    """The spec of an id that has been opened: its reward threshold, its limit of steps."""
+    """Return the spec of an id that has been opened: its reward threshold, its limit of steps."""
     return gymnasium.spec(env_name.rpartition(":")[2])
 
 

@@ -1,4 +1,4 @@
-"""The start of a process of a simulator."""
+"""Preparation of a process in which a simulator runs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from algorithm.specs import Role
 
 
 class OnDemand(Adapter):
-    """The adapter that `make` returns, opened by its first use; what `make` raises is raised there.
+    """The adapter that `make` returns, opened by its first use, which also raises what `make` raises.
 
     If it is never used, as when a run ends without an evaluation, it costs nothing.
     """

@@ -126,11 +126,11 @@ class Episodes:
 
     @property
     def over(self) -> bool:
-        """Whether the next call must be `reset`."""
+        """Return whether the next call must be `reset`."""
         return not self.live
 
     def reset(self, seed: int | None = None) -> list[Row]:
-        """Start an episode; a row for each of its agents. Raises ValueError if there are none.
+        """Start an episode and return a row for each of its agents. Raises ValueError if there are none.
 
         Every episode has a seed, which follows from the last `seed` that was given.
         """
@@ -147,7 +147,7 @@ class Episodes:
         return [self._row(agent, observed, infos, first=True) for agent, observed in self.live.items()]
 
     def step(self, actions: Mapping[str, Any]) -> list[Row]:
-        """Execute the actions, by role; a row for each agent that acted, and a first one for each that appears."""
+        """Execute the actions, by role; return a row for each agent that acted, and for each that appears."""
         obs, rewards, terminated, truncated, infos = self.env.step({agent: actions[str(agent)] for agent in self.live})
         self.steps += 1
         rows = []
@@ -177,7 +177,7 @@ class Episodes:
 
 
 class AgentSpaces:
-    """A role that one agent's spaces describe; its rows become Steps."""
+    """The spaces of one agent: the role that they describe, and the conversion of its rows to Steps."""
 
     def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
         self.agent = agent
@@ -209,7 +209,7 @@ class AgentSpaces:
 
 
 def _make(config: EnvConfig) -> Any:
-    """A ParallelEnv inside its wrappers."""
+    """Return a ParallelEnv inside its wrappers."""
     rendered = {"render_mode": "human"} if config.render else {}
     with quiet():
         made = _maker(config.name)(**config.args, **rendered)
@@ -250,7 +250,7 @@ def _registered(name: str, **env_args: Any) -> Any:
 
 
 def _parallel(made: Any, name: Any) -> Any:
-    """`made` as a ParallelEnv. Raises UnsupportedEnvironment if its agents act in turn, or if it is no environment."""
+    """Return `made` as a ParallelEnv. Raises UnsupportedEnvironment if agents act in turn, or for no environment."""
     from pettingzoo import AECEnv, ParallelEnv
     from pettingzoo.utils.conversions import aec_to_parallel
 
@@ -267,7 +267,7 @@ def _parallel(made: Any, name: Any) -> Any:
 
 
 def _single(native: Any, i: int) -> Any:
-    """The i-th action of a batch."""
+    """Return the i-th action of a batch."""
     if isinstance(native, dict):
         return {key: value[i] for key, value in native.items()}
     return tuple(value[i] for value in native) if isinstance(native, tuple) else native[i]

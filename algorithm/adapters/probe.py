@@ -63,7 +63,7 @@ class ProbeAdapter(Adapter):
         if config.render:
             raise UnsupportedEnvironment("there is nothing to see of a probe")
         if config.timeout:
-            raise UnsupportedEnvironment(f"env_timeout is {config.timeout:g}: probes never make one wait")
+            raise UnsupportedEnvironment(f"env_timeout is {config.timeout:g}: probes run in this process")
         if config.ignore_observations:
             raise UnsupportedEnvironment(f"ignore_observations: a probe has nothing but {OBS}")
         refuse_wrappers(config, "a probe")

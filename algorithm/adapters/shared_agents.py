@@ -1,4 +1,4 @@
-"""Roles that share an agent, as one role: the teams of a game that one network plays."""
+"""Roles that share an agent, as one role: for example the teams of a game."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SharedAgents(Adapter):
         return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
 
     def _follow(self) -> None:
-        """Present the roles, and count the restarts, that there are by now."""
+        """Update the roles and the number of restarts from those of `inner`."""
         self.restarts = self._inner.restarts
         news = {name: role for name, role in self._inner.roles.items() if self._seen.get(name) is not role}
         if not news:
@@ -98,7 +98,7 @@ class SharedAgents(Adapter):
             self.roles = {**self.roles, agent: replace(role, lanes=len(teams), teams=shared)}
 
     def _check(self, name: str, role: Role) -> None:
-        """Raises UnsupportedEnvironment where another role with the same agent has other specs."""
+        """Raise UnsupportedEnvironment if another role with the same agent has other specs."""
         agent = self._agent_of(name)
         for other, seen in self._seen.items():
             same = (seen.obs_specs, seen.action_spec) == (role.obs_specs, role.action_spec)
@@ -125,7 +125,7 @@ class SharedAgents(Adapter):
         return shown
 
     def _merge(self, agent: str, steps: Mapping[str, Step]) -> tuple[Step, dict[str, Rows]]:
-        """One Step of the roles' own, its lanes ascending; and where the rows of each role are in it."""
+        """Return the Steps of roles as one, in the order of lanes, and the places of each role's rows in it."""
         if len(steps) == 1 and len(set(self._teams[agent])) == 1:
             return next(iter(steps.values())), dict.fromkeys(steps)
         lane = np.concatenate([self._lanes[role][step.lane] for role, step in steps.items()])

@@ -20,10 +20,10 @@ LEAVES = "Box, Discrete, MultiDiscrete, MultiBinary, and one Dict or Tuple of th
 
 
 class Observations:
-    """What `space` gives, as float32, or uint8 where it is bytes, binary or one-hot; images as [channels, H, W].
+    """The observations of `space` as float32, or uint8 for bytes, binary or one-hot; images as [channels, H, W].
 
-    A mask among them is flat and of `branches`. Those of `ignored` are left out. Raises UnsupportedEnvironment for a
-    space that cannot be served, UnobservableParts if that is so of some of its parts alone.
+    A mask among them is flat and of `branches`. Those in `ignored` are left out. Raises UnsupportedEnvironment for a
+    space that is not supported, UnobservableParts if only some of its parts are not.
     """
 
     def __init__(self, space: spaces.Space, branches: tuple[int, ...], ignored: Collection[str] = ()):
@@ -52,12 +52,12 @@ class Observations:
 
 
 def names_of(space: spaces.Space) -> list[str]:
-    """The names of a space's parts, as settings and nn.py know them."""
+    """Return the names of a space's parts, as used in settings and nn.py."""
     return list(_named(space))
 
 
 def check_ignored(ignored: Iterable[str], names: Collection[str]) -> None:
-    """Raises UnsupportedEnvironment for an observation to ignore that is not among `names`."""
+    """Raise UnsupportedEnvironment for an observation to ignore that is not among `names`."""
     if absent := [name for name in ignored if name not in names]:
         raise UnsupportedEnvironment(
             f"ignore_observations: there is no observation {absent[0]!r}; there is {', '.join(dict.fromkeys(names))}"
@@ -138,7 +138,7 @@ def _refuse_unobservable(named: Mapping[str, spaces.Space]) -> None:
     if not wrong:
         return
     name, found = next(iter(wrong.items()))
-    message = f"observation {name!r} is {found}; served are {LEAVES}"
+    message = f"observation {name!r} is {found}; supported are {LEAVES}"
     if len(wrong) == len(read):
         raise UnsupportedEnvironment(message)
     instead = f"base_config.ignore_observations: [{', '.join(wrong)}] leaves it out"
@@ -195,7 +195,7 @@ def _action_part(key: str | int | None, leaf: spaces.Space, scale: float | None)
         return ActionPart(key, leaf.shape, str(leaf.dtype), counts=(2,) * size, start=(0,) * size)
     if isinstance(leaf, spaces.Box):
         return _box(key, leaf, scale)
-    raise UnsupportedEnvironment(f"{_of_action(key)} is {type(leaf).__name__}; served are {LEAVES}")
+    raise UnsupportedEnvironment(f"{_of_action(key)} is {type(leaf).__name__}; supported are {LEAVES}")
 
 
 def _box(key: str | int | None, box: spaces.Box, scale: float | None) -> ActionPart:

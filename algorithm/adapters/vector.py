@@ -50,7 +50,7 @@ def make_vector(config: EnvConfig) -> VectorEnv:
 
 
 def make_own(config: EnvConfig, make: Make) -> VectorEnv:
-    """What `make` of an env.py makes: single environments, or one vector environment if it takes `num_envs`.
+    """Return the environments of `make` in an env.py: single ones, or one vector environment if it takes `num_envs`.
 
     Raises what `GymAdapter` raises.
     """
@@ -80,9 +80,9 @@ def make_own(config: EnvConfig, make: Make) -> VectorEnv:
 
 
 def make_copies(config: EnvConfig, make: Make) -> VectorEnv:
-    """Guarded copies of what `make` makes with `args`: all in this process (sync), or each in its own (async).
+    """Return guarded environments that `make` makes with `args`: in this process (sync), or each in its own (async).
 
-    `name` is what they are called where something goes wrong. Raises what `GymAdapter` raises.
+    Error messages name them `name`. Raises what `GymAdapter` raises.
     """
     how, vector_kwargs, env_args = parted(config.args)
     timeout = config.timeout

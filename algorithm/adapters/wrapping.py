@@ -31,7 +31,7 @@ def wrap(env: Any, wrappers: Wrappers) -> Any:
 
 
 def refuse_wrappers(config: EnvConfig, what: str) -> None:
-    """Raises UnsupportedEnvironment if there are wrappers, since `what` has no single environments to wrap."""
+    """Raise UnsupportedEnvironment if there are wrappers, since `what` has no single environments to wrap."""
     if config.wrappers:
         names = ", ".join(path for path, _ in config.wrappers)
         raise UnsupportedEnvironment(f"env_wrappers ({names}) wrap single environments, and {what} has none")

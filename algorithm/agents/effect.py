@@ -45,7 +45,7 @@ class Unless(Condition):
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
-    """Whether `value` is one of `values`; words match without case."""
+    """Return whether `value` is one of `values`; words match without case."""
     return _fold(value) in map(_fold, values)
 
 

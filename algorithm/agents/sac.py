@@ -211,9 +211,9 @@ class Sac(Agent):
     ) -> Tensor:
         """Return targets [T, B] of up to `n_step` rewards, given V [T, B] of the next states.
 
-        V-trace and n-step returns compare a reward with V, which holds the entropy of the row's own action: that reward
-        is r - alpha log pi(a), without which E[r + gamma V' - V] = -alpha H. Q(x, a) does not hold it: not the first
-        reward of a target, and none of Retrace, which compares with Q.
+        V-trace and n-step returns compare a reward with V, which includes the entropy of the action of its own row, so
+        that the reward is r - alpha log pi(a); without that term E[r + gamma V' - V] would be -alpha H. Q(x, a) does
+        not include it, so that neither the first reward of a target nor any reward of Retrace has the term.
         """
         sample, reward = rollout.sample, rollout.reward
         rho = choices.policy.log_ratio(self.family(rollout.behavior), sample).clamp(-20, 20).exp()

@@ -49,12 +49,12 @@ class Result:
     counters: Counters
     returns: dict[str, float]  # of each role's last training episodes
     evaluation: dict[str, Played] | None  # the last one
-    best: Checkpoint | None  # on held-out episodes
+    best: Checkpoint | None  # on evaluation episodes
     confirmed_by: ConfirmedBy | None = None  # whose episodes confirmed the goal
 
     @classmethod
     def of(cls, monitor: Monitor) -> Result:
-        """What a monitor has seen of a run."""
+        """Return the result that a monitor has recorded."""
         reached = None if monitor.limits.goal is None else monitor.confirmed
         best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
         return cls(reached, monitor.counters, monitor.mean_returns, monitor.played, best, confirmed_by)
@@ -185,7 +185,7 @@ def play(
 
     The default of `copies` is the number of environments of an evaluation. The seeds are those of the evaluation of
     these weights, which is therefore reproduced if mode, `episodes` and `copies` are the same; with `new_episodes`
-    they are others. `say` receives a line with checkpoint and mode, and one for each checkpoint that is passed over.
+    they differ. `say` receives a line with checkpoint and mode, and one for each checkpoint that is skipped.
     """
     prepare_process()
     checkpoint = folder.checkpoint(ckpt, say)

@@ -39,8 +39,8 @@ class ConfigHistory:
             except UserError as error:
                 say(f"{' '.join(str(error).split())}: it is set aside as {set_aside(path).name}")
         if not self._files():
-            say(f"{self.folder} has no settings to compare with: config.yaml is taken as it is")
+            say(f"{self.folder} has no settings to compare with: config.yaml is used as it is")
 
     def _files(self) -> list[Path]:
-        """Oldest first."""
+        """Return the files, oldest first."""
         return sorted(path for path in self.folder.glob("*.yaml") if path.stem.isdecimal())

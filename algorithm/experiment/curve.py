@@ -28,7 +28,7 @@ def draw_curve(folder: Path, goal: float | None, say: Callable[[str], None]) -> 
 
 
 def read_columns(table: Path) -> Columns:
-    """The numbers of a CSV table by column; NaN where a row has none. Raises ValueError for a table without a row."""
+    """Return the numbers of a CSV table by column; NaN for empty cells. Raises ValueError for a table without a row."""
     read = read_table(table)
     if not read.rows:
         raise ValueError(f"{table.name} has no row that can be read")

@@ -37,7 +37,7 @@ COLORS = {
 
 
 def lines(say: Callable[[str], None]) -> Show:
-    """Return what says one line for each row of metrics."""
+    """Return a function that passes one line for each row of metrics to `say`."""
 
     def show(progress: Progress) -> None:
         if progress.row:
@@ -48,7 +48,7 @@ def lines(say: Callable[[str], None]) -> Show:
 
 @contextmanager
 def live(console: Console, say: Callable[[str], None]) -> Iterator[Show]:
-    """Show a picture that changes in place, below what is printed; lines for `say` if `console` is no terminal."""
+    """Show a display that changes in place, below other output; if `console` is no terminal, pass lines to `say`."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield lines(say)
         return
@@ -62,7 +62,7 @@ def live(console: Console, say: Callable[[str], None]) -> Iterator[Show]:
 
 
 def line(progress: Progress) -> str:
-    """Return how a run does, in one line."""
+    """Return the state of a run in one line."""
     facts = _steps(progress)
     for role, standing in progress.roles.items():
         facts += [Text(f"return{of_role(role)} ") + _return(standing), *_length(standing)]
@@ -71,7 +71,7 @@ def line(progress: Progress) -> str:
 
 
 class Picture:
-    """How a run does, as rows of a label, a bar and facts; it fits itself to the width of the console."""
+    """A live display of a run: rows of a label, a bar and facts, as wide as the console."""
 
     def __init__(self, progress: Progress):
         self.progress = progress
@@ -80,7 +80,7 @@ class Picture:
         rows = list(self._rows())
         label = min(options.max_width // 4, max(cell_len(name) for name, _, _ in rows))
         room = options.max_width - label - GAP
-        # Without place for a bar alongside the text, there is none.
+        # A console that is too narrow for bar and text gets no bar.
         bar = min(BAR, (room - TEXT) // 2) if room >= TEXT * 3 // 2 else 0
         table = Table.grid(padding=(0, GAP, 0, 0))
         table.add_column(style="bold", width=label, no_wrap=True, overflow="ellipsis")
@@ -93,7 +93,7 @@ class Picture:
         yield table
 
     def _rows(self) -> Iterator[tuple[str, Draw, Facts]]:
-        """Label, bar for a width, and facts of each row."""
+        """Yield label, bar for a width, and facts of each row."""
         progress = self.progress
         done, goal = progress.done, progress.goal
         yield "steps", lambda width: _bar(done, width), [*_steps(progress), *_left(progress)]
@@ -122,7 +122,7 @@ class StackedBar:
 
 
 def _flow(facts: Iterable[Text], width: int) -> Text:
-    """Return facts in lines of at most `width`; none is broken that fits into one."""
+    """Return facts in lines of at most `width`; a fact that fits into one line is not broken."""
     flowing, used = Text(overflow="fold"), 0
     for fact in facts:
         if used and used + GAP + fact.cell_len > width:

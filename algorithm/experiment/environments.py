@@ -1,4 +1,4 @@
-"""Environment folders and names that may be folders: nothing here loads more than the standard library."""
+"""Environment folders and the names and paths that mean them. Imports nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def locate_environment(text: str) -> str:
     """Return the environment that a name or a path means: its name below envs/, or its absolute path elsewhere.
 
     A name or path without a folder is accepted, since its runs may still exist. A name is looked for below envs/
-    before the working directory, unless it starts with a dot. Raises UserError for what is no name and no path.
+    before the working directory, unless it starts with a dot. Raises UserError if `text` is neither a name nor a path.
     """
     path = Path(text.replace("\\", "/"))
     path = path.parent if path.name == CONFIG else path
@@ -55,7 +55,7 @@ def locate_environment(text: str) -> str:
 
 def find_folder(environment: str) -> Path | None:
     """Return the folder of an environment, a name below envs/ or an absolute path; None if it has no config.yaml."""
-    places = [HERE / environment, BESIDE_MAIN / environment]  # an absolute path replaces what stands before it
+    places = [HERE / environment, BESIDE_MAIN / environment]  # an absolute path replaces the one before it
     return next(filter(_has_config, places), None)
 
 
@@ -107,7 +107,7 @@ def unknown_environment(text: str) -> UserError:
         folder = f"{_snake(group)}/{_snake(match['name'])}"
         advice = f"write one with: python main.py --init {folder} --set base_config.env_name={text}"
     else:
-        advice = f"there is {', '.join(known)}"
+        advice = f"the folders are {', '.join(known)}"
     return UserError(f"no environment folder {text!r} with a {CONFIG} under ./envs; {advice}")
 
 

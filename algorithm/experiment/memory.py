@@ -1,4 +1,4 @@
-"""Whether what a run will keep fits into this machine's memory, or onto its disk, and is enough to learn from."""
+"""Whether the replay of a run fits into this machine's memory, or onto its disk, and is large enough to learn from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MB = 10**6
 
 
 def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> Size:
-    """What the replay of an agent will take; the `initial_lanes` (None: all lanes) share its capacity."""
+    """Return the size of an agent's replay; the `initial_lanes` (None: all lanes) share its capacity."""
     per_start = make_sampler(config).func.BYTES
     schedule, statistics = agent.schedule, agent.family.statistics
     return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start, initial_lanes)
@@ -61,7 +61,7 @@ class Budget:
 
     @property
     def planned(self) -> int:
-        """Bytes of all replays."""
+        """Return the bytes of all replays."""
         return sum(self._bytes.values())
 
     def plan(self, role: str, size: Size, copied: int = 0, news: str = "") -> None:

@@ -19,18 +19,18 @@ MAKE = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # what needs settings
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its spellings, what it does, with what it goes, and the setting that it is short for."""
+    """One option: its spellings, what it does, the commands that accept it, and the setting that it sets."""
 
     spelling: str
     help: str
     goes_with: tuple[str, ...]
     setting: str | None = None
     short: str | None = None
-    parse: Mapping[str, Any] = field(default_factory=dict)  # what argparse is told besides
+    parse: Mapping[str, Any] = field(default_factory=dict)  # further arguments for argparse
 
     @property
     def name(self) -> str:
-        """Its attribute of the parsed options."""
+        """Return the name of its attribute in the parsed options."""
         return self.spelling.removeprefix("--")
 
 
@@ -69,16 +69,16 @@ OPTIONS = (
     ),
     Option(
         "--run",
-        f"play {EPISODES} episodes with a trained run, as its evaluation did: greedy or sampled",
+        f"play {EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
         PLAY,
         parse=_ON,
     ),
-    Option("--resume", "go on with a run", (RESUME,), parse=_ON),
+    Option("--resume", "continue a run", (RESUME,), parse=_ON),
     Option("--export", "write a trained run as ONNX files, one for each role, which Unity takes", (EXPORT,), parse=_ON),
     Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parse=_ON),
     Option(
         "--force",
-        "replace a run that has this name already, or config.yaml and nn.py of folders that are there",
+        "replace an existing run of this name, or config.yaml and nn.py of existing folders",
         (TRAIN, INIT, IMPORT),
         parse=_ON,
     ),
@@ -97,19 +97,19 @@ OPTIONS = (
     ),
     Option(
         "--doctor",
-        "say what works on this machine, or what keeps the environment's folder from training, and what to do",
+        "check this machine, or what the environment's folder needs to train, with advice for each problem",
         (DOCTOR,),
         parse=_ON,
     ),
     Option(
         "--repeat",
-        "train NAME-1 ... NAME-N with successive seeds; then their mean and spread",
+        "train NAME-1 ... NAME-N with successive seeds; then print mean and std of the results",
         (TRAIN,),
         parse=_WHOLE,
     ),
     Option("--set", "override settings, for example acer_config.gamma=0.995", MAKE, parse=_PAIRS),
     Option("--env_args", "keyword arguments of the environment", MAKE, "base_config.env_args", parse=_PAIRS),
-    Option("--agents", "copies of the environment", MAKE, "base_config.n_envs", parse=_WHOLE),
+    Option("--agents", "number of environments", MAKE, "base_config.n_envs", parse=_WHOLE),
     Option(
         "--max_step",
         "env steps after which training ends",
@@ -119,7 +119,7 @@ OPTIONS = (
     ),
     Option(
         "--max_iter",
-        "iterations after which training ends: every lane has ended an episode. With --run: episodes per lane",
+        "iterations after which training ends (each agent has ended an episode). With --run: episodes per environment",
         MAKE,
         "base_config.max_iter",
         parse=_WHOLE,
@@ -140,8 +140,8 @@ OPTIONS = (
     ),
     Option("--ckpt", "checkpoint to play with, or to export: its env steps, or a checkpoint's folder", (RUN, EXPORT)),
     Option("--render", "show the environment", PLAY, parse=_ON),
-    Option("--disable_sample", "play greedily: the most probable action, whatever evaluation does", PLAY, parse=_ON),
-    Option("--sample", "play with sampled actions, whatever evaluation does", PLAY, parse=_ON),
+    Option("--disable_sample", "play greedily (the most probable action) instead of as in evaluation", PLAY, parse=_ON),
+    Option("--sample", "play with sampled actions instead of as in evaluation", PLAY, parse=_ON),
     Option(
         "--logger_in_file", "write what is printed to log.txt in the run folder too", (TRAIN, RESUME, RUN), parse=_ON
     ),

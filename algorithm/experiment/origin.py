@@ -32,7 +32,7 @@ GIT_LIMIT = 5.0  # seconds
 
 
 def origin(environment: str, settings: Settings, variant: str | None) -> dict[str, Any]:
-    """Return what identifies a run, as it stands in result.json.
+    """Return what identifies a run, as in result.json.
 
     Args:
         environment: Name of the environment's folder.

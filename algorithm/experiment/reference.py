@@ -18,16 +18,16 @@ TOP = """\
 Made from `default_config.yaml` and the command line by `make docs`; change those, not this page.
 
 `default_config.yaml` <- `default` in the environment's `config.yaml` <- the variant named by `-c` and what it inherits
-<- `--set section.key=value` and `--env_args` <- the flags of the command line: each overrides what stands before it.
+<- `--set section.key=value` and `--env_args` <- the flags of the command line: each overrides those before it.
 Settings that are mappings are overridden key by key. An unknown or misplaced key, a wrong type or an impossible
 combination is one line and exit status 2. Words are matched without case. `null` means off or none.
 
-Numbers are decimal: `30`, `-0.5`, `1e-3`, `1_000_000`. What YAML 1.1 reads as another number than people do (`010`,
-`1:30`, `0x1F`) is an error; in quotes it is text. `yes`, `no`, `on` and `off` are `true` and `false`.
+Numbers are decimal: `30`, `-0.5`, `1e-3`, `1_000_000`. A number that YAML 1.1 reads differently (`010`, `1:30`,
+`0x1F`) is an error; in quotes it is text. `yes`, `no`, `on` and `off` are `true` and `false`.
 
-A setting without effect is an error, too: `acer_config` with `algorithm: SAC`, `alpha` with `sampler: uniform`. This
-holds for what was written for the run: `--set`, flags, and the chosen variant. A `default` that other variants share,
-and what a variant inherits, may hold settings for others.
+A setting without effect is also an error: `acer_config` with `algorithm: SAC`, `alpha` with `sampler: uniform`. This
+applies to settings that are given for the run: by `--set`, by flags and in the chosen variant. A `default` that other
+variants share, and inherited variants, may contain settings that have no effect in this run.
 """
 
 

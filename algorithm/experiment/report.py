@@ -31,7 +31,7 @@ def report(say: Callable[[str], None], environment: str, folder: RunFolder, resu
 
 
 def describe_saved(environment: str, folder: RunFolder) -> str:
-    """Return, as a sentence to append to why a run ended, what is saved of it and how it is resumed."""
+    """Return a sentence on what is saved of a run that was interrupted, and how to resume it."""
     if not folder.checkpoints(keep=1):
         return " Nothing was saved: the run had no checkpoint yet."
     command = _command("python", "main.py", environment, "-n", folder.path.name, "--resume")

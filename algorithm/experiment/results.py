@@ -63,12 +63,12 @@ def write(folder: Path, record: Record) -> None:
 
 
 def begin(folder: Path, origin: Record, say: Callable[[str], None]) -> None:
-    """Put the origin of a run that begins into its folder, with a result that has `status` null."""
+    """Write the origin of a new run into its folder, with a result whose `status` is null."""
     write(folder, {**origin, **_so_far(folder, say)})
 
 
 def read(folder: Path, say: Callable[[str], None]) -> Record:
-    """What a run reached. A run that has no result yet, or went on after it, has `status` null.
+    """Return the result of a run. If it has none yet, or continued after it, `status` is null.
 
     `say` receives a line for each damaged file; what can be read of it is used.
     """
@@ -76,7 +76,7 @@ def read(folder: Path, say: Callable[[str], None]) -> Record:
     so_far = _so_far(folder, say)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        _cells(record)  # it holds all that is shown
+        _cells(record)  # raises if something that is shown is missing
         return record if record["env_steps"] >= so_far["env_steps"] else {**record, **so_far}
     except FileNotFoundError:
         return so_far
@@ -114,9 +114,9 @@ def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
 
 
 def runs(environment: str | None, say: Callable[[str], None]) -> list[Record]:
-    """The records of all runs, or of one environment's, newest last; `run` is the folder.
+    """Return the records of all runs, or of the runs of one environment, newest last; `run` is the folder.
 
-    `say` receives a line for each damaged file. Raises UserError where there is none.
+    `say` receives a line for each damaged file. Raises UserError if there is no run.
     """
     place = RUNS / run_group(environment) if environment else RUNS
     found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
@@ -157,7 +157,7 @@ def _cells(one: Record) -> list[str]:
 
 
 def _algorithm(record: Record) -> str:
-    """The algorithm of a run, with the variant that it was started with."""
+    """Return the algorithm of a run, with the variant with which it was started."""
     variant = record.get("variant") or "default"
     return record.get("algorithm", "-") + (f" ({variant})" if variant != "default" else "")
 

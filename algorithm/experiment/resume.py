@@ -20,7 +20,7 @@ FIXED: Mapping[str, str] = {
     "base_config.action_scale": "the saved experience is in these units",
     "base_config.observe_previous": "the saved networks see these",
     "base_config.env_wrappers": "the saved experience is of the environment inside these wrappers",
-    "base_config.ignore_observations": "the saved networks see all others",
+    "base_config.ignore_observations": "the saved networks were trained with the other observations",
     "base_config.name": "the run has its name",
     "base_config.nn": "the saved networks are of this file",
     "nn_config": "the saved networks have this shape",

@@ -1,4 +1,4 @@
-"""Which agent plays which role: `agent` in ma_config."""
+"""The agent of each role: `agent` in ma_config."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
 
 
 def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
-    """Raises UserError for a team that is `configured` though an agent of another name plays it."""
+    """Raise UserError for a team that is `configured` although an agent of another name plays it."""
     for team in role.lanes_by_team(agent):
         if team != agent and team in configured:
             raise UserError(
@@ -50,4 +50,4 @@ def unknown_roles(ma_config: Mapping[str, Any], roles: Mapping[str, Role]) -> It
     known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.lanes_by_team(agent)))
     for name in ma_config:
         if name not in known:
-            yield f"ma_config.{name}: there is no such role so far; there is {', '.join(known)}"
+            yield f"ma_config.{name}: there is no such role so far; the roles are {', '.join(known)}"

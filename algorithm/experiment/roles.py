@@ -19,7 +19,7 @@ def write(path: Path, roles: Mapping[str, Role]) -> None:
 
 
 def read(path: Path) -> Mapping[str, Role]:
-    """What `write` wrote; none where there is no such file. Raises UserError where it is of no use."""
+    """Return the roles in a file of `write`; none if there is no file. Raises UserError if it cannot be used."""
     if not path.exists():
         return {}
     try:

@@ -62,7 +62,7 @@ def run_name(name: str, start: float) -> str:
 
 
 class RunFolder:
-    """runs/<environment>/<name>/. Its network comes from `nn_from`: its own copy of nn.py, unless told otherwise.
+    """runs/<environment>/<name>/. Its network comes from `nn_from`: by default its own copy of nn.py.
 
     Paths are absolute, since an environment may change the working directory; as text it is the path that was given.
     """
@@ -110,7 +110,7 @@ class RunFolder:
         return self.history.last()
 
     def recover(self, say: Callable[[str], None]) -> None:
-        """Set aside damaged records that a resumed run writes again; `say` gets a line for each, and each missing."""
+        """Set aside damaged records, which a resumed run writes again; `say` gets a line for each, and each missing."""
         self.history.recover(say)
         try:
             if not self.roles() and self.checkpoints(keep=1):
@@ -188,7 +188,7 @@ class RunFolder:
         return checkpoint
 
     def best(self, say: Callable[[str], None] = print) -> Checkpoint:
-        """What is played: the checkpoint that did best on held-out episodes, or the newest where none was evaluated.
+        """Return the checkpoint to play: the checkpoint with the best evaluation, or the newest if none was evaluated.
 
         Once the goal was confirmed, it is the one that confirmed it or a better one. Raises UserError where there is
         none.
@@ -256,18 +256,18 @@ class RunFolder:
         return make
 
     def add_role(self, name: str, role: Role) -> None:
-        """Record what a role observes and does, so that a player needs no simulator, and its most lanes so far."""
+        """Record the spaces of a role, so that a player needs no simulator, and its largest number of lanes so far."""
         known = self.roles()
         if name not in known or known[name].lanes < role.lanes:
             roles.write(self._roles, {**known, name: role})
 
     def roles(self) -> Mapping[str, Role]:
-        """The roles that have appeared in this run. Raises UserError where they cannot be read."""
+        """Return the roles that have appeared in this run. Raises UserError if they cannot be read."""
         return roles.read(self._roles)
 
 
 def _resolve_own(folder: Path, name: str, setting: str) -> Path:
-    """The file of a folder that `setting` names. Raises UserError for one outside of it."""
+    """Return the file of a folder that `setting` names. Raises UserError for one outside of it."""
     try:
         return resolve_inside(folder, Path(name))
     except ValueError as error:

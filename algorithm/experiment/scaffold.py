@@ -81,7 +81,7 @@ def write(name: str, layers: list[Layer], force: bool = False) -> Written:
     named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
     roles, opened = _open(f"--init {name}", merge(named, given))
     tree = _complete(opened, roles, registered(env_name).reward_threshold if env_type == "GYM" else None)
-    settings = resolve([(f"--init {name}", tree)])  # what is suggested and what was asked for fit together
+    settings = resolve([(f"--init {name}", tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
     text = _config(name, roles, merge(_shown(settings), tree))
     note = missing_limit(settings)
@@ -181,7 +181,7 @@ def _config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
         alike.setdefault("\n".join(_offer(offer)), []).append(role)
     for text, names in alike.items():
         lines += [f"# {', '.join(names)}:"] * (names != [AGENT]) + text.splitlines()
-    lines += ["#", "# Every setting stands in default_config.yaml; these override it."]
+    lines += ["#", "# Every setting is in default_config.yaml; these override it."]
     lines += ["default:", *commented(tree, {entry.path: entry.meaning for entry in entries()})]
     variant = VARIANT.format(name=name) if _network(roles) else ""
     return "\n".join(lines) + "\n" + variant
@@ -189,7 +189,7 @@ def _config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
 
 def _offer(role: Role) -> list[str]:
     lines = [
-        f"# {'is told what is allowed by' if key == MASK else 'observes'} {_observation(key, spec)}"
+        f"# {'receives the mask' if key == MASK else 'observes'} {_observation(key, spec)}"
         for key, spec in role.obs_specs.items()
     ]
     return [*lines, f"# acts with {role.action_spec}"]

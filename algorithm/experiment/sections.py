@@ -50,7 +50,7 @@ def device_name(text: Any) -> Any:
 
 
 def wrapper_list(value: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Pairs of `module:Wrapper` and its keyword arguments. Raises ValueError for an entry that names no wrapper."""
+    """Return pairs of `module:Wrapper` and its keyword arguments. Raises ValueError for an entry without a wrapper."""
     if not isinstance(value, list):
         raise ValueError("it must be a list of wrappers")
     pairs: list[tuple[str, dict[str, Any]]] = []

@@ -18,7 +18,7 @@ from algorithm.experiment.settings import Layer, Settings, read_assignments, rea
 
 
 def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
-    """Name and settings of each new run. Raises UserError for a name that is taken, or whose run is in training."""
+    """Return name and settings of each new run. Raises UserError for a name that is taken or in training."""
     config = environment_folder(options.env) / "config.yaml"
     variant, given = options.config or "default", layers(options)
     below = [(str(config), read_variant(config, variant)), *given]
@@ -36,7 +36,7 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
 
 
 def _alone(file: Layer, settings: Settings) -> Settings:
-    """Resolve a file without the command line, which may take the effect from what the file sets.
+    """Resolve a file without the command line, which may remove the effect of settings in the file.
 
     Returns `settings` if the file needs what the command line adds.
     """
@@ -68,10 +68,10 @@ def create(options: argparse.Namespace, name: str, settings: Settings) -> Iterat
 
 @contextmanager
 def resumed(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[tuple[RunFolder, Settings]]:
-    """The run to go on with, and its settings; its lock is held within the block.
+    """Yield the run to continue and its settings; its lock is held within the block.
 
-    `say` gets a line for each setting that changes. Raises UserError for a change that is not possible, and for a run
-    in training.
+    `say` receives a line for each setting that changes. Raises UserError for a change that is not possible, and for a
+    run in training.
     """
     folder, settings = found(options, say)
     with folder.lock:
@@ -87,7 +87,7 @@ def resumed(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator
 
 
 def found(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[RunFolder, Settings]:
-    """A run that is there, and its settings under those of the command line; `say` receives a line about its code."""
+    """Return an existing run, and its settings merged with the command line; `say` receives a line about its code."""
     folder = RunFolder.find(options.env, options.name)
     if options.use_env_nn:
         folder = RunFolder(folder.given, environment_folder(options.env))
@@ -101,7 +101,7 @@ def found(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[RunF
 def _report_own_code(
     folder: RunFolder, options: argparse.Namespace, settings: Settings, say: Callable[[str], None]
 ) -> None:
-    """Say which code of the run, about to be executed, differs from that of the environment's folder."""
+    """Report which code of the run, about to be executed, differs from that in the environment's folder."""
     try:
         source = environment_folder(options.env)
     except UserError:

@@ -41,7 +41,7 @@ class Settings:
     tree: Tree
 
     def of(self, role: str) -> Settings:
-        """What this role, or the agent of this name, goes by."""
+        """Return the settings of this role, or of the agent of this name."""
         return self.roles.get(role, self)
 
 
@@ -63,7 +63,7 @@ def read_variant(path: Path, variant: str) -> Tree:
 
 
 def read_own_variant(path: Path, variant: str) -> Tree:
-    """Read what one variant alone sets; nothing for a `default` that other variants share."""
+    """Read the settings of one variant alone; none for a `default` that other variants share."""
     variants = _read_variants(path)
     return {} if variant == "default" and len(variants) > 1 else _without_inherit(variants[variant])
 
@@ -147,7 +147,7 @@ def _typed(tree: Tree, layers: list[Layer]) -> Settings:
 
 
 def _of_role(role: str, own: Tree, tree: Tree, layers: list[Layer]) -> Settings:
-    """What its sections of `ma_config` make of the settings for one role.
+    """Return the settings for one role, with its sections of `ma_config`.
 
     Raises UserError for what no role has of its own.
     """

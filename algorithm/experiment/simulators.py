@@ -42,10 +42,10 @@ def make_adapter(
     beside: int = 0,
     teams: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Adapter:
-    """The simulator of the settings, `beside` so many other copies.
+    """Return the simulator of the settings; `beside` is the number of other environments that are open.
 
-    One of Unity goes by `scene`, and tells `ended` of its episodes. `teams` are the lanes that a resumed run has:
-    {agent: the team of each}.
+    A scene of Unity takes its parameters from `scene`, and passes its episodes to `ended`. `teams` are the lanes of a
+    resumed run: {agent: the team of each lane}.
     """
     base = settings.base
     if of_unity(settings):

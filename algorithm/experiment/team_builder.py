@@ -92,11 +92,11 @@ class TeamBuilder:
 
 
 def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:
-    """The agent of the settings, with the run's network."""
+    """Return the agent of the settings, with the network of the run."""
     blueprint = folder.blueprint(settings) or default_blueprint(role)
     try:
         agent = find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
         agent.policy.try_step(role.obs_specs)
         return agent
-    except Exception as error:  # whatever a network of the user's raises
+    except Exception as error:  # a network of the user may raise anything
         raise blame_network(folder.nn_from / settings.base.nn, error) from error

@@ -19,7 +19,7 @@ OPEN = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
 
 
 def read_yaml(path: Path) -> Tree:
-    """A YAML file that holds a mapping. Raises UserError naming file and line."""
+    """Return the mapping in a YAML file. Raises UserError naming file and line."""
     try:
         tree = yaml_text.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -32,7 +32,7 @@ def read_yaml(path: Path) -> Tree:
 
 
 def defaults() -> Tree:
-    """The tree of default_config.yaml."""
+    """Return the tree of default_config.yaml."""
     return deepcopy(_defaults())
 
 
@@ -42,7 +42,7 @@ def _defaults() -> Tree:
 
 
 def merge(below: Tree, above: Tree) -> Tree:
-    """`above` on top of `below`, mapping by mapping."""
+    """Return `below` with the values of `above`, mapping by mapping."""
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -70,7 +70,7 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[str]:
 
 
 def source_of(layers: list[Layer], path: str) -> str:
-    """Where a value was last set."""
+    """Return the source that set a value last."""
     for source, layer in reversed(layers):
         if path in paths(layer):
             return source

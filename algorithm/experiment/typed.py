@@ -13,7 +13,7 @@ from algorithm.experiment.trees import Layer, Tree, defaults, paths, source_of
 
 
 def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:
-    """A settings dataclass from its section of the tree."""
+    """Return a settings dataclass from its section of the tree."""
     hints = get_type_hints(cls)
     values = {key: _exact(hints[key], value) for key, value in values.items() if key in hints}
     model = create_model(cls.__name__, __base__=AgentSection, **{key: (hint, ...) for key, hint in hints.items()})
@@ -34,7 +34,7 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
 
 
 def _exact(hint: Any, value: Any) -> Any:
-    """`value` as `hint` takes it: words without case (YAML reads a bare `off` as False), 1e6 as a whole number."""
+    """Return `value` as `hint` takes it: words without case (YAML reads a bare `off` as False), 1e6 as an integer."""
     if get_origin(hint) is Literal:
         spelled = "off" if value is False else str(value)
         return next((word for word in get_args(hint) if word.casefold() == spelled.casefold()), value)
@@ -45,12 +45,12 @@ def _exact(hint: Any, value: Any) -> Any:
 
 
 def read_section(model: type[Section], values: Tree) -> Any:
-    """A section of the tree. Raises ValidationError."""
+    """Return a section of the tree with its types. Raises ValidationError."""
     return model.model_validate(_exactly(model, values))
 
 
 def _exactly(model: type[Section], values: Tree) -> Tree:
-    """Every value of a section, and of the sections in it, as its type takes it."""
+    """Return every value of a section, and of the sections in it, as its type takes it."""
     hints = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
     return {
         key: _exactly(hints[key], value)

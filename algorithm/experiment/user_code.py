@@ -14,19 +14,19 @@ MODULES = "samara_environment_"  # before the names of their modules
 
 
 def has_file(path: Path) -> bool:
-    """Whether there is such a file. Raises UserError for a folder of that name."""
+    """Return whether there is such a file. Raises UserError for a folder of that name."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; expected a file")
     return path.is_file()
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file of an environment's folder. Raises UserError where it breaks."""
+    """Import a file of an environment's folder. Raises UserError if that fails."""
     spec = importlib.util.spec_from_file_location(f"{MODULES}{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever is in it
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise locate(path, error) from error
     return module
 
@@ -46,7 +46,7 @@ def blame_network(path: Path, error: Exception) -> BaseException:
     found = blame(error)
     if found is not error:
         return found
-    # Its text is all there is to say of a ValueError: some setting does not fit the network, or the network the task.
+    # The text of a ValueError is enough: a setting does not fit the network, or the network does not fit the task.
     return UserError(str(error)) if isinstance(error, ValueError) else locate(path, error)
 
 

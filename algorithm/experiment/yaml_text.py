@@ -40,30 +40,30 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.levels -= 1
         if node is not None and node.end_mark is None:  # it is not complete yet
-            raise _Refused(problem=f"*{event.anchor} stands inside itself", problem_mark=event.start_mark)
+            raise _Refused(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if twice := [key for key in keys if keys.count(key) > 1 and key != "<<"]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is defined twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """An integer of a size that has a float."""
+        """Return an integer that is not larger than any float."""
         if len(node.value) > DIGITS:
             raise _Refused(problem=f"an integer has more than {DIGITS} digits", problem_mark=node.start_mark)
         return int(node.value)
 
     def construct_float(self, node: yaml.ScalarNode) -> float:
-        """A float; `.inf` and `.nan` are the only spellings of what is not finite."""
+        """Return a float; only `.inf` and `.nan` mean values that are not finite."""
         value = super().construct_yaml_float(node)
         if "e" in node.value.casefold() and abs(value) == float("inf"):
             raise _Refused(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
         return value
 
     def refuse_unclear(self, node: yaml.ScalarNode) -> Any:
-        """Raises an error for a word that is read as different numbers."""
+        """Raise an error for a number that people and YAML 1.1 read differently."""
         raise _Refused(
             problem=f"{node.value} is no decimal number; write one without leading zeros, or text in quotes",
             problem_mark=node.start_mark,
@@ -80,7 +80,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
-    """By first character: the tags of unquoted words, the first that matches.
+    """Return the tags of unquoted words by their first character; the first pattern that matches applies.
 
     Null, booleans and merges are those of YAML 1.1. A number of YAML 1.1 that is not decimal is unclear.
     """
@@ -101,7 +101,7 @@ _Dumper.yaml_implicit_resolvers = {
 
 
 def load(text: str) -> Any:
-    """The value that `text` holds. Raises ValueError, in one line, for what is not YAML or is not read here."""
+    """Return the value of `text`. Raises ValueError, in one line, for what is not YAML or not accepted here."""
     try:
         return yaml.load(text, _Loader)
     except _Refused as error:
@@ -112,7 +112,7 @@ def load(text: str) -> Any:
 
 
 def dump(value: Any, **style: Any) -> str:
-    """`value` as YAML that `load` reads as it was."""
+    """Return `value` as YAML that `load` reads back unchanged."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, **style)
 
 

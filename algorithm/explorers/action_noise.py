@@ -43,7 +43,7 @@ class ActionNoise(Explorer):
 
 
 def _halves(count: int) -> np.ndarray:
-    """The first numbers of 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput), each far from those before it."""
+    """Return the first numbers of 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput), each far from those before it."""
     return np.array([int(f"{k:b}"[::-1], 2) / 2 ** k.bit_length() for k in range(1, count + 1)])
 
 

@@ -93,7 +93,7 @@ class Actor:
 
     @property
     def shown(self) -> Mapping[str, np.ndarray]:
-        """Which lanes [lanes] of each role had a row in a Step since this was last cleared."""
+        """Return which lanes [lanes] of each role had a row in a Step since this was last cleared."""
         return {role: columns.shown for role, columns in self._columns.items()}
 
     def state(self) -> Arrays | None:

@@ -15,7 +15,7 @@ NONE = ("", float("-inf"))
 
 
 class Best:
-    """The file best.json beside the checkpoints: which of them did best on evaluation episodes, and its mean return.
+    """The file best.json alongside the checkpoints: which of them did best on evaluation episodes, and its mean return.
 
     Raises CheckpointError, naming the file, if it is damaged; it is read once.
     """
@@ -26,14 +26,14 @@ class Best:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The best checkpoint; None if none was evaluated, or it was removed."""
+        """Return the best checkpoint; None if none was evaluated, or it was removed."""
         name = self._read()[0]
         place = self.path.parent / name
         return Checkpoint(place) if name and place.is_dir() else None
 
     @property
     def mean(self) -> float:
-        """Its mean return over episodes and roles; minus infinity if none was evaluated."""
+        """Return its mean return over episodes and roles; minus infinity if none was evaluated."""
         return self._read()[1]
 
     def name(self, checkpoint: Checkpoint, mean: float) -> None:

@@ -33,7 +33,7 @@ class Stateful(Protocol):
 
 
 class Checkpoint:
-    """One saved moment of a run: a folder with counters.json, actor.npz where the simulator can be put back, for each
+    """One saved moment of a run: a folder with counters.json, actor.npz if the simulator can be restored, for each
     role weights, learner and replay, and the manifest of them all.
 
     Raises CheckpointError, naming the file, for whatever cannot be read.
@@ -65,7 +65,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / ABOUT}: role {role!r} has no {error}") from error
 
     def weights(self, role: str) -> State:
-        """Parameters, copies and statistics of a role; all of them are finite."""
+        """Return parameters, copies and statistics of a role; all of them are finite."""
         state = self._torch(role, WEIGHTS)
         if not all(tensor.isfinite().all() for kind in state.values() for tensor in kind.values()):
             raise CheckpointError(
@@ -75,7 +75,7 @@ class Checkpoint:
         return state
 
     def check(self, name: str | None = None) -> None:
-        """Read counters.json and the files of this name, or every file: each is there and as it was written."""
+        """Compare counters.json and the files of this name, or every file, with what was written."""
         Manifest.read(self.folder).check(*([ABOUT, name] if name else []))
 
     def restore(self, role: str, team: Team) -> None:

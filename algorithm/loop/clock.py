@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes."""
+"""The wall time of a run, by what it is used for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ PARTS = (STARTING, "environment", "acting", "learning", "evaluation", "saving", 
 
 
 class Clock:
-    """Seconds by what they went to: the only clock of a run, for its metrics, its display and its result.
+    """Seconds of each part: the only clock of a run, for its metrics, its display and its result.
 
-    Time is booked when a part ends, all of it since the last booking, so that nothing has to be begun and no time
-    belongs to nobody. A booking takes a tenth of a microsecond, where a tick of two copies takes 70.
+    Time is booked when a part ends, all of it since the last booking, so that no part has to be started and every
+    second is counted. A booking takes a tenth of a microsecond, where a tick of two copies takes 70.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Clock:
 
     @property
     def total(self) -> float:
-        """Seconds of all parts, until the last booking."""
+        """Return the seconds of all parts, until the last booking."""
         return sum(self.seconds.values())
 
     def book(self, part: str) -> None:

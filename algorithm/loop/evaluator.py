@@ -84,10 +84,10 @@ class Evaluator:
         self.greedy = greedy
 
     def play(self, episodes: int, seed: int) -> dict[str, Played]:
-        """At least `episodes` episodes of each role that appears; simulators and samples are seeded with `seed`.
+        """Play at least `episodes` episodes of each role that appears; `seed` seeds simulators and samples.
 
-        Teams that share an agent are roles of their own. Fewer if lanes never appear, or stay silent for `PATIENCE`
-        ticks: a lane without an agent is not waited for.
+        Teams that share an agent are roles of their own. There are fewer episodes if lanes never appear, or have no
+        row for `PATIENCE` ticks: a lane without an agent is not waited for.
         """
         with ExitStack() as lent:
             return self._play(episodes, seed, lent)
@@ -125,7 +125,7 @@ def _undisturbed(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
 
 
 class _Tally:
-    """What one role's lanes have played, by team."""
+    """A count of the episodes that the lanes of one role have played, by team."""
 
     def __init__(self, name: str, agent: Agent, role: Role, episodes: int, greedy: bool):
         self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy

@@ -12,7 +12,7 @@ import numpy as np
 from algorithm.loop.actor import Episode
 from algorithm.loop.parts import Parts
 
-WINDOW = 20  # training episodes whose mean return must reach the goal, and held-out episodes that confirm it
+WINDOW = 20  # training episodes whose mean return must reach the goal, and evaluation episodes that confirm it
 
 
 @dataclass

@@ -20,7 +20,7 @@ class Limits:
 
     @property
     def evaluated(self) -> bool:
-        """Whether held-out episodes are asked for at all; then they are also played where the run ends."""
+        """Whether there is any evaluation; then there is also one when the run ends."""
         return self.goal is not None or self.evaluate_every is not None
 
     def done(self, counters: Counters) -> float | None:

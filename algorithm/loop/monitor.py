@@ -22,10 +22,10 @@ LOOK = 0.25  # seconds between pictures of the run
 
 
 class Monitor:
-    """Watches one run: `evaluate` plays so many held-out episodes, `save` writes a checkpoint, or tells why not.
+    """Watches one run: `evaluate` plays so many evaluation episodes, `save` writes a checkpoint, or reports why not.
 
-    Where held-out episodes cannot be played (`evaluate` is None, or raises EnvironmentFailed), the run continues
-    without them, and a goal that was reached is confirmed by as many later training episodes of every role.
+    If evaluation is not possible (`evaluate` is None, or raises EnvironmentFailed), the run continues
+    without it, and a goal that was reached is confirmed by as many later training episodes of every role.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Monitor:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the goal was reached and confirmed."""
+        """Return whether the goal was reached and confirmed."""
         return self.confirmed_by is not None
 
     def finish(self) -> None:
@@ -111,7 +111,7 @@ class Monitor:
 
     @property
     def mean_returns(self) -> dict[str, float]:
-        """Mean return of the last training episodes of every team; NaN before there is one."""
+        """Return the mean return of the last training episodes of every team; NaN before the first has ended."""
         return {name: recent.mean for name, recent in self._recent().items()}
 
     def _take(self, actor: Actor) -> None:
@@ -148,11 +148,11 @@ class Monitor:
         return all(recent.full and recent.mean >= goal for recent in self._recent().values())
 
     def _recent(self) -> dict[str, Recent]:
-        """The last training episodes of every team."""
+        """Return the last training episodes of every team."""
         return {name: self.history.recent[name] for names in self.parts.team_names.values() for name in names}
 
     def _confirm(self) -> None:
-        """See whether held-out episodes reach the goal too. Weights that do are the best, whatever came before."""
+        """Check whether evaluation episodes reach the goal too. Weights that do count as the best from then on."""
         played = self._evaluate()
         if played is None:
             self._trial = {name: recent.count for name, recent in self._recent().items()}
@@ -162,7 +162,7 @@ class Monitor:
             self._reach("evaluation", played.values())
 
     def _confirm_by_training(self, trial: Mapping[str, int]) -> None:
-        """See whether the episodes that ended since the goal was met reach it, once every role has enough of them."""
+        """Check whether the episodes that ended since the goal was met reach it, once every role has enough of them."""
         recent = self._recent()
         if all(recent[name].count - begin >= WINDOW for name, begin in trial.items()):
             self._trial = None
@@ -174,15 +174,15 @@ class Monitor:
         self._mark_best(_mean(episodes))
 
     def _mark_best(self, mean: float) -> None:
-        """Have the next checkpoint named the best.
+        """Name the next checkpoint the best.
 
-        None is where teams share an agent: a better return of one is a worse one of another, and the newest is played.
+        Not if teams share an agent: a better return of one team is a worse one of another, and the newest is played.
         """
         if not self.parts.has_teams:
             self._best_due = mean
 
     def _evaluate(self) -> Mapping[str, Played] | None:
-        """Play held-out episodes, once at any moment of the run; None where they cannot be played."""
+        """Play evaluation episodes, once at the same number of env steps; None if that is not possible."""
         if self.evaluate is None:
             return None
         if self._played_at != self.counters.env_steps:
@@ -214,5 +214,5 @@ class Monitor:
 
 
 def _mean(episodes: Collection[Played | Recent]) -> float:
-    """Mean return over roles."""
+    """Return the mean return over roles."""
     return sum(each.mean for each in episodes) / len(episodes)

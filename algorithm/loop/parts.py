@@ -49,13 +49,13 @@ class Parts:
 
     @property
     def team_names(self) -> dict[str, list[str]]:
-        """What has returns of its own, by role: the teams that share its agent, or the role itself."""
+        """Return the names that have returns of their own, by role: the teams that share its agent, or the role."""
         roles = {name: self.adapter.roles.get(name, team.role) for name, team in self.teams.items()}
         return {name: list(role.lanes_by_team(name)) for name, role in roles.items()}
 
     @property
     def has_teams(self) -> bool:
-        """Whether teams play with each other's weights, so that their mean return says little about these."""
+        """Return whether teams share weights, so that their mean return does not measure these."""
         return any(len(names) > 1 for names in self.team_names.values())
 
     def team(self, role: str) -> Team:

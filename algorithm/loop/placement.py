@@ -33,14 +33,14 @@ def accelerator() -> str | None:
 
 
 def is_available(device: torch.device) -> bool:
-    """Whether torch finds this device."""
+    """Return whether torch finds this device."""
     if device.type == "cuda":
         return (device.index or 0) < torch.cuda.device_count()
     return device.type != "mps" or torch.backends.mps.is_available()
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device has instructions for bfloat16: without them torch emulates it, many times slower."""
+    """Return whether a device has instructions for bfloat16: without them torch emulates it, many times slower."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             return torch.cuda.is_bf16_supported(including_emulation=False)

@@ -23,7 +23,7 @@ class Moment:
 
     @property
     def running(self) -> float:
-        """Seconds without those of the start."""
+        """Return the seconds without those of the start."""
         return sum(self.seconds.values()) - self.seconds[STARTING]
 
 
@@ -51,7 +51,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How one role does: means over its last training episodes, and over its last updates by name."""
+    """A summary of one role: means over its last training episodes, and over its last updates by name."""
 
     mean: float  # return; NaN before the first episode has ended
     first: float | None  # of the first full window
@@ -63,7 +63,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How a run stands."""
+    """The state of a run, for a display."""
 
     row: bool  # a row of metrics was written just now
     ended: bool = False  # nothing follows: `pace` is that of the whole session

@@ -77,7 +77,7 @@ class Reporter:
         self.clock.book("reporting")
 
     def evaluated(self, played: Mapping[str, Played]) -> None:
-        """Held-out episodes were played."""
+        """Report the evaluation episodes that were played."""
         env_steps = self.history.counters.env_steps
         values = {}
         for role, result in played.items():
@@ -95,7 +95,7 @@ class Reporter:
         self.clock.book("reporting")
 
     def cannot_evaluate(self, error: Exception) -> None:
-        """Held-out episodes cannot be played."""
+        """Report that evaluation is not possible."""
         instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"
         why = " ".join(str(error).split())
         self.say(
@@ -164,7 +164,7 @@ class Reporter:
         )
 
     def _standing(self, name: str, role: str | None) -> Standing:
-        """How one team stands, with the metrics of `role`: they are shown once for all its teams."""
+        """Return the summary of one team, with the metrics of `role`, which are shown once for all its teams."""
         recent, latest = self.history.recent[name], {} if role is None else self._latest.get(role, {})
         return Standing(
             mean=recent.mean,

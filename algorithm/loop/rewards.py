@@ -16,9 +16,9 @@ class ReturnScale:
     Clipped, times `scale`, and, where returns are normalised, over the running standard deviation of the discounted
     returns that follow the rows, each up to the end of its episode.
 
-    The sum of the rewards before a row would not do in their place: an episode with one reward, at its end, has the
-    return of that reward at each of its rows, but a sum of rewards so far in the last row alone, so that rewards would
-    be scaled up with the length of episodes.
+    The sum of the rewards up to a row would be wrong here: in an episode with one reward, at its end, that reward is in
+    the return of every row, but in the sum of rewards so far of the last row alone, so that rewards would be scaled up
+    with the length of episodes.
     """
 
     def __init__(self, scaling: RewardScaling, lanes: int):
@@ -94,7 +94,7 @@ class ReturnMoments(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation; 1 while all returns are the same, so that it can be divided by."""
+        """Return the standard deviation; 1 while all returns are the same, so that it can be a divisor."""
         count = self.count.clamp(min=1)
         square = self.squares / count
         variance = square - (self.total / count).square()

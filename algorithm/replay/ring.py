@@ -91,7 +91,7 @@ class Ring:
 
     @staticmethod
     def index(lane: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """A number for each row of a lane, which no other row ever has and which stays when lanes are added."""
+        """Return a number for each row of a lane, which no other row ever has and which stays when lanes are added."""
         return lane * ROWS_OF_A_LANE + row
 
     @staticmethod

@@ -82,9 +82,9 @@ class Rating:
 
 
 class Uniform(Sampler):
-    """Every whole window of every lane with the same probability.
+    """A sampler that draws every whole window of every lane with the same probability.
 
-    Any window is drawn, and drawn again if it is across a break. Where that fails too often, whole windows are counted.
+    It draws any window, and again if there is a break in it. If that fails too often, it counts the whole windows.
     """
 
     def __init__(self, windows: Windows):

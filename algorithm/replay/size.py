@@ -27,7 +27,7 @@ def size_of(
     per_start: float = 0.0,
     initial_lanes: int | None = None,
 ) -> Size:
-    """Of a replay of `capacity` rows in columns of `chunk` rows, for an agent with `memory` numbers per lane.
+    """Return the size of a replay of `capacity` rows, in columns of `chunk`, with `memory` numbers per lane.
 
     `statistics` are the numbers that determine its policy; `per_start` the bytes that a sampler keeps for each place at
     which a window may start. The `initial_lanes` (None: all lanes) share the capacity.

@@ -1,4 +1,4 @@
-"""Where whole windows are, counted without listing them."""
+"""The places of whole windows, counted without listing them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Stretches:
 
     @property
     def width(self) -> int:
-        """The number of closed stretches of a lane for which there is room."""
+        """Return the number of closed stretches of a lane for which there is room."""
         return self.first.shape[1]
 
     def _open_start(self, span: Span) -> np.ndarray:

@@ -43,7 +43,7 @@ class Windows:
 
     @property
     def lanes(self) -> int:
-        """Number of lanes of the ring, which may grow."""
+        """Return the number of lanes of the ring, which may grow."""
         return self.ring.lanes
 
     @property

@@ -34,10 +34,10 @@ def stop_signals() -> list[int]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """While it lasts each of `STOPS` raises its exception, once; more at once change nothing.
+    """Raise the exception of each of `STOPS` within the block, once; further signals at the same time change nothing.
 
-    So whoever holds the key down does not interrupt what the first one made begin. In the main thread only, which is
-    the one that signals reach.
+    So a key that is held down does not interrupt what the first signal has started. In the main thread only, which is
+    the one that receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -89,7 +89,7 @@ class Deferred:
             self.raise_asked()
 
     def raise_asked(self) -> None:
-        """Raises the exception of the first signal that waits, if any."""
+        """Raise the exception of the first signal that waits, if any."""
         if self._asked:
             _raise(self._asked[0])
 

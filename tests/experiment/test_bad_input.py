@@ -124,7 +124,7 @@ COMMANDS = [
     ("mine/task --tau 0.99", "it is now --set acer_config.average_decay=..."),
     # places
     ("mine/tusk", "did you mean mine/task?"),
-    ("nowhere", "no environment folder 'nowhere' with a config.yaml under ./envs; there is mine/task"),
+    ("nowhere", "no environment folder 'nowhere' with a config.yaml under ./envs; the folders are mine/task"),
     ("../envs/mine/task", "give its name below envs/, or its path"),
     ("/mine/task", "give its name below envs/, or its path"),
     ("mine/task -n a/b", "use a plain folder name"),
@@ -257,7 +257,7 @@ FOLDERS = [
     ({"fast": None}, {}, 2, "no variant 'default'; there is fast"),
     ("default: [", {}, 2, "config.yaml: not YAML"),
     ("- 1", {}, 2, "expected a mapping of sections, found list"),
-    ("default: {goal: null}\ndefault: {}", {}, 2, "default is there twice"),
+    ("default: {goal: null}\ndefault: {}", {}, 2, "default is defined twice"),
     ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is no decimal number"),
     (f"default: {'[' * 3000}", {}, 2, "config.yaml: it is nested more than 40 levels deep"),
     ({"default": None}, {}, 2, "base_config.env_name is not set"),

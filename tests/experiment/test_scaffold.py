@@ -55,7 +55,7 @@ def test_every_line_is_explained_and_the_spaces_are_told(capsys):
             ["# acts with [1] float32 from -1 to 1"],
         ),
         ("gym/blackjack", [], ["# observes 0: uint8 [32], one-hot of 32", "# acts with one of 2"]),
-        ("gym/taxi", [], ["# observes obs: uint8 [500], one-hot of 500", "# is told what is allowed by action_mask"]),
+        ("gym/taxi", [], ["# observes obs: uint8 [500], one-hot of 500", "# receives the mask action_mask"]),
     ],
 )
 def test_a_folder_for_any_space_trains(name, options, said):

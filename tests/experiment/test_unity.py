@@ -54,7 +54,7 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     write(tmp_path, "two_behaviors", copies=2, steps=900, ma_config=own)
     folder = run()
     said = " ".join(capsys.readouterr().out.split())
-    assert "ma_config.Goalie: there is no such role so far; there is Walker" in said
+    assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
     checkpoint = folder.latest()
     assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
     assert folder.settings().of("Walker").agent.collect_steps == 4

@@ -30,10 +30,10 @@ Ended = Callable[[str, float], None]  # role and return
 class UnityAdapter(Adapter):
     """Copies of one scene, each with any number of agents of any behaviors; each team of a behavior is a role.
 
-    At first a role has as many lanes in each copy as agents of its behavior that ask for a decision when the first one
-    does. A lane is added for each agent that finds no free lane; `agents` limits their number. `scene` says what the
-    copies are told, `ended` hears of the return of each episode. Unity takes a seed only when it starts, so that every
-    reset starts the copies anew.
+    At first a role has in each environment one lane for each agent of its behavior that requests a decision together
+    with the first one. A lane is added for each agent that finds no free lane; `agents` limits their number. `scene`
+    holds the parameters of the scene, `ended` receives the return of each episode. Unity takes a seed only when it
+    starts, so that every reset starts all players again.
 
     A copy that breaks is started again after a pause, while the others go on; its episodes are cut there and their last
     observations not known. In the editor that is no restart: Stop ends the episodes, and the next Play goes on.
@@ -243,7 +243,7 @@ class UnityAdapter(Adapter):
         return number
 
     def _limit(self, role: str) -> int | None:
-        """Limit of the agents of a role in one copy; None for no limit."""
+        """Return the limit of the agents of a role in one environment; None for no limit."""
         return self._agents.get(role) if isinstance(self._agents, Mapping) else self._agents
 
     def _crowded(self, role: str) -> UnsupportedEnvironment:
@@ -268,7 +268,7 @@ class UnityAdapter(Adapter):
 
 
 def _joined(steps: Sequence[Step]) -> Step:
-    """Rows of several copies as one Step, in the order of their lanes."""
+    """Return the rows of several environments as one Step, in the order of their lanes."""
     if len(steps) == 1:
         return steps[0]
     parts = [step.arrays() for step in steps]

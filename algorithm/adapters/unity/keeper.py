@@ -1,8 +1,8 @@
 """Keeps a player from outliving its trainer; a program of its own that imports nothing of this project.
 
 `python keeper.py GRACE COMMAND...` starts the command and prints `pid N`, and `exit CODE LINES` when it ended, with the
-last lines that it printed; or `failed WHY`. As soon as its standard input ends, since the trainer closed it or died in
-whatever way, the player has GRACE seconds to leave; a byte there ends the player at once. All that the player started
+last lines that it printed; or `failed WHY`. As soon as its standard input ends, since the trainer closed it or ended in
+any way, the player has GRACE seconds to leave; a byte there ends the player at once. All that the player started
 ends with it.
 """
 
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-LINES, WIDTH = 5, 200  # of what a player said last
+LINES, WIDTH = 5, 200  # of the last output of a player
 TAIL = 4096  # bytes in which these lines are looked for
 
 

@@ -41,13 +41,13 @@ def add_none(lanes: int) -> int:
 
 
 class Lanes:
-    """Which agent of one behavior in one scene plays which lane, and how far each is.
+    """The lane of each agent of one behavior in one scene, and the progress of its episode.
 
-    At first there are the lanes `begin` ... `begin + count - 1`. An agent keeps its lane from episode to episode. One
-    that is new takes a lane that nobody ever had, or else the one whose episode ended longest ago, or else that of an
-    agent that has been silent for `patience` ticks: the episode of the latter is cut, and its last observation not
-    known. If no lane is free, one is added: `add` receives the number of lanes in this scene and returns the number of
-    the new lane, larger than all others, or raises Crowded.
+    At first there are the lanes `begin` ... `begin + count - 1`. An agent keeps its lane from episode to episode. A new
+    agent takes a lane that was never used, or else the one whose episode ended longest ago, or else that of an agent
+    that has been silent for `patience` ticks: the episode of the latter is cut, and its last observation not known.
+    If no lane is free, one is added: `add` receives the number of lanes in this scene and returns the number of the
+    new lane, larger than all others, or raises Crowded.
     """
 
     def __init__(self, begin: int, count: int, patience: int = PATIENCE, add: Callable[[int], int] = add_none):
@@ -61,7 +61,7 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """Number of lanes in this scene."""
+        """Return the number of lanes in this scene."""
         return len(self.numbers)
 
     def lose(self) -> None:

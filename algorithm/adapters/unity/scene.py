@@ -67,7 +67,7 @@ class Curriculum:
         return self.lessons[self.place]
 
     def ended(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
-        """An episode ended; so may the lesson. Only lessons that are measured by progress call `progress`."""
+        """Record the end of an episode, which may end the lesson. Only lessons by progress call `progress`."""
         if self.lesson.threshold is None or self.lesson.role not in (None, role):
             return
         self.returns.append(episode_return)

@@ -109,7 +109,7 @@ def _port(launch: Launch, number: int) -> int:
 
 
 def _log(launch: Launch, number: int) -> Path | None:
-    """The file of a player's log, as ML-Agents names it; the editor has its own."""
+    """Return the file of a player's log, named as by ML-Agents; None for the editor, which has its own."""
     if launch.log_folder is None or launch.path is None:
         return None
     folder = Path(launch.log_folder).absolute()

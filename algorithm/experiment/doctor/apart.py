@@ -26,7 +26,7 @@ class TimedOut(Lost, TimeoutError):
 
 
 def ask(function: str, *told: Any, limit: float = LIMIT) -> Any:
-    """What `module:function` returns for `told`, in another process; both are values that JSON holds.
+    """Return what `module:function` returns for `told`, in another process; JSON must hold both.
 
     Raises Lost where it raises or crashes, TimedOut where it takes more than `limit` seconds.
     """

@@ -25,14 +25,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A look at one thing, which may raise, and may take `limit` seconds; TimeoutError is a time-out of its own."""
+    """A check of one thing. `look` may raise and may take `limit` seconds; TimeoutError counts as a time-out, too."""
 
     name: str
     look: Callable[[], Seen]
     limit: float = 200.0
 
     def __call__(self) -> Finding:
-        """Look; a look that raises has found something broken, and one that does not come back is a time-out."""
+        """Run the check: `broken` if it raises, `timeout` if it does not return within `limit`."""
         seen: list[Seen] = []
         # A daemon, so that one that never comes back keeps nothing alive.
         thread = threading.Thread(target=lambda: seen.append(self._look()), daemon=True)
@@ -60,7 +60,7 @@ class Check:
 
 
 def no_answer(limit: float) -> str:
-    """Return the line of a time-out: what takes so long need not be broken."""
+    """Return the line of a time-out, which may be the fault of a busy machine."""
     return f"no answer within {limit:g} s: try again when the machine is less busy"
 
 

@@ -83,7 +83,7 @@ def installed(texts: list[str], command: str) -> Seen:
 
 @cache
 def import_error(module: str) -> str | None:
-    """What happens where a module is imported; None where that works. Raises TimedOut if it takes too long."""
+    """Return the error of importing a module; None if that works. Raises TimedOut if it takes too long."""
     try:
         return ask(f"{__name__}:load", module)
     except TimedOut:

@@ -136,7 +136,7 @@ class Parameters:
             raise self._wrong(key, value, error) from error
 
     def _known(self, key: str, given: Mapping[str, Any], known: Mapping[str, Any], strict: bool = True) -> None:
-        """Raises UserError for an unknown key where ML-Agents is strict; elsewhere it ignores such a key."""
+        """Raise UserError for an unknown key if ML-Agents is strict there; elsewhere ML-Agents ignores such a key."""
         for name in given:
             if name == "seed" and known in SAMPLERS.values():
                 self.lost[f"{key}.seed"] = "Unity draws with the seed of the run"

@@ -52,7 +52,7 @@ def import_file(path: Path, force: bool) -> Imported:
     parameters = Parameters(str(path), _mapping(path, tree, "environment_parameters"))
     if not behaviors:
         raise UserError(
-            f"{path}: there is no `behaviors` and no `default_settings`: a trainer configuration has what is trained "
+            f"{path}: there is no `behaviors` and no `default_settings`: a trainer configuration lists its behaviors "
             "under one of them"
         )
     names = folder_names(behaviors)
@@ -70,7 +70,7 @@ def import_file(path: Path, force: bool) -> Imported:
     folders = [HERE / GROUP / name for name in translations]
     notes = [*_notes(path, names, parameters, translations.values())]
     if not tree.get("behaviors"):
-        notes.insert(0, f"default_settings: they are those of any behavior; {folders[0]} is called as the file is")
+        notes.insert(0, f"default_settings: they apply to any behavior; {folders[0]} has the name of the file")
     return Imported(folders, lost, notes)
 
 
@@ -113,14 +113,14 @@ def _said(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _check_trainer(path: Path, shared: Mapping[str, Entry], own: Mapping[str, Entry]) -> None:
-    """Raises UserError for a trainer that ML-Agents would give hyperparameters of another one."""
+    """Raise UserError for a trainer to which ML-Agents would pass the hyperparameters of another one."""
     if not any((entry.key or "").startswith("default_settings.") for entry in shared.values()):
         return
     default = shared.get("trainer_type", Entry(None, "ppo")).value
     if "trainer_type" in own and own["trainer_type"].value not in (default, *{"poca": ["ppo"]}.get(default, [])):
         raise UserError(
             f"{path}: {own['trainer_type'].key} is {own['trainer_type'].value!r}, but default_settings, whose "
-            f"hyperparameters ML-Agents gives it, is of {default!r}, which it refuses"
+            f"hyperparameters ML-Agents passes to it, is of {default!r}; ML-Agents rejects this"
         )
 
 
@@ -160,7 +160,7 @@ def _check(folder: Path, translation: Translation, source: Path) -> None:
 
 
 def _other_defaults(translation: Translation) -> Iterator[str]:
-    """Settings of the engine that the file leaves out, and whose defaults differ."""
+    """Yield a line for each engine setting that the file leaves out and whose default differs here."""
     ours: Any
     for path, row in RUN.items():
         if isinstance(row, Becomes) and row.theirs is not None and path not in translation.given.entries:
@@ -169,7 +169,7 @@ def _other_defaults(translation: Translation) -> Iterator[str]:
                 ours = ours[part]
             if ours != row.theirs:
                 theirs, here = json.dumps(row.theirs), json.dumps(ours)
-                yield f"{path} is not in the file: ML-Agents' default is {theirs}, here {row.setting} is {here}"
+                yield f"{path} is not in the file: its default in ML-Agents is {theirs}, here {row.setting} is {here}"
 
 
 def _notes(

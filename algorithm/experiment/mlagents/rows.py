@@ -116,7 +116,7 @@ def texts(value: Any) -> list[str]:
 
 
 def one_of(*words: str) -> Kind:
-    """One of these words, in lower case as ML-Agents needs it."""
+    """Return a kind that accepts one of these words, in lower case as ML-Agents requires."""
 
     def check(value: Any) -> str:
         if value not in words:

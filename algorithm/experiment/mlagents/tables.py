@@ -46,10 +46,10 @@ WITHOUT_VALUE = (
     "torch_settings.device",
     "checkpoint_settings.initialize_from",
 )
-NO_SELF_PLAY = "there is no self-play; the teams of a behavior share a network and play against what it is now"
-NO_CURIOSITY = "there is no curiosity; the scene's reward is all that is learned from"
-NO_RND = "there is no random network distillation; the scene's reward is all there is"
-NO_DEMONSTRATIONS = "nothing learns from demonstrations"
+NO_SELF_PLAY = "there is no self-play against earlier weights; the teams of a behavior share the current network"
+NO_CURIOSITY = "there is no curiosity; only the reward of the scene is learned from"
+NO_RND = "there is no random network distillation; only the reward of the scene is learned from"
+NO_DEMONSTRATIONS = "learning from demonstrations is not supported"
 NO_MODEL = "a model of ML-Agents cannot be read here"
 OF_COMMANDS = "the command line says so here: {}"
 
@@ -113,7 +113,7 @@ BEHAVIOR: Rows = {
     f"{MEMORY}.memory_size": Read(_even),
     f"{MEMORY}.sequence_length": Becomes("agent.trace_length", positive(whole)),
     "network_settings.goal_conditioning_type": Lost(
-        "goal signals are observations beside the others; no network makes the weights of another",
+        "goal signals are observations like the others; there are no hypernetworks",
         ("none",),
         one_of("hyper", "none"),
     ),
@@ -165,7 +165,7 @@ BEHAVIOR: Rows = {
     "keep_checkpoints": Becomes("base_config.keep_checkpoints", positive(whole)),
     "even_checkpoints": Becomes("base_config.save_every", flag, _spread),
     "time_horizon": Lost(
-        "it cuts trajectories for on-policy learning; windows of trace_length rows take its place", kind=whole
+        "it cuts trajectories for on-policy learning; sequences of trace_length steps replace it", kind=whole
     ),
     "threaded": Lost("scenes go on while there is learning, always", unless=(True,)),
     "init_path": Lost(NO_MODEL),
@@ -177,7 +177,7 @@ RUN: Rows = {
     "env_settings.env_args": Becomes("base_config.unity_args.additional_args", texts),
     "env_settings.base_port": Becomes("base_config.unity_args.base_port", whole, _port),
     "env_settings.num_envs": Becomes("base_config.n_envs", whole, _copies, default=1),
-    "env_settings.num_areas": Lost("areas are not multiplied; build a scene that has them", (1,), positive(whole)),
+    "env_settings.num_areas": Lost("areas are not replicated; build a scene that has them", (1,), positive(whole)),
     "env_settings.timeout_wait": Becomes("base_config.unity_args.timeout_wait", number, theirs=60),
     "env_settings.seed": Becomes("base_config.seed", whole, _seed),
     "env_settings.max_lifetime_restarts": Becomes(
@@ -186,7 +186,7 @@ RUN: Rows = {
     "env_settings.restarts_rate_limit_n": Lost(
         "a player that broke waits 1, 2, 4 ... 60 seconds for its next start", kind=whole
     ),
-    "env_settings.restarts_rate_limit_period_s": Lost("as of restarts_rate_limit_n", kind=whole),
+    "env_settings.restarts_rate_limit_period_s": Lost("as for restarts_rate_limit_n", kind=whole),
     "engine_settings.width": Becomes("base_config.unity_args.width", whole, theirs=84),
     "engine_settings.height": Becomes("base_config.unity_args.height", whole, theirs=84),
     "engine_settings.quality_level": Becomes("base_config.unity_args.quality_level", whole, theirs=5),

@@ -92,8 +92,8 @@ _POCA: Rows = {
     "batch_size": Lost(f"{_FROM_REPLAY}, batch_size windows at a time", kind=whole),
     "buffer_size": Lost(f"{_FROM_REPLAY}, of replay_config.capacity rows", kind=whole),
     "num_epoch": Lost(f"{_FROM_REPLAY}, replay_ratio times per rollout", kind=whole),
-    "epsilon": Lost("no ratio is clipped so; trust_region_delta bounds what an update changes", kind=number),
-    "epsilon_schedule": Lost("no ratio is clipped so", kind=_SCHEDULE),
+    "epsilon": Lost("ratios are not clipped as in PPO; trust_region_delta limits the change of an update", kind=number),
+    "epsilon_schedule": Lost("ratios are not clipped as in PPO", kind=_SCHEDULE),
     "lambd": Lost(
         "Retrace cuts its traces by the ratios of both policies; acer_config.decay would shorten them further",
         kind=number,
@@ -112,9 +112,7 @@ _SAC: Rows = {
     "buffer_size": Becomes("replay_config.capacity", positive(whole)),
     "buffer_init_steps": Becomes("agent.replay_start", whole, _start, default=0),
     "steps_per_update": Becomes("agent.replay_ratio", positive(number), _ratio),
-    "reward_signal_steps_per_update": Lost(
-        "there is no reward but the scene's, so nothing of it is learned", kind=number
-    ),
+    "reward_signal_steps_per_update": Lost("there is no learned reward signal", kind=number),
     "save_replay_buffer": Lost("a checkpoint always holds the replay", (True,), flag),
     "tau": Becomes("agent.tau", number),
     "init_entcoef": Becomes("agent.init_log_alpha", positive(number), _logarithm, default=1.0),
@@ -139,7 +137,7 @@ def _sac(given: Given) -> Mapping[str, tuple[Any, str]]:
 
 
 TRAINERS: Mapping[str, Trainer] = {
-    "ppo": Trainer("ACER", "ppo becomes ACER, which learns from replay, too", _PPO, _acer, 1024),
+    "ppo": Trainer("ACER", "ppo becomes ACER, which also learns from replay", _PPO, _acer, 1024),
     "poca": Trainer(
         "ACER",
         "poca becomes ACER: every agent gets its group's reward beside its own, and no critic sees the whole group",
@@ -147,7 +145,5 @@ TRAINERS: Mapping[str, Trainer] = {
         _acer,
         1024,
     ),
-    "sac": Trainer(
-        "SAC", "sac becomes SAC, whose critics have targets of their own and no network of states", _SAC, _sac, 128
-    ),
+    "sac": Trainer("SAC", "sac becomes SAC with target critics instead of a network of state values", _SAC, _sac, 128),
 }

@@ -105,7 +105,7 @@ class Translation:
         elif row is None:
             raise UserError(f"{self.given.file}: {key}: ML-Agents has no such key{nearest(path, self.given.rows)}")
         elif isinstance(row, Refused):
-            raise UserError(f"{self.given.file}: {key}: {row.reason}, which ML-Agents refuses")
+            raise UserError(f"{self.given.file}: {key}: {row.reason}, which ML-Agents rejects")
         elif isinstance(row, Lost):
             if self.given.value(path) not in row.unless:
                 self.lost[key] = row.reason

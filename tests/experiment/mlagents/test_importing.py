@@ -222,7 +222,7 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         (behavior() | {"env_settings": {"num_areas": 0}}, "env_settings.num_areas is 0; it must be above 0"),
         (
             behavior("sac") | {"default_settings": {"max_steps": 3}},
-            "behaviors.A.trainer_type is 'sac', but default_settings, whose hyperparameters ML-Agents gives it, is of",
+            "behaviors.A.trainer_type is 'sac', but default_settings, whose hyperparameters ML-Agents passes to it",
         ),
     ],
 )
@@ -250,7 +250,7 @@ def test_a_file_with_default_settings_alone_is_that_of_any_behavior():
     settings = settings_of("my_trainer")
     assert (settings.base.algorithm, settings.base.max_step) == ("SAC", 77)
     assert "units: int = 33" in Path("envs/unity/my_trainer/nn.py").read_text()
-    assert imported.notes[0].startswith("default_settings: they are those of any behavior; envs/unity/my_trainer is")
+    assert imported.notes[0].startswith("default_settings: they apply to any behavior; envs/unity/my_trainer has")
 
 
 def test_defaults_of_the_engine_that_differ_are_told():
@@ -259,9 +259,9 @@ def test_defaults_of_the_engine_that_differ_are_told():
         return [note for note in import_file(write(given), force=True).notes if "ML-Agents' default" in note]
 
     assert notes(time_scale=3) == [
-        "engine_settings.quality_level is not in the file: ML-Agents' default is 5, "
+        "engine_settings.quality_level is not in the file: its default in ML-Agents is 5, "
         "here base_config.unity_args.quality_level is 1",
-        "engine_settings.no_graphics is not in the file: ML-Agents' default is false, "
+        "engine_settings.no_graphics is not in the file: its default in ML-Agents is false, "
         "here base_config.unity_args.no_graphics is true",
     ]
     assert notes(quality_level=1, no_graphics=True) == []
@@ -323,7 +323,7 @@ def parameter(given) -> dict:
         ("behaviors: {}", "trainer.yaml: there is no `behaviors`"),
         ("behaviors: [A]", "trainer.yaml: behaviors is ['A']; it must be a mapping"),
         ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
-        ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is there twice"),
+        ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
         ({"behaviors": {"A": {"trainer_type": "a2c"}}}, "behaviors.A.trainer_type is 'a2c'; there is ppo, poca, sac"),
         ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be a whole number"),
         ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
