@@ -256,7 +256,7 @@ def test_a_file_with_default_settings_alone_is_that_of_any_behavior():
 def test_defaults_of_the_engine_that_differ_are_told():
     def notes(**engine):
         given = behavior() | {"engine_settings": engine}
-        return [note for note in import_file(write(given), force=True).notes if "ML-Agents' default" in note]
+        return [note for note in import_file(write(given), force=True).notes if "its default in ML-Agents" in note]
 
     assert notes(time_scale=3) == [
         "engine_settings.quality_level is not in the file: its default in ML-Agents is 5, "
