@@ -233,6 +233,15 @@ def test_an_environment_may_change_the_working_directory(capsys, monkeypatch):
     assert max(saved_steps()) >= 900
 
 
+def test_repeated_runs_begin_in_the_same_working_directory(capsys):
+    write_task(MOVING)
+    here = Path.cwd()
+    assert main.main([*ARGUMENTS, "--repeat", "2"]) == 0
+    assert capsys.readouterr().err == ""
+    assert sorted(path.name for path in (here / "runs" / "own" / "task").iterdir()) == ["a-1", "a-2"]
+    assert Path.cwd() == here
+
+
 def test_an_environment_that_hangs_is_named(capsys):
     args = {"n_envs": 1, "env_args": {"vectorization_mode": "async"}, "env_timeout": 0.5, "max_env_restarts": 0}
     status, _, err = train(capsys, "if Broken.steps == 50: time.sleep(1000)", **args)
