@@ -125,6 +125,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.process import kept_directory
     from algorithm.experiment.report import describe_saved, report
     from algorithm.experiment.results import FILE, begin, record_of, write
+    from algorithm.experiment.run_folder import environment_folder
 
     _collect_garbage()
     if options.logger_in_file:
@@ -153,7 +154,8 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
             began.append({"run": folder.given.as_posix(), **record})
             exports.ended()
         elif new:
-            output.stop_keeping()  # the folder is removed
+            output.stop_keeping()
+            output.removed[str(folder.path)] = str(environment_folder(options.env))
     report(output.say, options.env, folder, result)
 
 

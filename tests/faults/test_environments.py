@@ -197,6 +197,14 @@ def test_sys_exit_in_a_network_is_no_success(nn, status, capsys):
     assert not Path("runs").exists()
 
 
+def test_a_run_that_does_not_start_names_the_file_in_the_environment_folder(capsys):
+    write_task()
+    Path("envs/own/task/nn.py").write_text("x = 1\nraise RuntimeError('no such luck')\n")
+    assert main.main(ARGUMENTS) == 2
+    assert capsys.readouterr().err == f"{Path('envs/own/task/nn.py')}, line 2: RuntimeError: no such luck\n"
+    assert not Path("runs").exists()
+
+
 MOVING = """
 import os
 import gymnasium
