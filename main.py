@@ -94,11 +94,11 @@ def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
+    output.saved = " Nothing was saved."  # the imports take seconds, in which a signal may come
     from algorithm.experiment.results import spread, spread_lines
     from algorithm.experiment.session import create, planned, resumed
 
     began: list[dict] = []  # the record of each run, in order
-    output.saved = " Nothing was saved."
     try:
         if options.mode == RESUME:
             with resumed(options, output.say) as (folder, settings):
@@ -122,8 +122,10 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
     from algorithm.experiment.display import live
     from algorithm.experiment.export.export import Exports
     from algorithm.experiment.origin import kept_variant, origin
+    from algorithm.experiment.process import kept_directory
     from algorithm.experiment.report import describe_saved, report
     from algorithm.experiment.results import FILE, begin, record_of, write
+    from algorithm.experiment.run_folder import environment_folder
 
     _collect_garbage()
     if options.logger_in_file:
@@ -139,7 +141,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
         if new:
             begin(folder.path, origin(options.env, settings, variant), output.say)
         exports = Exports(settings, folder, output.say)
-        with live(output.console, output.say) as show:
+        with kept_directory(), live(output.console, output.say) as show:
             result = train(settings, folder, output.say, show, results.append, exports.saved)
     except BaseException as error:
         status, _ = _status(error)
@@ -152,7 +154,8 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
             began.append({"run": folder.given.as_posix(), **record})
             exports.ended()
         elif new:
-            output.stop_keeping()  # the folder is removed
+            output.stop_keeping()
+            output.removed[str(folder.path)] = str(environment_folder(options.env))
     report(output.say, options.env, folder, result)
 
 

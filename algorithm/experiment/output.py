@@ -22,6 +22,7 @@ class Output:
         self.as_json = as_json
         self.result: dict[str, Any] = {}  # what the command reached so far
         self.saved = ""  # what is saved of a run that was interrupted: a sentence after a space
+        self.removed: dict[str, str] = {}  # folders that failed runs had, and those that their files were copied from
         self._log: Surviving | None = None
         if as_json and sys.stdout is sys.__stdout__:
             _own_standard_output()
@@ -63,8 +64,14 @@ class Output:
         self.console.print(table, soft_wrap=False)
 
     def fail(self, message: str, error: BaseException, debug: bool) -> None:
-        """One line on standard error, behind the traceback if that is wanted; a kept file always gets both."""
+        """One line on standard error, behind the traceback if that is wanted; a kept file always gets both.
+
+        A file of a removed folder appears as the one that it was copied from.
+        """
         trace = "".join(traceback.format_exception(error))
+        for folder, source in self.removed.items():
+            of_run, of_source = f"{folder}{os.sep}", f"{source}{os.sep}"
+            message, trace = message.replace(of_run, of_source), trace.replace(of_run, of_source)
         if debug:
             print(trace, end="", file=sys.stderr)
         line = " ".join(message.split())

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import torch
 
 from algorithm.agents.agent import Agent
@@ -64,3 +69,13 @@ def prepare_process() -> None:
     """
     torch.set_num_threads(1)
     torch.empty(31 * 2**20, dtype=torch.uint8)
+
+
+@contextmanager
+def kept_directory() -> Iterator[None]:
+    """Return to the working directory at the end of the block, in which an environment may leave it."""
+    directory = Path.cwd()
+    try:
+        yield
+    finally:
+        os.chdir(directory)

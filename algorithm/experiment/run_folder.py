@@ -271,7 +271,7 @@ def _resolve_own(folder: Path, name: str, setting: str) -> Path:
     try:
         return resolve_inside(folder, Path(name))
     except ValueError as error:
-        raise UserError(f"{setting}: {name} leads to {error}") from error
+        raise UserError(f"{setting}: {name} is refused: {error}") from error
 
 
 def _call(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Path) -> Any:

@@ -113,6 +113,8 @@ def resolve(layers: list[Layer]) -> Settings:
     for source, layer in layers:
         _check_keys(source, layer, known)
         tree = merge(tree, layer)
+    if isinstance(tree["goal"], Mapping):  # a layer may set a part of what the one below it made null
+        tree["goal"] = merge(defaults()["goal"], tree["goal"])
     for section in MAPPINGS:
         if not isinstance(tree[section], Mapping):
             raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")

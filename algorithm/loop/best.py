@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 
 from algorithm.loop.checkpoint import WEIGHTS, Checkpoint, CheckpointError
@@ -70,7 +71,10 @@ class Best:
             name = self._read()[0]
             if not name:
                 return f"{self.path} is missing"
-            Checkpoint(self.path.parent / name).check(WEIGHTS)
+            checkpoint = Checkpoint(self.path.parent / name)
+            if not checkpoint.folder.is_dir():
+                return f"{self.path} names checkpoint {name}, which is no longer there"
+            checkpoint.check(WEIGHTS)
         except CheckpointError as error:
             return str(error)
         return None
@@ -103,4 +107,6 @@ class Best:
             raise CheckpointError(f"{self.path} is damaged ({error})") from error
         if not isinstance(name, str) or not name.isdecimal() or (self.path.parent / name).is_symlink():
             raise CheckpointError(f"{self.path} is damaged ({name!r} is no checkpoint of this run)")
+        if not isfinite(mean):
+            raise CheckpointError(f"{self.path} is damaged (its return is {mean})")
         return name, mean

@@ -170,14 +170,14 @@ def test_code_lies_in_the_run_folder(run, setting, capsys):
         for mode in ("--run", "--resume"):
             status, _, err = call(f"mine/task {mode}", capsys)
             assert status == 2 and err.count("\n") == 1
-            assert err.startswith(f"base_config.{setting}: {name} leads to ") and "is outside of" in err
+            assert err.startswith(f"base_config.{setting}: {name} is refused: ") and "is outside of" in err
     assert not Path("evil").exists()
 
 
 def test_code_of_a_new_run_lies_in_the_folder_of_the_environment(task, capsys):
     Path("evil.py").write_text(EVIL)
     status, _, err = call("mine/task -n a --nn ../../../evil.py", capsys)
-    assert status == 2 and "base_config.nn: ../../../evil.py leads to" in err
+    assert status == 2 and "base_config.nn: ../../../evil.py is refused" in err
     assert not Path("evil").exists() and not Path("runs").exists()
 
 

@@ -154,3 +154,9 @@ def test_a_broken_file_is_named(tmp_path, text, message):
         read_variant(path, "default")
     assert str(path) in str(error.value)
     assert message in str(error.value)
+
+
+def test_a_goal_that_is_null_below_is_set_in_part():
+    settings = resolve([("file", {"goal": None}), ("--set", {"goal": {"return": 5}})])
+    assert (settings.goal.return_, settings.goal.within) == (5, None)
+    assert resolve([("file", {"goal": {"return": 5}}), ("--set", {"goal": None})]).goal is None

@@ -197,6 +197,14 @@ def test_sys_exit_in_a_network_is_no_success(nn, status, capsys):
     assert not Path("runs").exists()
 
 
+def test_a_run_that_does_not_start_names_the_file_in_the_environment_folder(capsys):
+    write_task()
+    Path("envs/own/task/nn.py").write_text("x = 1\nraise RuntimeError('no such luck')\n")
+    assert main.main(ARGUMENTS) == 2
+    assert capsys.readouterr().err == f"{Path('envs/own/task/nn.py')}, line 2: RuntimeError: no such luck\n"
+    assert not Path("runs").exists()
+
+
 MOVING = """
 import os
 import gymnasium
@@ -231,6 +239,15 @@ def test_an_environment_may_change_the_working_directory(capsys, monkeypatch):
     assert {path.name for path in here.iterdir()} == {"envs", "runs", "elsewhere"}
     assert [path for path in (here / "elsewhere").rglob("*") if path.is_file()] == []
     assert max(saved_steps()) >= 900
+
+
+def test_repeated_runs_begin_in_the_same_working_directory(capsys):
+    write_task(MOVING)
+    here = Path.cwd()
+    assert main.main([*ARGUMENTS, "--repeat", "2"]) == 0
+    assert capsys.readouterr().err == ""
+    assert sorted(path.name for path in (here / "runs" / "own" / "task").iterdir()) == ["a-1", "a-2"]
+    assert Path.cwd() == here
 
 
 def test_an_environment_that_hangs_is_named(capsys):

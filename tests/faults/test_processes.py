@@ -140,6 +140,16 @@ def test_a_signal_before_the_first_step_leaves_the_name_free():
     assert not Path("runs").exists()
 
 
+def test_a_signal_while_torch_is_imported_says_that_nothing_was_saved():
+    write_task()
+    run = Run(*ARGUMENTS)
+    run.wait_for("loading PyTorch")
+    run.signal(signal.SIGTERM)
+    assert run.status() == 143
+    assert run.err.read_text() == "Terminated. Nothing was saved.\n"
+    assert not Path("runs").exists()
+
+
 def test_a_truncated_checkpoint_is_named(capsys):
     write_task(max_step=400)
     assert main.main(ARGUMENTS) == 0

@@ -61,6 +61,8 @@ DAMAGED = [
     '{"checkpoint": "000000000001"}',
     '{"checkpoint": "000000000001", "return": "high"}',
     '{"checkpoint": 1, "return": 2}',
+    '{"checkpoint": "000000000001", "return": NaN}',
+    '{"checkpoint": "000000000001", "return": Infinity}',
     '{"checkpoint": "../elsewhere", "return": 2}',
     '{"checkpoint": "000000000009", "return": 2}',  # a link to elsewhere
 ]
@@ -119,3 +121,16 @@ def test_what_cannot_be_found_again_is_none(checkpoints):
     again.begin(None, said.append)
     assert len(said) == 1 and said[0].endswith("no other checkpoint was evaluated")
     assert again.best.checkpoint is None and not again.best.path.exists()
+
+
+def test_a_checkpoint_that_was_set_aside_is_named_as_no_longer_there(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=9)
+    evaluated(checkpoints, {1: 3.0, 2: 5.0})
+    (checkpoints.folder / "000000000002" / "counters.json").write_text("{}")
+    said = []
+    again = Checkpoints(checkpoints.folder, keep=9)
+    again.begin(again.latest(lambda line: None), said.append)
+    assert said == [
+        f"{again.best.path} names checkpoint 000000000002, which is no longer there; "
+        "checkpoint 000000000001 has the best evaluation"
+    ]
