@@ -21,6 +21,7 @@ ENV = "gym/frozen_lake"
 STEPS = 100  # of an episode
 SCALES: dict[str, Sequence[str]] = {
     "normalize_returns": (),
+    "normalize_returns, noise to 0.1": ("explorer={action_noise: [0.0, 0.1]}",),
     "reward_scale 1": ("acer_config.normalize_returns=false",),
     "reward_scale 2.5": ("acer_config.normalize_returns=false", "acer_config.reward_scale=2.5"),
     "reward_scale 10": ("acer_config.normalize_returns=false", "acer_config.reward_scale=10"),
