@@ -190,9 +190,11 @@ class RunFolder:
     def best(self, say: Callable[[str], None] = print) -> Checkpoint:
         """What is played: the checkpoint that did best on held-out episodes, or the newest where none was evaluated.
 
-        Once the goal was confirmed, it is the one that confirmed it or a better one. Raises UserError where there is
-        none.
+        It is the newest, too, where teams share an agent. Once the goal was confirmed, it is the one that confirmed it
+        or a better one. Raises UserError where there is none.
         """
+        if self.has_teams:
+            return self.latest(say)
         checkpoints = self.checkpoints(keep=1)
         checkpoints.best.recover(checkpoints.all(), say)
         return checkpoints.best.checkpoint or self.latest(say)
@@ -254,6 +256,11 @@ class RunFolder:
         if not callable(make):
             raise UserError(f"{path}: expected a function make(**env_args) that returns a gymnasium.Env")
         return make
+
+    @property
+    def has_teams(self) -> bool:
+        """Whether teams share an agent, so that their mean return says nothing about its weights."""
+        return any(len(role.lanes_by_team(name)) > 1 for name, role in self.roles().items())
 
     def add_role(self, name: str, role: Role) -> None:
         """Record what a role observes and does, so that a player needs no simulator, and its most lanes so far."""

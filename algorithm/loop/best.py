@@ -41,6 +41,11 @@ class Best:
         self._known = checkpoint.folder.name, mean
         replace(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
 
+    def forget(self) -> None:
+        """Remove the file: from now on none is the best."""
+        self._known = NONE
+        self.path.unlink(missing_ok=True)
+
     def recover(self, checkpoints: Iterable[Checkpoint], say: Callable[[str], None]) -> bool:
         """Use the checkpoint with the best evaluation if the file, or the checkpoint that it names, is damaged.
 

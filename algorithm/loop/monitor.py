@@ -207,7 +207,9 @@ class Monitor:
         self.clock.book("acting")
         self.history.look_at_the_clock()
         checkpoint = self.save(self.counters)
-        if checkpoint and self._best_due is not None:
+        if self.parts.has_teams:  # since now, perhaps: what was the best before had no opponent
+            self.best.forget()
+        elif checkpoint and self._best_due is not None:
             self.best.name(checkpoint, self._best_due)
             self._best_due = None
         self.clock.book("saving")
