@@ -259,8 +259,15 @@ class RunFolder:
 
     @property
     def has_teams(self) -> bool:
-        """Whether teams share an agent, so that their mean return says nothing about its weights."""
-        return any(len(role.lanes_by_team(name)) > 1 for name, role in self.roles().items())
+        """Whether teams share an agent, so that their mean return says nothing about its weights.
+
+        False where the roles cannot be read: a run is played without them.
+        """
+        try:
+            known = self.roles()
+        except UserError:
+            return False
+        return any(len(role.lanes_by_team(name)) > 1 for name, role in known.items())
 
     def add_role(self, name: str, role: Role) -> None:
         """Record what a role observes and does, so that a player needs no simulator, and its most lanes so far."""

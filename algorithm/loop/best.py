@@ -57,7 +57,7 @@ class Best:
         evaluated = self._evaluated(checkpoints)
         if not (evaluated or self.path.exists()):
             return False  # of a run without an evaluation
-        self._known = name, _ = max(evaluated, key=lambda one: one[1], default=NONE)
+        self._known = name, _ = max(evaluated, key=lambda one: (one[1], one[0]), default=NONE)
         found = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         say(f"{why}; {found}")
         return True

@@ -198,7 +198,7 @@ class Monitor:
             self._played_at = self.counters.env_steps
             mean = _mean(self.played.values())
             self._best_due = None
-            if mean > self.best.mean:
+            if mean >= self.best.mean:  # of weights that do equally well, as in a game of zero sum, the latest
                 self._mark_best(mean)
             self.reporter.evaluated(self.played)
         return self.played
