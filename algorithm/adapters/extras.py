@@ -35,8 +35,6 @@ OF_GYMNASIUM = {"mujoco": "mujoco", "box2d": "box2d", "classic_control": "render
 TYPES = {"ALE": "ATARI", "dm_control": "DM_CONTROL", **dict.fromkeys(("butterfly", "classic", "sisl"), "PETTINGZOO")}
 PACKAGES = {"MiniGrid": "minigrid"}  # of namespaces, for pip
 PACKAGES_OF_MODULES = {"cv2": "opencv-python-headless"}  # for pip, of modules that wrappers import
-# Ids that a module registers when it is imported, which is what `module:id` does.
-MODULES = {"minigrid": r"(MiniGrid|BabyAI)-", "pybullet_envs_gymnasium": r"\w+Bullet(Env)?-"}
 
 
 @contextmanager
@@ -109,12 +107,6 @@ def load_callable(path: str) -> Callable[..., Any]:
     if not callable(found):
         raise UnsupportedEnvironment(f"{module} has no function or class {name!r}")
     return found
-
-
-def with_module(env_name: str) -> str | None:
-    """Return `module:id` for a bare id that only an import of its module registers; None for any other id."""
-    module = next((module for module, pattern in MODULES.items() if re.match(pattern, env_name)), None)
-    return f"{module}:{env_name}" if module else None
 
 
 def env_type_of(env_name: str) -> str:

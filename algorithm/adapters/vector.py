@@ -16,8 +16,9 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.extras import missing, refuse_other_types, starting, with_module
+from algorithm.adapters.extras import missing, refuse_other_types, starting
 from algorithm.adapters.guard import Factory
+from algorithm.adapters.modules import with_module
 from algorithm.adapters.plugins import register
 from algorithm.adapters.pool import Pool
 from algorithm.adapters.wrapping import Wrappers, refuse_wrappers, wrap

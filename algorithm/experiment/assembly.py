@@ -12,6 +12,7 @@ from algorithm.adapters.on_demand import OnDemand
 from algorithm.adapters.unity.scene import Scene
 from algorithm.agents.agent import Agent
 from algorithm.experiment.display import lines
+from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.lessons import Taught
 from algorithm.experiment.process import acting_device, prepare_process
@@ -80,7 +81,7 @@ def train(
     seed_process(draw_seed(seeds(base.seed, PROCESS)))
     checkpoints = folder.checkpoints(base.keep_checkpoints)
     checkpoint = checkpoints.latest(say)
-    checkpoints.begin(checkpoint, say)
+    checkpoints.begin(checkpoint, say, not folder.has_teams)
     counters = checkpoint.counters if checkpoint else Counters()
     scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
     teams = {name: role.teams for name, role in folder.roles().items()}
@@ -93,7 +94,7 @@ def train(
         if note := missing_limit(settings):
             say(note)
         parts = _parts(adapter, TeamBuilder(settings, folder, checkpoint, say), clock)
-        evaluator = Evaluator(evaluation, lambda role: parts.team(role).agent, base.evaluate_greedy)
+        evaluator = Evaluator(evaluation, lambda role: parts.team(role, evaluation).agent, base.evaluate_greedy)
         history, ends = History(parts, counters), limits(settings)
         if in_editor(settings) and ends.evaluated:
             say("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
@@ -197,6 +198,11 @@ def play(
 
     def agent_of(role: str) -> Agent:
         if role not in agents:
+            if role not in checkpoint.roles:
+                raise UserError(
+                    f"the environment has a role {role!r} that had not appeared in {folder} after {env_steps:,} env "
+                    "steps: train longer (--resume)"
+                )
             agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 

@@ -25,6 +25,7 @@ Draw = Callable[[int], "ProgressBar | StackedBar | Text"]  # a bar of a width
 BAR = 32  # columns, at most
 TEXT = 40  # columns that text needs alongside a bar
 GAP = 2  # spaces between columns, and between facts
+ECHO = 3  # columns that stay empty on the right: the ^C that a terminal echoes behind the picture breaks no line
 COLORS = {
     "environment": "blue",
     "acting": "cyan",
@@ -79,7 +80,7 @@ class Picture:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = list(self._rows())
         label = min(options.max_width // 4, max(cell_len(name) for name, _, _ in rows))
-        room = options.max_width - label - GAP
+        room = options.max_width - label - GAP - ECHO
         # A console that is too narrow for bar and text gets no bar.
         bar = min(BAR, (room - TEXT) // 2) if room >= TEXT * 3 // 2 else 0
         table = Table.grid(padding=(0, GAP, 0, 0))

@@ -6,6 +6,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
+from algorithm.adapters.modules import with_module
 from algorithm.experiment.errors import UserError
 
 BESIDE_MAIN = Path(__file__).resolve().parents[2] / "envs"
@@ -102,10 +103,10 @@ def unknown_environment(text: str) -> UserError:
     known = environments()
     if near := _near(text, known):
         advice = f"did you mean {' or '.join(near)}?"
-    elif match := IDENTIFIER.fullmatch(text):
+    elif match := IDENTIFIER.fullmatch(full := with_module(text) or text):
         group = match["namespace"] or match["module"] or "gym"
         folder = f"{_snake(group)}/{_snake(match['name'])}"
-        advice = f"write one with: python main.py --init {folder} --set base_config.env_name={text}"
+        advice = f"write one with: python main.py --init {folder} --set base_config.env_name={full}"
     else:
         advice = f"the folders are {', '.join(known)}"
     return UserError(f"no environment folder {text!r} with a {CONFIG} under ./envs; {advice}")

@@ -190,9 +190,11 @@ class RunFolder:
     def best(self, say: Callable[[str], None] = print) -> Checkpoint:
         """Return the checkpoint to play: the checkpoint with the best evaluation, or the newest if none was evaluated.
 
-        Once the goal was confirmed, it is the one that confirmed it or a better one. Raises UserError where there is
-        none.
+        It is the newest, too, where teams share an agent. Once the goal was confirmed, it is the one that confirmed it
+        or a better one. Raises UserError where there is none.
         """
+        if self.has_teams:
+            return self.latest(say)
         checkpoints = self.checkpoints(keep=1)
         checkpoints.best.recover(checkpoints.all(), say)
         return checkpoints.best.checkpoint or self.latest(say)
@@ -254,6 +256,18 @@ class RunFolder:
         if not callable(make):
             raise UserError(f"{path}: expected a function make(**env_args) that returns a gymnasium.Env")
         return make
+
+    @property
+    def has_teams(self) -> bool:
+        """Whether teams share an agent, so that their mean return says nothing about its weights.
+
+        False where the roles cannot be read: a run is played without them.
+        """
+        try:
+            known = self.roles()
+        except UserError:
+            return False
+        return any(len(role.lanes_by_team(name)) > 1 for name, role in known.items())
 
     def add_role(self, name: str, role: Role) -> None:
         """Record the spaces of a role, so that a player needs no simulator, and its largest number of lanes so far."""

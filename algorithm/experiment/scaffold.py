@@ -9,6 +9,7 @@ from pathlib import Path
 from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
 from algorithm.adapters.extras import env_type_of
 from algorithm.adapters.gym_ids import find_id, registered
+from algorithm.adapters.modules import with_module
 from algorithm.experiment.blueprints import nn_file
 from algorithm.experiment.effects import check_effects
 from algorithm.experiment.environments import HERE, environment_name
@@ -102,7 +103,8 @@ def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
     try:
         return env_type, find_id(task, group)
     except UnsupportedEnvironment as error:
-        raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name=ID") from error
+        suggested = with_module(task) or (name if env_type_of(name) in OPENED[1:] else "ID")
+        raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name={suggested}") from error
 
 
 def _open(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:

@@ -42,6 +42,11 @@ class Best:
         self._known = checkpoint.folder.name, mean
         replace(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
 
+    def forget(self) -> None:
+        """Remove the file: from now on none is the best."""
+        self._known = NONE
+        self.path.unlink(missing_ok=True)
+
     def recover(self, checkpoints: Iterable[Checkpoint], say: Callable[[str], None]) -> bool:
         """Use the checkpoint with the best evaluation if the file, or the checkpoint that it names, is damaged.
 
@@ -53,7 +58,7 @@ class Best:
         evaluated = self._evaluated(checkpoints)
         if not (evaluated or self.path.exists()):
             return False  # of a run without an evaluation
-        self._known = name, _ = max(evaluated, key=lambda one: one[1], default=NONE)
+        self._known = name, _ = max(evaluated, key=lambda one: (one[1], one[0]), default=NONE)
         found = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         say(f"{why}; {found}")
         return True

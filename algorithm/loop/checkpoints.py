@@ -76,17 +76,18 @@ class Checkpoints:
         checkpoint = Checkpoint(resolve_inside(self.folder, path))
         return checkpoint if checkpoint.folder.is_dir() else None
 
-    def begin(self, checkpoint: Checkpoint | None, say: Callable[[str], None]) -> None:
+    def begin(self, checkpoint: Checkpoint | None, say: Callable[[str], None], compared: bool = True) -> None:
         """Make place for what follows `checkpoint`: leftovers go, newer ones, which are damaged, are set aside.
 
-        best.json is written again if it, or the checkpoint that it names, is damaged; `say` receives the reason.
+        If checkpoints are `compared`, best.json is written again if it, or the checkpoint that it names, is damaged;
+        `say` receives the reason.
         """
         for name in (SAVING, REMOVING):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for path in self._complete():
             if checkpoint and path.name > checkpoint.folder.name:
                 set_aside(path)
-        if self.best.recover(self.all(), say):
+        if compared and self.best.recover(self.all(), say):
             self.best.write()
 
     def all(self) -> list[Checkpoint]:

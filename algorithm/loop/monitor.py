@@ -198,7 +198,7 @@ class Monitor:
             self._played_at = self.counters.env_steps
             mean = _mean(self.played.values())
             self._best_due = None
-            if mean > self.best.mean:
+            if mean >= self.best.mean:  # of weights that do equally well, as in a game of zero sum, the latest
                 self._mark_best(mean)
             self.reporter.evaluated(self.played)
         return self.played
@@ -207,7 +207,9 @@ class Monitor:
         self.clock.book("acting")
         self.history.look_at_the_clock()
         checkpoint = self.save(self.counters)
-        if checkpoint and self._best_due is not None:
+        if self.parts.has_teams:  # since now, perhaps: what was the best before had no opponent
+            self.best.forget()
+        elif checkpoint and self._best_due is not None:
             self.best.name(checkpoint, self._best_due)
             self._best_due = None
         self.clock.book("saving")

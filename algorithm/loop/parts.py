@@ -58,10 +58,11 @@ class Parts:
         """Return whether teams share weights, so that their mean return does not measure these."""
         return any(len(names) > 1 for names in self.team_names.values())
 
-    def team(self, role: str) -> Team:
-        """The team of `role`."""
+    def team(self, role: str, other: Adapter | None = None) -> Team:
+        """The team of `role`, which may have appeared in an `other` adapter first."""
         if role not in self.teams:
-            self.teams[role] = self.build(role, self.adapter.roles[role])
+            known = self.adapter.roles if other is None else {**other.roles, **self.adapter.roles}
+            self.teams[role] = self.build(role, known[role])
         return self.teams[role]
 
     def grow(self, role: str) -> Team:

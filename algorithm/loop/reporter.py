@@ -71,7 +71,7 @@ class Reporter:
         """Show how the run stands now."""
         now = self._moment()
         self._measure()
-        if now.running - self._row.running > SOONEST:
+        if self._row is self._begin or now.running - self._row.running > SOONEST:
             self._pace = Pace.between(self._row, now)
         self.show(self._progress(now, row=False))
         self.clock.book("reporting")

@@ -168,18 +168,18 @@ def test_an_id_or_a_name_suggests_the_folders_that_it_may_mean(text, folders, ca
 
 
 @pytest.mark.parametrize(
-    ("text", "folder"),
+    ("text", "folder", "env_name"),
     [
-        ("MountainCar-v0", "gym/mountain_car"),
-        ("ALE/Tetris-v5", "ale/tetris"),
-        ("minigrid:MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5"),
+        ("MountainCar-v0", "gym/mountain_car", "MountainCar-v0"),
+        ("ALE/Tetris-v5", "ale/tetris", "ALE/Tetris-v5"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
     ],
 )
-def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, capsys):
+def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, env_name, capsys):
     assert main.main([text]) == 2
-    assert (
-        f"write one with: python main.py --init {folder} --set base_config.env_name={text}" in capsys.readouterr().err
-    )
+    advice = f"write one with: python main.py --init {folder} --set base_config.env_name={env_name}\n"
+    assert capsys.readouterr().err.endswith(advice)
 
 
 @pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))

@@ -253,3 +253,19 @@ def test_an_id_that_its_module_registers_is_suggested_with_it(env_name, instead,
     monkeypatch.delitem(gymnasium.registry, env_name, raising=False)  # as before any test has imported its module
     assert main.main(["--init", "toy/bare", "--set", f"base_config.env_name={env_name}"]) == 2
     assert instead in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("toy/MiniGrid-Empty-5x5-v0", "minigrid:MiniGrid-Empty-5x5-v0"),
+        ("toy/HopperBulletEnv-v0", "pybullet_envs_gymnasium:HopperBulletEnv-v0"),
+        ("sisl/pursuit_v5", "sisl/pursuit_v5"),
+        ("toy/Nothing", "ID"),
+    ],
+)
+def test_a_name_that_is_not_found_is_answered_with_the_setting_that_finds_it(name, instead, capsys, monkeypatch):
+    for spec in [spec for spec in gymnasium.registry if spec in name]:  # as before any test has imported its module
+        monkeypatch.delitem(gymnasium.registry, spec)
+    assert main.main(["--init", name]) == 2
+    assert capsys.readouterr().err.endswith(f"name one with --set base_config.env_name={instead}\n")

@@ -128,6 +128,34 @@ def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys)
     run("--run", "--max_iter", "2")
 
 
+def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, capsys):
+    write(tmp_path, "duel", "--late", "20", steps=100)
+    every = ["base_config.evaluate_every=20", "base_config.save_every=20"]
+    folder = run("--set", *every)
+    said = capsys.readouterr().out
+    assert said.index("evaluation of Duel at 20 env steps") < said.index("agents of Duel: 2 -> 4")
+    assert "best in evaluation" not in said
+    run("--resume", "--max_step", "120")
+    assert not (folder.path / "checkpoints" / "best.json").exists()
+    assert "best.json" not in capsys.readouterr().out
+    run("--run", "--max_iter", "1")
+    assert "after 120 env steps" in capsys.readouterr().out
+
+
+def test_a_role_that_evaluation_meets_first_is_evaluated(tmp_path, capsys):
+    write(tmp_path, "two_behaviors", steps=60)
+    folder = run("--set", "base_config.evaluate_every=30", "base_config.log_every=10")
+    assert "evaluation of Watcher-team1 at 30 env steps" in " ".join(capsys.readouterr().out.split())
+    assert folder.latest().lanes("Watcher") == (3, 3)
+
+
+def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
+    write(tmp_path, "two_behaviors", steps=12)
+    run()
+    assert main.main(["unity/task", "-n", "a", "--run"]) == 2
+    assert "role 'Watcher' that had not appeared in runs/unity/task/a after 12 env steps" in capsys.readouterr().err
+
+
 def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
     write(tmp_path, "arrivals", copies=2, steps=500)
     folder = run("--set", "acer_config.normalize_returns=true")

@@ -123,6 +123,15 @@ def test_the_start_is_a_share_of_the_time_and_no_part_of_the_pace(tmp_path):
     assert progress.counters.seconds == 40
 
 
+def test_the_first_picture_has_a_pace_however_early_it_is(tmp_path):
+    told = Told(tmp_path)
+    told.go(0.3, starting=1)
+    told.go(0.1, 8)
+    told.reporter.look()
+    assert told.shown[-1].pace.env_steps == pytest.approx(80)
+    assert sum(told.shown[-1].pace.shares.values()) == pytest.approx(1)
+
+
 def test_the_last_picture_is_of_the_whole_session_and_nothing_is_left(tmp_path):
     told = Told(tmp_path, Counters(env_steps=100, seconds=1000))
     told.go(6, 60, updates=30)
