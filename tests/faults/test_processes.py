@@ -76,7 +76,8 @@ def test_a_run_in_training_is_neither_resumed_nor_replaced_and_all_else_works(ca
     for arguments in (["--resume"], ["--force"], ["--force", "--repeat", "2"]):
         name = "a-1" if "--repeat" in arguments else "a"
         if name == "a-1":
-            shutil.copytree("runs/own/task/a", "runs/own/task/a-1", ignore=shutil.ignore_patterns(".lock"))
+            changing = shutil.ignore_patterns(".lock", "checkpoints", "tensorboard", "*.new")
+            shutil.copytree("runs/own/task/a", "runs/own/task/a-1", ignore=changing)
             os.link("runs/own/task/a/.lock", "runs/own/task/a-1/.lock")  # as if it were in training too
         assert main.main([*ARGUMENTS, *arguments]) == 2
         err = capsys.readouterr().err
