@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.agents.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
-from algorithm.agents.effect import Only, Unless
+from algorithm.agents.effect import CONTINUOUS, Only, Unless
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.distributions import (
     Branch,
@@ -58,10 +58,10 @@ class AcerSettings:
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
     decay: float  # lambda, of the trace
     advantage_samples: Annotated[int, Only(critic="q")]  # n, the actions u_i of a stochastic dueling critic (Eq. 13)
-    std: Literal["fixed", "learned", "state"]  # of continuous actions
-    std_init: float
-    std_floor: Annotated[float, Unless(std="fixed")]
-    squash: bool
+    std: Annotated[Literal["fixed", "learned", "state"], CONTINUOUS]
+    std_init: Annotated[float, CONTINUOUS]
+    std_floor: Annotated[float, CONTINUOUS, Unless(std="fixed")]
+    squash: Annotated[bool, CONTINUOUS]
     trust_region: Literal["off", "efficient"]
     trust_region_space: Annotated[Literal["logits", "probs"], Unless(trust_region="off")]  # phi (Eq. 11)
     trust_region_delta: Annotated[float, Unless(trust_region="off")]  # delta (Eq. 11)

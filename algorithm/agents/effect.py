@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -42,6 +43,22 @@ class Unless(Condition):
             if _is_among(value, values):
                 return f"has no effect, since {name} is {_text(value)}"
         return None
+
+
+class ForActions:
+    """A setting has an effect only where an agent has actions of a `kind`, as its ActionSpec names them."""
+
+    def __init__(self, kind: str, name: str):
+        self.kind, self.name = kind, name
+
+    def failure(self, specs: Iterable[Any]) -> str | None:
+        """Return why a setting has no effect on agents with such action specs, to follow its name."""
+        if any(getattr(spec, self.kind) for spec in specs):
+            return None
+        return f"is for {self.name} actions, which the environment does not have, and so has no effect"
+
+
+CONTINUOUS, DISCRETE = ForActions("continuous", "continuous"), ForActions("branches", "discrete")
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:

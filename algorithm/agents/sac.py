@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
-from algorithm.agents.effect import Only, Unless
+from algorithm.agents.effect import CONTINUOUS, DISCRETE, Only, Unless
 from algorithm.agents.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
 from algorithm.agents.soft import Choices, Chooser, EpsilonGreedy, Soft, adam
 from algorithm.distributions import Conditioned
@@ -51,8 +51,8 @@ class SacSettings:
     ensemble_q_reduce: Annotated[Literal["auto", "min", "mean"], Unless(ensemble_q_sample=1)]
     use_auto_alpha: Annotated[bool, Unless(discrete_dqn_like=True)]
     init_log_alpha: Annotated[float, Unless(discrete_dqn_like=True)]
-    target_c_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # in units of -1 nat each
-    target_d_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # in units of the largest
+    target_c_alpha: Annotated[float, CONTINUOUS, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # times -1 nat
+    target_d_alpha: Annotated[float, DISCRETE, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # of the largest
     alpha_critic_scale: Annotated[float, Unless(discrete_dqn_like=True)]  # of alpha in the critics' targets
     discrete_dqn_like: bool
     discrete_dqn_epsilon: Annotated[float, Only(discrete_dqn_like=True)]
@@ -64,8 +64,8 @@ class SacSettings:
     v_lambda: Annotated[float, Unless(n_step=1)]  # lambda
     v_rho: Annotated[float, Only(use_n_step_is=True, estimator="vtrace"), Unless(n_step=1)]  # rho-bar of V-trace
     v_c: Annotated[float, Unless(n_step=1, use_n_step_is=False)]  # c-bar
-    std_init: Annotated[float, Unless(discrete_dqn_like=True)]
-    std_floor: Annotated[float, Unless(discrete_dqn_like=True)]
+    std_init: Annotated[float, CONTINUOUS, Unless(discrete_dqn_like=True)]
+    std_floor: Annotated[float, CONTINUOUS, Unless(discrete_dqn_like=True)]
     collect_steps: int
     trace_length: int  # rows of a replayed window that are learned from
     burn_in_step: int

@@ -12,6 +12,7 @@ from algorithm.adapters.on_demand import OnDemand
 from algorithm.adapters.unity.scene import Scene
 from algorithm.agents.agent import Agent
 from algorithm.experiment.display import lines
+from algorithm.experiment.effects import check_action_effects
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.faults import told
 from algorithm.experiment.lessons import Taught
@@ -113,6 +114,7 @@ def train(
         with told(folder.path / "faults.log", say, counters):
             actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
             _check_roles(settings, folder, adapter, say)
+            check_action_effects(settings, adapter.roles)
             saving.follow(actor, Taught(monitor, scene))
             if checkpoint:
                 checkpoint.resume(actor, Taught(monitor, scene))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
-from algorithm.agents.effect import Condition, Only, Unless
+from algorithm.agents.effect import Condition, ForActions, Only, Unless
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.options import FLAGS
 from algorithm.experiment.registry import AGENTS
 from algorithm.experiment.settings import Settings
 from algorithm.experiment.trees import Layer, Tree, leaves
+from algorithm.specs import Role
 
 # Sections that depend on another one; settings of one section are annotated where their type is.
 OF_ALGORITHMS: Mapping[str, Condition] = {f"{name.lower()}_config": Only(algorithm=name) for name in AGENTS}
@@ -23,6 +24,21 @@ def check_effects(settings: Settings, layers: Sequence[Layer]) -> None:
         _check(settings, source, "", tree)
         for role, own in (tree.get("ma_config") or {}).items():
             _check(settings.of(role), source, f"ma_config.{role}.", own)
+
+
+def check_action_effects(settings: Settings, roles: Mapping[str, Role]) -> None:
+    """Raise UserError if a setting of the command line has no effect on the actions of any role."""
+    for source, tree in settings.given:
+        for path in leaves(tree):
+            section, _, key = path.partition(".")
+            if section != f"{settings.base.algorithm.lower()}_config":
+                continue
+            hint = get_type_hints(type(settings.agent), include_extras=True).get(key)
+            for condition in getattr(hint, "__metadata__", ()):
+                if isinstance(condition, ForActions) and (
+                    failure := condition.failure(role.action_spec for role in roles.values())
+                ):
+                    raise UserError(f"{source}: {path} {failure}")
 
 
 def _check(settings: Settings, source: str, prefix: str, tree: Tree) -> None:

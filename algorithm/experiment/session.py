@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from algorithm.experiment.assembly import check_network
@@ -26,10 +27,10 @@ def planned(options: argparse.Namespace) -> list[tuple[str, Settings]]:
     check_effects(_alone(below[0], settings), [(str(config), read_own_variant(config, variant))])
     check_effects(settings, given)
     name = run_name(settings.base.name, time.time())
-    runs = [(name, settings)]
+    runs = [(name, replace(settings, given=given))]
     if options.repeat is not None:
         seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(options.repeat)]
-        runs = [(f"{name}-{k + 1}", resolve([*below, seed])) for k, seed in enumerate(seeds)]
+        runs = [(f"{name}-{k + 1}", replace(resolve([*below, seed]), given=given)) for k, seed in enumerate(seeds)]
     for name, _ in runs:
         (RunFolder.find_replaceable if options.force else RunFolder.free)(options.env, name)
     return runs
@@ -92,7 +93,7 @@ def found(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[RunF
     if options.use_env_nn:
         folder = RunFolder(folder.given, environment_folder(options.env))
     given = layers(options)
-    settings = folder.settings(*given)
+    settings = replace(folder.settings(*given), given=given)
     check_effects(settings, given)
     _report_own_code(folder, options, settings, say)
     return folder, settings

@@ -39,6 +39,7 @@ class Settings:
     roles: Mapping[str, Settings]  # of those that go by others
     agents: Mapping[str, str]  # the agent of each role that ma_config gives one
     tree: Tree
+    given: Sequence[Layer] = ()  # what the command line set
 
     def of(self, role: str) -> Settings:
         """Return the settings of this role, or of the agent of this name."""

@@ -1,6 +1,6 @@
 """A setting that was written for a run and has no effect in it is an error."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -11,10 +11,11 @@ import main
 from algorithm.agents.acer import AcerSettings
 from algorithm.agents.effect import Condition
 from algorithm.agents.sac import SacSettings
-from algorithm.experiment.effects import check_effects, find_failure
+from algorithm.experiment.effects import check_action_effects, check_effects, find_failure
 from algorithm.experiment.errors import UserError
 from algorithm.experiment.sections import BaseConfig, ReplayConfig
 from algorithm.experiment.settings import read_assignments, resolve
+from algorithm.specs import ActionSpec, Role
 
 SAC = ["base_config.algorithm=SAC"]
 SEVERAL = ["sac_config.trace_length=4", "sac_config.n_step=4"]
@@ -170,3 +171,30 @@ def test_a_change_with_resume_must_have_an_effect(capsys):
     status, line = run(capsys, CONFIG, "-n", "a", "--resume", "--max_step", "60")
     assert status == 2
     assert "acer_config.gamma: 0.9 -> 0.8 is for algorithm ACER, not for SAC, and so has no effect" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["acer_config.std=learned"], "acer_config.std is for continuous actions"),
+        (["acer_config.squash=true"], "acer_config.squash is for continuous actions"),
+        (
+            [*SAC, "sac_config.replay_start=10", "sac_config.target_c_alpha=2"],
+            "sac_config.target_c_alpha is for continuous",
+        ),
+    ],
+)
+def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(capsys, options, name):
+    config = {"default": {"base_config": SHORT, "sac_config": {"batch_size": 4}}, "own": {}}
+    status, line = run(capsys, config, "-c", "own", "--set", *options)
+    assert (status, line.count("\n")) == (2, 1)
+    assert f"--set: {name}" in line and "which the environment does not have" in line
+    assert not Path("runs").exists()
+
+
+def test_a_setting_for_actions_of_one_role_has_an_effect():
+    settings = replace(resolve([("test", {})]), given=[("--set", {"acer_config": {"std": "learned"}})])
+    discrete, box = (Role(1, {}, ActionSpec(**kind)) for kind in ({"branches": (2,)}, {"continuous": 1}))
+    check_action_effects(settings, {"a": discrete, "b": box})
+    with pytest.raises(UserError, match="acer_config.std is for continuous actions"):
+        check_action_effects(settings, {"a": discrete})
