@@ -12,7 +12,7 @@ MINATAR = ["minatar>=1.0.15"]
 # Shimmy takes any dm_control, of which the newest wants a mujoco that warns about Gymnasium's models.
 DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<3.17"]
 PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
-PETTINGZOO = ["pettingzoo>=1.27"]
+PETTINGZOO = ["pettingzoo>=1.27", "pygame-ce>=2.3"]  # most of its own environments import pygame
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 # Its messages are rebuilt for today's protobuf. Version 1 needs an old numpy, and Python up to 3.10.12.
 UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
