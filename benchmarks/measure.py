@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+import torch.utils.tensorboard  # noqa: E402, F401  # imported by runs when they begin: not part of training
 
 import algorithm.adapters.gym  # noqa: E402, F401
 import algorithm.agents.acer  # noqa: E402, F401
