@@ -191,7 +191,7 @@ def print_table(results):
     print(
         "\nMedian (minimum-maximum) up to the crossing, and the ratio of the medians to Samara's, whose clock and steps"
     )
-    print("also hold the confirmation by 20 evaluation episodes, which nobody asks of the others.\n")
+    print("also hold the confirmation by 20 evaluation episodes, which the others do not need.\n")
     print(f"| Learner     | Reached | {'Env steps':>25} | {'CPU seconds':>20} | Steps ratio |   CPU ratio |")
     print(f"|-------------|--------:|{'-' * 26}:|{'-' * 21}:|------------:|------------:|")
     for name, runs in results.items():

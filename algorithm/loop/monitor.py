@@ -116,9 +116,10 @@ class Monitor:
 
     def _take(self, actor: Actor) -> None:
         """Count the episodes that ended; check the goal."""
-        self._until_check -= len(actor.episodes)
-        self.history.episodes(actor.episodes, actor.shown)
-        actor.episodes.clear()
+        if actor.episodes:  # at most ticks none has ended
+            self._until_check -= len(actor.episodes)
+            self.history.episodes(actor.episodes, actor.shown)
+            actor.episodes.clear()
         if self._trial is not None:
             self._confirm_by_training(self._trial)
         elif self._goal_met():
