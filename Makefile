@@ -23,4 +23,4 @@ types:
 	$(PYTHON) -m mypy
 
 docs:
-	$(PYTHON) -m algorithm.experiment.reference
+	$(PYTHON) -m algorithm.cli.reference

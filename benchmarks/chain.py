@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from measure import in_own_processes, machine, spread
 
-from algorithm.experiment.process import prepare_process
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import read_assignments, resolve
-from algorithm.experiment.team_builder import TeamBuilder
-from algorithm.loop.parts import Team
+from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.torch_setup import prepare_process
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.components import Team
 
 SAMPLERS = ("uniform", "prioritized", "lazy")
 LOOK = 10  # updates between two looks at the policy

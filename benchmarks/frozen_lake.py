@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 from measure import in_own_processes, machine  # first, so that libraries get one thread
 
-from algorithm.experiment import run_folder
-from algorithm.experiment.assembly import train
-from algorithm.experiment.player import load
-from algorithm.experiment.settings import read_assignments, read_variant, resolve
+from algorithm.config.loader import read_assignments, read_variant, resolve
+from algorithm.runs import run_folder
+from algorithm.runs.build import train
+from algorithm.runs.trained_agent import load
 
 ENV = "gym/frozen_lake"
 STEPS = 100  # of an episode

@@ -11,8 +11,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from algorithm.agents.acer import Acer, AcerSettings
-from algorithm.agents.sac import Sac, SacSettings
+from algorithm.agents.acer.agent import Acer, AcerSettings
+from algorithm.agents.sac.agent import Sac, SacSettings
 from algorithm.networks import Blueprint, Mlp
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role

@@ -11,9 +11,9 @@ from torch import nn
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Schedule
-from algorithm.loop.parts import Parts, Team
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.components import Parts, Team
 
 
 class ShowingAgent:

@@ -9,11 +9,11 @@ import torch
 
 import main
 from algorithm import load
-from algorithm.experiment.assembly import train
-from algorithm.experiment.player import Player
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import resolve
-from algorithm.experiment.team_builder import TeamBuilder
+from algorithm.config.loader import resolve
+from algorithm.runs.build import train
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.trained_agent import Player
 from tests.guessing import STEPS, Guessing
 
 SETTINGS = {

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import main
-from algorithm.experiment import former
-from algorithm.experiment.effects import check_effects
-from algorithm.experiment.options import OPTIONS
-from algorithm.experiment.settings import defaults, read_own_variant, read_variant, resolve
+from algorithm.cli.options import OPTIONS
+from algorithm.config import renamed_settings as former
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import defaults, read_own_variant, read_variant, resolve
 from tests.envs.folders import FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]

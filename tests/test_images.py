@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from algorithm import load
-from algorithm.experiment.assembly import train
-from algorithm.experiment.errors import UserError
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import merge, resolve
+from algorithm.config.loader import merge, resolve
+from algorithm.errors import UserError
+from algorithm.runs.build import train
+from algorithm.runs.run_folder import RunFolder
 
 ENV = '''
 import gymnasium

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.experiment.assembly import train
-from algorithm.experiment.environments import BESIDE_MAIN
-from algorithm.experiment.player import load
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import read_variant, resolve
-from algorithm.experiment.team_builder import TeamBuilder
+from algorithm.config.loader import read_variant, resolve
+from algorithm.runs.build import train
+from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.trained_agent import load
 from tests.builders import PAIRS
 from tests.envs.folders import FOLDERS
 

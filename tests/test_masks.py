@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from algorithm.adapters.gym import GymAdapter
-from algorithm.experiment.assembly import train
-from algorithm.experiment.environments import BESIDE_MAIN
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import read_variant, resolve
-from algorithm.loop.actor import Actor
+from algorithm.config.loader import read_variant, resolve
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
+from algorithm.runs.build import train
+from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.run_folder import RunFolder
+from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.doubles import parts_of

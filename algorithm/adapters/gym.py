@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
-from algorithm.adapters.extras import describe, name_of, starting
-from algorithm.adapters.guard import LOST, REBUILT
+from algorithm.adapters.missing_extras import describe, name_of, starting
 from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, stack
 from algorithm.adapters.vector import make_vector
+from algorithm.adapters.wrappers.fault_tolerant import LOST, REBUILT
 from algorithm.rollout import Array, Step
 from algorithm.specs import AGENT, MASK, Role
 

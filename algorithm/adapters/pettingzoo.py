@@ -18,9 +18,9 @@ from algorithm.adapters.adapter import (
     EnvironmentFailed,
     UnsupportedEnvironment,
 )
-from algorithm.adapters.extras import describe, load_callable, quiet, starting
+from algorithm.adapters.missing_extras import describe, load_callable, quiet, starting
 from algorithm.adapters.spaces import Observations, action_spec, check_ignored, names_of, stack
-from algorithm.adapters.wrapping import wrap
+from algorithm.adapters.wrappers.env_wrappers import wrap
 from algorithm.rollout import Step
 from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.wrapping import refuse_wrappers
+from algorithm.adapters.wrappers.env_wrappers import refuse_wrappers
 from algorithm.rollout import Step
 from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
 

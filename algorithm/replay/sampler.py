@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.replay.stretches import Stretches
-from algorithm.replay.windows import Span, Starts, Windows, nth
+from algorithm.replay.sequence_index import Stretches
+from algorithm.replay.sequences import Span, Starts, Windows, nth
 
 REDRAWS = 8  # of windows across a break, before whole windows are counted
 

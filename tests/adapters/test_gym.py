@@ -9,8 +9,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.vector import NATIVE_FROM
-from algorithm.loop.actor import Actor
 from algorithm.returns import retrace
+from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import (

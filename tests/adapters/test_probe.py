@@ -5,8 +5,8 @@ import pytest
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import PROBES, ProbeAdapter
-from algorithm.loop.actor import Actor
 from algorithm.rollout import Decision
+from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.doubles import ShowingAgent, lanes_of, parts_of

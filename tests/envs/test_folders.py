@@ -2,11 +2,11 @@
 
 import pytest
 
-from algorithm.experiment.effects import check_effects
-from algorithm.experiment.environments import BESIDE_MAIN
-from algorithm.experiment.settings import read_own_variant, read_variant, read_yaml, resolve
-from algorithm.experiment.simulators import of_unity
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
+from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.make_env import of_unity
 from tests.envs.folders import FOLDERS, OWN, load
 
 

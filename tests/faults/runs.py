@@ -15,7 +15,7 @@ import yaml
 
 import main
 from algorithm import load
-from algorithm.experiment.run_folder import RunFolder
+from algorithm.runs.run_folder import RunFolder
 
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
 AGENT = {"replay_start": 50, "batch_size": 2, "trace_length": 10, "collect_steps": 10, "replay_ratio": 1}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import main
-from algorithm.loop.learner import Learner
+from algorithm.training.learner import Learner
 from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
 
 BROKEN = """

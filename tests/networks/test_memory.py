@@ -9,12 +9,12 @@ import torch
 from gymnasium.wrappers import FrameStackObservation
 from torch import nn
 
-from algorithm.loop.actor import Actor
-from algorithm.loop.learner import Learner
-from algorithm.loop.parts import Parts, Team
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
+from algorithm.training.actor import Actor
+from algorithm.training.components import Parts, Team
+from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.fakes import AnyAction, Skipping

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.loop.learner import Learner
-from algorithm.loop.placement import Placement
 from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
+from algorithm.training.learner import Learner
+from algorithm.training.placement import Placement
 from tests.builders import make_acer, make_role, random_rollout
 from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
 
