@@ -44,7 +44,7 @@ ADVANCED_SAC: dict[str, str] = {
     "use_rnn": "memory=Gru(units) of the Blueprint in nn.py",
     "seq_encoder": "memory= of the Blueprint in nn.py: Gru, Lstm or Attention",
     "use_normalization": "Vector(normalize=True) in nn.py",
-    "use_reward_normalization": "sac_config.normalize_returns",
+    "use_reward_normalization": "sac_config.reward_normalization",
     "d_policy_entropy_penalty": "gone: sac_config.target_d_alpha and alpha_critic_scale say what entropy is worth",
     "action_noise": "explorer: {action_noise: [min, max]}, a section of its own",
     **dict.fromkeys(["siamese", "siamese_use_q", "siamese_use_adaptive"], _FEATURES),
@@ -57,7 +57,7 @@ ADVANCED_SAC: dict[str, str] = {
     ),
     **dict.fromkeys(["max_actors_each_learner", "episode_queue_size", "episode_sender_process_num"], _ONE_PROCESS),
     **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
-    "max_episode_length": "gone: what is stored is collect_steps rows at a time, however long an episode is",
+    "max_episode_length": "gone: what is stored is rollout_length rows at a time, however long an episode is",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
     **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
     **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),
@@ -81,14 +81,14 @@ ACER_TORCH: dict[str, str] = {
     "exp_name": "base_config.name",
     "num_workers": "base_config.n_envs",
     "t_max": "base_config.max_step",
-    "worker_steps": "acer_config.collect_steps",
+    "worker_steps": "acer_config.rollout_length",
     "buffer_len": "replay_config.capacity",
-    "start_train_at": "acer_config.replay_start",
+    "start_train_at": "acer_config.learning_starts",
     "discount": "acer_config.gamma",
-    "c": "acer_config.retrace_clip in the trace and acer_config.importance_clip in the policy gradient",
+    "c": "acer_config.trace_clip in the trace and acer_config.importance_clip in the policy gradient",
     "trust_region_threshold": "acer_config.trust_region_delta",
     "lr": "acer_config.learning_rate",
-    "entropy_weight": "acer_config.entropy",
+    "entropy_weight": "acer_config.entropy_coef",
     "no_lock": "gone: one process learns, there is nothing to lock",
     "no_lock_update": "gone: one process learns, there is nothing to lock",
 }
@@ -104,7 +104,7 @@ ML_AGENTS: dict[str, str] = {
     "summary_freq": "base_config.log_every",
     "checkpoint_interval": "base_config.save_every",
     "buffer_size": "replay_config.capacity",
-    "time_horizon": "acer_config.collect_steps",
+    "time_horizon": "acer_config.rollout_length",
 }
 
 # What others call it.
@@ -130,7 +130,7 @@ def former_flag(name: str, flags: dict[str, str]) -> str | None:
 
 # Flags of ACER-torch whose names are those of settings here.
 FLAGS_ALONE: dict[str, str] = {
-    "tau": "acer_config.average_decay",
+    "tau": "acer_config.average_policy_decay",
     **{
         name: f"acer_config.{name}"
         for name in (
@@ -141,7 +141,6 @@ FLAGS_ALONE: dict[str, str] = {
             "max_grad_norm",
             "learning_rate",
             "gamma",
-            "entropy",
         )
     },
 }
