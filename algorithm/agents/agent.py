@@ -31,6 +31,7 @@ class Group:
     epsilon: float
     epsilon_inside: bool  # rmsprop: under the root, as in the paper, or behind it, as in torch
     max_grad_norm: float
+    beta1: float = 0.9  # adam: decay of the mean of gradients
 
 
 @dataclass(frozen=True)

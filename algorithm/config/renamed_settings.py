@@ -112,7 +112,41 @@ ELSEWHERE: dict[str, str] = dict.fromkeys(
     ["evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
 )
 
-FORMER: dict[str, str] = {**ELSEWHERE, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
+# Settings that had other names in earlier versions of this program.
+_RENAMED_IN_ACER = {
+    "entropy": "entropy_coef",
+    "critic_weight": "value_coef",
+    "average_decay": "average_policy_decay",
+    "decay": "trace_lambda",
+    "retrace_clip": "trace_clip",
+    "vtrace_clip": "rho_clip",
+    "advantage_samples": "sdn_samples",
+    "on_policy": "on_policy_updates",
+    "squash": "tanh_squash",
+}
+_RENAMED_IN_BOTH = {
+    "replay_start": "learning_starts",
+    "collect_steps": "rollout_length",
+    "trace_length": "sequence_length",
+    "std_floor": "std_min",
+    "normalize_returns": "reward_normalization (return_std or null)",
+}
+RENAMED: dict[str, str] = {
+    "base_config.action_scale": "base_config.unbounded_action_limit",
+    "base_config.act_on": "base_config.inference_device",
+    "base_config.max_bad_updates": "base_config.max_nonfinite_updates",
+    "replay_config.eta": "replay_config.max_error_weight",
+    "replay_config.uniform_share": "replay_config.uniform_fraction",
+    "goal.within": "goal.step_budget",
+    **{f"sac_config.{old}": f"sac_config.{new}" for old, new in _RENAMED_IN_BOTH.items()},
+    **{f"acer_config.{old}": f"acer_config.{new}" for old, new in (_RENAMED_IN_BOTH | _RENAMED_IN_ACER).items()},
+}
+# Values that had other names, by setting.
+RENAMED_VALUES: dict[str, dict[str, str]] = {
+    "acer_config.std": {"state": "state_dependent"},
+}
+
+FORMER: dict[str, str] = {**RENAMED, **ELSEWHERE, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
 
 
 def former_setting(path: str) -> str | None:
@@ -122,11 +156,19 @@ def former_setting(path: str) -> str | None:
 
 def former_flag(name: str, flags: dict[str, str]) -> str | None:
     """What to write instead of the flag `--name`; `flags` are ours by the setting they set."""
-    instead = FORMER.get(name) or FLAGS_ALONE.get(name)
+    instead = FORMER.get(name) or FLAGS_ALONE.get(name) or _RENAMED_BY_NAME.get(name)
     if instead is None or " " in instead or instead.startswith("-"):
         return _instead(instead)
     return f"it is now {flags.get(instead) or f'--set {instead}=...'}"
 
+
+def former_value(path: str, value: object) -> str | None:
+    """Return what to write instead of a value of the setting `path`; None if the value was never a valid one."""
+    return _instead(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
+
+
+# Renamed settings by the last part of their path, as a flag would name them.
+_RENAMED_BY_NAME: dict[str, str] = {path.rpartition(".")[2]: instead for path, instead in RENAMED.items()}
 
 # Flags of ACER-torch whose names are those of settings here.
 FLAGS_ALONE: dict[str, str] = {

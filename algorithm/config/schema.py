@@ -191,7 +191,7 @@ BOUNDS: Mapping[str, tuple[str, Any]] = {
         ["gamma", "average_policy_decay", "trace_lambda", "tau", "discrete_dqn_epsilon"],
         ("from 0 to 1", lambda value: 0 <= value <= 1),
     ),
-    "optimizer_decay": ("at least 0 and below 1", lambda value: 0 <= value < 1),
+    **dict.fromkeys(["optimizer_beta1", "optimizer_decay"], ("at least 0 and below 1", lambda value: 0 <= value < 1)),
     # No policy has more entropy than one whose allowed actions are all alike, or all numbers of (-1, 1).
     "target_d_alpha": ("from 0 to 1, the largest entropy that there is", lambda value: 0 <= value <= 1),
     "target_c_alpha": (f"at least {-log(2):.4f}, the largest entropy that there is", lambda value: value >= -log(2)),

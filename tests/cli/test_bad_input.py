@@ -121,6 +121,8 @@ COMMANDS = [
     ("mine/task --set net_config.learner_port=61001", "gone: one process collects and learns"),
     ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
     ("mine/task --u-port 5006", "it is now --port"),
+    ("mine/task --replay-start 9", "it is now --set acer_config.learning_starts=..."),
+    ("mine/task --set acer_config.entropy=0.1", "is no setting; it is now acer_config.entropy_coef"),
     ("mine/task --tau 0.99", "it is now --set acer_config.average_policy_decay=..."),
     # places
     ("mine/tusk", "did you mean mine/task?"),
@@ -209,6 +211,7 @@ COMMANDS = [
         "std_init 0.5 must be above std_min 0.7",
     ),
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
+    ("mine/task --set acer_config.optimizer_beta1=1", "optimizer_beta1 is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),
     (
@@ -257,6 +260,7 @@ FOLDERS = [
     (default(acer_config={"gama": 0.9}), {}, 2, "config.yaml: acer_config.gama is no setting; did you mean"),
     (default(base_config={"gamma": 0.9}), {}, 2, "base_config.gamma is no setting; did you mean acer_config.gamma?"),
     (default(replay_config={"batch_size": 3}), {}, 2, "did you mean acer_config.batch_size?"),
+    (default(acer_config={"collect_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
     (default(acer_config={"worker_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
     (default(goal=475), {}, 2, "goal is a section"),
     (default(explorer={3: [0, 1]}), {}, 2, "explorer: the name 3 is not text"),

@@ -48,6 +48,10 @@ def check(*assignments):
         (["acer_config.replay_ratio=0", "replay_config.capacity=9"], "replay_config.capacity has no effect, since rep"),
         (["acer_config.replay_ratio=0", "acer_config.batch_size=9"], "acer_config.batch_size has no effect, since rep"),
         (["acer_config.rho_clip=2"], "acer_config.rho_clip is for estimator vtrace, not for retrace"),
+        (
+            ["acer_config.optimizer=rmsprop", "acer_config.optimizer_beta1=0.5"],
+            "acer_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
+        ),
         (["acer_config.std_min=0.2"], "acer_config.std_min has no effect, since std is fixed"),
         (["acer_config.trust_region=off", "acer_config.trust_region_delta=1"], "since trust_region is off"),
         (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algorithm.agents.acer.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
-from algorithm.annotations import CONTINUOUS, Only, Unless
+from algorithm.annotations import CONTINUOUS, Only, Spellings, Unless
 from algorithm.distributions import (
     Branch,
     Clipped,
@@ -40,6 +40,7 @@ class AcerSettings:
     learning_rate: float
     learning_rate_schedule: Literal["constant", "linear"]
     optimizer: Literal["adam", "rmsprop"]
+    optimizer_beta1: Annotated[float, Only(optimizer="adam")]
     optimizer_decay: float
     optimizer_epsilon: float
     epsilon_inside: Annotated[bool, Only(optimizer="rmsprop")]
@@ -52,7 +53,7 @@ class AcerSettings:
     reward_normalization: Literal["return_std"] | None
     average_policy_decay: float  # alpha, of the average policy network
     estimator: Literal["retrace", "vtrace", "n_step", "tree_backup", "q_lambda"]
-    critic: Literal["action_value", "state_value"]
+    critic: Annotated[Literal["action_value", "state_value"], Spellings(q="action_value", v="state_value")]
     trace_clip: Annotated[float, Only(estimator=("retrace", "vtrace"))]  # of rho in the trace (Eq. 5); c-bar
     rho_clip: Annotated[float, Only(estimator="vtrace")]  # rho-bar
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
@@ -123,6 +124,7 @@ class Acer(Agent):
                 settings.optimizer_epsilon,
                 settings.epsilon_inside,
                 settings.max_grad_norm,
+                settings.optimizer_beta1,
             )
         }
         self.lagging = {"average": self.average}

@@ -170,4 +170,4 @@ class EpsilonGreedy(Chooser):
 def adam(module: nn.Module, settings: Any, rate: float, clip: float) -> Group:
     """A group of SAC, at a rate and with a clip of its own."""
     schedule, decay, epsilon = settings.learning_rate_schedule, settings.optimizer_decay, settings.optimizer_epsilon
-    return Group(module, rate, schedule, "adam", decay, epsilon, False, clip)
+    return Group(module, rate, schedule, "adam", decay, epsilon, False, clip, settings.optimizer_beta1)

@@ -35,6 +35,7 @@ class SacSettings:
     learning_rate_policy: Annotated[float, Unless(discrete_dqn_like=True)]
     learning_rate_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]
     learning_rate_schedule: Literal["constant", "linear"]
+    optimizer_beta1: float
     optimizer_decay: float
     optimizer_epsilon: float
     max_grad_norm_critic: float
@@ -158,9 +159,8 @@ class Sac(Agent):
         with torch.no_grad():
             lagging = self._unroll(self.target.copy, rollout) if self.learns_features else features
         rollout = rollout.after_burn_in()
-        valid = rollout.valid
+        valid, members = rollout.valid, self._members()
         weights = row_weights(valid, rollout.weight)
-        members = self._members()
 
         # What the policy would do at every row: its draws behind a row make that row's target.
         seen = features.detach()
