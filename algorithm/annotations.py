@@ -1,4 +1,4 @@
-"""When a setting has an effect: annotations for the fields of settings.
+"""Annotations for the fields of settings: when a setting has an effect, and other spellings of its values.
 
 `Annotated[float, Only(estimator="vtrace")]` is a setting that only this estimator reads.
 """
@@ -56,6 +56,13 @@ class ForActions:
         if any(getattr(spec, self.kind) for spec in specs):
             return None
         return f"is for {self.name} actions, which the environment does not have, and so has no effect"
+
+
+class Spellings:
+    """Other spellings of the values of a setting, in lower case: `Spellings(q="action_value")`."""
+
+    def __init__(self, **words: str):
+        self.words = words
 
 
 CONTINUOUS, DISCRETE = ForActions("continuous", "continuous"), ForActions("branches", "discrete")

@@ -35,9 +35,9 @@ LIMIT = 60_000  # updates
 SETTINGS = (
     "base_config.env_type=PROBE",
     "base_config.env_name=chain",
-    "acer_config.collect_steps=1",
-    "acer_config.trace_length=1",
-    "acer_config.on_policy=false",
+    "acer_config.rollout_length=1",
+    "acer_config.sequence_length=1",
+    "acer_config.on_policy_updates=false",
     "acer_config.batch_size=4",
 )
 

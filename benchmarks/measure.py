@@ -71,8 +71,8 @@ def train_folder(
         "reached": bool(result.reached),
         "evaluation": _only(result.evaluation).mean if result.evaluation else float("nan"),
         "greedy": greedy,
-        "trust_region_active": _mean_of_role(table, "policy/trust_region_active"),
-        "curve": (table["env_steps"].tolist(), _of_role(table, "reward/return").tolist()),
+        "trust_region_fraction": _mean_of_role(table, "train/trust_region_fraction"),
+        "curve": (table["env_steps"].tolist(), _of_role(table, "rollout/return").tolist()),
     }
 
 

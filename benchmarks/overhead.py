@@ -74,7 +74,7 @@ def main() -> None:
 
     rows = np.isfinite(columns["time/seconds"])
     spent = np.diff(columns["time/seconds"][rows], prepend=0)
-    parts = {part: float(spent @ columns[f"time/{part}"][rows]) for part in PARTS}
+    parts = {part: float(spent @ columns[f"time/{part}_fraction"][rows]) for part in PARTS}
     parts["the curve at the end"] = seconds["curve"]
     wall = float(spent.sum()) + seconds["curve"]
     watching = sum(parts[part] for part in WATCHING) / wall

@@ -20,8 +20,8 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
 # Every estimator with every critic that it goes with.
 PAIRS = [
-    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
-    *((estimator, "v") for estimator in ("vtrace", "n_step")),
+    *((estimator, "action_value") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
+    *((estimator, "state_value") for estimator in ("vtrace", "n_step")),
 ]
 
 

@@ -254,7 +254,7 @@ class TwoGroups(Agent):
             "critic": (weights * error).sum(),
         }
         return losses, Report(
-            lambda: metrics(weights, {"loss/critic": error}),
+            lambda: metrics(weights, {"train/critic_loss": error}),
             lambda: column_errors(rollout.valid, error.detach()),
             features,
         )

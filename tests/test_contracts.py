@@ -25,7 +25,7 @@ default:
 {own}  auxiliaries: {auxiliaries}
   explorer: {explorer}
 """
-ACER = "  acer_config: {collect_steps: 8, trace_length: 12, batch_size: 4, replay_start: 32, replay_ratio: 2}\n"
+ACER = "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
 
 FAKES = {
     "two roles": {"adapter": "TWO_ROLES"},

@@ -70,7 +70,7 @@ TASK = {
         "keep_checkpoints": 9,
     },
     "replay_config": {"capacity": 300},  # which is overwritten
-    "acer_config": {"collect_steps": 10, "trace_length": 10, "batch_size": 4, "replay_start": 60},
+    "acer_config": {"rollout_length": 10, "sequence_length": 10, "batch_size": 4, "learning_starts": 60},
 }
 
 

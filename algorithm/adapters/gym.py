@@ -167,7 +167,7 @@ class GymAdapter(Adapter):
         return named
 
     def _role(self, config: EnvConfig) -> Role:
-        action = action_spec(self.env.single_action_space, config.action_scale)
+        action = action_spec(self.env.single_action_space, config.unbounded_action_limit)
         space = self.env.single_observation_space
         self._observations = Observations(space, action.branches, config.ignore_observations)
         self._masks: Masks | None = None

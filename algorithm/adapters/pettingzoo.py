@@ -181,7 +181,7 @@ class AgentSpaces:
 
     def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
         self.agent = agent
-        self.spec: ActionSpec = action_spec(env.action_space(agent), config.action_scale)
+        self.spec: ActionSpec = action_spec(env.action_space(agent), config.unbounded_action_limit)
         space = env.observation_space(agent)
         ignored = [name for name in config.ignore_observations if name in names_of(space)]
         self.observations = Observations(space, self.spec.branches, ignored)

@@ -51,7 +51,7 @@ class ProbeAdapter(Adapter):
 
     Raises UnsupportedEnvironment for another name, and for what a probe does not have: arguments, something to
     render, processes to wait for, single environments to wrap, observations to ignore. There is nothing for
-    `action_scale` to bound.
+    `unbounded_action_limit` to bound.
     """
 
     def __init__(self, config: EnvConfig):

@@ -27,12 +27,12 @@ GROUPS = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # other
 SHOWN = ("env_type", "env_name", "env_args", "algorithm", "n_envs", "max_step", "max_step_each_iter", "evaluate_every")
 
 # Where nothing is known of an environment: rewards of any size, and for continuous actions what learns well in `envs`.
-SUGGESTED: Tree = {"normalize_returns": True}
+SUGGESTED: Tree = {"reward_normalization": "return_std"}
 OF_CONTINUOUS: Tree = {
     "std": "learned",
     "std_init": 0.5,
-    "std_floor": 0.2,
-    "average_decay": 0.995,
+    "std_min": 0.2,
+    "average_policy_decay": 0.995,
     "importance_clip": 5.0,
     "batch_size": 32,
     "replay_ratio": 8.0,
@@ -149,7 +149,7 @@ def _complete(opened: Tree, roles: Mapping[str, Role], threshold: float | None) 
         continuous = any(role.action_spec.continuous for role in roles.values())
         suggested["acer_config"] = SUGGESTED | (OF_CONTINUOUS if continuous else {})
     elif base.algorithm.casefold() == "sac":  # one update for each env step
-        suggested["sac_config"] = {"replay_ratio": float(base.n_envs * settings.agent.collect_steps)}
+        suggested["sac_config"] = {"replay_ratio": float(base.n_envs * settings.agent.rollout_length)}
     goal = merge(suggested, opened)["goal"]
     if goal is None or goal["return"] is None:
         suggested["base_config"] = {"evaluate_every": max(1, (base.max_step or base.save_every or 1) // EVALUATIONS)}

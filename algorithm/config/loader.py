@@ -17,7 +17,7 @@ from algorithm.config.renamed_settings import former_setting
 from algorithm.config.role_agents import read_agents
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig
 from algorithm.config.trees import MAPPINGS, Layer, Tree, defaults, merge, paths, read_yaml
-from algorithm.config.typed import explain, read_dataclass, read_section
+from algorithm.config.typed import explain, read_dataclass, read_section, respell
 from algorithm.errors import UserError
 
 # Sections that no role has of its own, but for the file of its network.
@@ -136,9 +136,12 @@ def _typed(tree: Tree, layers: list[Layer]) -> Settings:
     except ValidationError as error:
         raise UserError(explain(error, layers)) from error
     section = f"{base.algorithm.lower()}_config"
-    agent = read_dataclass(find("algorithm", base.algorithm).Settings, tree.get(section, {}), section, layers)
-    for kind, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
-        find(kind, name)
+    kind = find("algorithm", base.algorithm).Settings
+    if section in tree:
+        tree = {**tree, section: respell(kind, tree[section])}
+    agent = read_dataclass(kind, tree.get(section, {}), section, layers)
+    for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
+        find(setting, name)
     if base.max_step is None and getattr(agent, "learning_rate_schedule", None) == "linear":
         raise UserError(f"{section}.learning_rate_schedule is linear to 0 at base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:

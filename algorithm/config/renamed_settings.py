@@ -44,7 +44,7 @@ ADVANCED_SAC: dict[str, str] = {
     "use_rnn": "memory=Gru(units) of the Blueprint in nn.py",
     "seq_encoder": "memory= of the Blueprint in nn.py: Gru, Lstm or Attention",
     "use_normalization": "Vector(normalize=True) in nn.py",
-    "use_reward_normalization": "sac_config.normalize_returns",
+    "use_reward_normalization": "sac_config.reward_normalization",
     "d_policy_entropy_penalty": "gone: sac_config.target_d_alpha and alpha_critic_scale say what entropy is worth",
     "action_noise": "explorer: {action_noise: [min, max]}, a section of its own",
     **dict.fromkeys(["siamese", "siamese_use_q", "siamese_use_adaptive"], _FEATURES),
@@ -57,7 +57,7 @@ ADVANCED_SAC: dict[str, str] = {
     ),
     **dict.fromkeys(["max_actors_each_learner", "episode_queue_size", "episode_sender_process_num"], _ONE_PROCESS),
     **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
-    "max_episode_length": "gone: what is stored is collect_steps rows at a time, however long an episode is",
+    "max_episode_length": "gone: what is stored is rollout_length rows at a time, however long an episode is",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
     **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
     **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),
@@ -81,14 +81,14 @@ ACER_TORCH: dict[str, str] = {
     "exp_name": "base_config.name",
     "num_workers": "base_config.n_envs",
     "t_max": "base_config.max_step",
-    "worker_steps": "acer_config.collect_steps",
+    "worker_steps": "acer_config.rollout_length",
     "buffer_len": "replay_config.capacity",
-    "start_train_at": "acer_config.replay_start",
+    "start_train_at": "acer_config.learning_starts",
     "discount": "acer_config.gamma",
-    "c": "acer_config.retrace_clip in the trace and acer_config.importance_clip in the policy gradient",
+    "c": "acer_config.trace_clip in the trace and acer_config.importance_clip in the policy gradient",
     "trust_region_threshold": "acer_config.trust_region_delta",
     "lr": "acer_config.learning_rate",
-    "entropy_weight": "acer_config.entropy",
+    "entropy_weight": "acer_config.entropy_coef",
     "no_lock": "gone: one process learns, there is nothing to lock",
     "no_lock_update": "gone: one process learns, there is nothing to lock",
 }
@@ -104,7 +104,7 @@ ML_AGENTS: dict[str, str] = {
     "summary_freq": "base_config.log_every",
     "checkpoint_interval": "base_config.save_every",
     "buffer_size": "replay_config.capacity",
-    "time_horizon": "acer_config.collect_steps",
+    "time_horizon": "acer_config.rollout_length",
 }
 
 # What others call it.
@@ -112,7 +112,41 @@ ELSEWHERE: dict[str, str] = dict.fromkeys(
     ["evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
 )
 
-FORMER: dict[str, str] = {**ELSEWHERE, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
+# Settings that had other names in earlier versions of this program.
+_RENAMED_IN_ACER = {
+    "entropy": "entropy_coef",
+    "critic_weight": "value_coef",
+    "average_decay": "average_policy_decay",
+    "decay": "trace_lambda",
+    "retrace_clip": "trace_clip",
+    "vtrace_clip": "rho_clip",
+    "advantage_samples": "sdn_samples",
+    "on_policy": "on_policy_updates",
+    "squash": "tanh_squash",
+}
+_RENAMED_IN_BOTH = {
+    "replay_start": "learning_starts",
+    "collect_steps": "rollout_length",
+    "trace_length": "sequence_length",
+    "std_floor": "std_min",
+    "normalize_returns": "reward_normalization (return_std or null)",
+}
+RENAMED: dict[str, str] = {
+    "base_config.action_scale": "base_config.unbounded_action_limit",
+    "base_config.act_on": "base_config.inference_device",
+    "base_config.max_bad_updates": "base_config.max_nonfinite_updates",
+    "replay_config.eta": "replay_config.max_error_weight",
+    "replay_config.uniform_share": "replay_config.uniform_fraction",
+    "goal.within": "goal.step_budget",
+    **{f"sac_config.{old}": f"sac_config.{new}" for old, new in _RENAMED_IN_BOTH.items()},
+    **{f"acer_config.{old}": f"acer_config.{new}" for old, new in (_RENAMED_IN_BOTH | _RENAMED_IN_ACER).items()},
+}
+# Values that had other names, by setting.
+RENAMED_VALUES: dict[str, dict[str, str]] = {
+    "acer_config.std": {"state": "state_dependent"},
+}
+
+FORMER: dict[str, str] = {**RENAMED, **ELSEWHERE, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
 
 
 def former_setting(path: str) -> str | None:
@@ -122,15 +156,23 @@ def former_setting(path: str) -> str | None:
 
 def former_flag(name: str, flags: dict[str, str]) -> str | None:
     """What to write instead of the flag `--name`; `flags` are ours by the setting they set."""
-    instead = FORMER.get(name) or FLAGS_ALONE.get(name)
+    instead = FORMER.get(name) or FLAGS_ALONE.get(name) or _RENAMED_BY_NAME.get(name)
     if instead is None or " " in instead or instead.startswith("-"):
         return _instead(instead)
     return f"it is now {flags.get(instead) or f'--set {instead}=...'}"
 
 
+def former_value(path: str, value: object) -> str | None:
+    """Return what to write instead of a value of the setting `path`; None if the value was never a valid one."""
+    return _instead(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
+
+
+# Renamed settings by the last part of their path, as a flag would name them.
+_RENAMED_BY_NAME: dict[str, str] = {path.rpartition(".")[2]: instead for path, instead in RENAMED.items()}
+
 # Flags of ACER-torch whose names are those of settings here.
 FLAGS_ALONE: dict[str, str] = {
-    "tau": "acer_config.average_decay",
+    "tau": "acer_config.average_policy_decay",
     **{
         name: f"acer_config.{name}"
         for name in (
@@ -141,7 +183,6 @@ FLAGS_ALONE: dict[str, str] = {
             "max_grad_norm",
             "learning_rate",
             "gamma",
-            "entropy",
         )
     },
 }

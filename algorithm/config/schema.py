@@ -104,7 +104,7 @@ class BaseConfig(Section):
     seed: int = Field(ge=0)
     device: Annotated[str, BeforeValidator(device_name)]
     precision: Literal["float32", "bfloat16", "bfloat16_forced"]
-    act_on: Annotated[Literal["auto", "cpu", "device"], Unless(device="cpu")]
+    inference_device: Annotated[Literal["auto", "cpu", "device"], Unless(device="cpu")]
     max_step: int | None = Field(ge=1)
     max_iter: int | None = Field(ge=1)
     max_step_each_iter: int | None = Field(ge=1)
@@ -116,9 +116,9 @@ class BaseConfig(Section):
     export: Literal["never", "end", "checkpoints"]
     max_env_restarts: int | None = Field(ge=0)
     env_timeout: float | None = Field(gt=0, le=SECONDS)
-    action_scale: float | None = Field(gt=0)
+    unbounded_action_limit: float | None = Field(gt=0)
     observe_previous: list[Literal["action", "reward"]]
-    max_bad_updates: int = Field(ge=1)
+    max_nonfinite_updates: int = Field(ge=1)
 
 
 class ReplayConfig(Section):
@@ -132,8 +132,8 @@ class ReplayConfig(Section):
     beta_increment_per_sampling: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
     td_error_min: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
     td_error_max: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
-    eta: Annotated[float, Unless(sampler="uniform")] = Field(ge=0, le=1)
-    uniform_share: Annotated[float, Only(sampler="lazy")] = Field(gt=0, le=1)
+    max_error_weight: Annotated[float, Unless(sampler="uniform")] = Field(ge=0, le=1)
+    uniform_fraction: Annotated[float, Only(sampler="lazy")] = Field(gt=0, le=1)
 
     @model_validator(mode="after")
     def _bounds(self) -> ReplayConfig:
@@ -146,7 +146,7 @@ class Goal(Section):
     """`goal`."""
 
     return_: float | None = Field(alias="return")
-    within: int | None = Field(ge=1)
+    step_budget: int | None = Field(ge=1)
 
 
 # What an agent's settings must satisfy beyond their types: those of every algorithm are found here by name.
@@ -175,32 +175,32 @@ BOUNDS: Mapping[str, tuple[str, Any]] = {
     ),
     **dict.fromkeys(
         [
-            "entropy",
-            "critic_weight",
+            "entropy_coef",
+            "value_coef",
             "trust_region_delta",
             "replay_ratio",
-            "retrace_clip",
-            "replay_start",
-            "std_floor",
+            "trace_clip",
+            "learning_starts",
+            "std_min",
             "alpha_critic_scale",
             "burn_in_step",
         ],
         ("at least 0", lambda value: value >= 0),
     ),
     **dict.fromkeys(
-        ["gamma", "average_decay", "decay", "tau", "discrete_dqn_epsilon"],
+        ["gamma", "average_policy_decay", "trace_lambda", "tau", "discrete_dqn_epsilon"],
         ("from 0 to 1", lambda value: 0 <= value <= 1),
     ),
-    "optimizer_decay": ("at least 0 and below 1", lambda value: 0 <= value < 1),
+    **dict.fromkeys(["optimizer_beta1", "optimizer_decay"], ("at least 0 and below 1", lambda value: 0 <= value < 1)),
     # No policy has more entropy than one whose allowed actions are all alike, or all numbers of (-1, 1).
     "target_d_alpha": ("from 0 to 1, the largest entropy that there is", lambda value: 0 <= value <= 1),
     "target_c_alpha": (f"at least {-log(2):.4f}, the largest entropy that there is", lambda value: value >= -log(2)),
     **dict.fromkeys(
         [
-            "collect_steps",
-            "trace_length",
+            "rollout_length",
+            "sequence_length",
             "batch_size",
-            "advantage_samples",
+            "sdn_samples",
             "update_target_per_step",
             "n_step",
         ],

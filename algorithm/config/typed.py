@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError, create_model
 
+from algorithm.annotations import Spellings
+from algorithm.config.renamed_settings import former_value
 from algorithm.config.schema import BOUNDS, AgentSection, Section
 from algorithm.config.trees import Layer, Tree, defaults, paths, source_of
 from algorithm.errors import UserError
@@ -33,15 +36,33 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
         raise UserError(f"{section}: {error}") from error
 
 
+def respell(cls: type, values: Tree) -> Tree:
+    """Return the section of a settings dataclass with every value under its own name, not another spelling of it."""
+    words = {
+        key: note.words
+        for key, hint in get_type_hints(cls, include_extras=True).items()
+        for note in getattr(hint, "__metadata__", ())
+        if isinstance(note, Spellings)
+    }
+    return {key: words.get(key, {}).get(str(value).casefold(), value) for key, value in values.items()}
+
+
 def _exact(hint: Any, value: Any) -> Any:
     """Return `value` as `hint` takes it: words without case (YAML reads a bare `off` as False), 1e6 as an integer."""
-    if get_origin(hint) is Literal:
+    if words := _words(hint):
         spelled = "off" if value is False else str(value)
-        return next((word for word in get_args(hint) if word.casefold() == spelled.casefold()), value)
+        return next((word for word in words if word.casefold() == spelled.casefold()), value)
     kinds = get_args(hint) or (hint,)
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)
     return value
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    """Return the words that `hint` allows."""
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(word for one in get_args(hint) for word in _words(one))
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def read_section(model: type[Section], values: Tree) -> Any:
@@ -74,5 +95,7 @@ def explain(error: ValidationError, layers: list[Layer], section: str | None = N
     path = f"{section}.{'.'.join(place[:2])}"
     if path not in paths(defaults()):
         path = f"{section}.{place[0]}"
+    if instead := former_value(path, first["input"]):
+        return f"{source_of(layers, path)}: {path} is {first['input']!r}; {instead}"
     message = first["msg"].removeprefix("Value error, ")
     return f"{source_of(layers, path)}: {path} is {first['input']!r}; {message[0].lower()}{message[1:]}"

@@ -111,7 +111,7 @@ BEHAVIOR: Rows = {
     "network_settings.num_layers": Read(whole),
     "network_settings.vis_encode_type": Read(one_of("simple", "nature_cnn", "resnet", "match3", "fully_connected")),
     f"{MEMORY}.memory_size": Read(_even),
-    f"{MEMORY}.sequence_length": Becomes("agent.trace_length", positive(whole)),
+    f"{MEMORY}.sequence_length": Becomes("agent.sequence_length", positive(whole)),
     "network_settings.goal_conditioning_type": Lost(
         "goal signals are observations like the others; there are no hypernetworks",
         ("none",),
@@ -165,7 +165,7 @@ BEHAVIOR: Rows = {
     "keep_checkpoints": Becomes("base_config.keep_checkpoints", positive(whole)),
     "even_checkpoints": Becomes("base_config.save_every", flag, _spread),
     "time_horizon": Lost(
-        "it cuts trajectories for on-policy learning; sequences of trace_length steps replace it", kind=whole
+        "it cuts trajectories for on-policy learning; sequences of sequence_length steps replace it", kind=whole
     ),
     "threaded": Lost("scenes go on while there is learning, always", unless=(True,)),
     "init_path": Lost(NO_MODEL),

@@ -45,7 +45,7 @@ def _ours(given: Given, key: str) -> Any:
 
 def _windows(rows: int, given: Given) -> int:
     """A batch of so many rows as windows of a replay."""
-    length = given.value(SEQUENCE) or _ours(given, "trace_length")
+    length = given.value(SEQUENCE) or _ours(given, "sequence_length")
     return max(1, round(rows / length))
 
 
@@ -62,12 +62,12 @@ def _ratio(steps: float, given: Given) -> Any:
     """Updates per collected rollout, from steps per update.
 
     ML-Agents counts the decisions of all agents and makes one update for every `steps_per_update` of them. Here a
-    rollout has `collect_steps` rows of every lane, and is followed by `replay_ratio` batches: as many updates as there
-    are collect_steps * lanes / steps_per_update, whatever the trace_length is, since batches were brought to the same
-    number of rows. Lanes are copies times agents of a scene, which no trainer configuration tells. So this takes one
-    agent for each copy, which is the least; and where that is no more than our default, that stays.
+    rollout has `rollout_length` rows of every lane, and is followed by `replay_ratio` batches: as many updates as there
+    are rollout_length * lanes / steps_per_update, whatever the sequence_length is, since batches were brought to the
+    same number of rows. Lanes are copies times agents of a scene, which no trainer configuration tells. So this takes
+    one agent for each copy, which is the least; and where that is no more than our default, that stays.
     """
-    ratio = _ours(given, "collect_steps") * given.value("env_settings.num_envs") / steps
+    ratio = _ours(given, "rollout_length") * given.value("env_settings.num_envs") / steps
     if ratio <= _ours(given, "replay_ratio"):
         raise NotServed(
             f"as many updates would be a replay_ratio of {ratio:g} for each agent in the scene, whose number is not "
@@ -87,7 +87,7 @@ _SCHEDULE = one_of("linear", "constant")
 _POCA: Rows = {
     "learning_rate": Becomes("agent.learning_rate", positive(number), default=3e-4),
     "learning_rate_schedule": Becomes("agent.learning_rate_schedule", _SCHEDULE, default="linear"),
-    "beta": Becomes("agent.entropy", number),
+    "beta": Becomes("agent.entropy_coef", number),
     "beta_schedule": Lost("the weight of the entropy bonus is constant", ("constant",), _SCHEDULE),
     "batch_size": Lost(f"{_FROM_REPLAY}, batch_size windows at a time", kind=whole),
     "buffer_size": Lost(f"{_FROM_REPLAY}, of replay_config.capacity rows", kind=whole),
@@ -95,7 +95,7 @@ _POCA: Rows = {
     "epsilon": Lost("ratios are not clipped as in PPO; trust_region_delta limits the change of an update", kind=number),
     "epsilon_schedule": Lost("ratios are not clipped as in PPO", kind=_SCHEDULE),
     "lambd": Lost(
-        "Retrace cuts its traces by the ratios of both policies; acer_config.decay would shorten them further",
+        "Retrace cuts its traces by the ratios of both policies; acer_config.trace_lambda would shorten them further",
         kind=number,
     ),
 }
@@ -110,7 +110,7 @@ _SAC: Rows = {
     "learning_rate_schedule": Becomes("agent.learning_rate_schedule", _SCHEDULE),
     "batch_size": Becomes("agent.batch_size", positive(whole), _windows, default=128),
     "buffer_size": Becomes("replay_config.capacity", positive(whole)),
-    "buffer_init_steps": Becomes("agent.replay_start", whole, _start, default=0),
+    "buffer_init_steps": Becomes("agent.learning_starts", whole, _start, default=0),
     "steps_per_update": Becomes("agent.replay_ratio", positive(number), _ratio),
     "reward_signal_steps_per_update": Lost("there is no learned reward signal", kind=number),
     "save_replay_buffer": Lost("a checkpoint always holds the replay", (True,), flag),
@@ -121,7 +121,7 @@ _SAC: Rows = {
 _DEVIATION = "of continuous actions, which it learns there too"
 _ACER: Mapping[str, tuple[Any, str]] = {
     **{key: (value, "rewards of any size, as advantages are there") for key, value in SUGGESTED.items()},
-    **{key: (OF_CONTINUOUS[key], _DEVIATION) for key in ("std", "std_init", "std_floor")},
+    **{key: (OF_CONTINUOUS[key], _DEVIATION) for key in ("std", "std_init", "std_min")},
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Kind = Literal["fixed", "learned", "state"]
+Kind = Literal["fixed", "learned", "state_dependent"]
 # Of the logarithm of a learned deviation, above its floor: what is wider than tanh can show, and still finite.
 BOUNDS = (-20.0, 2.0)
 
@@ -25,7 +25,7 @@ class Deviation(nn.Module):
     def __init__(self, means: int, kind: Kind, start: float, floor: float):
         super().__init__()
         self.means = means
-        self.columns = 2 * means if kind == "state" else means  # of the network's output
+        self.columns = 2 * means if kind == "state_dependent" else means  # of the network's output
         self.fixed = kind == "fixed"
         self.floor = 0.0 if self.fixed else floor
         self.start = log(start - self.floor)

@@ -22,8 +22,8 @@ class Lazy(Sampler):
 
     A start has a priority of its own once it was learned from ("assigned"). These divide the starts of their lane into
     cells, each start with the nearest; the others get the mean of the priorities of their own cell and of those beside
-    it, weighted by size. Starts of a lane that has none yet are drawn uniformly, and so is the share `uniform_share` of
-    all. Weights are 1 / (N P). The paper leaves open which cells; these are ours.
+    it, weighted by size. Starts of a lane that has none yet are drawn uniformly, and so is the share `uniform_fraction`
+    of all. Weights are 1 / (N P). The paper leaves open which cells; these are ours.
 
     The drawable starts of a lane have consecutive places, by age, so that breaks leave no gap in the cells. Arrays are
     by place, cells at the place of their owner; assigned starts have ranks, by age within their lane.
@@ -31,8 +31,8 @@ class Lazy(Sampler):
 
     BYTES = 8 * 6 + 2 * 8 * WIDTH / (WIDTH - 1)
 
-    def __init__(self, windows: Windows, rating: Rating, uniform_share: float):
-        self.windows, self.rating, self.uniform_share = windows, rating, uniform_share
+    def __init__(self, windows: Windows, rating: Rating, uniform_fraction: float):
+        self.windows, self.rating, self.uniform_fraction = windows, rating, uniform_fraction
         self.slots = windows.slots
         lanes, starts = windows.lanes, windows.lanes * self.slots
         self.span = windows.span()
@@ -54,7 +54,8 @@ class Lazy(Sampler):
             return None
         blank = np.where(self.assigned, 0, count)
         blank_share = blank.sum() / total
-        shares = np.array([0, blank_share, 1 - blank_share]) * (1 - self.uniform_share) + [self.uniform_share, 0, 0]
+        uniform = self.uniform_fraction
+        shares = np.array([0, blank_share, 1 - blank_share]) * (1 - uniform) + [uniform, 0, 0]
         kind, within = _divided(shares, (np.arange(batch) + rng.random(batch)) / batch)
         lane, place = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
         for chosen, counted in ((kind == 0, count), (kind == 1, blank)):
@@ -77,7 +78,7 @@ class Lazy(Sampler):
         owner = self.windows.slot(lane, self._owner(lane, place))
         priority = np.where(slot == owner, self.priority[owner], self.of_others[owner])
         proportional[known] = priority / self.cells.total * (covered / total)
-        return self.uniform_share / total + (1 - self.uniform_share) * proportional
+        return self.uniform_fraction / total + (1 - self.uniform_fraction) * proportional
 
     def follow(self) -> None:
         before, self.span = self.span, self.windows.span()

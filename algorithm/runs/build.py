@@ -119,7 +119,7 @@ def train(
             if checkpoint:
                 checkpoint.resume(actor, Taught(monitor, scene))
             folder.record(settings.tree, counters.env_steps)
-            divergence = Divergence(parts, base.max_bad_updates)
+            divergence = Divergence(parts, base.max_nonfinite_updates)
             clock.book(STARTING)
             try:
                 _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)

@@ -11,7 +11,7 @@ from algorithm.runs.chart import COLORS, Series, draw_chart
 from algorithm.training.metrics_table import EVALUATION, TABLE, read_table
 
 CURVE = "curve.png"
-TRAINING, LOW, HIGH = "reward/return", "eval/return_low", "eval/return_high"
+TRAINING, LOW, HIGH = "rollout/return", "eval/return_low", "eval/return_high"
 Columns = dict[str, np.ndarray]
 
 

@@ -115,7 +115,7 @@ def env_config(settings: Settings, name: str | Callable[..., Any], n_envs: int, 
         max_episode_steps=base.max_step_each_iter,
         render=render,
         timeout=base.env_timeout,
-        action_scale=base.action_scale,
+        unbounded_action_limit=base.unbounded_action_limit,
         wrappers=base.env_wrappers,
         ignore_observations=base.ignore_observations,
     )

@@ -10,7 +10,7 @@ from algorithm.replay import Lazy, Prioritized, Rating, Sampler, Uniform
 
 def make_sampler(config: ReplayConfig) -> partial[Sampler]:
     """A sampler that lacks only its windows."""
-    rating = Rating(config.eta, config.td_error_min, config.td_error_max)
+    rating = Rating(config.max_error_weight, config.td_error_min, config.td_error_max)
     if config.sampler == "prioritized":
         return partial(
             Prioritized,
@@ -20,5 +20,5 @@ def make_sampler(config: ReplayConfig) -> partial[Sampler]:
             beta_increment_per_sampling=config.beta_increment_per_sampling,
         )
     if config.sampler == "lazy":
-        return partial(Lazy, rating=rating, uniform_share=config.uniform_share)
+        return partial(Lazy, rating=rating, uniform_fraction=config.uniform_fraction)
     return partial(Uniform)

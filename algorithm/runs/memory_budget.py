@@ -23,16 +23,16 @@ def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: i
     """Return the size of an agent's replay; the `initial_lanes` (None: all lanes) share its capacity."""
     per_start = make_sampler(config).func.BYTES
     schedule, statistics = agent.schedule, agent.family.statistics
-    return size_of(config.capacity, role, schedule.collect_steps, agent.kept, statistics, per_start, initial_lanes)
+    return size_of(config.capacity, role, schedule.rollout_length, agent.kept, statistics, per_start, initial_lanes)
 
 
-def check_replay_start(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
+def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
     """Raise UserError if no batch would ever be replayed, or nothing be learned before the run ends."""
     schedule, capacity, max_step = agent.schedule, settings.replay.capacity, settings.base.max_step
-    chunk, start = schedule.collect_steps, schedule.replay_start
+    chunk, start = schedule.rollout_length, schedule.learning_starts
     if not schedule.replay_ratio:
         return
-    where = f"{settings.base.algorithm.lower()}_config.replay_start"
+    where = f"{settings.base.algorithm.lower()}_config.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
     # One row of a lane stays free for the successor of the newest.
     most = lanes * (rows - 1)
@@ -41,12 +41,12 @@ def check_replay_start(settings: Settings, agent: Agent, lanes: int, initial_lan
         raise UserError(
             f"{where} is {start}, but replay_config.capacity {capacity} stores at most {most} rows "
             f"({lanes} lane(s) of {rows}, one of which stays free): set capacity to at least {needed}, "
-            f"or replay_start to at most {most}"
+            f"or learning_starts to at most {most}"
         )
-    if max_step is not None and start > max_step and not schedule.on_policy:
+    if max_step is not None and start > max_step and not schedule.on_policy_updates:
         raise UserError(
             f"{where} is {start}, but base_config.max_step {max_step} ends the run before anything is learned: "
-            f"set max_step above {start}, or replay_start to at most {max_step}"
+            f"set max_step above {start}, or learning_starts to at most {max_step}"
         )
 
 
@@ -84,7 +84,7 @@ class Budget:
 
 def check_batch(schedule: Schedule, replay: Size) -> None:
     """Raise UserError if the rows of a replayed batch, as large as those of the replay, are more than fits."""
-    length = schedule.burn_in + schedule.trace_length
+    length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
     free = available()
     if schedule.replay_ratio and free is not None and size > free:

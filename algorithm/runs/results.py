@@ -96,9 +96,9 @@ def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
             say(f"{path} is damaged: {found.damaged} of its lines cannot be read")
     last = rows[-1] if rows else {}
     returns = {
-        name.removeprefix("reward/return").removeprefix("/") or AGENT: float(value)
+        name.removeprefix("rollout/return").removeprefix("/") or AGENT: float(value)
         for name, value in last.items()
-        if name and name.startswith("reward/return") and value
+        if name and name.startswith("rollout/return") and value
     }
     return {
         "reached": None,

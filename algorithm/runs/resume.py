@@ -17,7 +17,7 @@ FIXED: Mapping[str, str] = {
     "base_config.env_name": "the saved experience is of this environment",
     "base_config.algorithm": "the saved networks are this algorithm's",
     "base_config.n_envs": "the saved replay has a lane for each copy",
-    "base_config.action_scale": "the saved experience is in these units",
+    "base_config.unbounded_action_limit": "the saved experience is in these units",
     "base_config.observe_previous": "the saved networks see these",
     "base_config.env_wrappers": "the saved experience is of the environment inside these wrappers",
     "base_config.ignore_observations": "the saved networks were trained with the other observations",
@@ -28,11 +28,11 @@ FIXED: Mapping[str, str] = {
     "replay_config.sampler": "the saved priorities are this sampler's",
     "replay_config.alpha": "the saved priorities were raised to it",
     "agent": "the saved networks are those of these agents",
-    "collect_steps": "the saved replay has columns of this length",
+    "rollout_length": "the saved replay has columns of this length",
     "optimizer": "the saved moments are this optimizer's",
     "critic": "the saved network has this critic's outputs",
     "std": "the saved network has this kind of deviation",
-    "squash": "the saved experience was brought into bounds this way",
+    "tanh_squash": "the saved experience was brought into bounds this way",
 }
 
 

@@ -17,7 +17,7 @@ from algorithm.replay import IN_MEMORY, Replay, in_files
 from algorithm.runs.default_network import default_blueprint
 from algorithm.runs.growth import enlarge
 from algorithm.runs.make_sampler import make_sampler
-from algorithm.runs.memory_budget import Budget, check_batch, check_replay_start, replay_size
+from algorithm.runs.memory_budget import Budget, check_batch, check_learning_starts, replay_size
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import TEAM, draw_seed, seeds
 from algorithm.runs.torch_setup import placement
@@ -58,8 +58,8 @@ class TeamBuilder:
             replay = Replay(
                 settings.replay.capacity,
                 role.lanes,
-                schedule.collect_steps,
-                schedule.trace_length,
+                schedule.rollout_length,
+                schedule.sequence_length,
                 np.random.default_rng(replay_seed),
                 schedule.burn_in,
                 schedule.lead,
@@ -70,7 +70,7 @@ class TeamBuilder:
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        check_replay_start(settings, agent, lanes, initial_lanes)
+        check_learning_starts(settings, agent, lanes, initial_lanes)
         auxiliaries = {key: build("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()}
         explorers = [build("explorer", key, value, initial) for key, value in settings.explorer.items()]
         for explorer in explorers if lanes > initial_lanes else []:

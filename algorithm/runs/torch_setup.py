@@ -48,8 +48,8 @@ def placement(settings: Settings, agent: Agent, role: Role) -> Placement:
 
 def acting_device(settings: Settings, agent: Agent, role: Role) -> torch.device:
     """Return where an agent acts: the device of the settings, or the processor."""
-    act_on = settings.base.act_on
-    on_cpu = act_on == "cpu" or (act_on == "auto" and _small(agent, role))
+    inference_device = settings.base.inference_device
+    on_cpu = inference_device == "cpu" or (inference_device == "auto" and _small(agent, role))
     return CPU if on_cpu else device(settings, agent, role)
 
 

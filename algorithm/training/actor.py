@@ -150,7 +150,7 @@ class Columns:
     def __init__(self, name: str, team: Team):
         role, agent = team.role, team.agent
         self.team = team
-        self.rows = agent.schedule.collect_steps
+        self.rows = agent.schedule.rollout_length
         self.lanes = role.lanes
         slots = SLOTS * self.lanes
         shape = (self.rows + 1, slots)

@@ -23,9 +23,9 @@ class Feed:
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         """Add `rollout` to the replay and yield the batches to learn from now."""
         self.replay.add(rollout)
-        if self.schedule.on_policy:
+        if self.schedule.on_policy_updates:
             yield rollout
-        if self.replay.rows < self.schedule.replay_start:
+        if self.replay.rows < self.schedule.learning_starts:
             return
         for _ in range(self._draw()):
             batch = self.replay.sample(self.schedule.batch_size)

@@ -43,6 +43,7 @@ class Divergence:
             if learner.skipped_in_a_row >= self.limit:
                 raise Diverged(
                     f"the last {learner.skipped_in_a_row} updates of role {role!r} had a NaN or infinite loss or "
-                    f"gradient (base_config.max_bad_updates is {self.limit}); the last checkpoint is as it was; try a "
+                    f"gradient (base_config.max_nonfinite_updates is {self.limit}); the last checkpoint is as it was; "
+                    "try a "
                     "smaller learning_rate, or a reward_scale or reward_clip for large rewards"
                 )

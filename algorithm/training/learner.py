@@ -103,7 +103,7 @@ class Learner:
         # Behind the step, so that what acts until the next one is what that one begins with (Fortunato et al. 2018).
         self.noise.renew()
         self._changed()
-        told = {f"loss/{name}": loss.detach() for name, loss in extra.items()}
+        told = {f"train/{name}_loss": loss.detach() for name, loss in extra.items()}
         # Without the features, which hold the whole graph of this update.
         metrics, errors = report.metrics, report.errors
         return Report(lambda: {**metrics(), **told}, lambda: errors().cpu().numpy())

@@ -26,10 +26,10 @@ class Adam(Optimizer):
     `moments`: first, second, and the number of steps.
     """
 
-    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, momentum: float = 0.9):
+    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float = 0.9):
         self.moments = torch.zeros(2 * size + 1, device=device)
         self.first, self.second, self.steps = self.moments[:size], self.moments[size:-1], self.moments[-1]
-        self.momentum, self.decay, self.epsilon = momentum, decay, epsilon
+        self.beta1, self.decay, self.epsilon = beta1, decay, epsilon
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
         self.steps.add_(1)
@@ -41,7 +41,7 @@ class Adam(Optimizer):
             [],
             [self.steps],
             lr=rate,
-            beta1=self.momentum,
+            beta1=self.beta1,
             beta2=self.decay,
             weight_decay=0.0,
             eps=self.epsilon,
@@ -72,7 +72,7 @@ class RmsProp(Optimizer):
 def make_optimizer(group: Group, size: int, device: torch.device) -> Optimizer:
     """The optimiser that `group` asks for. Raises ValueError for an unknown name."""
     if group.optimizer == "adam":
-        return Adam(size, device, group.decay, group.epsilon)
+        return Adam(size, device, group.decay, group.epsilon, group.beta1)
     if group.optimizer == "rmsprop":
         return RmsProp(size, device, group.decay, group.epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")

@@ -20,14 +20,14 @@ SAMPLED = 16  # of so many updates, one is asked for its metrics
 LATEST = 10  # of those, so many make the measures of a Standing
 SOONEST = 1.0  # seconds behind a row before a pace of its own means anything
 MEASURES = {  # metrics of a policy that are shown, and their names there
-    "policy/entropy": "entropy",
-    "policy/entropy_d": "discrete entropy",
-    "policy/entropy_c": "continuous entropy",
-    "policy/alpha_d": "discrete temperature",
-    "policy/alpha_c": "continuous temperature",
-    "policy/kl_to_average": "KL to average",
+    "train/entropy": "entropy",
+    "train/entropy_discrete": "discrete entropy",
+    "train/entropy_continuous": "continuous entropy",
+    "train/alpha_discrete": "discrete temperature",
+    "train/alpha_continuous": "continuous temperature",
+    "train/kl_to_average": "KL to average",
 }
-LOSS = "loss/"  # every metric of this kind is shown
+LOSS = "_loss"  # every metric with this ending is shown
 
 
 class Reporter:
@@ -124,19 +124,19 @@ class Reporter:
             "time/updates_per_second": self._pace.updates,
             "time/episodes": now.counters.episodes,
             "time/updates": now.counters.updates,
-            **{f"time/{part}": share for part, share in self._pace.shares.items()},
+            **{f"time/{part}_fraction": share for part, share in self._pace.shares.items()},
         }
 
     def _scores(self) -> dict[str, float]:
         values = {}
         for name in [name for names in self.parts.team_names.values() for name in names]:
             if self.history.recent[name].returns:
-                values[_tag(name, "reward/return")] = self.history.recent[name].mean
-                values[_tag(name, "reward/length")] = self.history.recent[name].length
+                values[_tag(name, "rollout/return")] = self.history.recent[name].mean
+                values[_tag(name, "rollout/length")] = self.history.recent[name].length
         for role, team in self.parts.teams.items():
             for name, value in _mean(self._sampled[role]).items():
                 values[_tag(role, name)] = value
-            values[_tag(role, "loss/skipped")] = team.learner.skipped
+            values[_tag(role, "train/skipped_updates")] = team.learner.skipped
         return values
 
     def _measure(self) -> None:
@@ -172,7 +172,11 @@ class Reporter:
             best=recent.best,
             length=recent.length,
             measures={MEASURES[name]: value for name, value in latest.items() if name in MEASURES},
-            losses={name.removeprefix(LOSS): value for name, value in latest.items() if name.startswith(LOSS)},
+            losses={
+                name.removeprefix("train/").removesuffix(LOSS): value
+                for name, value in latest.items()
+                if name.endswith(LOSS)
+            },
         )
 
     def _seconds_left(self, running: float, done: float | None) -> float | None:

@@ -32,7 +32,7 @@ class ReturnScale:
 
     def observe(self, rollout: Rollout) -> None:
         """Add the rewards of a collected rollout to the moments."""
-        if not self.scaling.normalize_returns:
+        if not self.scaling.reward_normalization:
             return
         reward, valid = self._clip(rollout.reward).astype(np.float64), rollout.valid
         for columns in rollout.rounds():
@@ -45,7 +45,7 @@ class ReturnScale:
     def scale(self, reward: Tensor) -> Tensor:
         """[T, B] raw -> [T, B] scaled."""
         reward = self._clip(reward) * self.scaling.scale
-        if self.scaling.normalize_returns:
+        if self.scaling.reward_normalization:
             reward = reward / self.moments.std.float()
         return reward
 

@@ -42,7 +42,7 @@ class TablePolicy(ShowingAgent):
     """Does what a table says for each one-hot state."""
 
     def __init__(self, *actions: int):
-        super().__init__(collect_steps=7, state=0)
+        super().__init__(rollout_length=7, state=0)
         self.actions = np.array(actions, np.float32)
 
     def act(self, step, memory):

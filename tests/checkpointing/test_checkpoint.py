@@ -31,7 +31,7 @@ class Run:
     def __init__(self, tmp_path, keep=3):
         (tmp_path / "envs").mkdir()
         base = {"env_type": "PROBE", "env_name": "chain", "n_envs": 2, "max_step": 100, "save_every": 40}
-        small = {"replay_config": {"capacity": 400}, "acer_config": {"replay_start": 100}}
+        small = {"replay_config": {"capacity": 400}, "acer_config": {"learning_starts": 100}}
         settings = resolve([("test", {"base_config": base, **small})])
         self.folder = RunFolder.create("fake/task", tmp_path / "envs", "a", settings.tree)
         builder = TeamBuilder(settings, self.folder, None, lambda line: None)

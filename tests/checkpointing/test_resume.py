@@ -38,8 +38,20 @@ blueprint = Blueprint(encoders={{"*": {encoder}}}, body={body}{memory})
 SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
     "replay_config": {"capacity": 150},  # which is full before the end
-    "acer_config": {"collect_steps": 8, "trace_length": 12, "batch_size": 4, "replay_start": 32, "replay_ratio": 1.5},
-    "sac_config": {"collect_steps": 8, "trace_length": 12, "batch_size": 4, "replay_start": 32, "replay_ratio": 1.5},
+    "acer_config": {
+        "rollout_length": 8,
+        "sequence_length": 12,
+        "batch_size": 4,
+        "learning_starts": 32,
+        "replay_ratio": 1.5,
+    },
+    "sac_config": {
+        "rollout_length": 8,
+        "sequence_length": 12,
+        "batch_size": 4,
+        "learning_starts": 32,
+        "replay_ratio": 1.5,
+    },
 }
 # What each run has beside these.
 RUNS = {
@@ -50,7 +62,7 @@ RUNS = {
     },
     "goal and evaluation": {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
-        "acer_config": {"normalize_returns": True, "optimizer": "rmsprop"},
+        "acer_config": {"reward_normalization": "return_std", "optimizer": "rmsprop"},
         "goal": {"return": 0.85},  # passed by luck in training and not in every evaluation
     },
     "recurrent and skipping": {"base_config": {"env_type": "SKIPPING", "env_name": "skipping"}, "memory": "RunningSum"},
@@ -82,7 +94,7 @@ RUNS = {
     "lazy, gru and skipping": {
         "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
         "replay_config": {"capacity": 300, "sampler": "lazy"},
-        "acer_config": {"collect_steps": 4, "trace_length": 6, "burn_in_step": 2},
+        "acer_config": {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2},
         "memory": "Gru(6)",
     },
     "noisy layers": {
@@ -96,7 +108,7 @@ RUNS = {
             "env_args": {"continuous": 1, "branches": [3, 2]},
             "evaluate_every": 50,
         },
-        "acer_config": {"std": "state", "squash": True},
+        "acer_config": {"std": "state_dependent", "tanh_squash": True},
     },
     "sac, hybrid and recurrent": {
         "base_config": {
@@ -122,7 +134,7 @@ RUNS = {
     },
     "agents that are added": {
         "base_config": {"env_type": "GROWING", "env_name": "growing", "observe_previous": ["action"]},
-        "acer_config": {"normalize_returns": True},
+        "acer_config": {"reward_normalization": "return_std"},
         "explorer": {"action_noise": [0.0, 0.4]},
     },
     "agents that are added, prioritized": {
@@ -215,7 +227,7 @@ def test_a_run_that_was_killed_and_goes_on_ends_bit_for_bit_where_it_would_have(
         assert [row["env_steps"] for row in rows(resumed)] == [row["env_steps"] for row in rows(straight)]
         assert list(rows(resumed)[0]) == list(rows(straight)[0])
         for name in rows(straight)[0]:
-            if name.startswith(("reward/", "eval/")):
+            if name.startswith(("rollout/", "eval/")):
                 assert [row[name] for row in rows(resumed)] == [row[name] for row in rows(straight)]
 
 
@@ -255,7 +267,7 @@ def test_stopping_at_half_the_steps_and_going_on_is_the_same_too(tmp_path):
 
 def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
     source = environment_folder("gym/cartpole")
-    short = {"base_config": {"max_step": 1300, "log_every": 400}, "acer_config": {"normalize_returns": True}}
+    short = {"base_config": {"max_step": 1300, "log_every": 400}, "acer_config": {"reward_normalization": "return_std"}}
     settings = resolve([("test", read_variant(source / "config.yaml", "default")), ("test", short)])
     folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
     saved = go_on(folder)

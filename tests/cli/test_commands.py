@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 default:
   base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
-  acer_config: {collect_steps: 5, trace_length: 5}
+  acer_config: {rollout_length: 5, sequence_length: 5}
 goal:
   goal: {return: 10}
 """
@@ -245,7 +245,7 @@ def test_the_list_is_made_without_torch_and_the_like():
     folder = Path("runs/mine/task/a")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
-    (folder / "metrics.csv").write_text("env_steps,time/seconds,reward/return\n90,1.5,10\n")
+    (folder / "metrics.csv").write_text("env_steps,time/seconds,rollout/return\n90,1.5,10\n")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import main; assert main.main(['--list']) == 0; "
     code += "print(*{name.partition('.')[0] for name in sys.modules})"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -29,7 +29,15 @@ def test_a_folder_that_init_wrote_trains(name, env_name, solved, capsys):
     assert tree["goal"]["return"] == solved
     for variant in ("default", "large"):
         resolve([(str(config), read_variant(config, variant))])
-    short = ["--max_step", "400", "--agents", "2", "--set", "acer_config.replay_start=100", "base_config.log_every=200"]
+    short = [
+        "--max_step",
+        "400",
+        "--agents",
+        "2",
+        "--set",
+        "acer_config.learning_starts=100",
+        "base_config.log_every=200",
+    ]
     assert main.main([name, "-n", "a", *short]) == 0
     assert main.main([name, "-n", "b", "-c", "large", "--max_step", "100"]) == 0
     assert json.loads(Path("runs", name, "a", "result.json").read_text())["env_steps"] >= 400
@@ -63,13 +71,13 @@ def test_a_folder_for_any_space_trains(name, options, said):
     text = Path("envs", name, "config.yaml").read_text()
     assert [line for line in said if line not in text] == []
     assert ("std: learned" in text) == ("float32 from" in text)
-    short = ["--max_step", "200", "--set", "acer_config.replay_start=50", "acer_config.batch_size=4", "goal=null"]
+    short = ["--max_step", "200", "--set", "acer_config.learning_starts=50", "acer_config.batch_size=4", "goal=null"]
     assert main.main([name, "-n", "a", *short]) == 0
 
 
 def test_what_is_asked_for_has_to_fit_what_is_suggested(capsys):
-    assert main.main(["--init", "gym/pendulum", "--set", "acer_config.std_floor=0.6"]) == 2
-    assert "std_init 0.5 must be above std_floor 0.6" in capsys.readouterr().err
+    assert main.main(["--init", "gym/pendulum", "--set", "acer_config.std_min=0.6"]) == 2
+    assert "std_init 0.5 must be above std_min 0.6" in capsys.readouterr().err
     assert main.main(["--init", "gym/pendulum", "--set", "sac_config.gamma=0.6"]) == 2
     assert "--set: sac_config.gamma is for algorithm SAC, not for ACER" in capsys.readouterr().err
     assert not Path("envs/gym").exists()
@@ -101,14 +109,14 @@ def test_a_folder_is_never_overwritten(capsys):
 
 
 @pytest.mark.parametrize(
-    ("changes", "ratio"), [([], 8.0), (["base_config.n_envs=2", "sac_config.collect_steps=3"], 6.0)]
+    ("changes", "ratio"), [([], 8.0), (["base_config.n_envs=2", "sac_config.rollout_length=3"], 6.0)]
 )
 def test_sac_has_a_section_of_its_own_with_one_update_for_each_env_step(changes, ratio):
     assert main.main(["--init", "gym/pendulum", "--set", "base_config.algorithm=SAC", *changes]) == 0
     tree = written("gym/pendulum")
     assert "acer_config" not in tree
     assert tree["sac_config"]["replay_ratio"] == ratio
-    short = ["--max_step", "96", "--set", "sac_config.replay_start=0", "base_config.evaluate_every=null"]
+    short = ["--max_step", "96", "--set", "sac_config.learning_starts=0", "base_config.evaluate_every=null"]
     assert main.main(["gym/pendulum", "-n", "a", *short]) == 0
     result = json.loads(Path("runs/gym/pendulum/a/result.json").read_text())
     assert result["updates"] == pytest.approx(result["env_steps"], abs=ratio)
@@ -193,8 +201,8 @@ def test_large_color_images_become_small_and_gray():
         "gymnasium.wrappers:GrayscaleObservation",
     ]
     assert "# observes obs: uint8 [1, 84, 84]" in Path("envs/seen/camera/config.yaml").read_text()
-    small = ["acer_config.collect_steps=4", "replay_config.capacity=100", "base_config.evaluate_every=null"]
-    short = ["--max_step", "12", "--agents", "1", "--set", *small, "acer_config.replay_start=50"]
+    small = ["acer_config.rollout_length=4", "replay_config.capacity=100", "base_config.evaluate_every=null"]
+    short = ["--max_step", "12", "--agents", "1", "--set", *small, "acer_config.learning_starts=50"]
     assert main.main(["seen/camera", "-n", "a", *short]) == 0
     assert main.main(["--init", "seen/colors", "--set", named, "base_config.env_wrappers=[]"]) == 0
     assert "# observes obs: uint8 [3, 90, 96]" in Path("envs/seen/colors/config.yaml").read_text()

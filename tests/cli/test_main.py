@@ -51,7 +51,7 @@ def test_training_then_playing(capsys):
     for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints", "curve.png"):
         assert (folder.path / name).exists(), name
     assert len(list((folder.path / "checkpoints").iterdir())) >= 2
-    assert "reward/return" in (folder.path / "metrics.csv").read_text().splitlines()[0]
+    assert "rollout/return" in (folder.path / "metrics.csv").read_text().splitlines()[0]
 
     assert main.main(["gym/cartpole", "--run", "--disable_sample"]) == 0
     played = capsys.readouterr().out

@@ -29,15 +29,15 @@ FOLDER = Path("envs/mine/task")
 BASE = {
     "default": {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "n_envs": 1, "max_step": 8, "log_every": 8},
-        "goal": {"return": 1.0, "within": 8},
+        "goal": {"return": 1.0, "step_budget": 8},
         "nn_config": {"units": 4},
         "replay_config": {"capacity": 200},
-        "acer_config": {"collect_steps": 4, "trace_length": 4, "batch_size": 2, "replay_start": 4},
+        "acer_config": {"rollout_length": 4, "sequence_length": 4, "batch_size": 2, "learning_starts": 4},
         "explorer": {"action_noise": [0.0, 0.1]},
     },
     "sac": {
         "base_config": {"algorithm": "SAC"},
-        "sac_config": {"batch_size": 2, "replay_start": 2},
+        "sac_config": {"batch_size": 2, "learning_starts": 2},
     },
     "wide": {"inherit": "sac", "nn_config": {"units": 8}},
 }

@@ -18,7 +18,7 @@ from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
 SAC = ["base_config.algorithm=SAC"]
-SEVERAL = ["sac_config.trace_length=4", "sac_config.n_step=4"]
+SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
 SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
 
 
@@ -34,15 +34,25 @@ def check(*assignments):
         ([*SAC, "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER, not for SAC"),
         (["base_config.algorithm=sac", "acer_config.gamma=0.5"], "acer_config.gamma is for algorithm ACER"),
         (["base_config.unity_args.width=50"], "base_config.unity_args.width is for env_type UNITY, not for GYM"),
-        (["base_config.device=cpu", "base_config.act_on=device"], "base_config.act_on has no effect, since device is"),
+        (
+            ["base_config.device=cpu", "base_config.inference_device=device"],
+            "base_config.inference_device has no effect, since device is",
+        ),
         (["replay_config.alpha=0.5"], "replay_config.alpha is for sampler prioritized, not for uniform"),
-        (["replay_config.eta=0.5"], "replay_config.eta has no effect, since sampler is uniform"),
+        (
+            ["replay_config.max_error_weight=0.5"],
+            "replay_config.max_error_weight has no effect, since sampler is uniform",
+        ),
         (["replay_config.sampler=lazy", "replay_config.beta=0.5"], "beta is for sampler prioritized, not for lazy"),
-        (["replay_config.sampler=PRIORITIZED", "replay_config.uniform_share=0.5"], "is for sampler lazy, not for"),
+        (["replay_config.sampler=PRIORITIZED", "replay_config.uniform_fraction=0.5"], "is for sampler lazy, not for"),
         (["acer_config.replay_ratio=0", "replay_config.capacity=9"], "replay_config.capacity has no effect, since rep"),
         (["acer_config.replay_ratio=0", "acer_config.batch_size=9"], "acer_config.batch_size has no effect, since rep"),
-        (["acer_config.vtrace_clip=2"], "acer_config.vtrace_clip is for estimator vtrace, not for retrace"),
-        (["acer_config.std_floor=0.2"], "acer_config.std_floor has no effect, since std is fixed"),
+        (["acer_config.rho_clip=2"], "acer_config.rho_clip is for estimator vtrace, not for retrace"),
+        (
+            ["acer_config.optimizer=rmsprop", "acer_config.optimizer_beta1=0.5"],
+            "acer_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
+        ),
+        (["acer_config.std_min=0.2"], "acer_config.std_min has no effect, since std is fixed"),
         (["acer_config.trust_region=off", "acer_config.trust_region_delta=1"], "since trust_region is off"),
         (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),
         ([*SAC, "sac_config.v_rho=2"], "sac_config.v_rho has no effect, since n_step is 1"),
@@ -68,9 +78,9 @@ def test_a_setting_without_effect_is_an_error(assignments, message):
         ["acer_config.gamma=0.5", "replay_config.capacity=900", "nn_config.units=3", "goal=null"],
         [*SAC, "sac_config.gamma=0.5"],
         ["base_config.env_type=unity", "base_config.unity_args.width=50"],
-        ["replay_config.sampler=lazy", "replay_config.eta=0.5", "replay_config.uniform_share=0.5"],
+        ["replay_config.sampler=lazy", "replay_config.max_error_weight=0.5", "replay_config.uniform_fraction=0.5"],
         ["ma_config.a.replay_config.sampler=prioritized", "ma_config.a.replay_config.alpha=0.5"],
-        ["acer_config.estimator=vtrace", "acer_config.vtrace_clip=2"],
+        ["acer_config.estimator=vtrace", "acer_config.rho_clip=2"],
         [*SAC, *SEVERAL, "sac_config.v_rho=2"],
         ["base_config.env_args.acer_config=1"],
     ],
@@ -94,14 +104,14 @@ def test_every_default_of_acer_and_sac_can_have_an_effect():
         settings = resolve([("test", {"base_config": {"algorithm": algorithm}})])
         name = f"{algorithm.lower()}_config"
         effective = [field.name for field in fields(section) if not find_failure(settings, f"{name}.{field.name}")]
-        assert {"gamma", "batch_size", "collect_steps", "replay_ratio"} < set(effective)
+        assert {"gamma", "batch_size", "rollout_length", "replay_ratio"} < set(effective)
 
 
 CONFIG = {
     "default": {
         "base_config": SHORT,
         "acer_config": {"gamma": 0.9},
-        "sac_config": {"gamma": 0.9, "batch_size": 4, "replay_start": 10},
+        "sac_config": {"gamma": 0.9, "batch_size": 4, "learning_starts": 10},
     },
     "sac": {"base_config": {"algorithm": "SAC"}},
     "child": {"inherit": "mistaken"},
@@ -125,7 +135,7 @@ def test_what_variants_share_may_be_of_others(capsys, variant):
 @pytest.mark.parametrize(
     "options",
     [
-        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4", "sac_config.replay_start=10"],
+        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4", "sac_config.learning_starts=10"],
         ["--set", "acer_config.replay_ratio=0"],
         ["--set", "base_config.max_step=null", "--max_iter", "1"],
     ],
@@ -136,12 +146,12 @@ def test_the_command_line_may_take_the_effect_from_what_a_file_sets(capsys, opti
 
 
 def test_a_file_may_need_the_command_line(capsys):
-    acer = {"learning_rate_schedule": "linear", "std_floor": 0.2}
+    acer = {"learning_rate_schedule": "linear", "std_min": 0.2}
     config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
     status, line = run(capsys, config)
     assert (status, "which is not set" in line) == (2, True)
     status, line = run(capsys, config, "--max_step", "40")
-    assert (status, "config.yaml: acer_config.std_floor has no effect, since std is fixed" in line) == (2, True)
+    assert (status, "config.yaml: acer_config.std_min has no effect, since std is fixed" in line) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +187,9 @@ def test_a_change_with_resume_must_have_an_effect(capsys):
     ("options", "name"),
     [
         (["acer_config.std=learned"], "acer_config.std is for continuous actions"),
-        (["acer_config.squash=true"], "acer_config.squash is for continuous actions"),
+        (["acer_config.tanh_squash=true"], "acer_config.tanh_squash is for continuous actions"),
         (
-            [*SAC, "sac_config.replay_start=10", "sac_config.target_c_alpha=2"],
+            [*SAC, "sac_config.learning_starts=10", "sac_config.target_c_alpha=2"],
             "sac_config.target_c_alpha is for continuous",
         ),
     ],

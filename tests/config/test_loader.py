@@ -59,12 +59,12 @@ def test_the_resolved_tree_resolves_to_itself():
 def test_layers_override_in_order_and_mapping_by_mapping():
     settings = resolve(
         [
-            ("one", {"acer_config": {"gamma": 0.9, "entropy": 0.5}}),
+            ("one", {"acer_config": {"gamma": 0.9, "entropy_coef": 0.5}}),
             ("two", read_assignments(["acer_config.gamma=0.95", "base_config.env_args.size=3"])),
         ]
     )
     assert settings.agent.gamma == 0.95
-    assert settings.agent.entropy == 0.5
+    assert settings.agent.entropy_coef == 0.5
     assert settings.base.env_args == {"size": 3}
 
 
@@ -158,5 +158,5 @@ def test_a_broken_file_is_named(tmp_path, text, message):
 
 def test_a_goal_that_is_null_below_is_set_in_part():
     settings = resolve([("file", {"goal": None}), ("--set", {"goal": {"return": 5}})])
-    assert (settings.goal.return_, settings.goal.within) == (5, None)
+    assert (settings.goal.return_, settings.goal.step_budget) == (5, None)
     assert resolve([("file", {"goal": {"return": 5}}), ("--set", {"goal": None})]).goal is None

@@ -19,7 +19,7 @@ def test_every_variant_resolves(name):
         # A scene of Unity cannot be had where this is tested, so that nothing is claimed of it.
         # A variant that is measured after so many steps stops at none.
         goal = settings.goal
-        assert of_unity(settings) or goal is None or goal.within <= settings.base.max_step
+        assert of_unity(settings) or goal is None or goal.step_budget <= settings.base.max_step
 
 
 @pytest.mark.parametrize("name", FOLDERS)

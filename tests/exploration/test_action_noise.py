@@ -143,7 +143,7 @@ def test_only_a_probability_is_at_most_one():
 CONFIG = """
 default:
   base_config: {{env_type: PROBE, env_name: choice, n_envs: 3, max_step: 240, log_every: 80, evaluate_every: 80}}
-  acer_config: {{collect_steps: 8, trace_length: 8, batch_size: 4, replay_start: 32}}
+  acer_config: {{rollout_length: 8, sequence_length: 8, batch_size: 4, learning_starts: 32}}
   explorer: {explorer}
 """
 

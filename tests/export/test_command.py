@@ -18,7 +18,7 @@ from algorithm.export.checker import check
 from algorithm.runs.run_folder import RunFolder
 from tests.unity_player.launcher import make_player
 
-QUICK = {"collect_steps": 8, "trace_length": 12, "batch_size": 4, "replay_start": 32, "replay_ratio": 2}
+QUICK = {"rollout_length": 8, "sequence_length": 12, "batch_size": 4, "learning_starts": 32, "replay_ratio": 2}
 NN = "from algorithm.networks import Blueprint, Gru, Mlp\nblueprint = Blueprint(body=Mlp(8){})\n"
 
 

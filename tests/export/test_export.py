@@ -70,7 +70,9 @@ def test_a_branch_of_which_all_is_forbidden_leaves_the_others_masks_alone(action
     assert len(np.unique(outputs["discrete_actions"][:, 0])) > 1
 
 
-@pytest.mark.parametrize("changes", [{"squash": True}, {"std": "state"}, {"std": "learned", "squash": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"tanh_squash": True}, {"std": "state_dependent"}, {"std": "learned", "tanh_squash": True}], ids=str
+)
 def test_squashed_actions_and_every_deviation(changes, tmp_path):
     for action in ("continuous", "hybrid"):
         assert export_of("mlp", action, tmp_path, **changes).parity < 1e-5
@@ -80,7 +82,7 @@ def test_what_is_drawn_is_the_policy(tmp_path):
     """20,000 draws on one observation: means, deviations and frequencies within five standard errors."""
     rows = 20_000
     role = role_of({"obs": ObsSpec((3,))}, ActionSpec(2, (3, 2)))
-    agent = agent_of(role, Blueprint(body=Mlp(8)), std="state", std_init=0.2, std_floor=0.1)
+    agent = agent_of(role, Blueprint(body=Mlp(8)), std="state_dependent", std_init=0.2, std_min=0.1)
     signature = Signature.of(role, agent.state)
     runner = session(write(agent, "a", role, 0, tmp_path).path.read_bytes())
     obs = {"obs": np.tile(np.float32([0.3, -0.2, 0.1]), (rows, 1))}

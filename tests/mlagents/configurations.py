@@ -54,11 +54,11 @@ behaviors:
             "acer_config.learning_rate": 0.00025,
             "acer_config.learning_rate_schedule": "constant",
             "acer_config.gamma": 0.98,
-            "acer_config.entropy": 0.002,
-            "acer_config.normalize_returns": True,
+            "acer_config.entropy_coef": 0.002,
+            "acer_config.reward_normalization": "return_std",
             "acer_config.std": "learned",
             "acer_config.batch_size": 16,
-            "acer_config.collect_steps": 20,
+            "acer_config.rollout_length": 20,
         }
     },
     ppo("3DBall", "time_horizon"),
@@ -197,7 +197,7 @@ environment_parameters:
         "BigWallJump": {
             "base_config.max_step": 20_000_000,
             "acer_config.learning_rate": 0.0002,
-            "acer_config.trace_length": 64,
+            "acer_config.sequence_length": 64,
             "reset_config": {
                 "big_wall_height": {
                     "curriculum": [
@@ -248,7 +248,7 @@ environment_parameters:
         "SmallWallJump": {
             "base_config.max_step": 10_000_000,
             "acer_config.learning_rate": 0.0001,
-            "acer_config.trace_length": 20,
+            "acer_config.sequence_length": 20,
         },
     },
     {
@@ -274,7 +274,7 @@ behaviors:
       extrinsic: {gamma: 0.99, strength: 1.0}
       curiosity: {gamma: 0.99, strength: 0.02, network_settings: {hidden_units: 256}, learning_rate: 0.0003}
 """,
-    {"Hallway": {"acer_config.trace_length": 48, "acer_config.entropy": 0.01}},
+    {"Hallway": {"acer_config.sequence_length": 48, "acer_config.entropy_coef": 0.01}},
     {
         "behaviors.Hallway.network_settings.goal_conditioning_type",
         "behaviors.Hallway.reward_signals.curiosity.gamma",
@@ -330,7 +330,7 @@ behaviors:
       play_against_latest_model_ratio: 0.5
       initial_elo: 1200.0
 """,
-    {"SoccerTwos": {"acer_config.learning_rate_schedule": "constant", "acer_config.entropy": 0.005}},
+    {"SoccerTwos": {"acer_config.learning_rate_schedule": "constant", "acer_config.entropy_coef": 0.005}},
     ppo(
         "SoccerTwos",
         "self_play.save_steps",
@@ -392,14 +392,14 @@ behaviors:
         "Crawler": {
             "base_config.algorithm": "SAC",
             "sac_config.batch_size": 256,
-            "sac_config.trace_length": 1,
+            "sac_config.sequence_length": 1,
             "sac_config.burn_in_step": 0,
-            "sac_config.replay_start": 2000,
+            "sac_config.learning_starts": 2000,
             "sac_config.replay_ratio": 1.0,
             "sac_config.learning_rate_schedule": "constant",
             "sac_config.init_log_alpha": 0.0,
             "sac_config.target_d_alpha": 0.2,
-            "sac_config.normalize_returns": False,
+            "sac_config.reward_normalization": None,
             "replay_config.capacity": 500_000,
         }
     },
@@ -423,10 +423,10 @@ torch_settings: {device: xpu}
     {
         "GridFoodCollector": {
             "sac_config.batch_size": 8,  # windows of 32 rows
-            "sac_config.trace_length": 32,
+            "sac_config.sequence_length": 32,
             "sac_config.burn_in_step": 16,
             "sac_config.replay_ratio": 1.5,  # 1 row of 3 copies, an update for 2
-            "sac_config.replay_start": 256,  # a batch, in rows
+            "sac_config.learning_starts": 256,  # a batch, in rows
             "sac_config.learning_rate_schedule": "constant",
             "sac_config.learning_rate_critic": 0.0003,
             "base_config.max_env_restarts": None,

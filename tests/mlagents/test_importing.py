@@ -149,7 +149,7 @@ def test_a_rate_of_sac_is_that_of_all_its_groups():
 def test_what_sac_is_not_told_is_ml_agents_own():
     imported = import_file(write({"behaviors": {"A": {"trainer_type": "sac"}}}), force=False)
     given = settings_of("A").tree["sac_config"]
-    assert (given["batch_size"], given["replay_start"]) == (128, 128)
+    assert (given["batch_size"], given["learning_starts"]) == (128, 128)
     assert given["init_log_alpha"] == 0
     assert imported.lost == {}
     warm = {"trainer_type": "sac", "hyperparameters": {"init_entcoef": 0.1}}
@@ -495,7 +495,7 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     assert main.main(["--import_mlagents", str(write(tree))]) == 0
     quick = [
         f"{TRAINERS[trainer].algorithm.lower()}_config.{key}={value}"
-        for key, value in {"replay_start": 100, "batch_size": 2, "trace_length": 20, "burn_in_step": 0}.items()
+        for key, value in {"learning_starts": 100, "batch_size": 2, "sequence_length": 20, "burn_in_step": 0}.items()
     ]
     assert main.main(["unity/3DBall", "-n", "a", "--set", *quick]) == 0
     folder = RunFolder.find("unity/3DBall", "a")

@@ -149,7 +149,11 @@ class Inside(TorchDispatchMode):
     ("make", "spec", "changes"),
     [
         (make_acer, ActionSpec(branches=(3,)), {}),
-        (make_acer, ActionSpec(branches=(3,)), {"estimator": "vtrace", "critic": "v", "trust_region_space": "probs"}),
+        (
+            make_acer,
+            ActionSpec(branches=(3,)),
+            {"estimator": "vtrace", "critic": "state_value", "trust_region_space": "probs"},
+        ),
         (
             make_acer,
             ActionSpec(branches=(3,)),
@@ -159,7 +163,7 @@ class Inside(TorchDispatchMode):
         (
             make_acer,
             ActionSpec(continuous=1, branches=(3, 2)),
-            {"std": "state", "squash": True, "learning_rate_schedule": "linear"},
+            {"std": "state_dependent", "tanh_squash": True, "learning_rate_schedule": "linear"},
         ),
         (make_sac, ActionSpec(continuous=2), {}),
         (make_sac, ActionSpec(continuous=2), {"use_auto_alpha": False}),
@@ -182,7 +186,7 @@ def test_an_update_touches_nothing_outside_its_device_and_waits_for_nothing(make
     blueprint = Blueprint(encoders=encoders, body=NoisyMlp(16), memory=RunningSum, policy=Mlp(8))
     meta = torch.device("meta")
     with meta:  # where a tensor of the processor cannot become a view, as it can on a GPU
-        agent = make(role, blueprint, normalize_returns=True, reward_clip=1.0, **changes)
+        agent = make(role, blueprint, reward_normalization="return_std", reward_clip=1.0, **changes)
         learner = Learner(agent, role, {}, 1000, Placement(learning=meta, acting=meta))
     for module in agent.policy.modules():
         if isinstance(module, Scale):

@@ -91,7 +91,9 @@ def test_loading_changes_numbers_and_moves_nothing():
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_updates_change_numbers_and_move_nothing(optimizer):
-    agent = make_acer(blueprint=Blueprint(body=Mlp(8), critic=Mlp(4)), optimizer=optimizer, normalize_returns=True)
+    agent = make_acer(
+        blueprint=Blueprint(body=Mlp(8), critic=Mlp(4)), optimizer=optimizer, reward_normalization="return_std"
+    )
     learner = Learner(agent, make_role(), {}, max_step=None)
     groups = {name: group.module for name, group in agent.groups.items()}
     statistics = {"returns": learner.returns.moments}

@@ -51,7 +51,7 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
     simulator = ADAPTERS[adapter]()
     role = simulator.roles["agent"]
     agent = make_acer(
-        role, blueprint, collect_steps=7, trace_length=9, burn_in_step=burn_in, std="state", advantage_samples=1
+        role, blueprint, rollout_length=7, sequence_length=9, burn_in_step=burn_in, std="state_dependent", sdn_samples=1
     )
     learner = Learner(agent, role, {}, max_step=None)
     for parameter in agent.policy.parameters():

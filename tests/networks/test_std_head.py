@@ -13,7 +13,7 @@ from algorithm.specs import MASK, ObsSpec
 from tests.fakes import RunningSum
 
 MEANS, LOGITS, START, FLOOR = 2, 3, 0.5, 0.2
-KINDS = ("fixed", "learned", "state")
+KINDS = ("fixed", "learned", "state_dependent")
 # With a memory acting runs the module itself, without one it runs on numpy views of the parameters.
 BLUEPRINTS = {"numpy": Blueprint(body=Mlp(8)), "torch": Blueprint(body=Mlp(8), memory=RunningSum)}
 
@@ -40,7 +40,7 @@ def test_all_begin_at_the_start(kind):
     np.testing.assert_allclose(std(deviation_of(kind), 0.0), START, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["learned", "state"])
+@pytest.mark.parametrize("kind", ["learned", "state_dependent"])
 def test_what_is_learned_stays_above_its_floor(kind):
     np.testing.assert_allclose(std(deviation_of(kind), np.log(2.0)), FLOOR + 2 * (START - FLOOR), rtol=1e-6)
     np.testing.assert_allclose(std(deviation_of(kind), -30.0), FLOOR, rtol=1e-6)

@@ -10,12 +10,12 @@ from algorithm.replay import Lazy, Rating
 from tests.doubles import EncodedLanes
 from tests.replay.samplers import alike, replay_of
 
-WIDE = Rating(eta=1.0, td_error_min=1e-6, td_error_max=1e6)
+WIDE = Rating(max_error_weight=1.0, td_error_min=1e-6, td_error_max=1e6)
 
 
-def ten(uniform_share: float = 0.1):
+def ten(uniform_fraction: float = 0.1):
     """One lane with ten windows of one row, none of which is cut."""
-    replay = replay_of(partial(Lazy, rating=WIDE, uniform_share=uniform_share), 20, lanes=1, chunk=10, length=1)
+    replay = replay_of(partial(Lazy, rating=WIDE, uniform_fraction=uniform_fraction), 20, lanes=1, chunk=10, length=1)
     rollout = EncodedLanes(1, 10).rollout(0)
     rollout.first[:] = False
     replay.add(rollout)
@@ -47,7 +47,7 @@ def test_without_any_priority_windows_are_drawn_uniformly():
     replay = ten()
     np.testing.assert_allclose(probabilities(replay), 0.1, rtol=1e-12)
     assert (replay.sample(64).weight == 1).all()
-    assert sorted(ten(uniform_share=1.0).sample(10).index) == list(range(10))
+    assert sorted(ten(uniform_fraction=1.0).sample(10).index) == list(range(10))
 
 
 def test_when_all_are_assigned_it_is_plain_proportional_prioritisation():
@@ -79,7 +79,7 @@ def by_definition(sampler) -> list[np.ndarray]:
         priorities.append(expected)
     covered = sum(len(each) for each in priorities if each is not None)
     total = sum(each.sum() for each in priorities if each is not None)
-    uniform, share = 1 / count.sum(), sampler.uniform_share
+    uniform, share = 1 / count.sum(), sampler.uniform_fraction
     return [
         np.full(count[lane], uniform)
         if each is None
@@ -92,7 +92,7 @@ def by_definition(sampler) -> list[np.ndarray]:
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_random_operations_leave_what_brute_force_has(seed, loss):
     """Each seed some 20,000 of them: starts that come and go, and priorities."""
-    sampler = partial(Lazy, rating=Rating(0.9, 0.01, 100), uniform_share=0.2)
+    sampler = partial(Lazy, rating=Rating(0.9, 0.01, 100), uniform_fraction=0.2)
     replay, lanes, rng = replay_of(sampler, capacity=600, lanes=3), EncodedLanes(3, 5), np.random.default_rng(seed)
     late = np.zeros(0, np.int64)
     for turn in range(400):
@@ -113,7 +113,7 @@ def test_random_operations_leave_what_brute_force_has(seed, loss):
 
 
 def test_windows_are_drawn_as_often_as_told():
-    sampler = partial(Lazy, rating=WIDE, uniform_share=0.2)
+    sampler = partial(Lazy, rating=WIDE, uniform_fraction=0.2)
     replay, lanes = replay_of(sampler, capacity=300, lanes=3, length=1), EncodedLanes(3, 5)
     for _ in range(4):
         replay.add(lanes.rollout(0, 1, 2))

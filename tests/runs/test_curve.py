@@ -9,9 +9,9 @@ from algorithm.training.metrics import Metrics
 @pytest.fixture
 def folder(tmp_path):
     metrics = Metrics(tmp_path)
-    metrics.write(10, {"reward/return": 1.0, "time/seconds": 2})
+    metrics.write(10, {"rollout/return": 1.0, "time/seconds": 2})
     metrics.write(15, {"eval/return": 3.0, "eval/return_low": 2.5, "eval/return_high": 3.5})
-    metrics.write(20, {"reward/return": 4.0})
+    metrics.write(20, {"rollout/return": 4.0})
     metrics.close()
     return tmp_path
 
@@ -36,7 +36,7 @@ def forbidden(line):
 def test_a_table_is_read_by_column(folder):
     columns = read_columns(folder / "metrics.csv")
     np.testing.assert_array_equal(columns["env_steps"], [10, 15, 20])
-    np.testing.assert_array_equal(columns["reward/return"], [1, np.nan, 4])
+    np.testing.assert_array_equal(columns["rollout/return"], [1, np.nan, 4])
 
 
 def test_training_evaluation_and_goal_are_drawn(folder, drawn):
@@ -56,7 +56,7 @@ def test_training_evaluation_and_goal_are_drawn(folder, drawn):
 
 def test_roles_have_lines_of_their_own(tmp_path, drawn):
     metrics = Metrics(tmp_path)
-    metrics.write(10, {"reward/return/left": 1.0, "reward/return/right": 2.0})
+    metrics.write(10, {"rollout/return/left": 1.0, "rollout/return/right": 2.0})
     evaluated = {"eval/return/right": 3.0, "eval/return_low/right": 2.5, "eval/return_high/right": 3.5}
     metrics.write(15, evaluated)
     metrics.close()
@@ -73,7 +73,7 @@ def test_a_run_without_a_return_has_an_empty_curve(tmp_path):
     assert draw_curve(tmp_path, None, forbidden) == tmp_path / CURVE
 
 
-@pytest.mark.parametrize("table", [None, "", "env_steps,reward/return\n1,many\n"])
+@pytest.mark.parametrize("table", [None, "", "env_steps,rollout/return\n1,many\n"])
 def test_a_picture_that_fails_costs_one_line(tmp_path, table):
     if table is not None:
         (tmp_path / "metrics.csv").write_text(table)

@@ -11,7 +11,7 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.replay import Replay, Size
 from algorithm.runs import memory_budget as memory
-from algorithm.runs.memory_budget import Budget, available, check_batch, check_replay_start
+from algorithm.runs.memory_budget import Budget, available, check_batch, check_learning_starts
 from tests.builders import make_acer, make_role, make_sac
 from tests.doubles import EncodedLanes
 
@@ -61,7 +61,7 @@ def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
     role = make_role(lanes)
     try:
-        check_replay_start(settings, make_agent(role, **changes), lanes, lanes)
+        check_learning_starts(settings, make_agent(role, **changes), lanes, lanes)
     except UserError as error:
         return str(error)
     return None
@@ -72,11 +72,11 @@ def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
     ("lanes", "chunk", "start"),
     [(1, 1, 1000), (1, 1, 1), (3, 5, 57), (3, 5, 58), (4, 20, 156), (4, 20, 157), (7, 3, 100)],
 )
-def test_the_capacity_that_a_refusal_names_is_the_least_that_holds_replay_start(make_agent, lanes, chunk, start):
-    changes = {"collect_steps": chunk, "replay_start": start}
+def test_the_capacity_that_a_refusal_names_is_the_least_that_holds_learning_starts(make_agent, lanes, chunk, start):
+    changes = {"rollout_length": chunk, "learning_starts": start}
     line = refusal(make_agent, lanes, capacity=lanes * chunk, **changes)
     most, needed = (int(number) for number in re.findall(r"at most (\d+) rows .* at least (\d+),", line)[0])
-    assert line.endswith(f"or replay_start to at most {most}")
+    assert line.endswith(f"or learning_starts to at most {most}")
     assert "rows" in refusal(make_agent, lanes, capacity=needed - 1, **changes)
     assert refusal(make_agent, lanes, capacity=needed, **changes) is None
 
@@ -84,19 +84,19 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_holds_replay_start(
     for _ in range(needed // lanes // chunk + 1):
         replay.add(written.rollout(*range(lanes)))
     assert start <= replay.rows
-    changes["replay_start"] = replay.rows
+    changes["learning_starts"] = replay.rows
     assert refusal(make_agent, lanes, capacity=needed, **changes) is None
-    changes["replay_start"] += 1
+    changes["learning_starts"] += 1
     assert f"at most {replay.rows} rows" in refusal(make_agent, lanes, capacity=needed, **changes)
 
 
 def test_a_run_that_ends_before_its_first_update_is_refused():
     assert "base_config.max_step 999 ends the run" in refusal(make_sac, 1, max_step=999)
-    assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy=False)
+    assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy_updates=False)
     assert refusal(make_sac, 1, max_step=1000) is refusal(make_sac, 1) is None
     assert refusal(make_acer, 1, max_step=10) is None  # which learns from its rollouts
 
 
 def test_without_replay_its_start_is_of_no_account():
     assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
-    assert "acer_config.replay_start" in refusal(make_acer, 1, capacity=100)
+    assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)

@@ -17,7 +17,7 @@ from algorithm.training.learner import Learner
 CONFIG = """
 default:
   base_config: {{env_name: {env_name}, max_step_each_iter: 90, n_envs: 2, max_step: 400, evaluate_every: 200}}
-  acer_config: {{collect_steps: 10, trace_length: 10, batch_size: 4, replay_start: 40}}
+  acer_config: {{rollout_length: 10, sequence_length: 10, batch_size: 4, learning_starts: 40}}
 """
 NN = """
 from algorithm.networks import Blueprint, Mlp, Vector

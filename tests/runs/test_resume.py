@@ -35,7 +35,7 @@ def test_nothing_changes_without_a_word(folder):
         ("base_config.seed=3", "base_config.seed: 0 -> 3"),
         ("base_config.env_args={gravity: 9}", "base_config.env_args.gravity: null -> 9"),
         ("base_config.evaluate_greedy=false", "base_config.evaluate_greedy: true -> false"),
-        ("acer_config.trace_length=40", "acer_config.trace_length: 20 -> 40"),
+        ("acer_config.sequence_length=40", "acer_config.sequence_length: 20 -> 40"),
         ("goal.return=475", "goal.return: null -> 475"),
     ],
 )
@@ -58,12 +58,12 @@ def test_what_changes_is_one_line_each(folder, change, line):
         "replay_config.capacity=900",
         "replay_config.sampler=lazy",
         "replay_config.alpha=0.5",
-        "acer_config.collect_steps=30",
+        "acer_config.rollout_length=30",
         "acer_config.optimizer=rmsprop",
-        "acer_config={critic: v, estimator: vtrace}",
+        "acer_config={critic: state_value, estimator: vtrace}",
         "acer_config.std=learned",
-        "acer_config.squash=true",
-        "base_config.action_scale=2.0",
+        "acer_config.tanh_squash=true",
+        "base_config.unbounded_action_limit=2.0",
         "base_config.env_wrappers=[gymnasium.wrappers:TimeAwareObservation]",
         "base_config.ignore_observations=[mission]",
     ],
@@ -93,7 +93,7 @@ def test_words_are_compared_without_case(folder):
 
 
 def test_a_section_that_was_off_is_compared_key_by_key():
-    old, new = {"goal": None, "a": {"b": 1}}, {"goal": {"return": 5, "within": None}, "a": {"b": 1, "c": 2}}
+    old, new = {"goal": None, "a": {"b": 1}}, {"goal": {"return": 5, "step_budget": None}, "a": {"b": 1, "c": 2}}
     assert list(changes(old, new)) == [("goal.return", None, 5), ("a.c", None, 2)]
     assert list(changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
 

@@ -17,7 +17,7 @@ from algorithm.training.metrics_table import read_table
 CONFIG = """
 default:
   base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
-  acer_config: {collect_steps: 5, trace_length: 5}
+  acer_config: {rollout_length: 5, sequence_length: 5}
 """
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
 EVIL = f"from pathlib import Path\nPath('evil').touch()\n{NN}"

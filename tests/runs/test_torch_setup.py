@@ -116,7 +116,7 @@ def test_a_device_that_torch_does_not_find_is_refused(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("role", "units", "act_on", "acting"),
+    ("role", "units", "inference_device", "acting"),
     [
         (None, 8, "auto", CPU),
         (None, 1000, "auto", GPU),
@@ -127,12 +127,12 @@ def test_a_device_that_torch_does_not_find_is_refused(name, monkeypatch):
     ],
     ids=str,
 )
-def test_small_networks_act_on_the_processor_unless_told_otherwise(two_gpus, role, units, act_on, acting):
-    found = placed(role, units, device="cuda:0", act_on=act_on)
+def test_small_networks_act_on_the_processor_unless_told_otherwise(two_gpus, role, units, inference_device, acting):
+    found = placed(role, units, device="cuda:0", inference_device=inference_device)
     assert (found.learning, found.acting) == (GPU, acting)
 
 
-@pytest.mark.parametrize("act_on", ["auto", "cpu", "device"])
-def test_what_learns_on_the_processor_acts_there(act_on):
-    found = placed(act_on=act_on)
+@pytest.mark.parametrize("inference_device", ["auto", "cpu", "device"])
+def test_what_learns_on_the_processor_acts_there(inference_device):
+    found = placed(inference_device=inference_device)
     assert found.learning == found.acting == CPU

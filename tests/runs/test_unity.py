@@ -24,7 +24,7 @@ from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
 from tests.unity_player.launcher import ROOT, make_player
 
-QUICK = {"collect_steps": 8, "trace_length": 12, "batch_size": 4, "replay_start": 32, "replay_ratio": 2}
+QUICK = {"rollout_length": 8, "sequence_length": 12, "batch_size": 4, "learning_starts": 32, "replay_ratio": 2}
 
 
 def write(tmp_path, task, *flags, copies=1, steps=400, **sections):
@@ -48,7 +48,7 @@ def run(*arguments):
 
 def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     own = {
-        "Walker": {"acer_config": {"collect_steps": 4, "trace_length": 4}},
+        "Walker": {"acer_config": {"rollout_length": 4, "sequence_length": 4}},
         "Goalie": {"acer_config": {"gamma": 0.9}},
     }
     write(tmp_path, "two_behaviors", copies=2, steps=900, ma_config=own)
@@ -57,8 +57,8 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
     checkpoint = folder.latest()
     assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
-    assert folder.settings().of("Walker").agent.collect_steps == 4
-    assert folder.settings().of("Watcher").agent.collect_steps == 8
+    assert folder.settings().of("Walker").agent.rollout_length == 4
+    assert folder.settings().of("Watcher").agent.rollout_length == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     assert about["counters"]["updates"] > 20
     header = (folder.path / "metrics.csv").read_text().splitlines()[0]
@@ -78,8 +78,8 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     role = folder.roles()["Duel"]
     assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
     row = list(csv.DictReader((folder.path / "metrics.csv").open()))[-1]
-    assert {"reward/return/Duel", "reward/return/Duel-team1", "loss/skipped/Duel"} <= set(row)
-    assert not [name for name in row if name.startswith("loss/") and name.endswith("team1")]
+    assert {"rollout/return/Duel", "rollout/return/Duel-team1", "train/skipped_updates/Duel"} <= set(row)
+    assert not [name for name in row if name.startswith("train/") and name.endswith("team1")]
     # One wins what the other one loses: no goal is reached and no weights are the best.
     record = json.loads((folder.path / "result.json").read_text())
     assert record["reached"] is False and not (folder.path / "checkpoints" / "best.json").exists()
@@ -158,7 +158,7 @@ def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
 
 def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
     write(tmp_path, "arrivals", copies=2, steps=500)
-    folder = run("--set", "acer_config.normalize_returns=true")
+    folder = run("--set", "acer_config.reward_normalization=return_std")
     said = " ".join(capsys.readouterr().out.split())
     # Those of the first ticks share the 2,000 rows, the two that come to each scene after 30 ticks get as many each.
     for line in (

@@ -19,7 +19,7 @@ from tests.doubles import lanes_of, parts_of
 from tests.guessing import SPACES
 
 LANES, CHUNK, TICKS = 3, 4, 80
-CLIPPED, SQUASHED = {"squash": False}, {"squash": True}
+CLIPPED, SQUASHED = {"tanh_squash": False}, {"tanh_squash": True}
 BOUNDED = {"clipped": (CLIPPED, lambda sample: np.clip(sample, -1, 1)), "squashed": (SQUASHED, np.tanh)}
 
 
@@ -38,7 +38,7 @@ class Recording(Sampling):
 def collect(space, means=0.0, **changes):
     """The stored samples [n, size] of every lane, one after the other, what its environment got, and all rollouts."""
     adapter = GymAdapter(config(Recording, LANES, {"action_space": space, "vectorization_mode": "sync"}))
-    agent = make_acer(adapter.roles["agent"], Blueprint(), collect_steps=CHUNK, **changes)
+    agent = make_acer(adapter.roles["agent"], Blueprint(), rollout_length=CHUNK, **changes)
     with torch.no_grad():
         agent.policy.heads.linear.bias[: adapter.roles["agent"].action_spec.continuous] = means
     actor = Actor(parts_of(adapter, agent), seed=0)

@@ -26,7 +26,7 @@ SCRIPT = [
 
 @pytest.fixture
 def actor():
-    return Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(collect_steps=2)), seed=0)
+    return Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2)), seed=0)
 
 
 def collect(actor: Actor, ticks: int) -> list:
@@ -112,7 +112,7 @@ def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
 
 def test_a_column_is_stamped_with_the_updates_before_its_row_0():
     learner = Clock()
-    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(collect_steps=2), learner), seed=0)
+    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2), learner), seed=0)
     rollouts = []
     for tick in range(9):
         learner.updates = 100 + tick
@@ -151,7 +151,7 @@ def test_a_handed_over_rollout_is_not_written_again(actor):
 def test_every_way_to_end_is_one_episode(ending, score):
     rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]
     script = [{"agent": step_of(row)} for row in rows] + [{}]
-    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(collect_steps=2)), seed=0)
+    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length=2)), seed=0)
     collect(actor, len(rows))
     assert list(actor.episodes) == [Episode("agent", 0, score, 2)]
     assert actor.env_steps == 4
@@ -163,7 +163,7 @@ def test_roles_are_collected_apart_and_may_appear_late():
         {"early": step_of(Row(0, 10 + t, t)), "late": step_of(Row(0, 50 + t, -t, first=t == 1))} for t in range(1, 5)
     ]
     adapter = ScriptedAdapter([*script, {}], early=1, late=1)
-    actor = Actor(parts_of(adapter, ShowingAgent(collect_steps=2)), seed=0)
+    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=2)), seed=0)
     rollouts = [pair for _ in range(5) for pair in actor.collect()]
     assert [role for role, _ in rollouts] == ["early", "late", "early"]
     assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
@@ -186,7 +186,7 @@ def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
             rows.append(Row(lane, shown[lane][-1], reward=shown[lane][-1]))
         script.append({"agent": step_of(*sorted(rows, key=lambda row: row.lane))})
     adapter = ScriptedAdapter([*script, {}], agent=added.count(0))
-    actor = Actor(parts_of(adapter, ShowingAgent(collect_steps=3)), seed=0)
+    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=3)), seed=0)
     rollouts = collect(actor, len(script))
     assert len(rollouts) > 10
     assert {rollout.reward.shape for rollout in rollouts} >= {(3, lanes)}
@@ -219,7 +219,7 @@ def test_lanes_that_are_added_change_nothing_of_the_others(actor):
 
 
 def test_what_was_shown_is_known_until_it_is_cleared():
-    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(collect_steps=2)), seed=0)
+    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(rollout_length=2)), seed=0)
     actor.collect()
     assert actor.shown["agent"].tolist() == [True, True, False]
     actor.shown["agent"][:] = False

@@ -15,22 +15,22 @@ LANES, ROWS = 4, 6
 
 
 def feed_of(**changes) -> Feed:
-    agent = make_acer(make_role(LANES), collect_steps=ROWS, trace_length=ROWS, batch_size=2, **changes)
+    agent = make_acer(make_role(LANES), rollout_length=ROWS, sequence_length=ROWS, batch_size=2, **changes)
     rng = np.random.default_rng(0)
     # As many batches for every rollout, to be counted.
     return Feed(Replay(96, LANES, ROWS, ROWS, rng), replace(agent.schedule, replay_draw="fixed"), rng)
 
 
-@pytest.mark.parametrize("on_policy", [True, False])
-def test_the_fresh_rollout_is_learned_from_where_the_agents_settings_say_so(on_policy):
-    feed = feed_of(on_policy=on_policy, replay_ratio=3.0, replay_start=0)
+@pytest.mark.parametrize("on_policy_updates", [True, False])
+def test_the_fresh_rollout_is_learned_from_where_the_agents_settings_say_so(on_policy_updates):
+    feed = feed_of(on_policy_updates=on_policy_updates, replay_ratio=3.0, learning_starts=0)
     for number in range(3):
         rollout = random_rollout(np.random.default_rng(number), ROWS, LANES)
-        assert [batch is rollout for batch in feed(rollout)] == [True] * on_policy + [False] * 3
+        assert [batch is rollout for batch in feed(rollout)] == [True] * on_policy_updates + [False] * 3
         assert feed.replay.rows == LANES * ROWS * (number + 1)
 
 
 def test_nothing_is_replayed_before_enough_rows_are_stored():
-    feed = feed_of(on_policy=False, replay_ratio=1.0, replay_start=60)
+    feed = feed_of(on_policy_updates=False, replay_ratio=1.0, learning_starts=60)
     counts = [len(list(feed(random_rollout(np.random.default_rng(0), ROWS, LANES)))) for _ in range(4)]
     assert counts == [0, 0, 1, 1]  # 24, 48, 72 rows

@@ -34,7 +34,7 @@ def test_bad_updates_in_a_row_end_the_run():
     divergence = Divergence(parts_of(agent=one), 3)
     learn(divergence, one, BAD, BAD)
     assert one.learner.skipped_in_a_row == 2
-    with pytest.raises(Diverged, match="the last 3 updates of role 'agent'.*max_bad_updates is 3"):
+    with pytest.raises(Diverged, match="the last 3 updates of role 'agent'.*max_nonfinite_updates is 3"):
         learn(divergence, one, BAD)
 
 

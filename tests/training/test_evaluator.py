@@ -49,7 +49,7 @@ def adapter_of(*lanes: tuple[int, float], shown: bool = False, ticks: int = 60) 
 
 
 def play(adapter, episodes, agent=None, greedy=True):
-    agent = agent or ShowingAgent(collect_steps=1)
+    agent = agent or ShowingAgent(rollout_length=1)
     return Evaluator(adapter, lambda role: agent, greedy).play(episodes, seed=0)["agent"]
 
 
@@ -99,7 +99,7 @@ def test_memory_is_zero_at_every_first_row():
             return super().greedy(step, memory)
 
     seen = []
-    play(adapter_of((2, 1.0), (3, 1.0)), episodes=4, agent=Remembering(collect_steps=1))
+    play(adapter_of((2, 1.0), (3, 1.0)), episodes=4, agent=Remembering(rollout_length=1))
     assert seen[:6] == [[0, 0], [1, 1], [0, 2], [1, 0], [0, 1], [1, 2]]
 
 
@@ -108,7 +108,7 @@ def test_every_role_plays_its_episodes():
         {"left": step_of(lane_row(0, t, 1, 1.0, False)), "right": step_of(lane_row(0, t, 4, 1.0, False))}
         for t in range(30)
     ]
-    agent = ShowingAgent(collect_steps=1)
+    agent = ShowingAgent(rollout_length=1)
     played = Evaluator(ScriptedAdapter(ticks, left=1, right=1), lambda role: agent, greedy=True).play(3, seed=0)
     assert played["left"].lengths == [1, 1, 1]
     assert played["right"].lengths == [4, 4, 4]
@@ -116,14 +116,14 @@ def test_every_role_plays_its_episodes():
 
 def test_the_simulator_is_seeded():
     adapter = adapter_of((1, 1.0))
-    agent = ShowingAgent(collect_steps=1)
+    agent = ShowingAgent(rollout_length=1)
     Evaluator(adapter, lambda role: agent, greedy=True).play(1, seed=77)
     assert adapter.seed == 77
 
 
 def test_playing_again_starts_anew():
     adapter = ProbeAdapter(config("truncation", 3, {}))
-    agent = ShowingAgent(collect_steps=1)
+    agent = ShowingAgent(rollout_length=1)
     evaluator = Evaluator(adapter, lambda role: agent, greedy=True)
     for seed in (1, 2):
         played = evaluator.play(6, seed)["agent"]
@@ -135,7 +135,7 @@ class Normalising(ShowingAgent):
     """Its observations are normalised by statistics that move with whatever passes while they are learned."""
 
     def __init__(self):
-        super().__init__(collect_steps=1)
+        super().__init__(rollout_length=1)
         self.policy = nn.BatchNorm1d(1)
 
     @torch.no_grad()
@@ -165,7 +165,7 @@ def numbers(learner) -> dict[str, list[float]]:
 def test_nothing_that_is_learned_or_drawn_depends_on_an_evaluation():
     adapter = ProbeAdapter(config("choice", 2, {}))
     role = adapter.roles["agent"]
-    agent = make_acer(role, normalize_returns=True)
+    agent = make_acer(role, reward_normalization="return_std")
     learner = Learner(agent, role, {"distillation": Distillation(0.5)}, None)
     before, drawn = numbers(learner), agent.rng.bit_generator.state
     torch_drawn = torch.get_rng_state()
@@ -243,7 +243,7 @@ def test_an_agent_that_leaves_for_good_is_waited_for_no_longer_than_the_patience
         visitor = {"visitor": step_of(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # not one episode
         ticks.append({"agent": step_of(*rows), **visitor})
     adapter = ScriptedAdapter(ticks, agent=2, visitor=1)
-    agent = ShowingAgent(collect_steps=1)
+    agent = ShowingAgent(rollout_length=1)
     played = Evaluator(adapter, lambda role: agent, greedy=True).play(6, seed=0)
     assert sorted(played) == ["agent"]
     assert sorted(played["agent"].returns) == [2.0] * 3 + [30.0] * 2

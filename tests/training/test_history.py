@@ -11,7 +11,7 @@ from tests.fakes import Skipping
 
 
 def history_of(lanes: int) -> History:
-    parts = parts_of(Skipping(config("", lanes, {})), ShowingAgent(collect_steps=4))
+    parts = parts_of(Skipping(config("", lanes, {})), ShowingAgent(rollout_length=4))
     parts.team("agent")
     return History(parts, Counters())
 

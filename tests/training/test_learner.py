@@ -134,7 +134,10 @@ def test_adopting_weights_forgets_the_moments():
 
 
 def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
-    learner, resumed = make_learner(normalize_returns=True), make_learner(normalize_returns=True, seed=1)
+    learner, resumed = (
+        make_learner(reward_normalization="return_std"),
+        make_learner(reward_normalization="return_std", seed=1),
+    )
     for seed in range(3):
         learner.observe(rollout(seed))
         learner.learn(rollout(seed))
@@ -161,7 +164,7 @@ def test_nothing_is_laid_out_anew():
 
 
 def scaled(values, **changes):
-    scaling = RewardScaling(**{"scale": 1.0, "clip": None, "normalize_returns": False, "gamma": 0.9, **changes})
+    scaling = RewardScaling(**{"scale": 1.0, "clip": None, "reward_normalization": None, "gamma": 0.9, **changes})
     return ReturnScale(scaling, LANES).scale(torch.tensor(values))
 
 
@@ -273,7 +276,7 @@ def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from
 
 
 def test_only_collected_rollouts_move_the_statistics():
-    learner = make_learner(normalize_returns=True)
+    learner = make_learner(reward_normalization="return_std")
     learner.observe(rollout())
     before = learner.parameters.statistics.clone()
     learner.learn(rollout(1))
@@ -285,7 +288,7 @@ def test_a_column_counts_by_its_weight():
     """What a sampler with priorities says of a column reaches every parameter."""
     stepped = []
     for weight in ([1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 1, 0], [1, 1, 1, 0]):
-        learner, batch = make_learner(entropy=0.1), rollout()
+        learner, batch = make_learner(entropy_coef=0.1), rollout()
         if len(stepped) == 3:
             batch.reward[:, 3] += 7  # in a column that counts for nothing
         learner.learn(replace(batch, weight=np.array(weight, np.float32)))

@@ -14,12 +14,12 @@ def table(folder) -> list[dict[str, str]]:
 
 def test_rows_are_appended_under_the_same_columns(tmp_path):
     metrics = Metrics(tmp_path)
-    metrics.write(10, {"loss/critic": 0.5, "reward/return": 3})
-    metrics.write(20, {"reward/return": 4, "loss/critic": 0.25})
+    metrics.write(10, {"train/critic_loss": 0.5, "rollout/return": 3})
+    metrics.write(20, {"rollout/return": 4, "train/critic_loss": 0.25})
     metrics.close()
     assert table(tmp_path) == [
-        {"env_steps": "10", "loss/critic": "0.5", "reward/return": "3"},
-        {"env_steps": "20", "loss/critic": "0.25", "reward/return": "4"},
+        {"env_steps": "10", "train/critic_loss": "0.5", "rollout/return": "3"},
+        {"env_steps": "20", "train/critic_loss": "0.25", "rollout/return": "4"},
     ]
 
 
@@ -39,10 +39,10 @@ def test_a_new_name_widens_the_table_and_leaves_older_rows_empty_there(tmp_path)
 
 def test_names_with_commas_and_quotes_are_kept(tmp_path):
     metrics = Metrics(tmp_path)
-    metrics.write(1, {'loss/"a", b': 1})
+    metrics.write(1, {'train/"a", b': 1})
     metrics.write(2, {"c": 2})
     metrics.close()
-    assert table(tmp_path)[0]['loss/"a", b'] == "1"
+    assert table(tmp_path)[0]['train/"a", b'] == "1"
 
 
 def test_a_resumed_run_goes_on_in_the_same_table(tmp_path):
@@ -93,8 +93,8 @@ def test_a_row_that_was_not_written_to_its_end_is_dropped(tmp_path):
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):
     metrics = Metrics(tmp_path)
-    metrics.write(10, {"reward/return": 1.5})
-    metrics.write(20, {"reward/return": 2.5})
+    metrics.write(10, {"rollout/return": 1.5})
+    metrics.write(20, {"rollout/return": 2.5})
     metrics.close()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("reward/return")] == [(10, 1.5), (20, 2.5)]
+    assert [(event.step, event.value) for event in events.Scalars("rollout/return")] == [(10, 1.5), (20, 2.5)]

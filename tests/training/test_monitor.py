@@ -34,7 +34,7 @@ class Run:
         self.done: list[tuple[str, int]] = []
         self.said: list[str] = []
         self.shown = []
-        self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(collect_steps=4))
+        self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
         self.parts.team("agent").learner.skipped = 0
         self.counters = Counters(env_steps)
         limits = Limits(**{**none, "log_every": 10**9, **limits})

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from algorithm.training.optimizers import Adam, RmsProp, make_optimizer
-from tests.builders import make_acer
+from tests.builders import make_acer, make_sac
 
 CPU = torch.device("cpu")
 
@@ -58,6 +58,20 @@ def test_moments_are_all_that_an_optimizer_remembers(name):
     optimizer.step(vector, gradient, 0.1)
     other.step(copy, gradient, 0.1)
     assert copy.equal(vector) and other.moments.equal(optimizer.moments)
+
+
+def test_adam_takes_beta1_from_its_group():
+    group = replace(make_acer(optimizer_beta1=0.5).groups["acer"], epsilon=1e-8)
+    ours, theirs = follow(
+        make_optimizer(group, 7, CPU), lambda x: torch.optim.Adam([x], betas=(0.5, group.decay), eps=1e-8)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make_agent", [make_acer, make_sac])
+def test_every_group_has_the_beta1_of_the_settings(make_agent):
+    assert {group.beta1 for group in make_agent().groups.values()} == {0.9}
+    assert {group.beta1 for group in make_agent(optimizer_beta1=0.5).groups.values()} == {0.5}
 
 
 def test_a_group_names_its_optimizer():

@@ -21,7 +21,7 @@ class Told:
     """A reporter whose time passes only when it is told to."""
 
     def __init__(self, path, counters=None, **limits):
-        parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(collect_steps=4))
+        parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
         parts.team("agent").learner.skipped = 0
         limits = Limits(**{"max_step": 1000, "max_iter": None, "goal": 9.0, **limits}, **EVERY)
         self.history = History(parts, counters or Counters())
@@ -37,7 +37,7 @@ class Told:
         for _ in range(updates):
             self.counters.updates += 1
             number = torch.tensor(float(self.counters.updates))
-            metrics = {"policy/entropy": number, "policy/kl_to_average": -number, "loss/critic": 10 * number}
+            metrics = {"train/entropy": number, "train/kl_to_average": -number, "train/critic_loss": 10 * number}
             self.reporter.updated("agent", Report(lambda metrics=metrics: metrics, lambda: None))
 
     @property
@@ -60,7 +60,7 @@ def test_a_row_tells_the_pace_and_where_the_time_went_since_the_last_one(tmp_pat
     assert second["time/env_steps_per_second"] == pytest.approx(50)
     assert second["time/updates_per_second"] == pytest.approx(2)
     shares = {"acting": 0.25, "learning": 0.5, "environment": 0.125, "reporting": 0.125}
-    assert {part: second[f"time/{part}"] for part in PARTS} == pytest.approx(dict.fromkeys(PARTS, 0) | shares)
+    assert {part: second[f"time/{part}_fraction"] for part in PARTS} == pytest.approx(dict.fromkeys(PARTS, 0) | shares)
     assert second["time/seconds"] == pytest.approx(14)
 
 
@@ -78,10 +78,10 @@ def test_one_of_so_many_updates_is_asked_and_a_row_has_their_mean(tmp_path):
     told = Told(tmp_path)
     told.go(1, 5, updates=2 * SAMPLED)
     told.reporter.log()
-    assert told.rows[0]["loss/critic"] == pytest.approx(10 * (1 + SAMPLED + 2 * SAMPLED) / 3)
+    assert told.rows[0]["train/critic_loss"] == pytest.approx(10 * (1 + SAMPLED + 2 * SAMPLED) / 3)
     told.go(1, 5, updates=1)
     told.reporter.log()
-    assert told.rows[1]["loss/critic"] == pytest.approx(10 * (2 * SAMPLED + 1))
+    assert told.rows[1]["train/critic_loss"] == pytest.approx(10 * (2 * SAMPLED + 1))
 
 
 def test_measures_are_of_the_latest_updates_and_stay_until_there_are_newer_ones(tmp_path):
@@ -100,7 +100,7 @@ def test_measures_are_of_the_latest_updates_and_stay_until_there_are_newer_ones(
 def test_entropies_and_temperatures_of_soft_actor_critic_are_shown(tmp_path):
     told = Told(tmp_path)
     numbers = torch.arange(4.0)
-    names = ["policy/entropy_d", "policy/entropy_c", "policy/alpha_d", "policy/alpha_c"]
+    names = ["train/entropy_discrete", "train/entropy_continuous", "train/alpha_discrete", "train/alpha_continuous"]
     told.reporter.updated("agent", Report(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
     told.reporter.look()
     assert told.shown[-1].roles["agent"].measures == {

@@ -17,10 +17,10 @@ from tests.doubles import Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of
 NAN, INF = np.nan, np.inf
 
 
-def recorded(*rows: Row, collect_steps: int = 1):
+def recorded(*rows: Row, rollout_length: int = 1):
     """What an actor makes of one lane's rows: itself, and the record as one long column."""
     script = [{"agent": step_of(row)} for row in rows] + [{}]
-    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(collect_steps)), seed=0)
+    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length)), seed=0)
     rollouts = [rollout for _ in rows for _, rollout in actor.collect()]
     return actor, lanes_of(rollouts)[0]
 

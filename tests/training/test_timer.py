@@ -44,7 +44,7 @@ def test_a_tick_is_acting_and_then_the_environment(wait):
             wait(5)
             return super().act(step, memory)
 
-    parts = parts_of(Slow(config("", 2)), Thoughtful(collect_steps=4))
+    parts = parts_of(Slow(config("", 2)), Thoughtful(rollout_length=4))
     actor = Actor(parts, seed=0)
     for _ in range(2):
         actor.collect()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algorithm.agents.acer.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
-from algorithm.annotations import CONTINUOUS, Only, Unless
+from algorithm.annotations import CONTINUOUS, Only, Spellings, Unless
 from algorithm.distributions import (
     Branch,
     Clipped,
@@ -40,50 +40,52 @@ class AcerSettings:
     learning_rate: float
     learning_rate_schedule: Literal["constant", "linear"]
     optimizer: Literal["adam", "rmsprop"]
+    optimizer_beta1: Annotated[float, Only(optimizer="adam")]
     optimizer_decay: float
     optimizer_epsilon: float
     epsilon_inside: Annotated[bool, Only(optimizer="rmsprop")]
     max_grad_norm: float
-    critic_weight: float  # of the critic's error (Eq. 6) against the policy's
-    entropy: float  # beta, outside the projection
+    value_coef: float  # of the critic's error (Eq. 6) against the policy's
+    entropy_coef: float  # beta, outside the projection
     gamma: float
     reward_scale: float
     reward_clip: float | None
-    normalize_returns: bool
-    average_decay: float  # alpha, of the average policy network
+    reward_normalization: Literal["return_std"] | None
+    average_policy_decay: float  # alpha, of the average policy network
     estimator: Literal["retrace", "vtrace", "n_step", "tree_backup", "q_lambda"]
-    critic: Literal["q", "v"]
-    retrace_clip: Annotated[float, Only(estimator=("retrace", "vtrace"))]  # of rho in the trace (Eq. 5); c-bar
-    vtrace_clip: Annotated[float, Only(estimator="vtrace")]  # rho-bar
+    critic: Annotated[Literal["action_value", "state_value"], Spellings(q="action_value", v="state_value")]
+    trace_clip: Annotated[float, Only(estimator=("retrace", "vtrace"))]  # of rho in the trace (Eq. 5); c-bar
+    rho_clip: Annotated[float, Only(estimator="vtrace")]  # rho-bar
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
-    decay: float  # lambda, of the trace
-    advantage_samples: Annotated[int, Only(critic="q")]  # n, the actions u_i of a stochastic dueling critic (Eq. 13)
-    std: Annotated[Literal["fixed", "learned", "state"], CONTINUOUS]
+    trace_lambda: float  # lambda, of the trace
+    sdn_samples: Annotated[int, Only(critic="action_value")]  # n, of a stochastic dueling critic (Eq. 13)
+    std: Annotated[Literal["fixed", "learned", "state_dependent"], CONTINUOUS]
     std_init: Annotated[float, CONTINUOUS]
-    std_floor: Annotated[float, CONTINUOUS, Unless(std="fixed")]
-    squash: Annotated[bool, CONTINUOUS]
+    std_min: Annotated[float, CONTINUOUS, Unless(std="fixed")]
+    tanh_squash: Annotated[bool, CONTINUOUS]
     trust_region: Literal["off", "efficient"]
     trust_region_space: Annotated[Literal["logits", "probs"], Unless(trust_region="off")]  # phi (Eq. 11)
     trust_region_delta: Annotated[float, Unless(trust_region="off")]  # delta (Eq. 11)
-    collect_steps: int  # k, rows of a collected rollout per lane
-    trace_length: Annotated[int, Unless(replay_ratio=0)]  # rows of a replayed window
+    rollout_length: int  # k, rows of a collected rollout per lane
+    sequence_length: Annotated[int, Unless(replay_ratio=0)]  # rows of a replayed window
     batch_size: Annotated[int, Unless(replay_ratio=0)]  # windows of a replayed batch
     replay_ratio: float  # mean number of replayed batches for each rollout
-    replay_start: Annotated[int, Unless(replay_ratio=0)]  # rows stored before the first replayed batch
+    learning_starts: Annotated[int, Unless(replay_ratio=0)]  # rows stored before the first replayed batch
     burn_in_step: Annotated[int, Unless(replay_ratio=0)]  # rows before a window that only update a memory (R2D2)
-    on_policy: bool  # also learn from each collected rollout, as Algorithm 1 does
+    on_policy_updates: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self):
-        if self.critic == "v" and self.estimator not in OF_STATES:
+        if self.critic == "state_value" and self.estimator not in OF_STATES:
             raise ValueError(
-                f"estimator {self.estimator} is of action values: with critic v there is {', '.join(OF_STATES)}"
+                f"estimator {self.estimator} is of action values: "
+                f"with critic state_value there is {', '.join(OF_STATES)}"
             )
-        if self.estimator == "vtrace" and self.vtrace_clip < self.retrace_clip:
-            raise ValueError(f"vtrace_clip {self.vtrace_clip} must not be below retrace_clip {self.retrace_clip}")
-        if self.std != "fixed" and self.std_init <= self.std_floor:
-            raise ValueError(f"std_init {self.std_init} must be above std_floor {self.std_floor}, unless std is fixed")
-        if not self.on_policy and not self.replay_ratio:
-            raise ValueError("replay_ratio 0 with on_policy false leaves nothing to learn from")
+        if self.estimator == "vtrace" and self.rho_clip < self.trace_clip:
+            raise ValueError(f"rho_clip {self.rho_clip} must not be below trace_clip {self.trace_clip}")
+        if self.std != "fixed" and self.std_init <= self.std_min:
+            raise ValueError(f"std_init {self.std_init} must be above std_min {self.std_min}, unless std is fixed")
+        if not self.on_policy_updates and not self.replay_ratio:
+            raise ValueError("replay_ratio 0 with on_policy_updates false leaves nothing to learn from")
 
 
 class Acer(Agent):
@@ -105,7 +107,7 @@ class Acer(Agent):
         self.estimate = self.estimate_actor = ESTIMATORS[settings.estimator]
         if settings.estimator == "retrace" and isinstance(self.critic, StochasticDueling):
             self.estimate_actor = ESTIMATORS["q_lambda"]  # Q^opc (Eq. 16 and 21)
-        self.truncation = Truncation(settings.retrace_clip, settings.vtrace_clip, settings.decay)
+        self.truncation = Truncation(settings.trace_clip, settings.rho_clip, settings.trace_lambda)
         self.policy = self._network(blueprint, role)
         torso = self.policy.torso
         self.state, self.kept = torso.state, torso.kept
@@ -122,28 +124,29 @@ class Acer(Agent):
                 settings.optimizer_epsilon,
                 settings.epsilon_inside,
                 settings.max_grad_norm,
+                settings.optimizer_beta1,
             )
         }
         self.lagging = {"average": self.average}
         self.schedule = Schedule(
-            settings.collect_steps,
-            settings.trace_length,
+            settings.rollout_length,
+            settings.sequence_length,
             settings.batch_size,
             settings.replay_ratio,
             "poisson",
-            settings.replay_start,
-            settings.on_policy,
+            settings.learning_starts,
+            settings.on_policy_updates,
             torso.lead + settings.burn_in_step,
             torso.lead,
         )
         self.rewards = RewardScaling(
-            settings.reward_scale, settings.reward_clip, settings.normalize_returns, settings.gamma
+            settings.reward_scale, settings.reward_clip, settings.reward_normalization, settings.gamma
         )
 
     def _network(self, blueprint: Blueprint, role: Role) -> ActorCritic:
         settings, means, deviation = self.settings, role.action_spec.continuous, None
         if means:
-            deviation = Deviation(means, settings.std, settings.std_init, settings.std_floor)
+            deviation = Deviation(means, settings.std, settings.std_init, settings.std_min)
         columns = self.family.statistics
         return ActorCritic(blueprint, role.obs_specs, columns, self.critic.values, deviation, self.critic.encoded)
 
@@ -198,19 +201,19 @@ class Acer(Agent):
         pull, of_advantages = judged.pull(error, targets)
 
         weights = row_weights(valid, rollout.weight)
-        climbed = weights.unsqueeze(-1) * torch.cat((direction, settings.critic_weight * pull), -1)
+        climbed = weights.unsqueeze(-1) * torch.cat((direction, settings.value_coef * pull), -1)
         if of_advantages is not None:
-            of_advantages = settings.critic_weight * weights * of_advantages
+            of_advantages = settings.value_coef * weights * of_advantages
 
         def told() -> dict[str, Tensor]:
             told_of = {
-                "loss/critic": squared_error(target, judged.taken),
-                "policy/entropy": policy.entropy,
-                "policy/kl_to_average": policy.kl(average),
-                "policy/importance": rho,
+                "train/critic_loss": squared_error(target, judged.taken),
+                "train/entropy": policy.entropy,
+                "train/kl_to_average": policy.kl(average),
+                "train/importance_ratio": rho,
                 # Not where pi is the average, as with a single allowed action: no step can leave it.
-                "policy/trust_region_active": (removed * policy.kl_gradient(average)).ne(0).any(-1).float(),
-                "policy/value": v,
+                "train/trust_region_fraction": (removed * policy.kl_gradient(average)).ne(0).any(-1).float(),
+                "train/value": v,
             }
             return metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of)
 
@@ -227,7 +230,7 @@ class Acer(Agent):
         """
         settings, policy = self.settings, judged.policy
         gradient = judged.gradient(weight, behavior, settings.importance_clip)
-        upwards = torch.add(gradient, policy.entropy_gradient(), alpha=settings.entropy)
+        upwards = torch.add(gradient, policy.entropy_gradient(), alpha=settings.entropy_coef)
         if settings.trust_region == "off":
             return upwards, torch.zeros_like(gradient[..., :1])
         constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
@@ -264,20 +267,20 @@ class Acer(Agent):
 
     def sync(self, update: int) -> None:
         """theta_a <- alpha theta_a + (1 - alpha) theta, after every step (Wang et al. 2017, Algorithm 2)."""
-        self.average.move(1 - self.settings.average_decay)
+        self.average.move(1 - self.settings.average_policy_decay)
 
 
 def _family(settings: AcerSettings, spec: ActionSpec) -> Family:
-    bounded = Squashed if settings.squash else Clipped
+    bounded = Squashed if settings.tanh_squash else Clipped
     return family_of(spec.continuous, spec.branches, bounded, FixedGaussian if settings.std == "fixed" else Gaussian)
 
 
 def _critic(settings: AcerSettings, spec: ActionSpec, family: Family) -> Critic:
-    if settings.critic == "v":
+    if settings.critic == "state_value":
         return StateValue()
     if isinstance(family, Branch):
         return ActionValues(family.statistics)
-    return StochasticDueling(family, settings.advantage_samples)
+    return StochasticDueling(family, settings.sdn_samples)
 
 
 def _check(settings: AcerSettings, spec: ActionSpec) -> None:

@@ -118,7 +118,7 @@ class StateValue(Critic):
         return _OfStates(values, policy, sample)
 
     def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
-        raise ValueError("a critic of states (critic: v) knows no action's value")
+        raise ValueError("a critic of states (critic: state_value) knows no action's value")
 
 
 class _OfStates(Judgement):

@@ -21,6 +21,9 @@ from algorithm.specs import Role
 Judge = Callable[[Tensor], tuple[Tensor, Tensor | None]]  # of numbers [..., K, c]: Q [..., K], and its slope there
 
 
+KINDS = {"d": "discrete", "c": "continuous"}  # of actions, as metrics name them
+
+
 @dataclass(frozen=True)
 class Choices:
     """What may be done at some rows: combinations of branches, and the numbers that would be executed with each."""
@@ -67,7 +70,9 @@ class Soft(Chooser):
 
     def __init__(self, settings: Any, family: Conditioned, blueprint: Blueprint, torso: Torso, role: Role):
         self.family = family
-        deviation = Deviation(family.width, "state", settings.std_init, settings.std_floor) if family.numbers else None
+        deviation = (
+            Deviation(family.width, "state_dependent", settings.std_init, settings.std_min) if family.numbers else None
+        )
         self.network = self.policy = ActorCritic(
             blueprint, role.obs_specs, family.statistics, 0, deviation, torso=torso
         )
@@ -117,10 +122,13 @@ class Soft(Chooser):
     def told(self, choices: Choices) -> dict[str, Tensor]:
         terms = self._terms(choices.policy, choices.proposal)
         entropies = [-(choices.policy.probs * term).sum(-1) for term in terms]
-        return {f"policy/entropy_{kind}": entropy for kind, entropy in zip(self.kinds, entropies, strict=True)}
+        return {f"train/entropy_{KINDS[kind]}": entropy for kind, entropy in zip(self.kinds, entropies, strict=True)}
 
     def temperatures(self) -> dict[str, Tensor]:
-        return {f"policy/alpha_{kind}": alpha for kind, alpha in zip(self.kinds, self.temperature.alpha(), strict=True)}
+        return {
+            f"train/alpha_{KINDS[kind]}": alpha
+            for kind, alpha in zip(self.kinds, self.temperature.alpha(), strict=True)
+        }
 
     def _terms(self, policy: Conditional, proposal: Proposal) -> list[Tensor]:
         """log pi(d) and log pi(c|d), those of them that there are."""
@@ -162,4 +170,4 @@ class EpsilonGreedy(Chooser):
 def adam(module: nn.Module, settings: Any, rate: float, clip: float) -> Group:
     """A group of SAC, at a rate and with a clip of its own."""
     schedule, decay, epsilon = settings.learning_rate_schedule, settings.optimizer_decay, settings.optimizer_epsilon
-    return Group(module, rate, schedule, "adam", decay, epsilon, False, clip)
+    return Group(module, rate, schedule, "adam", decay, epsilon, False, clip, settings.optimizer_beta1)

@@ -35,6 +35,7 @@ class SacSettings:
     learning_rate_policy: Annotated[float, Unless(discrete_dqn_like=True)]
     learning_rate_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]
     learning_rate_schedule: Literal["constant", "linear"]
+    optimizer_beta1: float
     optimizer_decay: float
     optimizer_epsilon: float
     max_grad_norm_critic: float
@@ -43,7 +44,7 @@ class SacSettings:
     gamma: float
     reward_scale: float
     reward_clip: float | None
-    normalize_returns: bool
+    reward_normalization: Literal["return_std"] | None
     tau: float  # share of the target critics that is replaced by the critics
     update_target_per_step: int  # updates between these replacements
     ensemble_q_num: int  # N critics
@@ -65,17 +66,17 @@ class SacSettings:
     v_rho: Annotated[float, Only(use_n_step_is=True, estimator="vtrace"), Unless(n_step=1)]  # rho-bar of V-trace
     v_c: Annotated[float, Unless(n_step=1, use_n_step_is=False)]  # c-bar
     std_init: Annotated[float, CONTINUOUS, Unless(discrete_dqn_like=True)]
-    std_floor: Annotated[float, CONTINUOUS, Unless(discrete_dqn_like=True)]
-    collect_steps: int
-    trace_length: int  # rows of a replayed window that are learned from
+    std_min: Annotated[float, CONTINUOUS, Unless(discrete_dqn_like=True)]
+    rollout_length: int
+    sequence_length: int  # rows of a replayed window that are learned from
     burn_in_step: int
     batch_size: int
     replay_ratio: float
-    replay_start: int
+    learning_starts: int
 
     def __post_init__(self):
-        if self.n_step > self.trace_length:
-            raise ValueError(f"n_step {self.n_step} must not be above trace_length {self.trace_length}")
+        if self.n_step > self.sequence_length:
+            raise ValueError(f"n_step {self.n_step} must not be above sequence_length {self.sequence_length}")
         if self.ensemble_q_sample > self.ensemble_q_num:
             raise ValueError(
                 f"ensemble_q_sample {self.ensemble_q_sample} is above ensemble_q_num {self.ensemble_q_num}"
@@ -84,8 +85,8 @@ class SacSettings:
             raise ValueError(f"v_rho {self.v_rho} must not be below v_c {self.v_c}")
         if not self.replay_ratio:
             raise ValueError("replay_ratio 0 leaves nothing to learn from")
-        if self.std_init <= self.std_floor:
-            raise ValueError(f"std_init {self.std_init} must be above std_floor {self.std_floor}")
+        if self.std_init <= self.std_min:
+            raise ValueError(f"std_init {self.std_init} must be above std_min {self.std_min}")
 
 
 class Sac(Agent):
@@ -124,18 +125,18 @@ class Sac(Agent):
         self.groups = {"critic": of_critics, **self.chooser.groups}
         self.lagging = {"target": self.target}
         self.schedule = Schedule(
-            settings.collect_steps,
-            settings.trace_length,
+            settings.rollout_length,
+            settings.sequence_length,
             settings.batch_size,
             settings.replay_ratio,
             "fixed",
-            settings.replay_start,
-            on_policy=False,
+            settings.learning_starts,
+            on_policy_updates=False,
             burn_in=torso.lead + settings.burn_in_step,
             lead=torso.lead,
         )
         self.rewards = RewardScaling(
-            settings.reward_scale, settings.reward_clip, settings.normalize_returns, settings.gamma
+            settings.reward_scale, settings.reward_clip, settings.reward_normalization, settings.gamma
         )
 
     def _critics(self, blueprint: Blueprint, torso: Torso) -> Critics:
@@ -158,9 +159,8 @@ class Sac(Agent):
         with torch.no_grad():
             lagging = self._unroll(self.target.copy, rollout) if self.learns_features else features
         rollout = rollout.after_burn_in()
-        valid = rollout.valid
+        valid, members = rollout.valid, self._members()
         weights = row_weights(valid, rollout.weight)
-        members = self._members()
 
         # What the policy would do at every row: its draws behind a row make that row's target.
         seen = features.detach()
@@ -180,8 +180,8 @@ class Sac(Agent):
 
         def told() -> dict[str, Tensor]:
             told_of = {
-                "loss/critic": squared_error(target.expand_as(said), said).mean(0),
-                "policy/value": said.mean(0),
+                "train/critic_loss": squared_error(target.expand_as(said), said).mean(0),
+                "train/value": said.mean(0),
                 **self.chooser.told(choices),
             }
             return {

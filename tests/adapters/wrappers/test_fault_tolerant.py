@@ -63,7 +63,7 @@ class TestRestarting(AdapterContract):
 
 def learned(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """(obs, next obs) of the valid rows of each lane, and who collected them."""
-    actor = Actor(parts_of(adapter, ShowingAgent(collect_steps=2)), SEED)
+    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=2)), SEED)
     record = lanes_of([rollout for _ in range(ticks) for _, rollout in actor.collect()])
     rows = {}
     for lane, columns in record.items():

@@ -49,18 +49,16 @@ def literal_targets(s, rollout, taken, v, rho, prob_taken):
     episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), s.gamma)
     ones = np.ones_like(rho)
     trace = {
-        "retrace": np.minimum(s.retrace_clip, rho),
+        "retrace": np.minimum(s.trace_clip, rho),
         "tree_backup": prob_taken,
         "q_lambda": ones,
     }.get(s.estimator)
     if trace is not None:
-        target = retrace_by_definition(*episodes, taken, v, s.decay * trace)
+        target = retrace_by_definition(*episodes, taken, v, s.trace_lambda * trace)
         return target, target
-    ratios = (
-        [np.minimum(clip, rho) for clip in (s.vtrace_clip, s.retrace_clip)] if s.estimator == "vtrace" else [ones] * 2
-    )
-    of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.decay)
-    return of_action, of_action if s.critic == "q" else of_state
+    ratios = [np.minimum(clip, rho) for clip in (s.rho_clip, s.trace_clip)] if s.estimator == "vtrace" else [ones] * 2
+    of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.trace_lambda)
+    return of_action, of_action if s.critic == "action_value" else of_state
 
 
 def literal_loss(agent, rollout):
@@ -70,7 +68,7 @@ def literal_loss(agent, rollout):
     average = forward(agent.average.copy, rollout.obs["obs"])[0].detach().softmax(-1)
     pi, mu = logits.softmax(-1).detach(), rollout.behavior.softmax(-1)
     action = rollout.sample.long()
-    if s.critic == "q":
+    if s.critic == "action_value":
         v, taken, q = (pi * values.detach()).sum(-1), values[:-1].gather(-1, action).squeeze(-1), values.detach()
     else:
         v, taken, q = values.detach().squeeze(-1), values[:-1].squeeze(-1), None
@@ -85,7 +83,7 @@ def literal_loss(agent, rollout):
         known = None if q is None else q[t, b]
         z, active = projected(s, phi.detach(), average[t, b], mu[t, b], a, target[t, b], v[t, b], known)
         entropy = -(logits[t, b].softmax(-1) * logits[t, b].log_softmax(-1)).sum()
-        row = -z @ phi - s.entropy * entropy + s.critic_weight * (regressed[t, b] - taken[t, b]) ** 2 / 2
+        row = -z @ phi - s.entropy_coef * entropy + s.value_coef * (regressed[t, b] - taken[t, b]) ** 2 / 2
         loss, learned, bound = loss + rollout.weight[b] * row, learned + 1, bound + active
     return loss / learned, bound / learned
 
@@ -110,13 +108,20 @@ def projected(settings, phi, average, mu, action, target, v, q):
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
 def test_the_gradient_is_that_of_the_papers_equations(region, seed):
     agent = make_exact_acer(
-        body=Mlp(16), seed=seed, gamma=GAMMA, decay=0.9, importance_clip=1.5, entropy=0.1, critic_weight=0.7, **region
+        body=Mlp(16),
+        seed=seed,
+        gamma=GAMMA,
+        trace_lambda=0.9,
+        importance_clip=1.5,
+        entropy_coef=0.1,
+        value_coef=0.7,
+        **region,
     )
     rollout = exact(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
     loss, bound = literal_loss(agent, rollout)
     torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
 
-    active = agent.loss(rollout)[1].metrics()["policy/trust_region_active"].item()
+    active = agent.loss(rollout)[1].metrics()["train/trust_region_fraction"].item()
     assert active == pytest.approx(bound)
     assert bound == 0 if region is OFF else 0 < bound < 1
 
@@ -135,7 +140,7 @@ def test_rows_with_a_single_allowed_action_are_not_counted_as_projected():
         behavior[:, :single, 1:] = FORBIDDEN
         obs = {**rollout.obs, MASK: allowed}
         _, report = agent.loss(replace(rollout, obs=obs, sample=sample, behavior=behavior))
-        return report.metrics()["policy/trust_region_active"].item() * rollout.valid.sum().item()
+        return report.metrics()["train/trust_region_fraction"].item() * rollout.valid.sum().item()
 
     everywhere = active(0)
     assert 0 < active(2) < everywhere
@@ -149,11 +154,11 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(es
         body=Mlp(16),
         seed=seed,
         gamma=GAMMA,
-        decay=0.75,  # exact as well
-        retrace_clip=0.8,
-        vtrace_clip=1.5,
+        trace_lambda=0.75,  # exact as well
+        trace_clip=0.8,
+        rho_clip=1.5,
         importance_clip=1.5,
-        critic_weight=0.7,
+        value_coef=0.7,
         estimator=estimator,
         critic=critic,
         **LOGITS,
@@ -165,19 +170,21 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(es
 
 @pytest.mark.parametrize("estimator", ["retrace", "tree_backup", "q_lambda"])
 def test_estimates_of_action_values_need_a_critic_of_actions(estimator):
-    with pytest.raises(ValueError, match=f"{estimator} is of action values: with critic v there is vtrace, n_step"):
-        make_acer(estimator=estimator, critic="v")
+    with pytest.raises(
+        ValueError, match=f"{estimator} is of action values: with critic state_value there is vtrace, n_step"
+    ):
+        make_acer(estimator=estimator, critic="state_value")
 
 
 def test_vtraces_correction_is_not_cut_below_its_trace():
-    with pytest.raises(ValueError, match="vtrace_clip 0.5 must not be below retrace_clip 1.0"):
-        make_acer(estimator="vtrace", vtrace_clip=0.5)
-    make_acer(vtrace_clip=0.5)  # another estimator does not read it
+    with pytest.raises(ValueError, match="rho_clip 0.5 must not be below trace_clip 1.0"):
+        make_acer(estimator="vtrace", rho_clip=0.5)
+    make_acer(rho_clip=0.5)  # another estimator does not read it
 
 
 def test_a_critic_of_states_has_no_action_values_for_auxiliaries():
-    agent = make_acer(estimator="vtrace", critic="v")
-    with pytest.raises(ValueError, match="critic: v"):
+    agent = make_acer(estimator="vtrace", critic="state_value")
+    with pytest.raises(ValueError, match="critic: state_value"):
         agent.q(torch.zeros(1, 16), torch.zeros(1, 1))
 
 
@@ -215,7 +222,7 @@ def test_the_errors_of_a_column_are_those_of_its_valid_rows():
 
 
 def test_only_logits_and_taken_values_carry_gradient():
-    agent = make_exact_acer(body=Mlp(16), entropy=0.1)
+    agent = make_exact_acer(body=Mlp(16), entropy_coef=0.1)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     inputs = [value.requires_grad_() for value in (rollout.reward, rollout.behavior)]
     losses, report = agent.loss(rollout)
@@ -224,7 +231,7 @@ def test_only_logits_and_taken_values_carry_gradient():
 
 
 def test_the_policys_part_sends_nothing_into_the_critic():
-    agent = make_exact_acer(body=Mlp(16), critic_weight=0.0)
+    agent = make_exact_acer(body=Mlp(16), value_coef=0.0)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     agent.loss(rollout)[0]["acer"].backward()
     policy, critic = agent.policy.heads.linear.weight.grad.split(3)
@@ -253,7 +260,7 @@ def one_hot(rollout):
 def test_every_valid_row_and_no_other_moves_its_own_value(rows, columns):
     rollout = one_hot(random_rollout(np.random.default_rng(1), rows, columns))
     rollout.first[1:, 0] = False  # a column without any boundary
-    agent = make_exact_acer(make_role(columns, (rows + 1) * columns), critic_weight=0.5)
+    agent = make_exact_acer(make_role(columns, (rows + 1) * columns), value_coef=0.5)
     agent.loss(rollout)[0]["acer"].backward()
     by_row = agent.policy.heads.linear.weight.grad.T.unflatten(0, (rows + 1, columns))
     policy, critic = by_row.split(3, -1)
@@ -349,7 +356,7 @@ def test_an_action_that_was_nearly_impossible_and_taken_keeps_everything_finite(
 
 
 def critic_loss(agent, rollout):
-    return agent.loss(rollout)[1].metrics()["loss/critic"].item()
+    return agent.loss(rollout)[1].metrics()["train/critic_loss"].item()
 
 
 def test_the_trace_is_cut_at_its_own_clip_and_not_at_that_of_the_policy_gradient():
@@ -357,8 +364,8 @@ def test_the_trace_is_cut_at_its_own_clip_and_not_at_that_of_the_policy_gradient
     default = critic_loss(make_exact_acer(body=Mlp(16)), rollout)
     for clip in (0.5, 5.0, 1e9):
         assert critic_loss(make_exact_acer(body=Mlp(16), importance_clip=clip), rollout) == default
-    assert critic_loss(make_exact_acer(body=Mlp(16), retrace_clip=10.0), rollout) != pytest.approx(default, rel=1e-3)
-    assert critic_loss(make_exact_acer(body=Mlp(16), decay=0.5), rollout) != pytest.approx(default, rel=1e-3)
+    assert critic_loss(make_exact_acer(body=Mlp(16), trace_clip=10.0), rollout) != pytest.approx(default, rel=1e-3)
+    assert critic_loss(make_exact_acer(body=Mlp(16), trace_lambda=0.5), rollout) != pytest.approx(default, rel=1e-3)
 
 
 def learner(**changes):
@@ -367,7 +374,7 @@ def learner(**changes):
 
 
 def test_the_average_network_moves_by_exactly_its_share():
-    student = learner(average_decay=0.9, learning_rate=0.05)
+    student = learner(average_policy_decay=0.9, learning_rate=0.05)
     parameters, rollout = student.parameters, random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
     assert parameters.copies.equal(parameters.vector)
     for _ in range(3):
@@ -408,7 +415,7 @@ def test_acting_samples_from_the_statistics_it_reports():
 
 
 def test_replayed_batches_are_poisson_distributed_around_the_ratio():
-    schedule = replace(make_acer(replay_ratio=4.0).schedule, trace_length=2, batch_size=1, replay_start=0)
+    schedule = replace(make_acer(replay_ratio=4.0).schedule, sequence_length=2, batch_size=1, learning_starts=0)
     rng = np.random.default_rng(0)
     feed = Feed(Replay(64, COLUMNS, ROWS, 2, rng), schedule, rng)
     rollout, n = random_rollout(rng, ROWS, COLUMNS), 3000

@@ -30,7 +30,7 @@ ACTIONS = torch.tensor([[0.1, 0.2], [0.4, -0.3], [-0.2, 0.1]])
 def make_agent(spec, masked=False, **changes):
     obs_specs = {"obs": ObsSpec((3,)), **({MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {})}
     return make_exact_acer(
-        Role(COLUMNS, obs_specs, spec), body=Mlp(16), gamma=GAMMA, advantage_samples=SAMPLES, decay=0.75, **changes
+        Role(COLUMNS, obs_specs, spec), body=Mlp(16), gamma=GAMMA, sdn_samples=SAMPLES, trace_lambda=0.75, **changes
     )
 
 
@@ -77,13 +77,13 @@ def literal_targets(s, episodes, taken, v, rho, root, prob):
     """Of Q, of Q as the policy compares it with V, and of V; [T, B] each, NaN where nothing is learned."""
     ones = np.ones_like(rho)
     if s.estimator in ("vtrace", "n_step"):
-        clips = (s.vtrace_clip, s.retrace_clip)
+        clips = (s.rho_clip, s.trace_clip)
         ratios = [np.minimum(clip, rho) for clip in clips] if s.estimator == "vtrace" else [ones] * 2
-        of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.decay)
+        of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.trace_lambda)
         return of_action, of_action, of_state
-    trace = {"retrace": np.minimum(s.retrace_clip, root), "tree_backup": prob, "q_lambda": ones}[s.estimator]
-    ret = retrace_by_definition(*episodes, taken, v, s.decay * trace)
-    opc = retrace_by_definition(*episodes, taken, v, s.decay * ones) if s.estimator == "retrace" else ret
+    trace = {"retrace": np.minimum(s.trace_clip, root), "tree_backup": prob, "q_lambda": ones}[s.estimator]
+    ret = retrace_by_definition(*episodes, taken, v, s.trace_lambda * trace)
+    opc = retrace_by_definition(*episodes, taken, v, s.trace_lambda * ones) if s.estimator == "retrace" else ret
     return ret, opc, np.minimum(1, rho) * (ret - taken) + v[:-1]  # Eq. 14
 
 
@@ -98,7 +98,7 @@ def literal_loss(agent, spec, rollout):
     average = lagged.mask(lagged_outputs[..., :S], rollout.obs).detach()
 
     samples, q = rollout.sample.unsqueeze(0), v[:-1].unsqueeze(0)
-    if s.critic == "q":
+    if s.critic == "action_value":
         samples = torch.cat((samples, agent.family(statistics[:-1].detach()).draw(1 + SAMPLES)))
         advantage = agent.policy.advantage(features[:-1], agent.family.encode(samples))
         q = v[:-1] + advantage - advantage[2:].mean(0)  # Eq. 13: of the taken action, of a', of the u_i
@@ -117,7 +117,7 @@ def literal_loss(agent, spec, rollout):
         c, v_here = s.importance_clip, v[t, b].detach()
         weight = ratio[0][t, b].clamp(max=c) * (compared[t, b] - v_here)
         objective = weight * log_prob(spec, phi, rollout.sample[t, b])
-        if s.critic == "q":  # a critic of states knows nothing of actions that were not taken
+        if s.critic == "action_value":  # a critic of states knows nothing of actions that were not taken
             above = (q[1, t, b] - v[t, b]).detach()
             correction = (1 - c / ratio[1][t, b]).clamp(min=0) * above
             objective = objective + correction * log_prob(spec, phi, samples[1, t, b])
@@ -131,8 +131,8 @@ def literal_loss(agent, spec, rollout):
             g, bound = g - excess / (k @ k) * k, bound + 1
         entropy = sum(part.entropy() for part, _ in independent(spec, statistics[t, b]))
         error = (v_target[t, b] - v[t, b]) ** 2
-        error = error + (ret[t, b] - q[0, t, b]) ** 2 if s.critic == "q" else error
-        row = -g @ statistics[t, b] - s.entropy * entropy + s.critic_weight * error / 2
+        error = error + (ret[t, b] - q[0, t, b]) ** 2 if s.critic == "action_value" else error
+        row = -g @ statistics[t, b] - s.entropy_coef * entropy + s.value_coef * error / 2
         loss, learned = loss + rollout.weight[b] * row, learned + 1
     return loss / learned, bound / learned
 
@@ -145,12 +145,12 @@ def gradients(scalar, module):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("std", ["fixed", "learned", "state"])
+@pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])
 @pytest.mark.parametrize("space", SPECS)
 def test_the_gradient_is_that_of_the_papers_equations(space, std, seed):
     spec = SPECS[space]
     agent = make_agent(
-        spec, seed=seed, std=std, importance_clip=1.5, entropy=0.1, critic_weight=0.7, trust_region_delta=0.02
+        spec, seed=seed, std=std, importance_clip=1.5, entropy_coef=0.1, value_coef=0.7, trust_region_delta=0.02
     )
     rollout = make_rollout(agent, spec, seed)
     torch.manual_seed(seed)
@@ -159,7 +159,7 @@ def test_the_gradient_is_that_of_the_papers_equations(space, std, seed):
     loss, bound = literal_loss(agent, spec, rollout)
     expected = gradients(loss, agent.policy)
     torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
-    assert report.metrics()["policy/trust_region_active"].item() == pytest.approx(bound)
+    assert report.metrics()["train/trust_region_fraction"].item() == pytest.approx(bound)
     assert 0 < bound < 1
 
 
@@ -313,8 +313,8 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(sp
         with pytest.raises(ValueError, match="tree_backup needs probabilities"):
             make_agent(spec, estimator=estimator)
         return
-    clips = {"retrace_clip": 0.8, "vtrace_clip": 1.5, "importance_clip": 1.5}
-    agent = make_agent(spec, estimator=estimator, critic=critic, critic_weight=0.7, trust_region_delta=0.02, **clips)
+    clips = {"trace_clip": 0.8, "rho_clip": 1.5, "importance_clip": 1.5}
+    agent = make_agent(spec, estimator=estimator, critic=critic, value_coef=0.7, trust_region_delta=0.02, **clips)
     rollout = make_rollout(agent, spec)
     rollout.weight = torch.tensor([0.5, 1, 2, 0.25]).double()
     torch.manual_seed(0)
@@ -323,7 +323,7 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(sp
     expected = gradients(literal_loss(agent, spec, rollout)[0], agent.policy)
     torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
     assert all(value.isfinite() for value in report.metrics().values())
-    assert isinstance(agent.critic, StateValue if critic == "v" else StochasticDueling)
+    assert isinstance(agent.critic, StateValue if critic == "state_value" else StochasticDueling)
 
 
 def test_probabilities_as_coordinates_are_of_one_branch():
@@ -333,9 +333,9 @@ def test_probabilities_as_coordinates_are_of_one_branch():
 
 
 def test_a_learned_deviation_starts_above_its_floor():
-    with pytest.raises(ValueError, match="std_init 0.3 must be above std_floor 0.3"):
-        make_agent(SPECS["box"], std="learned", std_init=0.3, std_floor=0.3)
-    make_agent(SPECS["box"], std="fixed", std_init=0.3, std_floor=0.3)
+    with pytest.raises(ValueError, match="std_init 0.3 must be above std_min 0.3"):
+        make_agent(SPECS["box"], std="learned", std_init=0.3, std_min=0.3)
+    make_agent(SPECS["box"], std="fixed", std_init=0.3, std_min=0.3)
 
 
 def test_every_number_of_a_batch_keeps_its_place():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.agents.sac.actors import Choices
+from algorithm.agents.sac.actors import KINDS, Choices
 from algorithm.agents.sac.agent import Sac
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, Gru, Mlp
@@ -261,7 +261,7 @@ def test_the_gradients_are_those_of_the_papers(spec, seed):
 )
 @pytest.mark.parametrize("n_step", [2, 4])
 def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes, n_step):
-    agent = make_exact_sac(spec, trace_length=4, n_step=n_step, ensemble_q_num=3, ensemble_q_sample=3, **changes)
+    agent = make_exact_sac(spec, sequence_length=4, n_step=n_step, ensemble_q_num=3, ensemble_q_sample=3, **changes)
     assert_as_written(agent, spec, exact(random_window(spec, agent, 3, 4)), 3)
 
 
@@ -269,7 +269,7 @@ def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes, 
 @pytest.mark.parametrize("n_step", [1, 2, 3])
 @pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"]], ids=str)
 def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
-    agent = make_exact_sac(spec, trace_length=5, n_step=n_step, estimator=estimator)
+    agent = make_exact_sac(spec, sequence_length=5, n_step=n_step, estimator=estimator)
     rollout = exact(random_window(spec, agent, 0, 5))
     first, alive = torch.zeros(6, COLUMNS, dtype=torch.bool), torch.ones(5, COLUMNS, dtype=torch.bool)
     rollout = replace(rollout, first=first, alive=alive)
@@ -291,19 +291,19 @@ def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
 
 @pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"], SPECS["hybrid"]], ids=str)
 @pytest.mark.parametrize(
-    "changes", [{}, {"estimator": "retrace", "trace_length": 3, "n_step": 2}, {"clip_epsilon": 0.5}], ids=str
+    "changes", [{}, {"estimator": "retrace", "sequence_length": 3, "n_step": 2}, {"clip_epsilon": 0.5}], ids=str
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_target_and_policy_read_the_same_critics_of_an_ensemble(spec, changes, seed):
     agent = make_exact_sac(spec, seed, ensemble_q_num=4, ensemble_q_sample=2, **changes)
-    rows = changes.get("trace_length", 1)
+    rows = changes.get("sequence_length", 1)
     assert_as_written(agent, spec, exact(random_window(spec, agent, seed, rows)), seed)
 
 
 def test_a_target_of_several_steps_holds_no_ratio_of_its_own_row():
     """What the policy that acted thought of a row's own action is of no account, and of the next row's it is."""
     for spec in (SPECS["continuous"], SPECS["hybrid"]):
-        agent = make_exact_sac(spec, trace_length=3, n_step=3)
+        agent = make_exact_sac(spec, sequence_length=3, n_step=3)
         rollout = exact(random_window(spec, agent, 0, 3))
         rollout = replace(rollout, first=torch.zeros(4, COLUMNS, dtype=torch.bool), alive=torch.ones(3, COLUMNS).bool())
         told = []
@@ -453,7 +453,7 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_metrics_are_means_over_valid_rows(spec):
-    agent = make_exact_sac(spec, trace_length=3, n_step=2)
+    agent = make_exact_sac(spec, sequence_length=3, n_step=2)
     rollout = exact(random_window(spec, agent, 5, 3))
     torch.manual_seed(0)
     metrics = {name: value.item() for name, value in agent.loss(rollout)[1].metrics().items()}
@@ -461,16 +461,16 @@ def test_metrics_are_means_over_valid_rows(spec):
     target, wanted = literal.targets(), {}
     rows = [(t, b) for t, b in np.argwhere(~np.isnan(target))]
     taken = {row: literal.taken(agent.critics, *row) for row in rows}
-    wanted["loss/critic"] = [(0.5 * (target[row] - taken[row]).square()).mean().item() for row in rows]
-    wanted["policy/value"] = [taken[row].mean().item() for row in rows]
+    wanted["train/critic_loss"] = [(0.5 * (target[row] - taken[row]).square()).mean().item() for row in rows]
+    wanted["train/value"] = [taken[row].mean().item() for row in rows]
     for kind, of_kind in (("d", spec.branches), ("c", spec.continuous)):
         if of_kind:
-            wanted[f"policy/alpha_{kind}"] = [literal.alpha[kind]]
+            wanted[f"train/alpha_{KINDS[kind]}"] = [literal.alpha[kind]]
             logs = {
                 row: [(log_d.exp(), {"d": log_d, "c": log_c}[kind]) for log_d, log_c, _ in literal.choices[row]]
                 for row in rows
             }
-            wanted[f"policy/entropy_{kind}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
+            wanted[f"train/entropy_{KINDS[kind]}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
     assert metrics == pytest.approx({name: np.mean(values) for name, values in wanted.items()}, rel=1e-6)
 
 
@@ -513,13 +513,13 @@ def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
     taken = agent.critics(obs[:1]).gather(-1, rollout.sample.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
     error = 0.5 * (target - taken).square().mean(0)
     weight = rollout.valid[0] / rollout.valid[0].sum()
-    assert report.metrics()["loss/critic"].item() == pytest.approx((weight * error).sum().item(), rel=1e-4)
+    assert report.metrics()["train/critic_loss"].item() == pytest.approx((weight * error).sum().item(), rel=1e-4)
 
 
 def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself():
     spec = SPECS["continuous"]
     blueprint = Blueprint(body=Mlp(8), memory=Gru(6))
-    agent = sac_of(spec, blueprint, burn_in_step=3, trace_length=2)
+    agent = sac_of(spec, blueprint, burn_in_step=3, sequence_length=2)
     rollout = random_window(spec, agent, 0, 5).convert(torch.from_numpy)
     rollout = replace(rollout, memory=torch.zeros(COLUMNS, 6), burn_in=3)
     rollout.obs["obs"].requires_grad_()
@@ -531,10 +531,10 @@ def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself()
 @pytest.mark.parametrize(
     ("spec", "changes", "message"),
     [
-        ("continuous", {"n_step": 2}, "n_step 2 must not be above trace_length 1"),
+        ("continuous", {"n_step": 2}, "n_step 2 must not be above sequence_length 1"),
         ("continuous", {"ensemble_q_sample": 3}, "ensemble_q_sample 3 is above ensemble_q_num 2"),
         ("continuous", {"v_rho": 0.5}, "v_rho 0.5 must not be below v_c 1.0"),
-        ("continuous", {"std_init": 0.005}, "std_init 0.005 must be above std_floor 0.01"),
+        ("continuous", {"std_init": 0.005}, "std_init 0.005 must be above std_min 0.01"),
         ("hybrid", {"discrete_dqn_like": True}, "discrete_dqn_like is of discrete branches alone"),
         ("discrete", {"burn_in_step": 2}, "burn_in_step is 2, but the network has no memory"),
     ],

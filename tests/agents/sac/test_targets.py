@@ -70,9 +70,9 @@ def window(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> Rollout:
 
 
 @every_estimator
-@pytest.mark.parametrize(("n_step", "trace_length"), [(1, 1), (1, 3), (2, 2), (2, 3), (3, 3), (5, 5)])
+@pytest.mark.parametrize(("n_step", "sequence_length"), [(1, 1), (1, 3), (2, 2), (2, 3), (3, 3), (5, 5)])
 @pytest.mark.parametrize("rescaled", [False, True])
-def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, trace_length, rescaled):
+def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, sequence_length, rescaled):
     """Two actions, no reward, a uniform policy, on-policy: Q = gamma alpha log 2 / (1 - gamma)."""
     agent = tabular_sac(
         ActionSpec(0, (2,)),
@@ -80,14 +80,14 @@ def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, trace_leng
         0.1,
         gamma=0.9,
         n_step=n_step,
-        trace_length=trace_length,
+        sequence_length=sequence_length,
         rescale_values=rescaled,
         **estimator,
     )
-    sample = torch.tensor(list(product([0.0, 1.0], repeat=trace_length))).double().T.unsqueeze(-1)
+    sample = torch.tensor(list(product([0.0, 1.0], repeat=sequence_length))).double().T.unsqueeze(-1)
     columns = sample.shape[1]
     rollout = window(
-        torch.ones(trace_length + 1, columns, 1).double(), sample, torch.zeros(trace_length, columns, 2).double()
+        torch.ones(sequence_length + 1, columns, 1).double(), sample, torch.zeros(sequence_length, columns, 2).double()
     )
     q = 0.9 * 0.1 * math.log(2) / (1 - 0.9)
     assert q == pytest.approx(0.6238, abs=1e-4)
@@ -158,7 +158,7 @@ def test_the_exact_soft_q_is_a_fixed_point_in_the_mean(estimator, off_policy, n_
     behavior = chain.rng.dirichlet(np.ones(2), 2) if off_policy else policy
     clips = {"v_rho": 1e6, "v_c": 1e6} if estimator.get("estimator") == "vtrace" else {"v_c": 1.0}
     agent = tabular_sac(
-        ActionSpec(0, (2,)), 2, 0.3, n_step=n_step, trace_length=3, alpha_critic_scale=scale, **estimator, **clips
+        ActionSpec(0, (2,)), 2, 0.3, n_step=n_step, sequence_length=3, alpha_critic_scale=scale, **estimator, **clips
     )
     weight, _ = agent.policy.heads.parameters()
     weight.data = torch.from_numpy(np.log(policy)).T.clone()
@@ -177,7 +177,7 @@ def test_like_dqn_the_exact_q_of_the_greedy_policy_is_a_fixed_point_in_the_mean(
     """There is no entropy in it, and what acts is another policy."""
     chain = Chain(2, 2, 3, seed=1)
     clips = {"v_rho": 1e6, "v_c": 1e6}
-    settings = {"n_step": 3, "trace_length": 3, "estimator": estimator, "discrete_dqn_like": True, **clips}
+    settings = {"n_step": 3, "sequence_length": 3, "estimator": estimator, "discrete_dqn_like": True, **clips}
     agent = tabular_sac(ActionSpec(0, (2,)), 2, 0.1, **settings)
     q, policy = np.zeros((2, 2)), None
     for _ in range(4):  # policy iteration
@@ -220,7 +220,7 @@ def entropies(agent: Sac, statistics: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize(("spec", "alpha"), SPACES.values(), ids=SPACES)
 def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(spec, alpha, estimator):
     """Q = gamma / (1 - gamma) (alpha_d H_d + alpha_c H_c), whatever was drawn: in the mean over many windows."""
-    agent = tabular_sac(spec, 1, alpha, n_step=3, trace_length=3, **estimator)
+    agent = tabular_sac(spec, 1, alpha, n_step=3, sequence_length=3, **estimator)
     weight, _ = agent.policy.heads.parameters()
     weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(3))
     statistics = agent.policy.outputs(torch.ones(1, 1).double())[0].detach().numpy()
@@ -246,7 +246,7 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
 @pytest.mark.parametrize(("policy", "behavior", "bound"), [(0.0, -60.0, 20), (-60.0, 0.0, -20)], ids=["above", "below"])
 def test_a_ratio_is_bounded_by_twenty_in_its_logarithm(policy, behavior, bound):
     """Whatever the replay holds: pi and mu of the second row's action are e^60 apart."""
-    agent = tabular_sac(ActionSpec(0, (2,)), 1, 0.1, n_step=2, trace_length=2, v_rho=1e30, v_c=1e30)
+    agent = tabular_sac(ActionSpec(0, (2,)), 1, 0.1, n_step=2, sequence_length=2, v_rho=1e30, v_c=1e30)
     _, bias = agent.policy.heads.parameters()
     bias.data[0] = policy
     mu = torch.zeros(2, 1, 2).double()
