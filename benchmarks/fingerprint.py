@@ -1,7 +1,6 @@
 """Fingerprints of training: digests of the state after short runs, which show whether a change alters any number.
 
-Each case trains for some hundred to 1,300 updates (one with images: fewer) in a process of its own. Its row has digests
-of
+Each case trains for a few hundred to 1,300 updates in a process of its own. Its row has digests of
 
 - weights: the flat parameters, and the target and average networks,
 - optimizer: the moments of the optimizers,
@@ -22,9 +21,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,62 +32,82 @@ import gymnasium
 import numpy as np
 import torch
 from digests import combine, digest_arrays, digest_bytes, find_differences
-from measure import in_own_processes, train_folder
+from measure import in_own_processes, machine, train_folder
 
-from algorithm.loop.parts import Parts, Team
+from algorithm.training.components import Parts, Team
 from algorithm.runtimes.local import LocalRuntime
 
+Rows = dict[str, dict[str, Any]]  # by case: env_steps, updates, and digests by kind of state
 KINDS = ("weights", "optimizer", "statistics", "replay", "generators", "metrics")
-# Folder, variant, env steps, and further settings.
-CASES: dict[str, tuple[str, str, int, list[str]]] = {
-    "acer-cartpole": ("gym/cartpole", "default", 8000, []),
-    "acer-pendulum": ("gym/pendulum", "default", 3000, []),
-    "acer-parking": ("hybrid/parking", "default", 8000, []),
-    "acer-lights": ("masked/lights", "default", 5000, []),
-    "acer-hidden-velocity": ("memory/cartpole_hidden_velocity", "default", 8000, []),
-    "acer-errand": ("visual/errand", "default", 8000, []),
-    "acer-vtrace": ("gym/cartpole", "vtrace", 8000, []),
-    "acer-prioritized": ("gym/cartpole", "prioritized", 8000, []),
-    "acer-lazy": ("gym/cartpole", "lazy", 8000, []),
-    "acer-state-values": (
-        "gym/pendulum",
-        "default",
-        3000,
-        [
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A short training run: a variant of an environment folder, with further settings as `section.key=value`."""
+
+    env: str
+    variant: str = "default"
+    env_steps: int
+    settings: tuple[str, ...] = ()
+
+
+CASES = {
+    "acer-cartpole": Case(env="gym/cartpole", env_steps=8000),
+    "acer-pendulum": Case(env="gym/pendulum", env_steps=3000),
+    "acer-parking": Case(env="hybrid/parking", env_steps=8000),
+    "acer-lights": Case(env="masked/lights", env_steps=5000),
+    "acer-hidden-velocity": Case(env="memory/cartpole_hidden_velocity", env_steps=12000),
+    "acer-errand": Case(env="visual/errand", env_steps=16000),
+    "acer-vtrace": Case(env="gym/cartpole", variant="vtrace", env_steps=8000),
+    "acer-prioritized": Case(env="gym/cartpole", variant="prioritized", env_steps=8000),
+    "acer-lazy": Case(env="gym/cartpole", variant="lazy", env_steps=8000),
+    "acer-state-values": Case(
+        env="gym/pendulum",
+        env_steps=3000,
+        settings=(
             "acer_config.estimator=vtrace",
-            "acer_config.critic=v",
-            "acer_config.std=state",
-            "acer_config.squash=true",
-            "acer_config.entropy=0.01",
-            "acer_config.normalize_returns=true",
+            "acer_config.critic=state_value",
+            "acer_config.std=state_dependent",
+            "acer_config.tanh_squash=true",
+            "acer_config.entropy_coef=0.01",
+            "acer_config.reward_normalization=return_std",
             "acer_config.optimizer=rmsprop",
             "explorer.action_noise=[0.1, 0.4]",
-        ],
+        ),
     ),
-    "sac-pendulum": ("gym/pendulum", "sac", 800, []),
-    "sac-cartpole": ("gym/cartpole", "sac", 3000, []),
-    "sac-parking": ("hybrid/parking", "sac", 4000, []),
-    "sac-n-step": ("gym/pendulum", "sac", 600, ["sac_config.n_step=4", "sac_config.trace_length=4"]),
-    "sac-dqn": (
-        "gym/cartpole",
-        "sac",
-        3000,
-        ["sac_config.discrete_dqn_like=true", "sac_config.rescale_values=true", "sac_config.clip_epsilon=0.5"],
+    "sac-pendulum": Case(env="gym/pendulum", variant="sac", env_steps=800),
+    "sac-cartpole": Case(env="gym/cartpole", variant="sac", env_steps=3000),
+    "sac-parking": Case(env="hybrid/parking", variant="sac", env_steps=4000),
+    "sac-n-step": Case(
+        env="gym/pendulum",
+        variant="sac",
+        env_steps=600,
+        settings=("sac_config.n_step=4", "sac_config.sequence_length=4"),
+    ),
+    "sac-dqn": Case(
+        env="gym/cartpole",
+        variant="sac",
+        env_steps=3000,
+        settings=(
+            "sac_config.discrete_dqn_like=true",
+            "sac_config.rescale_values=true",
+            "sac_config.clip_epsilon=0.5",
+        ),
     ),
 }
 # Of all cases. The replay buffer is small, so that its first transitions are overwritten.
-COMMON = [
+COMMON = (
     "base_config.device=cpu",
     "base_config.log_every=500",
     "base_config.save_every=null",
     "replay_config.capacity=4000",
     "goal.return=null",
-]
+)
 
 
-def measure_case(case: str, seed: int) -> dict[str, Any]:
+def measure_case(name: str, seed: int) -> dict[str, Any]:
     """Train one case. Return its env steps, its updates, and its digests by kind of state."""
-    env, variant, env_steps, assignments = CASES[case]
+    case = CASES[name]
     states: list[dict[str, list[str]]] = []
     run = LocalRuntime.run
 
@@ -96,9 +115,9 @@ def measure_case(case: str, seed: int) -> dict[str, Any]:
         run(self, parts, actor, monitor, divergence)
         states.append(digest_state(parts, monitor.reporter.metrics.table))
 
-    limits = [f"base_config.max_step={env_steps}", f"base_config.evaluate_every={env_steps // 2}"]
+    limits = (f"base_config.max_step={case.env_steps}", f"base_config.evaluate_every={case.env_steps // 2}")
     with patch.object(LocalRuntime, "run", run_and_read):
-        result = train_folder(env, seed, [*COMMON, *limits, *assignments], episodes=0, variant=variant)
+        result = train_folder(case.env, seed, (*COMMON, *limits, *case.settings), episodes=0, variant=case.variant)
     (digests,) = states
     return {"env_steps": result["env_steps"], "updates": result["updates"], "digests": digests}
 
@@ -121,12 +140,11 @@ def digest_state(parts: Parts, metrics: Path) -> dict[str, list[str]]:
 
 
 def read_statistics(team: Team) -> Iterator[np.ndarray]:
-    """Yield the running statistics of modules and returns, the noise of layers, and the counters of the learner."""
+    """Yield the running statistics of modules and returns, and the counters of the learner."""
     learner = team.learner
     for place in learner.parameters.running.values():
         yield learner.parameters.statistics[place].numpy()
     yield learner.returns.running
-    yield learner.noise.numbers.numpy()
     yield np.array([learner.updates, learner.skipped, learner.seen, team.feed.owed])
 
 
@@ -139,69 +157,73 @@ def read_metrics(path: Path) -> Iterator[np.ndarray]:
 
 
 def describe_machine() -> str:
-    """Return the processor, its instructions that torch uses, and the versions of libraries that calculate."""
-    return ", ".join(
-        (
-            _processor_name(),
-            torch.backends.cpu.get_cpu_capability(),
-            f"Python {platform.python_version()}",
-            *(f"{library.__name__} {library.__version__}" for library in (torch, np, gymnasium)),
-        )
-    )
+    """Return the processor, its instructions that torch uses, and the versions of Python and of numeric libraries."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{_processor_name()}, {capability}, {machine()}, gymnasium {gymnasium.__version__}"
 
 
 def _processor_name() -> str:
-    """Return the name of the processor, or of its architecture where Linux does not list it."""
+    """Return the name of the processor where Linux lists it."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return names[0] if names else "unknown processor"
 
 
-def write_table(path: Path, cases: dict[str, dict[str, Any]]) -> None:
+def write_table(path: Path, rows: Rows) -> None:
     """Write a table as JSON, with a description of this machine. The digests of a kind are one line."""
     joined = {
-        case: {**row, "digests": {kind: " ".join(digests) for kind, digests in row["digests"].items()}}
-        for case, row in cases.items()
+        name: {**row, "digests": {kind: " ".join(digests) for kind, digests in row["digests"].items()}}
+        for name, row in rows.items()
     }
     path.write_text(json.dumps({"machine": describe_machine(), "cases": joined}, indent=1) + "\n", encoding="utf-8")
 
 
-def read_table(path: Path) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Return the machine and the cases of a table that `write_table` has written."""
+def read_table(path: Path) -> tuple[str, Rows]:
+    """Return the machine and the rows of a table that `write_table` has written."""
     table = json.loads(path.read_text(encoding="utf-8"))
     for row in table["cases"].values():
         row["digests"] = {kind: digests.split() for kind, digests in row["digests"].items()}
     return table["machine"], table["cases"]
 
 
-def check_table(path: Path, measured: dict[str, dict[str, Any]], cases: list[str]) -> int:
-    """Print how measured cases differ from those of a stored table: from `cases`, or from all if it is empty.
-
-    Return the exit status: 0 if they are the same, otherwise 1.
-    """
-    machine, stored = read_table(path)
-    differences = find_differences({case: stored[case] for case in cases or stored if case in stored}, measured)
+def report_differences(stored_on: str, stored: Rows, measured: Rows) -> int:
+    """Print how measured rows differ from stored ones. Return the exit status: 1 if any row differs, otherwise 0."""
+    differences = find_differences(stored, measured)
     if not differences:
-        print(f"the same as {path}, bit for bit")
+        print("the same as the stored table, bit for bit")
         return 0
     print(
-        f"different from {path}:",
+        "different from the stored table:",
         *differences,
-        f"machine of the stored table: {machine}",
+        f"stored on: {stored_on}",
         f"this machine: {describe_machine()}",
         "Floating-point results differ between processors (with AVX-512 or without) and versions of libraries. If the "
-        "machines differ, store a table of the commit before the change here (--write) and compare with it.",
+        "machines differ, store a table of the commit before the change on this machine (--write) and compare with it.",
         sep="\n",
         file=sys.stderr,
     )
     return 1
 
 
+def measure(names: Iterable[str], seed: int) -> Rows:
+    """Measure each case in a process of its own, print the table row by row, and return the rows."""
+    print(describe_machine())
+    print(f"| case | env steps | updates | {' | '.join(KINDS)} |")
+    print(f"| --- | ---: | ---: | {' | '.join('---' for _ in KINDS)} |")
+    rows = {}
+    for name in names:
+        (row,) = in_own_processes(measure_case, [(name, seed)])
+        cells = " | ".join(combine(row["digests"][kind]) for kind in KINDS)
+        print(f"| {name} | {row['env_steps']:,} | {row['updates']:,} | {cells} |", flush=True)
+        rows[name] = row
+    return rows
+
+
 def main() -> int:
-    """Print one line per case; store or compare the table on request."""
+    """Print one line per case; store the table, or compare it with a stored one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"by default all: {', '.join(CASES)}")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
     parser.add_argument("--seed", type=int, default=0)
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--write", type=Path, metavar="FILE", help="store the table")
@@ -209,18 +231,14 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}")
-    print(describe_machine())
-    print(f"| case | env steps | updates | {' | '.join(KINDS)} |")
-    print(f"| --- | ---: | ---: | {' | '.join('---' for _ in KINDS)} |")
-    measured = {}
-    for case in options.cases or CASES:
-        (measured[case],) = in_own_processes(measure_case, [(case, options.seed)])
-        row, digests = measured[case], measured[case]["digests"]
-        cells = " | ".join(combine(digests[kind]) for kind in KINDS)
-        print(f"| {case} | {row['env_steps']:,} | {row['updates']:,} | {cells} |", flush=True)
+    stored_on, stored = read_table(options.check) if options.check else ("", {})
+    rows = measure(options.cases or CASES, options.seed)
     if options.write:
-        write_table(options.write, measured)
-    return check_table(options.check, measured, options.cases) if options.check else 0
+        write_table(options.write, rows)
+    if not options.check:
+        return 0
+    compared = {name: row for name, row in stored.items() if name in options.cases or not options.cases}
+    return report_differences(stored_on, compared, rows)
 
 
 if __name__ == "__main__":
