@@ -85,12 +85,12 @@ def _call(command: Callable[[argparse.Namespace, Output], None], options: argpar
 
 
 def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
-    from algorithm.errors import summarize
+    from algorithm.errors import summarize_error
     from algorithm.runs.user_code import blame
 
     error = blame(error)
     status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
-    return status, line.format(error=error, kind=type(error).__name__, summary=summarize(error), saved=saved)
+    return status, line.format(error=error, kind=type(error).__name__, summary=summarize_error(error), saved=saved)
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
@@ -164,7 +164,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.runs.make_env import evaluation_copies
     from algorithm.runs.results import played_record
     from algorithm.runs.session import found
-    from algorithm.specs import of_role
+    from algorithm.specs import role_suffix
     from algorithm.training.evaluator import mode_name
     from algorithm.training.formatting import format_number
 
@@ -178,7 +178,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     played = play(settings, folder, episodes, greedy, options.render, options.ckpt, copies, output.say)
     for role, result in played.items():
         std, length = format_number(result.std), format_number(result.length)
-        output.say(f"{folder}{of_role(role)}: {result}; std {std}, mean length {length}")
+        output.say(f"{folder}{role_suffix(role)}: {result}; std {std}, mean length {length}")
     output.result = {
         "run": folder.given.as_posix(),
         "mode": mode_name(greedy),

@@ -55,13 +55,13 @@ def experience(right: np.ndarray, rng: np.random.Generator) -> Rollout:
     return Rollout(
         obs={"obs": np.eye(states, dtype=np.uint8)[state][:, None]},
         first=(state == 0)[:, None],
-        sample=action[:, None, None].astype(np.float32),
+        raw_action=action[:, None, None].astype(np.float32),
         reward=(onward & (state[:-1] == states - 1))[:, None].astype(np.float32),
         alive=(onward & (state[:-1] < states - 1))[:, None],
         behavior=np.zeros((rows, 1, 2), np.float32),  # logits
         memory=np.zeros((1, 0), np.float32),
         lane=np.zeros(1, np.int64),
-        joined=np.ones(1, bool),
+        continues_previous=np.ones(1, bool),
         weight=np.ones(1, np.float32),
         index=np.full(1, -1),
         version=np.zeros(1, np.int64),
@@ -74,9 +74,9 @@ def columns(rollout: Rollout):
         yield Rollout(
             obs={name: value[row : row + 2] for name, value in rollout.obs.items()},
             first=rollout.first[row : row + 2],
-            **{name: getattr(rollout, name)[row : row + 1] for name in ("sample", "reward", "alive", "behavior")},
+            **{name: getattr(rollout, name)[row : row + 1] for name in ("raw_action", "reward", "alive", "behavior")},
             **{name: getattr(rollout, name) for name in ("memory", "lane", "weight", "index", "version")},
-            joined=np.array([row > 0]),
+            continues_previous=np.array([row > 0]),
         )
 
 
@@ -85,7 +85,7 @@ def solved(team: Team, right: np.ndarray) -> bool:
     states, none = len(right), np.zeros(len(right), bool)
     obs = {"obs": np.eye(states, dtype=np.uint8)}
     step = Step(np.arange(states), obs, ~none, none, np.zeros(states, np.float32), ~none)
-    return bool((team.agent.greedy(step, np.zeros((states, 0), np.float32)).sample[:, 0] == right).all())
+    return bool((team.agent.greedy(step, np.zeros((states, 0), np.float32)).raw_action[:, 0] == right).all())
 
 
 def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
         for _ in range(LOOK):
             batch = team.feed.replay.sample(team.agent.schedule.batch_size)
             report = team.learner.learn(batch)
-            team.feed.replay.prioritize(batch.index, report.errors)
+            team.feed.replay.prioritize(batch.index, report.compute_td_errors)
         seen = seen + 1 if solved(team, right) else 0
     return {"updates": team.learner.updates, "seconds": time.process_time() - begin}
 

@@ -34,8 +34,8 @@ import torch
 from digests import combine, digest_arrays, digest_bytes, find_differences
 from measure import in_own_processes, machine, train_folder
 
-from algorithm.training.components import Parts, Team
 from algorithm.runtimes.local import LocalRuntime
+from algorithm.training.components import Parts, Team
 
 Rows = dict[str, dict[str, Any]]  # by case: env_steps, updates, and digests by kind of state
 KINDS = ("weights", "optimizer", "statistics", "replay", "generators", "metrics")
@@ -128,7 +128,7 @@ def digest_state(parts: Parts, metrics: Path) -> dict[str, list[str]]:
     for team in parts.teams.values():
         learner = team.learner
         parameters = learner.parameters
-        digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.copies))
+        digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.target_vector))
         digests["optimizer"] += digest_arrays(step.optimizer.moments.numpy() for step in learner._steps)
         digests["statistics"] += digest_arrays(read_statistics(team))
         digests["replay"] += digest_arrays(team.feed.replay.state().values())
@@ -142,7 +142,7 @@ def digest_state(parts: Parts, metrics: Path) -> dict[str, list[str]]:
 def read_statistics(team: Team) -> Iterator[np.ndarray]:
     """Yield the running statistics of modules and returns, and the counters of the learner."""
     learner = team.learner
-    for place in learner.parameters.running.values():
+    for place in learner.parameters.statistics_slices.values():
         yield learner.parameters.statistics[place].numpy()
     yield learner.returns.running
     yield np.array([learner.updates, learner.skipped, learner.seen, team.feed.owed])

@@ -106,12 +106,12 @@ def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
     step = Learner._step
 
     def watched(self):
-        before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.groups.items()}
+        before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.group_slices.items()}
         result = step(self)
         moved.append(
             {
                 name: (self.parameters.vector[where] - before[name]).abs().max().item()
-                for name, where in self.parameters.groups.items()
+                for name, where in self.parameters.group_slices.items()
             }
         )
         return result
@@ -128,7 +128,10 @@ def test_an_auxiliary_brings_parameters_statistics_and_a_copy(tmp_path):
     folder = run()
     state = saved(folder)["agent"]
     assert state["parameters"]["auxiliary/distillation"].shape == (8 * 4 + 4,)
-    student, teacher = state["parameters"]["auxiliary/distillation"], state["copies"]["auxiliary/distillation/teacher"]
+    student, teacher = (
+        state["parameters"]["auxiliary/distillation"],
+        state["target_networks"]["auxiliary/distillation/teacher"],
+    )
     assert teacher.shape == student.shape
     assert not torch.equal(teacher, student)
     count = state["statistics"]["auxiliary/distillation"][-1]

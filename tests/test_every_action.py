@@ -194,7 +194,7 @@ def test_a_time_limit_is_no_death_where_actions_are_continuous(changes, tmp_path
     agent = load(trained(tmp_path, {"base_config": base, "acer_config": {"gamma": 0.9, **changes}}).path).agent
     with torch.no_grad():
         features = agent.policy.torso.encode({"obs": torch.ones(1, 1)})
-        value = agent.policy.outputs(features)[0, agent.family.statistics].item()
+        value = agent.policy.compute_outputs(features)[0, agent.family.statistics_size].item()
     assert value == pytest.approx(10, abs=0.5)
 
 

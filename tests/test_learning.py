@@ -207,7 +207,7 @@ def test_an_environment_reaches_its_goal_by_sac(tmp_path, task):
 
 
 def learning_tests():
-    """Every environment's folder that has a goal within `LONGEST`, with three seeds."""
+    """Every environment's folder that has a goal within `MAX_LENGTH`, with three seeds."""
     for name in FOLDERS:
         config = BESIDE_MAIN / name / "config.yaml"
         goal = resolve([("test", read_variant(config, "default"))]).goal

@@ -15,7 +15,7 @@ from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, sta
 from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers.fault_tolerant import LOST, REBUILT
 from algorithm.rollout import Array, Step
-from algorithm.specs import AGENT, MASK, Role
+from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, Role
 
 MakeVector = Callable[[EnvConfig], VectorEnv]
 
@@ -41,7 +41,7 @@ class GymAdapter(Adapter):
         self._name, copies = config.name, config.n_envs
         self.env = make(config)
         try:
-            self.roles = {AGENT: self._role(config)}
+            self.roles = {DEFAULT_ROLE: self._role(config)}
         except (EnvironmentFailed, UnsupportedEnvironment):
             self.env.close()
             raise
@@ -63,24 +63,24 @@ class GymAdapter(Adapter):
         self._raised(info)
         self._ended, self._after_final, self._asked = self._none, None, self._lanes
         reward = np.zeros(len(self._lanes), np.float32)
-        return {AGENT: Step(self._lanes, self._obs(obs, info), self._all, self._none, reward, self._all)}
+        return {DEFAULT_ROLE: Step(self._lanes, self._obs(obs, info), self._all, self._none, reward, self._all)}
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         if self._after_final is not None:
             step, self._after_final = self._after_final, None
-            return {AGENT: step}
-        action = actions[AGENT]
+            return {DEFAULT_ROLE: step}
+        action = actions[DEFAULT_ROLE]
         if len(action) < len(self._lanes):  # a lane without an action awaits its reset
             action = np.zeros((len(self._lanes), action.shape[1]), np.float32)
-            action[self._asked] = actions[AGENT]
+            action[self._asked] = actions[DEFAULT_ROLE]
         obs, reward, terminated, truncated, info = self._ask(
-            self.env.step, self.roles[AGENT].action_spec.native(action)
+            self.env.step, self.roles[DEFAULT_ROLE].action_spec.to_env_units(action)
         )
         step = self._advance(obs, reward.astype(np.float32), terminated, truncated, info)
         self._asked = step.lane
         if not len(step.lane):
-            return self.step({AGENT: action[:0]})
-        return {AGENT: step}
+            return self.step({DEFAULT_ROLE: action[:0]})
+        return {DEFAULT_ROLE: step}
 
     def close(self) -> None:
         self.env.close()
@@ -114,7 +114,7 @@ class GymAdapter(Adapter):
         self._raised(info)
         following = self._obs(obs, info)
         if self._masks:  # the infos of a reset tell nothing of the lanes that go on
-            following[MASK] = np.where(ended[:, None], following[MASK], shown[MASK])
+            following[ACTION_MASK] = np.where(ended[:, None], following[ACTION_MASK], shown[ACTION_MASK])
         return self._restarted(following, final, cut, reward, terminated, truncated)
 
     def _restarted(self, obs: Obs, final: Obs, cut: Array, reward: Array, terminated: Array, truncated: Array) -> Step:
@@ -156,12 +156,12 @@ class GymAdapter(Adapter):
         try:
             named = self._observations(obs)
             if self._masks:
-                named[MASK] = self._masks(info)[rows]
+                named[ACTION_MASK] = self._masks(info)[rows]
         except ValueError as error:
             raise EnvironmentBroke(describe(self._name, "broke", error)) from error
-        if MASK in info and MASK not in named and self.roles[AGENT].action_spec.branches:
+        if ACTION_MASK in info and ACTION_MASK not in named and self.roles[DEFAULT_ROLE].action_spec.branches:
             raise UnsupportedEnvironment(
-                f"the environment {name_of(self._name)!r} gives info[{MASK!r}] with steps but gave none with its first "
+                f"the environment {name_of(self._name)!r} gives info[{ACTION_MASK!r}] with steps but gave none with its "
                 "reset; give it with every reset and every step"
             )
         return named
@@ -172,11 +172,11 @@ class GymAdapter(Adapter):
         self._observations = Observations(space, action.branches, config.ignore_observations)
         self._masks: Masks | None = None
         specs = dict(self._observations.specs)
-        if action.branches and MASK not in specs:
+        if action.branches and ACTION_MASK not in specs:
             _, info = self._start(seed=0)  # nothing but the first infos tells whether there are masks
-            if MASK in info:
+            if ACTION_MASK in info:
                 self._masks = Masks(action, config.n_envs)
-                specs[MASK] = self._masks.obs_spec
+                specs[ACTION_MASK] = self._masks.obs_spec
                 try:
                     self._masks(info)
                 except ValueError as error:

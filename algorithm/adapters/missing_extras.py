@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
-from algorithm.errors import summarize
+from algorithm.errors import summarize_error
 
 Name = str | Callable[..., Any]
 
@@ -60,7 +60,7 @@ def quiet() -> Iterator[None]:
 
 def describe(env_name: Name, what: str, error: BaseException) -> str:
     """One line that says what went wrong with which environment."""
-    return f"the environment {name_of(env_name)!r} {what}: {summarize(error)}"
+    return f"the environment {name_of(env_name)!r} {what}: {summarize_error(error)}"
 
 
 def name_of(env_name: Name) -> str:

@@ -22,7 +22,7 @@ from algorithm.adapters.missing_extras import describe, load_callable, quiet, st
 from algorithm.adapters.spaces import Observations, action_spec, check_ignored, names_of, stack
 from algorithm.adapters.wrappers.env_wrappers import wrap
 from algorithm.rollout import Step
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 
 class PettingZooAdapter(Adapter):
@@ -66,7 +66,7 @@ class PettingZooAdapter(Adapter):
         chosen: dict[int, dict[str, Any]] = defaultdict(dict)
         for name, action in actions.items():
             spec = self.roles[name].action_spec
-            native = spec.native(action)
+            native = spec.to_env_units(action)
             for i, lane in enumerate(self._acting[name].tolist()):
                 chosen[lane][name] = _single(native, i)
         rows: list[Row] = []
@@ -186,23 +186,23 @@ class AgentSpaces:
         ignored = [name for name in config.ignore_observations if name in names_of(space)]
         self.observations = Observations(space, self.spec.branches, ignored)
         specs = dict(self.observations.specs)
-        self.masked = bool(self.spec.branches) and MASK not in specs and MASK in info
+        self.masked = bool(self.spec.branches) and ACTION_MASK not in specs and ACTION_MASK in info
         if self.masked:
-            specs[MASK] = ObsSpec((sum(self.spec.branches),), "uint8")
+            specs[ACTION_MASK] = ObsSpec((sum(self.spec.branches),), "uint8")
         self.role = Role(config.n_envs, specs, self.spec)
 
     def step(self, rows: list[Row]) -> Step:
         """Return the rows, in the order of their lanes. Raises ValueError for values outside the spaces."""
         obs = self.observations(stack([row.obs for row in rows]))
         if self.masked:
-            obs[MASK] = np.stack([self.spec.mask(row.info.get(MASK)) for row in rows])
-        elif MASK not in obs and self.spec.branches and any(MASK in row.info for row in rows):
-            raise ValueError(f"the agent {self.agent!r} has info[{MASK!r}], but had none at the first reset")
+            obs[ACTION_MASK] = np.stack([self.spec.flatten_mask(row.info.get(ACTION_MASK)) for row in rows])
+        elif ACTION_MASK not in obs and self.spec.branches and any(ACTION_MASK in row.info for row in rows):
+            raise ValueError(f"the agent {self.agent!r} has info[{ACTION_MASK!r}], but had none at the first reset")
         return Step(
             lane=np.array([row.lane for row in rows], np.int64),
             obs=obs,
             first=np.array([row.first for row in rows]),
-            final=np.array([row.final for row in rows]),
+            is_bootstrap_row=np.array([row.final for row in rows]),
             reward=np.array([row.reward for row in rows], np.float32),
             alive=np.array([row.alive for row in rows]),
         )

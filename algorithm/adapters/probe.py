@@ -11,7 +11,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.wrappers.env_wrappers import refuse_wrappers
 from algorithm.rollout import Step
-from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
+from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
 OBS = "obs"
 
@@ -70,7 +70,7 @@ class ProbeAdapter(Adapter):
         self.probe = PROBES[name]
         self.limit = min(self.probe.limit, config.max_episode_steps or self.probe.limit)
         obs_specs = {OBS: ObsSpec((self.probe.states,), "uint8")}
-        self.roles = {AGENT: Role(copies, obs_specs, ActionSpec(branches=(self.probe.actions,)))}
+        self.roles = {DEFAULT_ROLE: Role(copies, obs_specs, ActionSpec(branches=(self.probe.actions,)))}
         self._lanes = np.arange(copies)
         self._state = self._age = np.zeros(copies, np.int64)
         self._ended = np.zeros(copies, bool)
@@ -84,7 +84,7 @@ class ProbeAdapter(Adapter):
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         first = self._ended
-        action = self.roles[AGENT].action_spec.native(actions[AGENT])
+        action = self.roles[DEFAULT_ROLE].action_spec.to_env_units(actions[DEFAULT_ROLE])
         state, reward, alive = self.probe.move(self._state, action)
         self._state = np.where(first, self.probe.start(self._rng, len(first)), state)
         self._age = np.where(first, 0, self._age + 1)
@@ -109,4 +109,4 @@ class ProbeAdapter(Adapter):
 
     def _show(self, first: np.ndarray, reward: np.ndarray, alive: np.ndarray) -> dict[str, Step]:
         obs = {OBS: np.eye(self.probe.states, dtype=np.uint8)[self._state]}
-        return {AGENT: Step(self._lanes, obs, first, self._ended, reward.astype(np.float32), alive)}
+        return {DEFAULT_ROLE: Step(self._lanes, obs, first, self._ended, reward.astype(np.float32), alive)}

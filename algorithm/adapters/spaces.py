@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
-from algorithm.specs import MASK, ActionPart, ActionSpec, ObsSpec, by_name
+from algorithm.specs import ACTION_MASK, ActionPart, ActionSpec, ObsSpec, split_observation
 
 Obs = dict[str, np.ndarray]
 
@@ -31,16 +31,16 @@ class Observations:
         named = {name: leaf for name, leaf in _named(space).items() if name not in ignored}
         _refuse_unobservable(named)
         self.specs = {name: _obs_spec(name, leaf, branches) for name, leaf in named.items()}
-        if not set(self.specs) - {MASK}:
+        if not set(self.specs) - {ACTION_MASK}:
             raise UnsupportedEnvironment(f"the observation space {space} holds nothing that an agent could see")
         self._bare = not isinstance(space, (spaces.Dict, spaces.Tuple))
         # Looked up once: numpy takes longer to read the name of a dtype than to look at a small array.
-        self._plain = {name: np.dtype(spec.dtype) for name, spec in self.specs.items() if spec.own is None}
-        self._encoded = {name: spec for name, spec in self.specs.items() if spec.own is not None}
+        self._plain = {name: np.dtype(spec.dtype) for name, spec in self.specs.items() if spec.env_shape is None}
+        self._encoded = {name: spec for name, spec in self.specs.items() if spec.env_shape is not None}
 
     def __call__(self, native: Any) -> Obs:
         """A batch as it comes from the environment. Raises ValueError, by name, for what its space does not hold."""
-        named = {OBS: native} if self._bare else by_name(native, self.specs)
+        named = {OBS: native} if self._bare else split_observation(native, self.specs)
         obs = {name: np.asarray(named[name], dtype) for name, dtype in self._plain.items()}
         return obs | {name: self._encode(name, named[name]) for name in self._encoded} if self._encoded else obs
 
@@ -79,7 +79,7 @@ def action_spec(space: spaces.Space, scale: float | None) -> ActionSpec:
 
     Raises UnsupportedEnvironment, naming the action, for a space that cannot be served.
     """
-    spec = ActionSpec.of(_action_part(key, leaf, scale) for key, leaf in _leaves(space))
+    spec = ActionSpec.from_parts(_action_part(key, leaf, scale) for key, leaf in _leaves(space))
     if not spec.size:
         raise UnsupportedEnvironment(f"the action space {space} holds nothing that an agent could choose")
     return spec
@@ -97,8 +97,8 @@ class Masks:
 
         Raises ValueError for a mask of another length.
         """
-        masks = info.get(MASK)
-        told = info.get(f"_{MASK}")
+        masks = info.get(ACTION_MASK)
+        told = info.get(f"_{ACTION_MASK}")
         shape = (self.copies, *self.obs_spec.shape)
         if isinstance(masks, np.ndarray) and masks.shape == shape and (told is None or told.all()):
             return (masks > 0).astype(np.uint8)
@@ -106,12 +106,14 @@ class Masks:
         if masks is None:
             return allowed
         if not isinstance(masks, np.ndarray) or len(masks) != self.copies:
-            raise ValueError(f"info[{MASK!r}] is {type(masks).__name__}; it must be an array, or one for each branch")
+            raise ValueError(
+                f"info[{ACTION_MASK!r}] is {type(masks).__name__}; it must be an array, or one for each branch"
+            )
         for copy in range(self.copies) if told is None else np.flatnonzero(told):
             try:
-                allowed[copy] = self.spec.mask(masks[copy])
+                allowed[copy] = self.spec.flatten_mask(masks[copy])
             except ValueError as error:
-                raise ValueError(f"info[{MASK!r}] of copy {copy}: {error}") from error
+                raise ValueError(f"info[{ACTION_MASK!r}] of copy {copy}: {error}") from error
         return allowed
 
 
@@ -133,7 +135,7 @@ def _leaves(space: spaces.Space) -> Iterator[tuple[str | int | None, spaces.Spac
 
 
 def _refuse_unobservable(named: Mapping[str, spaces.Space]) -> None:
-    read = {name: leaf for name, leaf in named.items() if name != MASK}
+    read = {name: leaf for name, leaf in named.items() if name != ACTION_MASK}
     wrong = {name: type(leaf).__name__ for name, leaf in read.items() if not isinstance(leaf, OBSERVABLE)}
     if not wrong:
         return
@@ -146,7 +148,7 @@ def _refuse_unobservable(named: Mapping[str, spaces.Space]) -> None:
 
 
 def _obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
-    if name == MASK:
+    if name == ACTION_MASK:
         return _mask_spec(leaf, branches)
     if isinstance(leaf, spaces.Discrete):
         return ObsSpec((int(leaf.n),), "uint8", (), (int(leaf.n),), (int(leaf.start),))
@@ -180,19 +182,19 @@ def _mask_spec(leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
         found = type(leaf).__name__ if numbers is None else f"{numbers} numbers"
         needed = f"{' + '.join(map(str, branches))} of a Box or MultiBinary" if branches else "none without branches"
         raise UnsupportedEnvironment(
-            f"observation {MASK!r} is {found}; the discrete actions need {needed}, one for each"
+            f"observation {ACTION_MASK!r} is {found}; the discrete actions need {needed}, one for each"
         )
     return ObsSpec((sum(branches),), "uint8", None if leaf.shape == (sum(branches),) else leaf.shape)
 
 
 def _action_part(key: str | int | None, leaf: spaces.Space, scale: float | None) -> ActionPart:
     if isinstance(leaf, spaces.Discrete):
-        return ActionPart(key, (), str(leaf.dtype), counts=(int(leaf.n),), start=(int(leaf.start),))
+        return ActionPart(key, (), str(leaf.dtype), n_values=(int(leaf.n),), start=(int(leaf.start),))
     if isinstance(leaf, spaces.MultiDiscrete):
-        return ActionPart(key, leaf.shape, str(leaf.dtype), counts=_whole(leaf.nvec), start=_whole(leaf.start))
+        return ActionPart(key, leaf.shape, str(leaf.dtype), n_values=_whole(leaf.nvec), start=_whole(leaf.start))
     if isinstance(leaf, spaces.MultiBinary):
         size = int(np.prod(leaf.shape))
-        return ActionPart(key, leaf.shape, str(leaf.dtype), counts=(2,) * size, start=(0,) * size)
+        return ActionPart(key, leaf.shape, str(leaf.dtype), n_values=(2,) * size, start=(0,) * size)
     if isinstance(leaf, spaces.Box):
         return _box(key, leaf, scale)
     raise UnsupportedEnvironment(f"{_of_action(key)} is {type(leaf).__name__}; supported are {LEAVES}")

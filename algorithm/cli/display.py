@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from algorithm.specs import AGENT, of_role
+from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.formatting import format_number
 from algorithm.training.progress import Progress, Standing
 
@@ -66,7 +66,7 @@ def line(progress: Progress) -> str:
     """Return the state of a run in one line."""
     facts = _steps(progress)
     for role, standing in progress.roles.items():
-        facts += [Text(f"return{of_role(role)} ") + _return(standing), *_length(standing)]
+        facts += [Text(f"return{role_suffix(role)} ") + _return(standing), *_length(standing)]
         facts += [*_measures(standing.measures), *_losses(standing)]
     return "  ".join(fact.plain for fact in [*facts, *_speed(progress), *_shares(progress), *_left(progress)])
 
@@ -100,7 +100,7 @@ class Picture:
         yield "steps", lambda width: _bar(done, width), [*_steps(progress), *_left(progress)]
         for role, standing in progress.roles.items():
             way = None if goal is None else _approach(standing, goal)
-            first, second, what = ("return", "policy", "") if role == AGENT else (role, "", "return ")
+            first, second, what = ("return", "policy", "") if role == DEFAULT_ROLE else (role, "", "return ")
             mean = Text("no episode yet", "dim") if isnan(standing.mean) else Text(what) + _return(standing, goal)
             facts = [mean, *_goal(goal), *_length(standing)]
             yield first, lambda width, way=way: _bar(way, width), facts

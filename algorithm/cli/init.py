@@ -19,7 +19,7 @@ from algorithm.errors import UserError
 from algorithm.runs.default_network import nn_file
 from algorithm.runs.env_folder import HERE, environment_name
 from algorithm.runs.make_env import env_config, missing_limit
-from algorithm.specs import AGENT, MASK, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
 
 OPENED = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
 GROUPS = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
@@ -182,7 +182,7 @@ def _config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
     for role, offer in roles.items():
         alike.setdefault("\n".join(_offer(offer)), []).append(role)
     for text, names in alike.items():
-        lines += [f"# {', '.join(names)}:"] * (names != [AGENT]) + text.splitlines()
+        lines += [f"# {', '.join(names)}:"] * (names != [DEFAULT_ROLE]) + text.splitlines()
     lines += ["#", "# Every setting is in default_config.yaml; these override it."]
     lines += ["default:", *commented(tree, {entry.path: entry.meaning for entry in entries()})]
     variant = VARIANT.format(name=name) if _network(roles) else ""
@@ -191,12 +191,12 @@ def _config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
 
 def _offer(role: Role) -> list[str]:
     lines = [
-        f"# {'receives the mask' if key == MASK else 'observes'} {_observation(key, spec)}"
+        f"# {'receives the mask' if key == ACTION_MASK else 'observes'} {_observation(key, spec)}"
         for key, spec in role.obs_specs.items()
     ]
     return [*lines, f"# acts with {role.action_spec}"]
 
 
 def _observation(key: str, spec: ObsSpec) -> str:
-    one_hot = f", one-hot of {' + '.join(map(str, spec.counts))}" if spec.counts else ""
+    one_hot = f", one-hot of {' + '.join(map(str, spec.n_values))}" if spec.n_values else ""
     return f"{key}: {spec.dtype} {list(spec.shape)}{one_hot}"

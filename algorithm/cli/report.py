@@ -11,7 +11,7 @@ from math import isnan
 from algorithm.runs.build import Result
 from algorithm.runs.curve import draw_curve
 from algorithm.runs.run_folder import RunFolder
-from algorithm.specs import of_role
+from algorithm.specs import role_suffix
 from algorithm.training.formatting import format_number
 
 
@@ -53,9 +53,9 @@ def _outcome(result: Result) -> list[str]:
     ]
     for role, value in result.returns.items():
         mean = "no episode has ended yet" if isnan(value) else format_number(value)
-        lines.append(f"mean return{of_role(role)} of the last training episodes: {mean}")
+        lines.append(f"mean return{role_suffix(role)} of the last training episodes: {mean}")
     for role, played in (result.evaluation or {}).items():
-        lines.append(f"last evaluation{of_role(role)}: {played}")
+        lines.append(f"last evaluation{role_suffix(role)}: {played}")
     if result.best is not None and result.best.counters.env_steps != counters.env_steps:
         lines.append(
             f"best in evaluation, used by --run: the weights after {result.best.counters.env_steps:,} env steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
-from algorithm.annotations import Condition, ForActions, Only, Unless
+from algorithm.annotations import Condition, ForActions, OnlyIf, Unless
 from algorithm.cli.options import FLAGS
 from algorithm.config.loader import Settings
 from algorithm.config.registry import AGENTS
@@ -14,7 +14,7 @@ from algorithm.errors import UserError
 from algorithm.specs import Role
 
 # Sections that depend on another one; settings of one section are annotated where their type is.
-OF_ALGORITHMS: Mapping[str, Condition] = {f"{name.lower()}_config": Only(algorithm=name) for name in AGENTS}
+OF_ALGORITHMS: Mapping[str, Condition] = {f"{name.lower()}_config": OnlyIf(algorithm=name) for name in AGENTS}
 OF_AGENT: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
 
@@ -36,7 +36,7 @@ def check_action_effects(settings: Settings, roles: Mapping[str, Role]) -> None:
             hint = get_type_hints(type(settings.agent), include_extras=True).get(key)
             for condition in getattr(hint, "__metadata__", ()):
                 if isinstance(condition, ForActions) and (
-                    failure := condition.failure(role.action_spec for role in roles.values())
+                    failure := condition.explain_failure(role.action_spec for role in roles.values())
                 ):
                     raise UserError(f"{source}: {path} {failure}")
 
@@ -52,10 +52,10 @@ def find_failure(settings: Settings, path: str) -> str | None:
     """Return why the setting `path` has no effect, to follow its name; None if it has one."""
     section, *keys = path.split(".")
     own = f"{settings.base.algorithm.lower()}_config"
-    if section in OF_ALGORITHMS and (failure := OF_ALGORITHMS[section].failure(settings.base)):
+    if section in OF_ALGORITHMS and (failure := OF_ALGORITHMS[section].explain_failure(settings.base)):
         return failure
     if section in OF_AGENT and hasattr(settings.agent, "replay_ratio"):
-        if failure := OF_AGENT[section].failure(settings.agent):
+        if failure := OF_AGENT[section].explain_failure(settings.agent):
             return failure
     place: Any = {"base_config": settings.base, "replay_config": settings.replay, own: settings.agent}.get(section)
     for key in keys:
@@ -63,7 +63,7 @@ def find_failure(settings: Settings, path: str) -> str | None:
         if key not in hints:
             return None
         for condition in getattr(hints[key], "__metadata__", ()):
-            if isinstance(condition, Condition) and (failure := condition.failure(place)):
+            if isinstance(condition, Condition) and (failure := condition.explain_failure(place)):
                 return failure
         place = getattr(place, key)
     return None

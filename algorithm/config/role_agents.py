@@ -37,7 +37,7 @@ def read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
 
 def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
     """Raise UserError for a team that is `configured` although an agent of another name plays it."""
-    for team in role.lanes_by_team(agent):
+    for team in role.count_lanes_by_team(agent):
         if team != agent and team in configured:
             raise UserError(
                 f"ma_config.{team} has no effect: {team} is played by the agent {agent}; "
@@ -47,7 +47,7 @@ def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
 
 def unknown_roles(ma_config: Mapping[str, Any], roles: Mapping[str, Role]) -> Iterator[str]:
     """Yield a line for each name in `ma_config` that no agent and no team has."""
-    known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.lanes_by_team(agent)))
+    known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.count_lanes_by_team(agent)))
     for name in ma_config:
         if name not in known:
             yield f"ma_config.{name}: there is no such role so far; the roles are {', '.join(known)}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from algorithm.annotations import Only, Unless
+from algorithm.annotations import OnlyIf, Unless
 
 LARGEST = 2**63 - 1  # of any integer
 FLOAT32 = (2 - 2**-23) * 2.0**127  # the largest
@@ -95,7 +95,7 @@ class BaseConfig(Section):
     env_args: dict[str, Any]
     env_wrappers: Annotated[list[tuple[str, dict[str, Any]]], BeforeValidator(wrapper_list)]
     ignore_observations: list[str]
-    unity_args: Annotated[UnityArgs, Only(env_type="UNITY")]
+    unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
     algorithm: str
     runtime: str
     n_envs: int = Field(ge=1, le=COPIES)
@@ -127,13 +127,13 @@ class ReplayConfig(Section):
     capacity: int = Field(ge=1)
     memory_map: bool
     sampler: Literal["uniform", "prioritized", "lazy"]
-    alpha: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
-    beta: Annotated[float, Only(sampler="prioritized")] = Field(ge=0, le=1)
-    beta_increment_per_sampling: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
+    alpha: Annotated[float, OnlyIf(sampler="prioritized")] = Field(ge=0)
+    beta: Annotated[float, OnlyIf(sampler="prioritized")] = Field(ge=0, le=1)
+    beta_increment_per_sampling: Annotated[float, OnlyIf(sampler="prioritized")] = Field(ge=0)
     td_error_min: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
     td_error_max: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
     max_error_weight: Annotated[float, Unless(sampler="uniform")] = Field(ge=0, le=1)
-    uniform_fraction: Annotated[float, Only(sampler="lazy")] = Field(gt=0, le=1)
+    uniform_fraction: Annotated[float, OnlyIf(sampler="lazy")] = Field(gt=0, le=1)
 
     @model_validator(mode="after")
     def _bounds(self) -> ReplayConfig:

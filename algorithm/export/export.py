@@ -103,7 +103,7 @@ def write(agent: Agent, name: str, role: Role, env_steps: int, into: Path, opset
     Raises ExportFailed with every violation, UserError for what has no form in this opset.
     """
     begin = time.perf_counter()
-    signature = Signature.of(role, agent.state)
+    signature = Signature.of(role, agent.state_size)
     model = model_of(Brain(agent, signature), opset, about(name, role, signature, env_steps))
     content = model.SerializeToString()
     path = into / f"{name}.onnx"

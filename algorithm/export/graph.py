@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION
 from algorithm.agents.agent import Agent
-from algorithm.distributions import Executed
+from algorithm.distributions import ExportedAction
 from algorithm.export.onnx_friendly import plain
 from algorithm.export.signature import MASKS, MEMORY_IN, Signature
-from algorithm.specs import MASK
+from algorithm.specs import ACTION_MASK
 
 
 class Brain(nn.Module):
@@ -35,15 +35,15 @@ class Brain(nn.Module):
             sensor.name: _as_observed(given[f"obs_{index}"], sensor) for index, sensor in enumerate(signature.sensors)
         }
         nothing = inputs[0].flatten(1)[:, :0]  # no part of the graph, which leaves out what nobody reads
-        allowed = obs[MASK] = given.get(MASKS, nothing)
+        allowed = obs[ACTION_MASK] = given.get(MASKS, nothing)
         memory = given[MEMORY_IN].flatten(1) if signature.memory else nothing
         own = signature.memory - signature.previous
         if signature.previous:
             obs[PREVIOUS_ACTION] = memory[:, own:]
             memory = memory[:, :own]
         statistics, memory = self.policy(obs, memory)
-        drawn = self.family.execute_draw(statistics, allowed)
-        mode = self.family.execute_mode(statistics, allowed)
+        drawn = self.family.sample_for_export(statistics, allowed)
+        mode = self.family.mode_for_export(statistics, allowed)
         outputs = [*_kinds(drawn, mode)]
         if signature.memory:
             remembered = [memory] * bool(own)
@@ -52,7 +52,7 @@ class Brain(nn.Module):
             outputs.append(torch.cat(remembered, -1).reshape(-1, 1, signature.memory))
         return tuple(outputs)
 
-    def _encoded(self, executed: Executed) -> Tensor:
+    def _encoded(self, executed: ExportedAction) -> Tensor:
         """As an agent observes its previous action: every branch one-hot."""
         pairs = zip(executed.indices, self.signature.branches, strict=True)
         hot = [nn.functional.one_hot(index[:, 0], count).float() for index, count in pairs]
@@ -66,7 +66,7 @@ def _as_observed(value: Tensor, sensor) -> Tensor:
     return value if sensor.scale == 1 else value * sensor.scale
 
 
-def _kinds(drawn: Executed, mode: Executed) -> Iterator[Tensor]:
+def _kinds(drawn: ExportedAction, mode: ExportedAction) -> Iterator[Tensor]:
     """Continuous actions as drawn and most probable, then discrete ones: those that there are."""
     for kind in zip(drawn, mode, strict=True):
         for parts in kind:

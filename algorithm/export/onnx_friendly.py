@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from algorithm.export.onnx_friendly_memory import PlainAttention, PlainGru, PlainLayer, PlainLstm
 from algorithm.networks.actor_critic import ActorCritic
-from algorithm.networks.encoders.image import First
+from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import VectorEncoder
 from algorithm.networks.heads import SeparateHeads, SharedHeads
-from algorithm.networks.memory.attention import AttentionMemory, Layer
-from algorithm.networks.memory.frame_stack import StackedEncoder
+from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
+from algorithm.networks.memory.frame_stack import FrameStackEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
-from algorithm.networks.q_policy import Greedy
-from algorithm.networks.running_statistics import Normalization
-from algorithm.networks.std_head import BOUNDS
+from algorithm.networks.q_policy import GreedyQPolicy
+from algorithm.networks.running_statistics import Normalizer
+from algorithm.networks.std_head import LOG_STD_BOUNDS
 from algorithm.networks.torso import Torso
-from algorithm.specs import MASK
+from algorithm.specs import ACTION_MASK
 
 
 def plain(module: Any) -> nn.Module:
@@ -59,41 +59,41 @@ class PlainPolicy(nn.Module):
         self.layers = heads.layers[0] if separate else nn.Identity()
         shared = heads.heads[0] if separate else heads
         self.head = Affine(shared.linear, shared.sizes[0])
-        self.deviation: Any = network.deviation
-        self.rest = network.statistics - 2 * self.deviation.means if self.deviation else 0
+        self.deviation: Any = network.std_head
+        self.rest = network.statistics_size - 2 * self.deviation.n_means if self.deviation else 0
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
         outputs = self.head(self.layers(features))
         if not self.deviation:
             return outputs, memory
-        parts = [outputs[:, : self.deviation.means], self._log_std(outputs)]
+        parts = [outputs[:, : self.deviation.n_means], self._log_std(outputs)]
         if self.rest:
-            parts.append(outputs[:, self.deviation.columns :])
+            parts.append(outputs[:, self.deviation.n_columns :])
         return torch.cat(parts, -1), memory
 
     def _log_std(self, outputs: Tensor) -> Tensor:
-        own, means = self.deviation, outputs[:, : self.deviation.means]
-        if own.fixed:
-            return 0 * means + own.start
-        number = outputs[:, own.means : own.columns] if own.number is None else 0 * means + own.number.detach()
-        return (own.floor + (own.start + number).clamp(*BOUNDS).exp()).log()
+        own, means = self.deviation, outputs[:, : self.deviation.n_means]
+        if own.is_fixed:
+            return 0 * means + own.initial_log_std
+        number = outputs[:, own.n_means : own.n_columns] if own.log_std is None else 0 * means + own.log_std.detach()
+        return (own.std_min + (own.initial_log_std + number).clamp(*LOG_STD_BOUNDS).exp()).log()
 
 
 class PlainGreedy(nn.Module):
     """Of each branch the best that is allowed, and with probability epsilon any, as logarithms of probabilities."""
 
-    def __init__(self, network: Greedy):
+    def __init__(self, network: GreedyQPolicy):
         super().__init__()
-        self.torso, self.members = network.torso, network.critics.members
+        self.torso, self.members = network.torso, network.critics.critics
         ends = accumulate(network.family.branches, initial=0)
         self.branches, self.epsilon = [slice(*branch) for branch in pairwise(ends)], network.epsilon
-        self.register_buffer("places", network.places)
+        self.register_buffer("places", network.combination_codes)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
         values = sum(member(features) for member in self.members)
-        masks = (obs[MASK][:, branch] for branch in self.branches)
+        masks = (obs[ACTION_MASK][:, branch] for branch in self.branches)
         # A branch of which all is forbidden is as if nothing were.
         free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in masks]
         # 1 for a combination with nothing forbidden in it, 0 otherwise.
@@ -126,7 +126,7 @@ class PlainTorso(nn.Module):
     def __init__(self, torso: Torso):
         super().__init__()
         self.names, self.encoders, self.body, self.memory = torso.names, torso.encoders, torso.body, torso.memory
-        kept, *states = pairwise(accumulate(torso._states, initial=0))
+        kept, *states = pairwise(accumulate(torso._state_sizes, initial=0))
         self.kept, self.states = slice(*kept), [slice(*state) for state in states]
 
     def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,7 +152,7 @@ class PlainVector(nn.Module):
 
     def __init__(self, encoder: VectorEncoder):
         super().__init__()
-        self.units: Any = encoder.units
+        self.units: Any = encoder.transform
 
     def forward(self, obs: Tensor) -> Tensor:
         vector = _flat(obs)
@@ -162,7 +162,7 @@ class PlainVector(nn.Module):
 class PlainNormalization(nn.Module):
     """The normalisation that was measured, as two constants."""
 
-    def __init__(self, normalization: Normalization):
+    def __init__(self, normalization: Normalizer):
         super().__init__()
         moments = normalization.moments
         self.clip = normalization.clip
@@ -176,7 +176,7 @@ class PlainNormalization(nn.Module):
 class PlainFirst(nn.Module):
     """A convolution that divides by `high` in its weights, once."""
 
-    def __init__(self, layer: First):
+    def __init__(self, layer: InputConvolution):
         super().__init__()
         self.weight = nn.Parameter(layer.weight.detach() / layer.high, requires_grad=False)
         self.bias, self.stride, self.padding = layer.bias, layer.stride, layer.padding
@@ -188,11 +188,11 @@ class PlainFirst(nn.Module):
 class PlainStack(nn.Module):
     """The last frames, which stand one behind the other in the memory as along the channels."""
 
-    def __init__(self, stack: StackedEncoder):
+    def __init__(self, stack: FrameStackEncoder):
         super().__init__()
         self.encoder, self.frame = stack.encoder, prod(stack.shape)
         channels, *others = stack.shape
-        self.shape = ((stack.past + 1) * channels, *others)
+        self.shape = ((stack.past_frames + 1) * channels, *others)
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         frames = torch.cat((memory, _flat(obs)), -1)
@@ -210,15 +210,15 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 PLAIN: Mapping[type, Callable[[Any], nn.Module]] = {
     ActorCritic: PlainPolicy,
-    Greedy: PlainGreedy,
+    GreedyQPolicy: PlainGreedy,
     SharedHeads: PlainHeads,
     Torso: PlainTorso,
     VectorEncoder: PlainVector,
-    Normalization: PlainNormalization,
-    First: PlainFirst,
-    StackedEncoder: PlainStack,
+    Normalizer: PlainNormalization,
+    InputConvolution: PlainFirst,
+    FrameStackEncoder: PlainStack,
     GruMemory: PlainGru,
     LstmMemory: PlainLstm,
     AttentionMemory: PlainAttention,
-    Layer: PlainLayer,
+    AttentionLayer: PlainLayer,
 }

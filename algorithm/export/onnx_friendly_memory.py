@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.memory.attention import AttentionMemory, Layer
+from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
 
 
@@ -48,7 +48,7 @@ class PlainAttention(nn.Module):
     def __init__(self, memory: AttentionMemory):
         super().__init__()
         self.inputs, self.layers, self.norm = memory.inputs, memory.layers, memory.norm
-        self.past, self.place, self.units = memory.past, memory.place, memory.size
+        self.past, self.place, self.units = memory.past_rows, memory.entry_size, memory.size
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         x, row = self.inputs(features), []
@@ -65,11 +65,11 @@ class PlainAttention(nn.Module):
 class PlainLayer(nn.Module):
     """Attention of one row to those before it and to itself."""
 
-    def __init__(self, layer: Layer):
+    def __init__(self, layer: AttentionLayer):
         super().__init__()
-        self.norms, self.project, self.out, self.hidden = layer.norms, layer.project, layer.out, layer.hidden
+        self.norms, self.project, self.out, self.hidden = layer.norms, layer.project, layer.output, layer.hidden
         heads, window = layer.bias.shape
-        self.heads, self.window, self.units = heads, window, layer.out.in_features
+        self.heads, self.window, self.units = heads, window, layer.output.in_features
         self.root = (self.units // heads) ** 0.5
         self.bias = nn.Parameter(layer.bias.detach().flip(-1).reshape(1, heads, 1, window), requires_grad=False)
 

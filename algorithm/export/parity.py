@@ -21,7 +21,7 @@ from algorithm.export.signature import (
     Signature,
 )
 from algorithm.rollout import Decision, Step
-from algorithm.specs import MASK, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 OBSERVATIONS, BATCHES, STEPS, SAMPLES = 64, (1, 3), 20, 1000
 TOLERANCE = 1e-4
@@ -76,7 +76,7 @@ class _Comparison:
     def begin(self, batch: int) -> None:
         """Episodes start in so many lanes."""
         self.first = np.ones(batch, bool)
-        self.memory = np.zeros((batch, self.agent.state), np.float32)
+        self.memory = np.zeros((batch, self.agent.state_size), np.float32)
         self.previous = np.zeros((batch, self.signature.previous), np.float32)
         self.own = np.zeros((batch, self.signature.memory), np.float32)  # the file's
 
@@ -108,11 +108,11 @@ class _Comparison:
         if not self.signature.branches:
             return
         indices = outputs[DISCRETE_MODE].astype(np.float32)
-        other = np.concatenate((decision.sample[:, :numbers], indices), -1)
-        if np.array_equal(other, decision.sample):
+        other = np.concatenate((decision.raw_action[:, :numbers], indices), -1)
+        if np.array_equal(other, decision.raw_action):
             return
         policy = self.agent.family(torch.from_numpy(decision.behavior))
-        less = policy.log_prob(torch.from_numpy(decision.sample)) - policy.log_prob(torch.from_numpy(other))
+        less = policy.log_prob(torch.from_numpy(decision.raw_action)) - policy.log_prob(torch.from_numpy(other))
         if less.abs().max() > TOLERANCE:
             self.found.fail(f"{DISCRETE_MODE} differs from the agent's")
 
@@ -120,15 +120,15 @@ class _Comparison:
 def draw(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
     """Random observations of a role, {name: [n, ...]}, as its agent takes them; some actions are forbidden."""
     obs = {name: _draw(spec, rng, n) for name, spec in role.obs_specs.items()}
-    if MASK in obs:
-        obs[MASK] = allow(role.action_spec.branches, rng, n).astype(np.uint8)
+    if ACTION_MASK in obs:
+        obs[ACTION_MASK] = allow(role.action_spec.branches, rng, n).astype(np.uint8)
     return obs
 
 
 def _draw(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.ndarray:
-    if spec.counts:
+    if spec.n_values:
         return np.concatenate(
-            [np.eye(count, dtype=spec.dtype)[rng.integers(count, size=n)] for count in spec.counts], 1
+            [np.eye(count, dtype=spec.dtype)[rng.integers(count, size=n)] for count in spec.n_values], 1
         )
     if spec.dtype == "uint8":
         return rng.integers(int(spec.high) + 1, size=(n, *spec.shape), dtype=np.uint8)

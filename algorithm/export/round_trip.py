@@ -11,7 +11,7 @@ from algorithm.config.loader import resolve
 from algorithm.config.registry import find
 from algorithm.export.export import untouched, write
 from algorithm.runs.default_network import default_blueprint
-from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
+from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
 
 def round_trip() -> str:
@@ -28,7 +28,7 @@ def round_trip() -> str:
     with untouched(), tempfile.TemporaryDirectory() as folder:
         agent = make(settings.agent, default_blueprint(role), role, np.random.default_rng(0))
         agent.policy.eval()
-        exported = write(agent, AGENT, role, 0, Path(folder))
+        exported = write(agent, DEFAULT_ROLE, role, 0, Path(folder))
     return (
         f"onnx {onnx.__version__} and onnxruntime {onnxruntime.__version__}, opset {exported.opset}, "
         f"within {max(exported.parity, 1e-12):.0e} of torch"

@@ -8,7 +8,7 @@ import numpy as np
 
 from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD, kinds_of
 from algorithm.errors import UserError
-from algorithm.specs import MASK, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 VERSION = 3.0  # of the names below: ModelApiVersion.MLAgents2_0
 BATCH = "batch"  # the name of the first axis, which is of any length
@@ -43,9 +43,9 @@ class Sensor:
     @classmethod
     def of(cls, name: str, spec: ObsSpec) -> Sensor:
         """Of an observation: a table of numbers has its rows, an image its channels first, the rest is a vector."""
-        table = spec.own is not None and len(spec.own) == 2 and len(spec.shape) == 1 and not spec.counts
+        table = spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values
         image = len(spec.shape) == 3 and spec.dtype == "uint8"
-        return cls(name, spec.own if table else spec.shape, spec.shape, spec.high if image else 1.0)
+        return cls(name, spec.env_shape if table else spec.shape, spec.shape, spec.high if image else 1.0)
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Signature:
                 f"this agent observes {PREVIOUS_REWARD} (base_config.observe_previous), and Unity tells a model no "
                 "reward: train without it"
             )
-        shown = {name: spec for name, spec in role.obs_specs.items() if name not in (MASK, PREVIOUS_ACTION)}
+        shown = {name: spec for name, spec in role.obs_specs.items() if name not in (ACTION_MASK, PREVIOUS_ACTION)}
         action = role.action_spec
-        previous = action.encoded if PREVIOUS_ACTION in role.obs_specs else 0
+        previous = action.encoded_size if PREVIOUS_ACTION in role.obs_specs else 0
         sensors = tuple(Sensor.of(name, spec) for name, spec in shown.items())
         return cls(sensors, action.continuous, action.branches, state + previous, previous)
 
@@ -110,7 +110,7 @@ class Signature:
             for index, sensor in enumerate(self.sensors)
         }
         if self.branches:
-            fed[MASKS] = np.asarray(obs.get(MASK, np.ones((n, sum(self.branches)))), np.float32)
+            fed[MASKS] = np.asarray(obs.get(ACTION_MASK, np.ones((n, sum(self.branches)))), np.float32)
         if self.memory:
             fed[MEMORY_IN] = memory.reshape(n, 1, self.memory)
         return fed

@@ -19,7 +19,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find
 from algorithm.config.role_agents import unknown_roles
 from algorithm.errors import UserError
-from algorithm.networks import Parameters
+from algorithm.networks import FlatParameters
 from algorithm.runs.faults import told
 from algorithm.runs.lessons import Taught
 from algorithm.runs.make_env import evaluation_copies, in_editor, make_adapter, missing_limit
@@ -219,10 +219,10 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
     """The agent of one role with a checkpoint's weights, to play: nothing of it learns, or is noisy."""
     settings = settings.of(name)
     agent = make_agent(settings, folder, role, np.random.default_rng(seeds(settings.base.seed, PLAY)))
-    parameters = Parameters(
+    parameters = FlatParameters(
         {group: member.module for group, member in agent.groups.items()},
-        agent.lagging,
-        agent.running(),
+        agent.target_networks,
+        agent.running_statistics(),
         acting_device(settings, agent, role),
     )
     weights = checkpoint.weights(name)

@@ -7,8 +7,8 @@ from glob import escape
 from math import prod
 
 from algorithm.networks import Blueprint, Conv, Mlp, NatureCnn, Vector
-from algorithm.networks.blueprint import Encoder
-from algorithm.specs import MASK, ObsSpec, Role
+from algorithm.networks.blueprint import EncoderFactory
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 NN = '''\
 """{seen}; two hidden layers{whose}."""
@@ -29,7 +29,7 @@ SEPARATE = "policy=Mlp(units, units), critic=Mlp(units, units)"
 
 # The least side of an image, in pixels, and what reads it. What is smaller is read as a vector: its numbers are often
 # codes, as MiniGrid's view of 7 x 7 cells, which convolutions read as almost the same shade.
-IMAGES: tuple[tuple[int, Encoder, str], ...] = (
+IMAGES: tuple[tuple[int, EncoderFactory, str], ...] = (
     (36, NatureCnn(512), "NatureCnn(512)"),
     (8, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
 )
@@ -41,7 +41,7 @@ def default_blueprint(role: Role) -> Blueprint:
     Policy and critic share them, but for continuous actions.
     """
     layers = Mlp(*[_units(role)] * 2)
-    encoders: dict[str, Encoder] = {escape(name): encoder for name, (encoder, _) in _images(role).items()}
+    encoders: dict[str, EncoderFactory] = {escape(name): encoder for name, (encoder, _) in _images(role).items()}
     encoders["*"] = Vector(normalize=True)
     if role.action_spec.continuous:
         return Blueprint(encoders, policy=layers, critic=layers)
@@ -63,7 +63,7 @@ def nn_file(role: Role) -> str:
     )
 
 
-def _images(role: Role) -> dict[str, tuple[Encoder, str]]:
+def _images(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
     """For each observation that is an image, what reads it."""
     found = {}
     for name, spec in role.obs_specs.items():
@@ -80,5 +80,5 @@ def _side(spec: ObsSpec) -> int:
 
 def _units(role: Role) -> int:
     """Of a layer: more where there is much to see."""
-    seen = sum(prod(spec.shape) for name, spec in role.obs_specs.items() if name != MASK)
+    seen = sum(prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK)
     return 64 if seen <= 64 else 256

@@ -6,7 +6,7 @@ from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.runs.memory_budget import Budget, check_learning_starts, replay_size
 from algorithm.runs.run_folder import RunFolder
-from algorithm.specs import Role, of_role
+from algorithm.specs import Role, role_suffix
 from algorithm.training.components import Team
 
 
@@ -21,7 +21,7 @@ def enlarge(name: str, team: Team, role: Role, settings: Settings, folder: RunFo
     before = replay_size(own.replay, team.agent, team.role, replay.initial_lanes)
     size = replay_size(own.replay, team.agent, role, initial_lanes)
     copied = before.bytes * replay.rows // max(before.rows, 1)
-    budget.plan(name, size, copied, f"agents{of_role(name)}: {team.role.lanes} -> {role.lanes}; ")
+    budget.plan(name, size, copied, f"agents{role_suffix(name)}: {team.role.lanes} -> {role.lanes}; ")
     check_learning_starts(own, team.agent, role.lanes, initial_lanes)
     try:
         team = team.grow(role)

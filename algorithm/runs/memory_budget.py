@@ -7,23 +7,25 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from algorithm.agents.agent import Agent, Schedule
+from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.config.loader import Settings
 from algorithm.config.schema import ReplayConfig
 from algorithm.errors import UserError
-from algorithm.replay import Size, size_of
+from algorithm.replay import ReplaySize, compute_replay_size
 from algorithm.runs.make_sampler import make_sampler
-from algorithm.specs import Role, of_role
+from algorithm.specs import Role, role_suffix
 
 MEMINFO = Path("/proc/meminfo")
 MB = 10**6
 
 
-def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> Size:
+def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> ReplaySize:
     """Return the size of an agent's replay; the `initial_lanes` (None: all lanes) share its capacity."""
-    per_start = make_sampler(config).func.BYTES
-    schedule, statistics = agent.schedule, agent.family.statistics
-    return size_of(config.capacity, role, schedule.rollout_length, agent.kept, statistics, per_start, initial_lanes)
+    per_start = make_sampler(config).func.BYTES_PER_START
+    schedule, statistics = agent.schedule, agent.family.statistics_size
+    return compute_replay_size(
+        config.capacity, role, schedule.rollout_length, agent.stored_state_size, statistics, per_start, initial_lanes
+    )
 
 
 def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
@@ -64,7 +66,7 @@ class Budget:
         """Return the bytes of all replays."""
         return sum(self._bytes.values())
 
-    def plan(self, role: str, size: Size, copied: int = 0, news: str = "") -> None:
+    def plan(self, role: str, size: ReplaySize, copied: int = 0, news: str = "") -> None:
         """Report the replay of a role. Raises UserError if what was free at the start is too small for all replays.
 
         A replay that grew replaces its former self, of which `copied` bytes are needed until they are copied; `news`
@@ -72,7 +74,7 @@ class Budget:
         """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
-        self.say(f"{news}replay{of_role(role)}: {line}")
+        self.say(f"{news}replay{role_suffix(role)}: {line}")
         self._bytes[role] = size.bytes
         if self.free is not None and self.planned + copied > self.free:
             left = max(0, self.free - self.planned - copied + size.bytes)
@@ -82,7 +84,7 @@ class Budget:
             )
 
 
-def check_batch(schedule: Schedule, replay: Size) -> None:
+def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
     """Raise UserError if the rows of a replayed batch, as large as those of the replay, are more than fits."""
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)

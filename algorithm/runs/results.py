@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from algorithm.checkpointing.atomic_io import replace
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import RUNS, is_run_of, run_group
-from algorithm.specs import AGENT, of_role
+from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.formatting import format_number
 from algorithm.training.metrics_table import TABLE, read_table
 
@@ -96,7 +96,7 @@ def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
             say(f"{path} is damaged: {found.damaged} of its lines cannot be read")
     last = rows[-1] if rows else {}
     returns = {
-        name.removeprefix("rollout/return").removeprefix("/") or AGENT: float(value)
+        name.removeprefix("rollout/return").removeprefix("/") or DEFAULT_ROLE: float(value)
         for name, value in last.items()
         if name and name.startswith("rollout/return") and value
     }
@@ -178,8 +178,10 @@ def spread(records: list[Record]) -> dict[str, dict[str, float | None]]:
     columns: dict[str, list[float]] = {}
     for one in records:
         numbers = {name: one[name] for name in ("env_steps", "updates", "episodes", "seconds")}
-        numbers |= {f"return{of_role(role)}": value for role, value in one["returns"].items()}
-        numbers |= {f"evaluation{of_role(role)}": played["mean"] for role, played in (one["evaluation"] or {}).items()}
+        numbers |= {f"return{role_suffix(role)}": value for role, value in one["returns"].items()}
+        numbers |= {
+            f"evaluation{role_suffix(role)}": played["mean"] for role, played in (one["evaluation"] or {}).items()
+        }
         for name, value in numbers.items():
             if value is not None:
                 columns.setdefault(name, []).append(value)

@@ -38,7 +38,7 @@ def check_same(run: Path, before: Role, now: Role) -> None:
 
 def _offer(role: Role) -> str:
     observed = ", ".join(
-        f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
+        f"{name} {list(spec.shape)}{f' of {list(spec.env_shape)}' if spec.env_shape is not None else ''} {spec.dtype}"
         for name, spec in role.obs_specs.items()
     )
     return f"observations {observed}, actions {role.action_spec}"

@@ -267,7 +267,7 @@ class RunFolder:
             known = self.roles()
         except UserError:
             return False
-        return any(len(role.lanes_by_team(name)) > 1 for name, role in known.items())
+        return any(len(role.count_lanes_by_team(name)) > 1 for name, role in known.items())
 
     def add_role(self, name: str, role: Role) -> None:
         """Record the spaces of a role, so that a player needs no simulator, and its largest number of lanes so far."""

@@ -13,7 +13,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import build, find
 from algorithm.config.role_agents import check_teams
 from algorithm.errors import UserError
-from algorithm.replay import IN_MEMORY, Replay, in_files
+from algorithm.replay import IN_MEMORY, Replay, make_file_allocator
 from algorithm.runs.default_network import default_blueprint
 from algorithm.runs.growth import enlarge
 from algorithm.runs.make_sampler import make_sampler
@@ -22,7 +22,7 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import TEAM, draw_seed, seeds
 from algorithm.runs.torch_setup import placement
 from algorithm.runs.user_code import blame_network
-from algorithm.specs import Role, of_role
+from algorithm.specs import Role, role_suffix
 from algorithm.training.batch_scheduler import Feed
 from algorithm.training.components import Team
 from algorithm.training.learner import Learner
@@ -37,7 +37,7 @@ class TeamBuilder:
         self.settings, self.folder, self.checkpoint = settings, folder, checkpoint
         self.say = say
         disk = folder.path if settings.replay.memory_map else None
-        self.allocate = in_files(disk) if disk else IN_MEMORY
+        self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
         self.budget = Budget(say, disk)
 
     def __call__(self, name: str, role: Role) -> Team:
@@ -62,8 +62,8 @@ class TeamBuilder:
                 schedule.sequence_length,
                 np.random.default_rng(replay_seed),
                 schedule.burn_in,
-                schedule.lead,
-                agent.kept,
+                schedule.warmup_rows,
+                agent.stored_state_size,
                 self.allocate,
                 make_sampler(settings.replay),
                 initial_lanes,
@@ -76,7 +76,7 @@ class TeamBuilder:
         for explorer in explorers if lanes > initial_lanes else []:
             explorer.grow(lanes, initial_lanes)
         placed = placement(settings, agent, role)
-        self.say(f"device{of_role(name)}: {placed}")
+        self.say(f"device{role_suffix(name)}: {placed}")
         learner = Learner(agent, role, auxiliaries, settings.base.max_step, placed)
         feed = Feed(replay, schedule, np.random.default_rng(feed_seed))
         team = Team(role, agent, feed, learner, *explorers)
@@ -96,7 +96,7 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
     blueprint = folder.blueprint(settings) or default_blueprint(role)
     try:
         agent = find("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
-        agent.policy.try_step(role.obs_specs)
+        agent.policy.run_dry_step(role.obs_specs)
         return agent
     except Exception as error:  # a network of the user may raise anything
         raise blame_network(folder.nn_from / settings.base.nn, error) from error

@@ -15,7 +15,7 @@ from algorithm.rollout import Step
 from algorithm.runs.build import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.torch_setup import prepare_process
-from algorithm.specs import MASK, Role, by_name
+from algorithm.specs import ACTION_MASK, Role, split_observation
 
 
 def load(path: str | Path, role: str | None = None, disable_sample: bool | None = None) -> Player:
@@ -69,7 +69,7 @@ class Player:
         n = len(next(iter(arrays.values())))
         first = np.full(n, self._memory is None or not self._remembers)
         if first.all():
-            self._memory = np.zeros((n, self.agent.state), np.float32)
+            self._memory = np.zeros((n, self.agent.state_size), np.float32)
             self._previous = Previous(kinds_of(self.role), n, self.role.action_spec)
         elif len(self._memory) != n:
             raise ValueError(f"{n} lanes after {len(self._memory)}: call reset() where episodes start")
@@ -79,12 +79,12 @@ class Player:
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, self._memory)
         self._memory = decision.memory
         self._previous.act(lanes, decision.action)
-        actions = self.role.action_spec.native(decision.action)
+        actions = self.role.action_spec.to_env_units(decision.action)
         return _first(actions) if single else actions
 
     @property
     def _remembers(self) -> bool:
-        return bool(self.agent.state or kinds_of(self.role))
+        return bool(self.agent.state_size or kinds_of(self.role))
 
     def _rewards(self, reward: Any, first: np.ndarray) -> np.ndarray:
         """[n]"""
@@ -100,16 +100,19 @@ class Player:
     def _observed(self, obs: Any, action_mask: Any) -> tuple[dict[str, np.ndarray], bool]:
         """What the agent sees, {name: [n, ...]}, and whether it is one observation."""
         specs = {name: spec for name, spec in self.role.obs_specs.items() if name not in SHOWN.values()}
-        inside = isinstance(obs, Mapping) and MASK in obs
-        masked = not inside and specs.pop(MASK, None) is not None
+        inside = isinstance(obs, Mapping) and ACTION_MASK in obs
+        masked = not inside and specs.pop(ACTION_MASK, None) is not None
         if masked and action_mask is None:
             raise ValueError('the actions of this role are masked: call act(obs, info["action_mask"])')
         if not masked and action_mask is not None:
             raise ValueError("action_mask: no mask was in the infos that this role was trained with")
-        named = by_name(obs, specs)
+        named = split_observation(obs, specs)
         if missing := [name for name in specs if name not in named]:
             raise ValueError(f"there is no observation {missing[0]!r}; there must be {', '.join(specs)}")
-        shapes, own = {name: np.shape(named[name]) for name in specs}, {name: s.own_shape for name, s in specs.items()}
+        shapes, own = (
+            {name: np.shape(named[name]) for name in specs},
+            {name: s.effective_env_shape for name, s in specs.items()},
+        )
         single = shapes == own
         n = next((shape[0] for shape in shapes.values() if shape and not single), 1)
         if not single and shapes != {name: (n, *shape) for name, shape in own.items()}:
@@ -118,14 +121,14 @@ class Player:
             name: spec.encode(np.asarray(named[name])[None] if single else named[name]) for name, spec in specs.items()
         }
         if masked:
-            arrays[MASK] = self._allowed([action_mask] if single else action_mask, n)
+            arrays[ACTION_MASK] = self._allowed([action_mask] if single else action_mask, n)
         return arrays, single
 
     def _allowed(self, masks: Sequence[Any], n: int) -> np.ndarray:
         """[n, sum of branches]"""
         if len(masks) != n:
             raise ValueError(f"{len(masks)} masks for {n} observations")
-        return np.stack([self.role.action_spec.mask(mask) for mask in masks])
+        return np.stack([self.role.action_spec.flatten_mask(mask) for mask in masks])
 
 
 def _first(actions: Any) -> Any:

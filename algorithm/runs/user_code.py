@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from algorithm.errors import UserError, summarize
+from algorithm.errors import UserError, summarize_error
 
 MODULES = "samara_environment_"  # before the names of their modules
 
@@ -35,8 +35,8 @@ def locate(path: Path, error: BaseException) -> UserError:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     if not lines:
-        return UserError(f"{path}: {summarize(error)}")
-    what = summarize(error) if str(error) else type(error).__name__
+        return UserError(f"{path}: {summarize_error(error)}")
+    what = summarize_error(error) if str(error) else type(error).__name__
     return UserError(f"{path}, line {lines[-1]}: {what}")
 
 

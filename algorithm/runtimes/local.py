@@ -38,7 +38,7 @@ class LocalRuntime:
         team.learner.observe(rollout)
         for batch in team.feed(rollout):
             report = team.learner.learn(batch)
-            team.feed.replay.prioritize(batch.index, report.errors)
+            team.feed.replay.prioritize(batch.index, report.compute_td_errors)
             monitor.updated(role, report)
             divergence.updated()
         parts.clock.book("learning")

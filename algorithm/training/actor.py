@@ -73,9 +73,9 @@ class Actor:
                 columns.grow(team)
             columns.shown[places(step, columns.lanes)] = True
             step, stored = columns.screen(step)
-            memory = step.recall(columns.memory)
+            memory = step.select_memory(columns.memory)
             chooser = team.explorer
-            decision = chooser.choose(team.agent, step, memory) if chooser else team.agent.act(step, memory)
+            decision = chooser.act(team.agent, step, memory) if chooser else team.agent.act(step, memory)
             actions[role] = decision.action
             if stored is not None:
                 step, decision = step.take(stored), decision.take(stored)
@@ -109,7 +109,7 @@ class Actor:
         for role, columns in self._columns.items():
             arrays |= {f"{quote(role, safe='')}/columns/{name}": value for name, value in columns.state().items()}
         for role, step in self._steps.items():
-            arrays |= {f"{quote(role, safe='')}/step/{name}": value for name, value in step.arrays().items()}
+            arrays |= {f"{quote(role, safe='')}/step/{name}": value for name, value in step.to_arrays().items()}
         return arrays
 
     def restore(self, state: Arrays) -> None:
@@ -125,7 +125,7 @@ class Actor:
             if kind == "columns":
                 self._columns_of(role, self.parts.team(role)).restore(arrays)
             else:
-                self._steps[role] = Step.of(arrays)
+                self._steps[role] = Step.from_arrays(arrays)
 
     def _columns_of(self, role: str, team: Team) -> Columns:
         if role not in self._columns:
@@ -133,10 +133,10 @@ class Actor:
         return self._columns[role]
 
     def _count(self, role: str, columns: Columns, step: Step) -> None:
-        executed = len(step.lane) - int(np.count_nonzero(step.final))
+        executed = len(step.lane) - int(np.count_nonzero(step.is_bootstrap_row))
         self.env_steps += executed
         for lane, reward, length in columns.scores.add(step):
-            team = self.parts.adapter.roles[role].team(lane)
+            team = self.parts.adapter.roles[role].find_team(lane)
             self.episodes.append(Episode(role, lane, reward, length, team))
 
 
@@ -161,7 +161,7 @@ class Columns:
         self.alive = np.zeros(shape, bool)
         self.sample = np.zeros((*shape, role.action_spec.size), np.float32)
         self.behavior: np.ndarray | None = None  # its width is known with the first decision
-        self.memory_at_start = np.zeros((slots, agent.state), np.float32)
+        self.memory_at_start = np.zeros((slots, agent.state_size), np.float32)
         self.joined = np.zeros(slots, bool)
         self.version = np.zeros(slots, np.int64)
         self.lane = np.zeros(slots, np.int64)
@@ -171,7 +171,7 @@ class Columns:
         self.lane[: self.lanes] = self.slot
         self.free = deque(range(self.lanes, slots))
         self.waiting: deque[int] = deque()
-        self.memory = np.zeros((self.lanes, agent.state), np.float32)
+        self.memory = np.zeros((self.lanes, agent.state_size), np.float32)
         self.shown = np.zeros(self.lanes, bool)
         self.scores = Scores(self.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
@@ -210,7 +210,7 @@ class Columns:
         begun = row == 0
         if begun.any():
             self._begin(step.lane[begun], slot[begun])
-        self.sample[row, slot] = decision.sample
+        self.sample[row, slot] = decision.raw_action
         self.behavior[row, slot] = decision.behavior
         self.memory[lane] = decision.memory
         self.row[lane] = row + 1
@@ -268,13 +268,13 @@ class Columns:
         return Rollout(
             obs={name: value[:, slots] for name, value in self.obs.items()},
             first=self.first[:, slots],
-            sample=self.sample[:-1, slots],
+            raw_action=self.sample[:-1, slots],
             reward=self.reward[1:, slots],
             alive=self.alive[1:, slots],
             behavior=self.behavior[:-1, slots],
             memory=self.memory_at_start[slots],
             lane=self.lane[slots],
-            joined=self.joined[slots],
+            continues_previous=self.joined[slots],
             weight=np.ones(len(slots), np.float32),
             index=np.full(len(slots), -1),
             version=self.version[slots],

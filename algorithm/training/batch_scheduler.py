@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from algorithm.agents.agent import Schedule
+from algorithm.agents.agent import DataSchedule
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 
@@ -14,7 +14,7 @@ from algorithm.rollout import Rollout
 class Feed:
     """Stores each rollout and yields it, then replayed batches, by an agent's schedule."""
 
-    def __init__(self, replay: Replay, schedule: Schedule, rng: np.random.Generator):
+    def __init__(self, replay: Replay, schedule: DataSchedule, rng: np.random.Generator):
         self.replay = replay
         self.schedule = schedule
         self.rng = rng
@@ -43,7 +43,7 @@ class Feed:
 
     def _draw(self) -> int:
         """How many batches: Poisson(replay_ratio) (Wang et al. 2017, Algorithm 1), or its mean."""
-        if self.schedule.replay_draw == "poisson":
+        if self.schedule.replay_count_distribution == "poisson":
             return int(self.rng.poisson(self.schedule.replay_ratio))
         self.owed += self.schedule.replay_ratio
         batches = int(self.owed)

@@ -51,7 +51,7 @@ class Parts:
     def team_names(self) -> dict[str, list[str]]:
         """Return the names that have returns of their own, by role: the teams that share its agent, or the role."""
         roles = {name: self.adapter.roles.get(name, team.role) for name, team in self.teams.items()}
-        return {name: list(role.lanes_by_team(name)) for name, role in roles.items()}
+        return {name: list(role.count_lanes_by_team(name)) for name, role in roles.items()}
 
     @property
     def has_teams(self) -> bool:

@@ -38,7 +38,7 @@ class Scores:
         """Take in one tick; lane, return and length of each episode that it ended."""
         lane = places(step, len(self.lengths))
         self.returns[lane] += step.reward
-        over = step.first | step.final | ~step.alive
+        over = step.first | step.is_bootstrap_row | ~step.alive
         finished = []
         if over.any():
             ended = step.lane[over & (self.lengths[lane] > 0)]
@@ -47,7 +47,7 @@ class Scores:
             )
             self.returns[ended] = 0
             self.lengths[ended] = 0
-        self.lengths[lane] += ~step.final
+        self.lengths[lane] += ~step.is_bootstrap_row
         return finished
 
     def forget(self, lanes: np.ndarray) -> None:

@@ -130,7 +130,7 @@ class _Tally:
     def __init__(self, name: str, agent: Agent, role: Role, episodes: int, greedy: bool):
         self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy
         self.played: dict[str, Played] = {}
-        self.memory = np.zeros((role.lanes, agent.state), np.float32)
+        self.memory = np.zeros((role.lanes, agent.state_size), np.float32)
         self.scores = Scores(role.lanes)
         self.screen = Screen(name, self.scores, role.action_spec.branches)
         self.ended = np.zeros(role.lanes, np.int64)  # episodes of each lane that count
@@ -159,7 +159,7 @@ class _Tally:
         """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
         self.shown_at[step.lane] = tick
         step, counted = self.screen(step)
-        decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.recall(self.memory))
+        decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.select_memory(self.memory))
         self.memory[step.lane] = decision.memory
         self._add(step if counted is None else step.take(counted))
         return decision.action
@@ -168,14 +168,14 @@ class _Tally:
         for lane, reward, length in self.scores.add(step):
             if self.ended[lane] < self.each[lane]:
                 self.ended[lane] += 1
-                played = self.played[self.role.team(lane) or self.name]
+                played = self.played[self.role.find_team(lane) or self.name]
                 played.returns.append(reward)
                 played.lengths.append(length)
 
     def _share(self, role: Role) -> None:
         """Divide the episodes of each team among its lanes."""
-        self.role, lanes = role, role.lanes_by_team(self.name)
+        self.role, lanes = role, role.count_lanes_by_team(self.name)
         for team in lanes:
             self.played.setdefault(team, Played([], [], self.greedy))
-        teams = [role.team(lane) or self.name for lane in range(role.lanes)]
+        teams = [role.find_team(lane) or self.name for lane in range(role.lanes)]
         self.each = np.array([-(-self.episodes // lanes[team]) for team in teams])  # episodes that each lane plays

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Group, Report
-from algorithm.auxiliaries.auxiliary import Auxiliary, View
-from algorithm.networks import ActingCopy, Noise, Parameters
+from algorithm.agents.agent import Agent, LossReport, ParameterGroup
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
+from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import State
-from algorithm.networks.precision import learn_in
+from algorithm.networks.precision import set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.optimizers import Optimizer, make_optimizer
@@ -47,15 +47,15 @@ class Learner:
         self._kept = torch.zeros((), dtype=torch.int64, device=self.device)
         self._good_at = torch.zeros((), dtype=torch.int64, device=self.device)  # updates up to the last kept one
         self.seen = 0  # valid rows observed; schedules run on them
-        self.returns = ReturnScale(agent.rewards, role.lanes)
+        self.returns = ReturnScale(agent.reward_transform, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
         groups = {**agent.groups, **{f"auxiliary/{name}": _group(auxiliaries[name], m) for name, m in modules.items()}}
         # Before the policy becomes views of flat tensors on its device.
         twin = deepcopy(agent.policy) if placement.acting != placement.learning else None
-        lagging = {**agent.lagging, **_copies(auxiliaries)}
-        running = agent.running()
+        lagging = {**agent.target_networks, **_copies(auxiliaries)}
+        running = agent.running_statistics()
         self._agent_observes = bool(running)
-        self.parameters = Parameters(
+        self.parameters = FlatParameters(
             {name: group.module for name, group in groups.items()},
             lagging,
             {
@@ -65,14 +65,14 @@ class Learner:
             },
             self.device,
         )
-        networks = [*(group.module for group in groups.values()), *(copy.copy for copy in lagging.values())]
-        learn_in(placement.precision, [agent.policy, *networks])
+        networks = [*(group.module for group in groups.values()), *(copy.network for copy in lagging.values())]
+        set_precision(placement.precision, [agent.policy, *networks])
         self.noise = Noise(networks, self.device)
-        self.noise.renew()
-        self._acting = ActingCopy(agent.policy, twin, placement.acting) if twin else None
+        self.noise.resample()
+        self._acting = InferenceCopy(agent.policy, twin, placement.acting) if twin else None
         self._steps = [self._group_step(name, group) for name, group in groups.items()]
         # Everything an update changes; a bad gradient must leave all of it as it was.
-        self._undoable = [self.parameters.numbers, *(step.optimizer.moments for step in self._steps)]
+        self._undoable = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
     def grow(self, lanes: int) -> None:
         """Add lanes to the statistics of returns, up to `lanes` lanes."""
@@ -88,7 +88,7 @@ class Learner:
             auxiliary.observe(rollout)
         self._changed()
 
-    def learn(self, rollout: Rollout) -> Report:
+    def learn(self, rollout: Rollout) -> LossReport:
         """One step from one batch. An infinite or undefined gradient changes nothing, and is counted in `skipped`."""
         batch = rollout.convert(self._upload)
         batch.reward = self._reward(batch)
@@ -101,12 +101,12 @@ class Learner:
         self._step()
         self.updates += 1
         # Behind the step, so that what acts until the next one is what that one begins with (Fortunato et al. 2018).
-        self.noise.renew()
+        self.noise.resample()
         self._changed()
         told = {f"train/{name}_loss": loss.detach() for name, loss in extra.items()}
         # Without the features, which hold the whole graph of this update.
-        metrics, errors = report.metrics, report.errors
-        return Report(lambda: {**metrics(), **told}, lambda: errors().cpu().numpy())
+        metrics, errors = report.compute_metrics, report.compute_td_errors
+        return LossReport(lambda: {**metrics(), **told}, lambda: errors().cpu().numpy())
 
     @property
     def skipped(self) -> int:
@@ -129,7 +129,7 @@ class Learner:
         """What a resumed run needs beside the parameters."""
         moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
         counters = {"updates": torch.tensor(self.updates), "kept": self._kept.cpu(), "seen": torch.tensor(self.seen)}
-        others = {"returns": torch.from_numpy(self.returns.running.copy()), "noise": self.noise.numbers.cpu().clone()}
+        others = {"returns": torch.from_numpy(self.returns.running.copy()), "noise": self.noise.values.cpu().clone()}
         return {**moments, **counters, **others}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -140,13 +140,13 @@ class Learner:
         self._kept.copy_(state["kept"])
         self._good_at.fill_(self.updates)
         self.returns.running[:] = state["returns"].numpy()
-        self.noise.numbers.copy_(state["noise"])
+        self.noise.values.copy_(state["noise"])
         self._changed()
 
     def _changed(self) -> None:
         """Let the copy that acts, where there is one, fetch what the networks have become."""
         if self._acting:
-            self._acting.outdated = True
+            self._acting.is_outdated = True
 
     @torch.inference_mode()
     def _step(self) -> None:
@@ -163,9 +163,9 @@ class Learner:
         progress = min(1.0, self.seen / self.max_step) if self.max_step else 0.0
         for step in self._steps:
             step(progress)
-        self.agent.sync(self.updates + 1)
+        self.agent.update_targets(self.updates + 1)
         for auxiliary in self.auxiliaries.values():
-            auxiliary.sync()
+            auxiliary.update_targets()
 
     def _advance_or_undo(self, finite: Tensor) -> None:
         before = [tensor.clone() for tensor in self._undoable]
@@ -182,11 +182,13 @@ class Learner:
                 reward = torch.cat((reward[: batch.burn_in], reward[batch.burn_in :] + extra))
         return reward
 
-    def _view(self, batch: Rollout, features: Tensor | None) -> View:
+    def _view(self, batch: Rollout, features: Tensor | None) -> AuxiliaryInputs:
         agent = self.agent
         if features is None:
             features = agent.features(batch)
-        return View(batch.after_burn_in(), features, lambda: agent.lagged_features(batch), agent.encode, agent.q)
+        return AuxiliaryInputs(
+            batch.drop_burn_in(), features, lambda: agent.target_features(batch), agent.encode, agent.q
+        )
 
     def _upload(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -194,8 +196,8 @@ class Learner:
             return tensor.to(self.device)
         return tensor.pin_memory().to(self.device, non_blocking=True)  # torch keeps it until the copy is done
 
-    def _group_step(self, name: str, group: Group) -> _GroupStep:
-        where = self.parameters.groups[name]
+    def _group_step(self, name: str, group: ParameterGroup) -> _GroupStep:
+        where = self.parameters.group_slices[name]
         vector, gradient = self.parameters.vector[where], self.parameters.gradient[where]
         return _GroupStep(name, group, vector, gradient, make_optimizer(group, len(vector), self.device))
 
@@ -205,7 +207,7 @@ class _GroupStep:
     """Clip and step one group of the parameters."""
 
     name: str
-    group: Group
+    group: ParameterGroup
     vector: Tensor
     gradient: Tensor
     optimizer: Optimizer
@@ -224,13 +226,15 @@ class _GroupStep:
         self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * left)
 
 
-def _group(auxiliary: Auxiliary, module: torch.nn.Module) -> Group:
-    return Group(module, auxiliary.learning_rate, "constant", "adam", 0.99, 1e-8, False, auxiliary.max_grad_norm)
+def _group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:
+    return ParameterGroup(
+        module, auxiliary.learning_rate, "constant", "adam", 0.99, 1e-8, False, auxiliary.max_grad_norm
+    )
 
 
 def _copies(auxiliaries: Mapping[str, Auxiliary]):
     return {
         f"auxiliary/{name}/{copy}": lagging
         for name, auxiliary in auxiliaries.items()
-        for copy, lagging in auxiliary.lagging().items()
+        for copy, lagging in auxiliary.make_target_networks().items()
     }

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Literal
 
 from algorithm.adapters.adapter import EnvironmentFailed
-from algorithm.agents.agent import Report
+from algorithm.agents.agent import LossReport
 from algorithm.checkpointing.best import Best
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.training.actor import Actor
@@ -60,7 +60,7 @@ class Monitor:
         self._due = self._soonest()
         self._look_at = -inf
 
-    def updated(self, role: str, report: Report) -> None:
+    def updated(self, role: str, report: LossReport) -> None:
         """An update was made."""
         self.counters.updates += 1
         self.reporter.updated(role, report)

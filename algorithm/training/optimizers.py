@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Group
+from algorithm.agents.agent import ParameterGroup
 
 
 class Optimizer(ABC):
@@ -69,10 +69,10 @@ class RmsProp(Optimizer):
         vector.addcdiv_(gradient, denominator, value=-rate)
 
 
-def make_optimizer(group: Group, size: int, device: torch.device) -> Optimizer:
+def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
     """The optimiser that `group` asks for. Raises ValueError for an unknown name."""
     if group.optimizer == "adam":
-        return Adam(size, device, group.decay, group.epsilon, group.beta1)
+        return Adam(size, device, group.optimizer_decay, group.optimizer_epsilon, group.beta1)
     if group.optimizer == "rmsprop":
-        return RmsProp(size, device, group.decay, group.epsilon, group.epsilon_inside)
+        return RmsProp(size, device, group.optimizer_decay, group.optimizer_epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")

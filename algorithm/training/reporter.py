@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Report
-from algorithm.specs import AGENT, of_role
+from algorithm.agents.agent import LossReport
+from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.evaluator import Played
 from algorithm.training.history import History
 from algorithm.training.limits import Limits
@@ -49,10 +49,10 @@ class Reporter:
         self._begin = self._row = self._moment()
         self._pace = Pace.between(self._row, self._row)
 
-    def updated(self, role: str, report: Report) -> None:
+    def updated(self, role: str, report: LossReport) -> None:
         """An update was made and counted."""
         if not self._sampled[role] or self.history.counters.updates % SAMPLED == 0:
-            self._sampled[role].append(report.metrics())
+            self._sampled[role].append(report.compute_metrics())
 
     def log(self) -> None:
         """Write a row of metrics, unless nothing has happened since the last one."""
@@ -90,7 +90,7 @@ class Reporter:
                 "eval/length": result.length,
             }
             values |= {_tag(role, name): value for name, value in measured.items()}
-            self.say(f"evaluation{of_role(role)} at {env_steps:,} env steps: {result}")
+            self.say(f"evaluation{role_suffix(role)} at {env_steps:,} env steps: {result}")
         self.metrics.write(env_steps, values)
         self.clock.book("reporting")
 
@@ -188,7 +188,7 @@ class Reporter:
 
 def _tag(role: str, name: str) -> str:
     """Tags carry the role where it has a name."""
-    return name if role == AGENT else f"{name}/{role}"
+    return name if role == DEFAULT_ROLE else f"{name}/{role}"
 
 
 def _mean(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:

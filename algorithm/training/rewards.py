@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.agent import RewardScaling
+from algorithm.agents.agent import RewardTransform
 from algorithm.rollout import Array, Rollout
 
 
@@ -21,7 +21,7 @@ class ReturnScale:
     with the length of episodes.
     """
 
-    def __init__(self, scaling: RewardScaling, lanes: int):
+    def __init__(self, scaling: RewardTransform, lanes: int):
         self.scaling = scaling
         self.moments = ReturnMoments()
         self.running = np.zeros((3, lanes))  # of each lane's episode so far: see `_count`
@@ -35,9 +35,9 @@ class ReturnScale:
         if not self.scaling.reward_normalization:
             return
         reward, valid = self._clip(rollout.reward).astype(np.float64), rollout.valid
-        for columns in rollout.rounds():
+        for columns in rollout.iterate_lane_batches():
             lane = rollout.lane[columns]
-            running = np.where(rollout.joined[columns], self.running[:, lane], 0)
+            running = np.where(rollout.continues_previous[columns], self.running[:, lane], 0)
             for t, first in enumerate(rollout.first[:-1, columns]):
                 running = self._count(np.where(first, 0, running), reward[t, columns], valid[t, columns])
             self.running[:, lane] = running

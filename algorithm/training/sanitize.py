@@ -11,7 +11,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentBroke
 from algorithm.rollout import Step
-from algorithm.specs import MASK
+from algorithm.specs import ACTION_MASK
 from algorithm.training.episode_returns import Scores
 
 LOG = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class Screen:
 
         Raises EnvironmentBroke where a lane stays lost.
         """
-        blocked = self._blocked(step) if MASK in step.obs else None
+        blocked = self._blocked(step) if ACTION_MASK in step.obs else None
         if not self._any_lost and blocked is None and _finite(step):
             return step, None
         bad = {name: ~np.isfinite(value).reshape(len(value), -1).all(1) for name, value in step.obs.items()}
         bad_reward, was_lost = ~np.isfinite(step.reward), self.lost[step.lane]
         # Nothing is learned from what is shown of a death.
-        bad_obs = np.any(list(bad.values()), 0) & (step.alive | ~step.final)
+        bad_obs = np.any(list(bad.values()), 0) & (step.alive | ~step.is_bootstrap_row)
         still_lost = was_lost & ~step.first
         if blocked is not None:
             self._tell_blocked(step.lane, blocked & ~still_lost[:, None])
@@ -70,14 +70,16 @@ class Screen:
         self._tell("reward", step.reward, step.lane, bad_reward & ~was_lost)
         self._keep_account(step.lane, lost, cut)
         # What a lost lane is sent goes by its mask all the same.
-        obs = {name: value if name == MASK else _zero(value, lost | bad[name]) for name, value in step.obs.items()}
+        obs = {
+            name: value if name == ACTION_MASK else _zero(value, lost | bad[name]) for name, value in step.obs.items()
+        }
         reward = _zero(step.reward, lost | cut)
         return replace(step, obs=obs, reward=reward, alive=step.alive | cut), ~lost
 
     def _blocked(self, step: Step) -> np.ndarray | None:
         """[n, branches] where a decision is awaited and no action allowed; None where there is no such row."""
-        blocked = np.maximum.reduceat(step.obs[MASK], self.branch_starts, axis=1) == 0
-        blocked &= ~step.final[:, None]
+        blocked = np.maximum.reduceat(step.obs[ACTION_MASK], self.branch_starts, axis=1) == 0
+        blocked &= ~step.is_bootstrap_row[:, None]
         return blocked if blocked.any() else None
 
     def _tell(self, what: str, values: np.ndarray, lanes: np.ndarray, rows: np.ndarray) -> None:
@@ -86,7 +88,7 @@ class Screen:
 
     def _tell_blocked(self, lanes: np.ndarray, blocked: np.ndarray) -> None:
         for row, branch in np.argwhere(blocked):
-            self._warn(f"observation {MASK!r}", lanes[row], f"forbids every action of branch {branch}")
+            self._warn(f"observation {ACTION_MASK!r}", lanes[row], f"forbids every action of branch {branch}")
 
     def _warn(self, what: str, lane: int, fault: str) -> None:
         LOG.warning(

@@ -59,7 +59,9 @@ def played(adapter, ticks, seed=3, action=None):
     rng = np.random.default_rng(0)
     step, shown = adapter.reset(seed)["agent"], []
     for _ in range(ticks):
-        shown.append((next(iter(step.obs.values())).astype(int), step.first, step.final, step.alive, step.reward))
+        shown.append(
+            (next(iter(step.obs.values())).astype(int), step.first, step.is_bootstrap_row, step.alive, step.reward)
+        )
         branch = adapter.roles["agent"].action_spec.branches[0]
         number = (
             rng.integers(branch, size=(len(step.lane), 1)) if action is None else np.full((len(step.lane), 1), action)

@@ -115,7 +115,7 @@ def collected(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[i
         lanes[lane] = [
             (
                 obs[t, 0],
-                record.sample[t, 0, 0],
+                record.raw_action[t, 0, 0],
                 record.reward[t, 0],
                 bool(record.alive[t, 0]),
                 record.behavior[t, 0, 1],
@@ -194,11 +194,11 @@ def test_a_reset_forgets_what_was_under_way(mode):
     adapter.reset(seed=0)
     adapter.step(actions)
     step = adapter.reset(seed=0)["agent"]
-    assert (step.first & ~step.final).all()
+    assert (step.first & ~step.is_bootstrap_row).all()
     assert step.obs["obs"].ravel().tolist() == [10, 1010]
     step = adapter.step(actions)["agent"]
     assert step.obs["obs"].ravel().tolist() == [11, 1011]
-    assert (step.final & ~step.first).all()
+    assert (step.is_bootstrap_row & ~step.first).all()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -221,7 +221,7 @@ def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
     cut = []
     for _ in range(12):
         step = adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"]
-        cut.append(step.final.tolist())
+        cut.append(step.is_bootstrap_row.tolist())
     assert [t for t, final in enumerate(cut) if all(final)] == [3, 8]
 
 
@@ -253,7 +253,7 @@ def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
         for name, spec in specs.items():
             assert step.obs[name].dtype == spec.dtype
             np.testing.assert_array_equal(step.obs[name], np.full((2, *spec.shape), action))
-    assert step.final.all()
+    assert step.is_bootstrap_row.all()
 
 
 def test_actions_come_in_the_environments_own_numbers():
@@ -342,7 +342,7 @@ def test_a_function_that_takes_num_envs_makes_one_vector_environment():
     assert adapter.roles["agent"].lanes == 4
     adapter.reset(seed=0)
     steps = [adapter.step({"agent": np.ones((4, 1), np.float32)})["agent"] for _ in range(3)]
-    assert [bool(step.final.all()) for step in steps] == [False, True, False]
+    assert [bool(step.is_bootstrap_row.all()) for step in steps] == [False, True, False]
     assert [float(step.reward[0]) for step in steps] == [1, 1, 0]
 
 

@@ -60,7 +60,9 @@ def play(adapter, ticks, seed=0):
 
 
 def rows(step):
-    flags = zip(step.lane, step.first, step.final, step.reward, step.alive, step.obs["obs"][:, 0], strict=True)
+    flags = zip(
+        step.lane, step.first, step.is_bootstrap_row, step.reward, step.alive, step.obs["obs"][:, 0], strict=True
+    )
     return [(int(lane), bool(f), bool(e), float(r), bool(a), float(obs)) for lane, f, e, r, a, obs in flags]
 
 

@@ -289,7 +289,7 @@ def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
     assert_equal(Checkpoints(tmp_path / "again", 1).save(parts, counters, actor, monitor), saved)
 
     rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())
-    assert not rollout.joined.any()
+    assert not rollout.continues_previous.any()
     assert rollout.first[0].all()
     parts.adapter.close()
 

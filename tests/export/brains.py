@@ -17,10 +17,10 @@ from algorithm.networks import (
     NoisyMlp,
     Vector,
 )
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import make_acer
 
-VECTOR = {"Zeta": ObsSpec((5,)), "Alpha": ObsSpec((6,), own=(3, 2))}  # not in the order of the alphabet
+VECTOR = {"Zeta": ObsSpec((5,)), "Alpha": ObsSpec((6,), env_shape=(3, 2))}  # not in the order of the alphabet
 IMAGE = {"Camera": ObsSpec((3, 9, 8), "uint8", high=255.0), "Speed": ObsSpec((2,))}
 CONV = {"Camera": Conv((4, 3, 2), units=8), "*": Vector()}
 NETS = {
@@ -44,7 +44,7 @@ ACTIONS = {
 
 def role_of(obs_specs: dict[str, ObsSpec], action: ActionSpec) -> Role:
     """As Unity shows it: what is discrete can be masked."""
-    mask = {MASK: ObsSpec((sum(action.branches),), "uint8")} if action.branches else {}
+    mask = {ACTION_MASK: ObsSpec((sum(action.branches),), "uint8")} if action.branches else {}
     return Role(4, {**obs_specs, **mask}, action)
 
 
@@ -54,7 +54,7 @@ def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **
     with torch.no_grad():
         for parameter in agent.policy.parameters():
             parameter.normal_(std=0.3)
-        for module in agent.running().values():
+        for module in agent.running_statistics().values():
             for moments in module:
                 moments.merge(torch.randn(50, *moments.mean.shape) * 2 + 1)
     agent.policy.eval()

@@ -59,7 +59,7 @@ def test_a_branch_of_which_all_is_forbidden_leaves_the_others_masks_alone(action
     specs, blueprint = NETS["mlp"]
     role = role_of(specs, ACTIONS[action])
     agent = agent_of(role, blueprint, make=make_sac, **changes)
-    signature = Signature.of(role, agent.state)
+    signature = Signature.of(role, agent.state_size)
     runner = session(write(agent, "a", role, 0, tmp_path).path.read_bytes())
     rng = np.random.default_rng(0)
     feed = {name: rng.normal(size=(50, *shape)).astype(np.float32) for name, shape in signature.inputs().items()}
@@ -83,7 +83,7 @@ def test_what_is_drawn_is_the_policy(tmp_path):
     rows = 20_000
     role = role_of({"obs": ObsSpec((3,))}, ActionSpec(2, (3, 2)))
     agent = agent_of(role, Blueprint(body=Mlp(8)), std="state_dependent", std_init=0.2, std_min=0.1)
-    signature = Signature.of(role, agent.state)
+    signature = Signature.of(role, agent.state_size)
     runner = session(write(agent, "a", role, 0, tmp_path).path.read_bytes())
     obs = {"obs": np.tile(np.float32([0.3, -0.2, 0.1]), (rows, 1))}
     drawn = run(runner, signature.feed(obs, np.zeros((rows, 0), np.float32)))
@@ -120,10 +120,10 @@ def test_an_image_from_0_to_1_is_what_its_bytes_are_to_the_agent(net, tmp_path):
     speed = rng.standard_normal((2, 2), np.float32)
     no = np.zeros(2, bool)
     step = Step(np.arange(2), {"Camera": image, "Speed": speed}, ~no, no, np.zeros(2, np.float32), ~no)
-    decision = agent.greedy(step, np.zeros((2, agent.state), np.float32))
+    decision = agent.greedy(step, np.zeros((2, agent.state_size), np.float32))
     feed = {"obs_0": image.astype(np.float32) / 255, "obs_1": speed}
-    if agent.state:
-        feed["recurrent_in"] = np.zeros((2, 1, agent.state), np.float32)
+    if agent.state_size:
+        feed["recurrent_in"] = np.zeros((2, 1, agent.state_size), np.float32)
     outputs = run(runner, feed)
     np.testing.assert_allclose(outputs["deterministic_continuous_actions"], decision.action, atol=1e-5)
     assert np.abs(decision.action).min() < 0.9  # not all at a bound, where they are equal whatever is seen
@@ -141,15 +141,15 @@ def test_an_action_that_is_not_masked_by_the_simulator_can_be_masked_by_unity(tm
 @pytest.mark.parametrize("opset", [9, 15])
 def test_the_previous_action_is_part_of_the_memory(action, memory, opset, tmp_path):
     spec = ACTIONS[action]
-    role = role_of({"obs": ObsSpec((3,)), PREVIOUS_ACTION: ObsSpec((spec.encoded,))}, spec)
+    role = role_of({"obs": ObsSpec((3,)), PREVIOUS_ACTION: ObsSpec((spec.encoded_size,))}, spec)
     agent = agent_of(role, Blueprint(body=Mlp(8), memory=memory))
     exported = write(agent, "a", role, 0, tmp_path, opset)
-    assert exported.inputs["recurrent_in"] == ["batch", 1, agent.state + spec.encoded]
-    runner, signature = session(exported.path.read_bytes()), Signature.of(role, agent.state)
+    assert exported.inputs["recurrent_in"] == ["batch", 1, agent.state_size + spec.encoded_size]
+    runner, signature = session(exported.path.read_bytes()), Signature.of(role, agent.state_size)
     feed = {name: np.ones((5, *shape), np.float32) for name, shape in signature.inputs().items()}
     outputs = run(runner, feed)
     parts = [outputs[name] for name in ("continuous_actions", "discrete_actions") if name in outputs]
-    remembered = outputs["recurrent_out"][:, 0, agent.state :]
+    remembered = outputs["recurrent_out"][:, 0, agent.state_size :]
     np.testing.assert_array_equal(remembered, spec.encode(np.concatenate(parts, -1).astype(np.float32)))
 
 

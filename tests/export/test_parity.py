@@ -22,7 +22,7 @@ def exported(net: str, action: str, into):
     role = role_of(specs, ACTIONS[action])
     agent = agent_of(role, blueprint)
     path = write(agent, "a", role, 0, into).path
-    return agent, role, Signature.of(role, agent.state), Model(path).proto
+    return agent, role, Signature.of(role, agent.state_size), Model(path).proto
 
 
 def change(proto: onnx.ModelProto, name: str, function) -> None:
@@ -58,7 +58,7 @@ def test_a_memory_that_drifts_is_noticed_over_twenty_steps(tmp_path):
     """From no memory, the first step shows nothing of this weight."""
     role = role_of({"obs": ObsSpec((3,))}, ACTIONS["continuous"])
     agent = agent_of(role, Blueprint(body=Mlp(4), memory=Lstm(3)))
-    signature = Signature.of(role, agent.state)
+    signature = Signature.of(role, agent.state_size)
     proto = Model(write(agent, "a", role, 0, tmp_path).path).proto
     change(proto, "recurrent.weight", lambda weight: weight + 0.01)
     found = parity(agent, role, signature, proto.SerializeToString())

@@ -7,10 +7,10 @@ import torch
 from algorithm.config.loader import resolve
 from algorithm.config.registry import find
 from algorithm.runs.default_network import default_blueprint, nn_file
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 FRAMES, BOARD = ObsSpec((4, 84, 84), "uint8", high=255), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))
-VECTOR, MANY = ObsSpec((3,)), ObsSpec((100,), "uint8", counts=(100,))
+VECTOR, MANY = ObsSpec((3,)), ObsSpec((100,), "uint8", n_values=(100,))
 
 
 def network(role, blueprint):
@@ -58,7 +58,7 @@ def test_policy_and_critic_share_nothing_where_actions_are_continuous():
 
 def test_a_mask_is_nothing_that_is_seen():
     mask = ObsSpec((100,), "uint8")
-    role = Role(1, {"obs": VECTOR, MASK: mask}, ActionSpec(0, (100,)))
+    role = Role(1, {"obs": VECTOR, ACTION_MASK: mask}, ActionSpec(0, (100,)))
     assert (
         default_blueprint(role).body(3).size
         == default_blueprint(Role(1, {"obs": VECTOR}, role.action_spec)).body(3).size

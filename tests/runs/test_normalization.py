@@ -93,7 +93,7 @@ def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monk
     player = load(folder.path)
     player.act(np.full((3, numbers), 2.0))
     for agent in (*agents, player.agent):
-        for network in (agent.policy, agent.average.copy):
+        for network in (agent.policy, agent.average_policy.network):
             kept = torch.cat([buffer.ravel() for buffer in network.buffers()])
             assert kept.equal(saved["statistics"]["obs/acer"])
     assert len(agents) == 1

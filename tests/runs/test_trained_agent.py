@@ -11,7 +11,7 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.wrappers.previous_action_reward import Remembering
 from algorithm.rollout import Decision
 from algorithm.runs.trained_agent import Player
-from algorithm.specs import MASK
+from algorithm.specs import ACTION_MASK
 from tests.adapters.configs import config
 from tests.adapters.contract import random_actions
 from tests.adapters.spaced import Masked, Sampling, allowed
@@ -92,16 +92,16 @@ def test_masks_are_taken_from_the_infos():
         player.act(np.zeros(1), own)
     player.reset()
     player.act(np.zeros((2, 1)), action_mask=np.stack([mask, allowed(2)]))
-    assert [shown[MASK].tolist() for shown in agent.shown] == [[mask.tolist()]] * 3 + [
+    assert [shown[ACTION_MASK].tolist() for shown in agent.shown] == [[mask.tolist()]] * 3 + [
         [mask.tolist(), allowed(2).tolist()]
     ]
-    assert all(shown[MASK].dtype == np.uint8 for shown in agent.shown)
+    assert all(shown[ACTION_MASK].dtype == np.uint8 for shown in agent.shown)
 
 
 def test_masks_inside_the_observation_need_no_argument():
     player, agent = player_of(Masked, how="binary")
     player.act({"number": np.zeros(1), "action_mask": allowed(5)})
-    assert agent.shown[0][MASK].tolist() == [allowed(5).tolist()]
+    assert agent.shown[0][ACTION_MASK].tolist() == [allowed(5).tolist()]
     with pytest.raises(ValueError, match="action_mask: no mask"):
         player.act({"number": np.zeros(1), "action_mask": allowed(5)}, allowed(5))
 
@@ -127,7 +127,7 @@ def test_an_agent_that_observes_its_last_action_and_reward_is_told_them():
     role = role["agent"]
     agent = Drawing(role.action_spec)
     player = Player(agent, role)
-    obs = np.zeros(role.obs_specs["obs"].own_shape, np.float32)
+    obs = np.zeros(role.obs_specs["obs"].effective_env_shape, np.float32)
     done = [player.act(obs), player.act(obs, reward=2.0), player.act(obs, reward=-1.0)]
     shown = [(step["previous_action"].tolist(), step["previous_reward"].tolist()) for step in agent.shown]
     hot = np.eye(3)

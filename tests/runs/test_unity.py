@@ -274,7 +274,7 @@ def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
-    roles["Hybrid"]["obs_specs"]["Buffer"]["own"] = None  # as it was recorded before sensors kept theirs
+    roles["Hybrid"]["obs_specs"]["Buffer"]["env_shape"] = None  # as it was recorded before sensors kept theirs
     (folder.path / "roles.json").write_text(json.dumps(roles))
     assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
     before, _, now = capsys.readouterr().err.partition("; the environment has ")

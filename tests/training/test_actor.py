@@ -45,7 +45,7 @@ def test_the_stored_rows_are_those_of_the_script(actor):
     two_of_lane_0, second, third = collect(actor, 9)
     assert two_of_lane_0.obs["obs"][..., 0].tolist() == [[10, 12], [11, 13], [12, 20]]
     assert two_of_lane_0.first.tolist() == [[True, False], [False, False], [False, True]]
-    assert two_of_lane_0.sample[..., 0].tolist() == [[0, 0], [1, 1]]
+    assert two_of_lane_0.raw_action[..., 0].tolist() == [[0, 0], [1, 1]]
     assert two_of_lane_0.reward.tolist() == [[1, 3], [2, 0]]
     assert two_of_lane_0.alive.tolist() == [[True, True], [True, True]]
     assert two_of_lane_0.valid.tolist() == [[True, True], [True, False]]
@@ -65,7 +65,7 @@ def test_the_stored_rows_are_those_of_the_script(actor):
 
 def test_row_0_of_a_column_continues_the_last_row_of_the_one_before(actor):
     rollouts = collect(actor, 9)
-    assert [rollout.joined.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
+    assert [rollout.continues_previous.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
     lanes = lanes_of(rollouts)
     assert lanes[0].obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32]
     assert lanes[1].obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61]
@@ -87,7 +87,7 @@ def test_a_column_keeps_the_memory_from_before_its_row_0(actor):
 def test_behavior_is_what_was_decided_on_that_row(actor):
     for rollout in collect(actor, 9):
         np.testing.assert_array_equal(rollout.behavior[..., 0], rollout.obs["obs"][:-1, :, 0])
-        np.testing.assert_array_equal(rollout.sample[..., 0], rollout.behavior[..., 0] % 2)
+        np.testing.assert_array_equal(rollout.raw_action[..., 0], rollout.behavior[..., 0] % 2)
 
 
 def test_fresh_rollouts_have_no_index_and_weigh_one(actor):

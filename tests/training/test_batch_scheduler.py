@@ -18,7 +18,7 @@ def feed_of(**changes) -> Feed:
     agent = make_acer(make_role(LANES), rollout_length=ROWS, sequence_length=ROWS, batch_size=2, **changes)
     rng = np.random.default_rng(0)
     # As many batches for every rollout, to be counted.
-    return Feed(Replay(96, LANES, ROWS, ROWS, rng), replace(agent.schedule, replay_draw="fixed"), rng)
+    return Feed(Replay(96, LANES, ROWS, ROWS, rng), replace(agent.schedule, replay_count_distribution="fixed"), rng)
 
 
 @pytest.mark.parametrize("on_policy_updates", [True, False])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.agents.agent import RewardScaling
+from algorithm.agents.agent import RewardTransform
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.training.learner import Learner
 from algorithm.training.rewards import ReturnMoments, ReturnScale
@@ -42,7 +42,11 @@ class Loud(Auxiliary):
 def everything(learner):
     """Copies of all numbers that an update changes."""
     state = {name: value for name, value in learner.state().items() if name.startswith("moments")}
-    return {"vector": learner.parameters.vector.clone(), "copies": learner.parameters.copies.clone(), **state}
+    return {
+        "vector": learner.parameters.vector.clone(),
+        "target_networks": learner.parameters.target_vector.clone(),
+        **state,
+    }
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["as on a processor", "as on a device"])
@@ -53,7 +57,7 @@ def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
     learner.looks = looks
     for either in (learner, twin):
         either.learn(rollout())
-    assert everything(learner)["copies"].equal(everything(twin)["copies"])
+    assert everything(learner)["target_networks"].equal(everything(twin)["target_networks"])
     before, poisoned = everything(learner), rollout(1)
     assert all(value.ne(0).any() for value in before.values())
     poisoned.reward[poisoned.valid] = bad
@@ -91,9 +95,9 @@ def test_each_group_is_clipped_by_itself():
     for learner in (alone, beside):
         learner.learn(rollout())
     parameters = beside.parameters
-    assert parameters.gradient[parameters.groups["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
-    torch.testing.assert_close(parameters.gradient[parameters.groups["acer"]], alone.parameters.gradient)
-    torch.testing.assert_close(parameters.vector[parameters.groups["acer"]], alone.parameters.vector)
+    assert parameters.gradient[parameters.group_slices["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
+    torch.testing.assert_close(parameters.gradient[parameters.group_slices["acer"]], alone.parameters.gradient)
+    torch.testing.assert_close(parameters.vector[parameters.group_slices["acer"]], alone.parameters.vector)
 
 
 def first_step(observed, **changes):
@@ -148,13 +152,13 @@ def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
             one.observe(rollout(seed))
             one.learn(rollout(seed))
     assert resumed.parameters.vector.equal(learner.parameters.vector)
-    assert resumed.parameters.copies.equal(learner.parameters.copies)
+    assert resumed.parameters.target_vector.equal(learner.parameters.target_vector)
     assert (resumed.seen, resumed.updates) == (learner.seen, learner.updates)
 
 
 def test_nothing_is_laid_out_anew():
     learner = make_learner()
-    parameters = [*learner.agent.policy.parameters(), *learner.agent.average.copy.parameters()]
+    parameters = [*learner.agent.policy.parameters(), *learner.agent.average_policy.network.parameters()]
     places = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
     learner.learn(rollout())
     learner.adopt(learner.parameters.state())
@@ -164,7 +168,7 @@ def test_nothing_is_laid_out_anew():
 
 
 def scaled(values, **changes):
-    scaling = RewardScaling(**{"scale": 1.0, "clip": None, "reward_normalization": None, "gamma": 0.9, **changes})
+    scaling = RewardTransform(**{"scale": 1.0, "clip": None, "reward_normalization": None, "gamma": 0.9, **changes})
     return ReturnScale(scaling, LANES).scale(torch.tensor(values))
 
 
@@ -188,7 +192,7 @@ def test_the_loss_reads_the_scaled_rewards():
 def collected(rng, rows=7):
     """A rollout with rewards far from 0, of the lanes in an order of its own, some of them behind a break."""
     record = random_rollout(rng, rows, LANES)
-    record.lane, record.joined = rng.permutation(LANES), rng.random(LANES) < 0.7
+    record.lane, record.continues_previous = rng.permutation(LANES), rng.random(LANES) < 0.7
     record.first, record.alive, final = random_boundaries(rng, rows, LANES)
     record.reward = np.where(final, 0, 3 + record.reward).astype(np.float32)
     return record
@@ -197,14 +201,14 @@ def collected(rng, rows=7):
 @pytest.mark.parametrize("clip", [None, 2.5])
 def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follow_the_rows(clip):
     rng = np.random.default_rng(0)
-    scale = ReturnScale(RewardScaling(0.5, clip, True, 0.9), LANES)
+    scale = ReturnScale(RewardTransform(0.5, clip, True, 0.9), LANES)
     episodes, current = [], {}  # of all lanes; the one that each lane is in
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
         reward = record.reward if clip is None else record.reward.clip(-clip, clip)
         for b, lane in enumerate(record.lane):
             for t in range(len(reward)):
-                if record.first[t, b] or (t == 0 and not record.joined[b]) or lane not in current:
+                if record.first[t, b] or (t == 0 and not record.continues_previous[b]) or lane not in current:
                     current[lane] = []
                     episodes.append(current[lane])
                 current[lane].append((float(reward[t, b]), bool(record.valid[t, b])))
@@ -230,7 +234,7 @@ def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
     record.alive[[length - 1, -1]] = False
     record.reward = np.zeros((2 * length, 1), np.float32)
     record.reward[-1] = 1
-    scale = ReturnScale(RewardScaling(1.0, None, True, gamma), LANES)
+    scale = ReturnScale(RewardTransform(1.0, None, True, gamma), LANES)
     scale.observe(record)
     returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
     assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
@@ -253,9 +257,9 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
         reward=np.hstack((whole.reward[:3], whole.reward[3:])),
         alive=np.ones((3, 2), bool),
         lane=np.zeros(2, int),
-        joined=np.ones(2, bool),
+        continues_previous=np.ones(2, bool),
     )
-    scales = [ReturnScale(RewardScaling(1.0, None, True, 0.9), LANES) for _ in range(2)]
+    scales = [ReturnScale(RewardTransform(1.0, None, True, 0.9), LANES) for _ in range(2)]
     for scale, record in zip(scales, (whole, halves), strict=True):
         scale.observe(record)
     assert scales[1].moments.std.item() == pytest.approx(scales[0].moments.std.item())
@@ -264,7 +268,7 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
 
 def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from_the_start():
     rng = np.random.default_rng(1)
-    grown, large = (ReturnScale(RewardScaling(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
+    grown, large = (ReturnScale(RewardTransform(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
     for added in (0, 2):
         grown.grow(LANES + added)
         for record in (collected(rng) for _ in range(5)):

@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 
-from algorithm.agents.agent import Report
+from algorithm.agents.agent import LossReport
 from algorithm.training.actor import Episode
 from algorithm.training.history import WINDOW, Counters, History
 from algorithm.training.limits import Limits
@@ -38,7 +38,7 @@ class Told:
             self.counters.updates += 1
             number = torch.tensor(float(self.counters.updates))
             metrics = {"train/entropy": number, "train/kl_to_average": -number, "train/critic_loss": 10 * number}
-            self.reporter.updated("agent", Report(lambda metrics=metrics: metrics, lambda: None))
+            self.reporter.updated("agent", LossReport(lambda metrics=metrics: metrics, lambda: None))
 
     @property
     def rows(self):
@@ -101,7 +101,7 @@ def test_entropies_and_temperatures_of_soft_actor_critic_are_shown(tmp_path):
     told = Told(tmp_path)
     numbers = torch.arange(4.0)
     names = ["train/entropy_discrete", "train/entropy_continuous", "train/alpha_discrete", "train/alpha_continuous"]
-    told.reporter.updated("agent", Report(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
+    told.reporter.updated("agent", LossReport(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
     told.reporter.look()
     assert told.shown[-1].roles["agent"].measures == {
         "discrete entropy": 0,

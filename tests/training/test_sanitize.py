@@ -8,7 +8,7 @@ import pytest
 
 from algorithm.adapters.adapter import EnvironmentBroke
 from algorithm.rollout import Step
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import sanitize as screen
 from algorithm.training.actor import Actor, Episode
 from algorithm.training.episode_returns import Scores
@@ -161,7 +161,7 @@ def test_lanes_that_are_added_are_not_lost_and_change_nothing_of_the_others(monk
 def masked(lane: int, number: float, mask: list[int], **row) -> Step:
     """A row of two branches, of 3 and 2 actions."""
     step = step_of(Row(lane, number, **row))
-    step.obs[MASK] = np.array([mask], np.uint8)
+    step.obs[ACTION_MASK] = np.array([mask], np.uint8)
     return step
 
 
@@ -170,7 +170,7 @@ class MaskedScript(ScriptedAdapter):
 
     def __init__(self, ticks):
         super().__init__(ticks, agent=1)
-        specs = {"obs": ObsSpec((1,)), MASK: ObsSpec((5,), "uint8")}
+        specs = {"obs": ObsSpec((1,)), ACTION_MASK: ObsSpec((5,), "uint8")}
         self.roles = {"agent": Role(1, specs, ActionSpec(branches=(3, 2)))}
 
 
@@ -179,8 +179,8 @@ class ShowingTwo(ShowingAgent):
 
     def act(self, step, memory):
         decision = super().act(step, memory)
-        both = np.repeat(decision.sample, 2, 1)
-        return replace(decision, sample=both, action=both)
+        both = np.repeat(decision.raw_action, 2, 1)
+        return replace(decision, raw_action=both, action=both)
 
 
 ALL, NO_FIRST, NO_SECOND = [1, 1, 1, 1, 1], [0, 0, 0, 1, 0], [0, 1, 0, 0, 0]
@@ -228,7 +228,7 @@ def test_a_lost_lane_keeps_the_mask_that_its_actions_go_by():
     step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
     shown, stored = screen.Screen("agent", Scores(1), (3, 2))(step)
     assert stored.tolist() == [False]
-    assert shown.obs[MASK].tolist() == [[0, 1, 0, 0, 1]]
+    assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]]
     assert shown.obs["obs"].tolist() == [[0]]
 
 

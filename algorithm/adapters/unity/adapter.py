@@ -271,9 +271,9 @@ def _joined(steps: Sequence[Step]) -> Step:
     """Return the rows of several environments as one Step, in the order of their lanes."""
     if len(steps) == 1:
         return steps[0]
-    parts = [step.arrays() for step in steps]
+    parts = [step.to_arrays() for step in steps]
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if (np.diff(arrays["lane"]) < 0).any():  # lanes that were added come after those of all copies
         order = np.argsort(arrays["lane"])
         arrays = {name: value[order] for name, value in arrays.items()}
-    return Step.of(arrays)
+    return Step.from_arrays(arrays)

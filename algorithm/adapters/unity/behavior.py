@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.unity.lanes import Batch
-from algorithm.specs import MASK, ActionSpec, ObsSpec
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 
 TEAM = re.compile(r"\?team=(\d+)$")
 
@@ -48,7 +48,7 @@ class Behavior:
         action = ActionSpec(int(spec.action_spec.continuous_size), self._discrete)
         names = [sensor.name for sensor in spec.observation_specs]
         self._names = [
-            name if name and names.count(name) == 1 and name != MASK else f"sensor_{place}"
+            name if name and names.count(name) == 1 and name != ACTION_MASK else f"sensor_{place}"
             for place, name in enumerate(names)
         ]
         specs = {
@@ -56,7 +56,7 @@ class Behavior:
             for name, sensor, of_bytes in zip(self._names, spec.observation_specs, compressed, strict=True)
         }
         if action.branches:
-            specs[MASK] = ObsSpec((sum(action.branches),), "uint8")
+            specs[ACTION_MASK] = ObsSpec((sum(action.branches),), "uint8")
         self.offer = Offer(specs, action)
 
     def decided(self, steps: Any) -> Batch:
@@ -79,7 +79,7 @@ class Behavior:
             numbers = np.rint(255 * values) if spec.dtype == "uint8" else values
             obs[name] = np.asarray(numbers, spec.dtype).reshape(len(steps), *spec.shape)
         if self._discrete:
-            obs[MASK] = self._allowed(len(steps), forbidden)
+            obs[ACTION_MASK] = self._allowed(len(steps), forbidden)
         reward = np.asarray(steps.reward, np.float32) + np.asarray(steps.group_reward, np.float32)
         return Batch(np.asarray(steps.agent_id, np.int64), obs, reward, interrupted)
 
@@ -95,5 +95,5 @@ def _obs_spec(shape: tuple[int, ...], of_bytes: bool) -> ObsSpec:
     if len(shape) == 3 and of_bytes:
         return ObsSpec(shape, "uint8", high=255.0)
     if len(shape) == 2:
-        return ObsSpec((prod(shape),), own=shape)
+        return ObsSpec((prod(shape),), env_shape=shape)
     return ObsSpec(shape)

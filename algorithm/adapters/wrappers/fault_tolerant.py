@@ -12,7 +12,7 @@ import gymnasium
 
 from algorithm.adapters.adapter import later_seed
 from algorithm.adapters.worker_setup import prepare_helper
-from algorithm.errors import trace
+from algorithm.errors import format_traceback
 
 LOST = "samara_lost"  # in an info: the traceback of a step that raised; its episode is over and its last row unknown
 REBUILT = "samara_rebuilt"  # in an info: the traceback of a reset that raised; the environment was made anew for it
@@ -38,7 +38,7 @@ class Guard(gymnasium.Wrapper):
         try:
             return self.env.step(action)
         except (Exception, SystemExit) as error:  # a simulator may raise anything
-            trouble = trace(error)
+            trouble = format_traceback(error)
         self._rebuild()
         return self._shown, 0.0, False, True, {LOST: trouble}
 
@@ -51,7 +51,7 @@ class Guard(gymnasium.Wrapper):
         except Exception as error:  # a simulator may raise anything
             if not self._started:
                 raise
-            trouble = trace(error)
+            trouble = format_traceback(error)
         self._rebuild()
         obs, info = self._reset(seed, options)
         return obs, {**info, REBUILT: trouble}

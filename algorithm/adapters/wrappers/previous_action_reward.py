@@ -28,10 +28,10 @@ class Previous:
     """
 
     def __init__(self, kinds: Collection[str], lanes: int, spec: ActionSpec):
-        shapes = {PREVIOUS_ACTION: (spec.encoded,), PREVIOUS_REWARD: (1,)}
+        shapes = {PREVIOUS_ACTION: (spec.encoded_size,), PREVIOUS_REWARD: (1,)}
         self.specs = {SHOWN[kind]: ObsSpec(shapes[SHOWN[kind]]) for kind in kinds}
         self.action_spec = spec
-        self.action = np.zeros((lanes, spec.encoded), np.float32)
+        self.action = np.zeros((lanes, spec.encoded_size), np.float32)
 
     def grow(self, lanes: int) -> None:
         """Add lanes without a previous action, up to `lanes` lanes."""

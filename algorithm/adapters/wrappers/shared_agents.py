@@ -130,9 +130,9 @@ class SharedAgents(Adapter):
             return next(iter(steps.values())), dict.fromkeys(steps)
         lane = np.concatenate([self._lanes[role][step.lane] for role, step in steps.items()])
         order = np.argsort(lane)
-        parts = [step.arrays() for step in steps.values()]
+        parts = [step.to_arrays() for step in steps.values()]
         arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         rows = np.empty_like(order)
         rows[order] = np.arange(len(order))
         ends = np.cumsum([len(step.lane) for step in steps.values()])[:-1]
-        return Step.of({**arrays, "lane": lane[order]}), dict(zip(steps, np.split(rows, ends), strict=True))
+        return Step.from_arrays({**arrays, "lane": lane[order]}), dict(zip(steps, np.split(rows, ends), strict=True))

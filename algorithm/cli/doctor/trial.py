@@ -22,7 +22,7 @@ from algorithm.runs.run_folder import RunFolder, environment_folder
 from algorithm.runs.session import planned
 from algorithm.runs.team_builder import make_agent
 from algorithm.runs.torch_setup import named_device, placement
-from algorithm.specs import Role, of_role
+from algorithm.specs import Role, role_suffix
 from algorithm.training.placement import CPU, accelerator, describe_device
 
 NUMBERS = 4  # bytes
@@ -69,7 +69,7 @@ def _device(settings: Settings) -> str:
 
 
 def _offers(name: str, role: Role) -> str:
-    return f"{role.lanes} lanes{of_role(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
+    return f"{role.lanes} lanes{role_suffix(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
 
 
 def _agent(settings: Settings, folder: RunFolder, role: Role) -> Agent:

@@ -63,7 +63,7 @@ def rows(shown, role):
             step = steps[role]
             obs = next(iter(step.obs.values()))
             for row, lane in enumerate(step.lane.tolist()):
-                fields = (step.first, step.final, step.reward, step.alive)
+                fields = (step.first, step.is_bootstrap_row, step.reward, step.alive)
                 found = (obs[row].tolist(), *(field[row].item() for field in fields))
                 lanes.setdefault(lane, []).append(found)
     return lanes

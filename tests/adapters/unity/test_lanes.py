@@ -28,7 +28,7 @@ def shown(step) -> list[tuple]:
     """(lane, observation, first, final, reward, alive) of each row."""
     if step is None:
         return []
-    fields = (step.lane, step.obs["obs"][:, 0], step.first, step.final, step.reward, step.alive)
+    fields = (step.lane, step.obs["obs"][:, 0], step.first, step.is_bootstrap_row, step.reward, step.alive)
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 

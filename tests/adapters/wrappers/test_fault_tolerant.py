@@ -71,7 +71,9 @@ def learned(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
         valid = np.flatnonzero(columns.valid[:, 0])
         rows[lane] = [(obs[t], obs[t + 1]) for t in valid]
         # As the environment gives it: every action has reached the copy that it was meant for.
-        np.testing.assert_allclose(columns.reward[valid, 0], obs[valid] / 8 + columns.sample[valid, 0, 0], rtol=1e-6)
+        np.testing.assert_allclose(
+            columns.reward[valid, 0], obs[valid] / 8 + columns.raw_action[valid, 0, 0], rtol=1e-6
+        )
         assert columns.alive.all()
     return actor, rows
 
@@ -201,7 +203,7 @@ def test_killed_processes_are_replaced():
         os.kill(adapter._inner.env.processes[1].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         action = {"agent": np.zeros((2, 1), np.float32)}
         step = adapter.step(action)["agent"]
-        assert step.first.all() and step.alive.all() and not step.final.any()
+        assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
         assert (adapter.step(action)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
     finally:
         adapter.close()
