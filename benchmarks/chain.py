@@ -23,10 +23,10 @@ from measure import in_own_processes, machine, spread
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import TeamBuilder
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.team_builder import ComponentsBuilder
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.components import Team
+from algorithm.training.components import AgentComponents
 
 SAMPLERS = ("uniform", "prioritized", "lazy")
 LOOK = 10  # updates between two looks at the policy
@@ -80,7 +80,7 @@ def columns(rollout: Rollout):
         )
 
 
-def solved(team: Team, right: np.ndarray) -> bool:
+def solved(team: AgentComponents, right: np.ndarray) -> bool:
     """Whether the most probable actions lead to the end."""
     states, none = len(right), np.zeros(len(right), bool)
     obs = {"obs": np.eye(states, dtype=np.uint8)}
@@ -90,7 +90,7 @@ def solved(team: Team, right: np.ndarray) -> bool:
 
 def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dict[str, Any]:
     """Learn from the same experience until it is solved; updates and CPU seconds it took."""
-    prepare_process()
+    configure_torch()
     own = (
         f"replay_config.sampler={sampler}",
         f"base_config.seed={seed}",
@@ -102,17 +102,17 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
         source = Path(place) / "source"
         source.mkdir()
         folder = RunFolder.create(f"{place}/chain", source, "run", settings.tree)
-        team = TeamBuilder(settings, folder, None, lambda line: None)("agent", role)
+        team = ComponentsBuilder(settings, folder, None, lambda line: None)("agent", role)
     rng = np.random.default_rng(seed)
     right = rng.integers(2, size=states)
     for column in columns(experience(right, rng)):
-        team.feed.replay.add(column)
+        team.scheduler.replay.add(column)
     begin, seen = time.process_time(), 0
     while seen < 2 and team.learner.updates < LIMIT:
         for _ in range(LOOK):
-            batch = team.feed.replay.sample(team.agent.schedule.batch_size)
+            batch = team.scheduler.replay.sample(team.agent.schedule.batch_size)
             report = team.learner.learn(batch)
-            team.feed.replay.prioritize(batch.index, report.compute_td_errors)
+            team.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
         seen = seen + 1 if solved(team, right) else 0
     return {"updates": team.learner.updates, "seconds": time.process_time() - begin}
 

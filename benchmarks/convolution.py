@@ -21,7 +21,7 @@ from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks import Blueprint, NatureCnn
 from algorithm.rollout import Rollout
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 
@@ -97,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
-    prepare_process()  # as every run does
+    configure_torch()  # as every run does
     own, rollout, square = learner(), batch(), torch.rand(SIDE, SIDE)
     count = operations(own.agent.policy.torso.encoders[0])
     network = network_alone(own, rollout)

@@ -49,7 +49,7 @@ def success(policy: np.ndarray) -> float:
 
 def train_once(seed: int, assignments: Sequence[str]) -> dict[str, Any]:
     """Train the folder to its last step; return the success of the sampled and the greedy policy, and the entropy."""
-    source = run_folder.environment_folder(ENV)
+    source = run_folder.find_environment_folder(ENV)
     layers = [
         ("config.yaml", read_variant(source / "config.yaml", "default")),
         ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}", "goal=null"])),

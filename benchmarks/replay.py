@@ -19,7 +19,7 @@ from algorithm.config.loader import resolve
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 from algorithm.runs.make_sampler import make_sampler
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.torch_setup import configure_torch
 
 LIMIT = 400  # microseconds
 LIMITED = "84x84x1, three rows in front"
@@ -137,7 +137,7 @@ def measure_broken(rows: int, batch: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print a table, and whether the limit is kept; then one of the samplers."""
-    prepare_process()  # as every run does
+    configure_torch()  # as every run does
     print(machine())
     print("| observation | rows | windows | draw (us) | store 20 rows of 16 lanes (us) |")
     print("| --- | ---: | ---: | ---: | ---: |")

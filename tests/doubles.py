@@ -13,7 +13,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import DataSchedule
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.components import Parts, Team
+from algorithm.training.components import AgentComponents, TrainingComponents
 
 
 class ShowingAgent:
@@ -45,12 +45,12 @@ class Clock:
     updates: int = 0
 
 
-def parts_of(adapter: Adapter, agent, learner=None) -> Parts:
+def parts_of(adapter: Adapter, agent, learner=None) -> TrainingComponents:
     """Parts in which every role has this agent, and nobody learns."""
-    return Parts(
+    return TrainingComponents(
         adapter,
-        lambda name, role: Team(role, agent, None, learner or Clock()),
-        enlarge=lambda name, team, role: replace(team, role=role),
+        lambda name, role: AgentComponents(role, agent, None, learner or Clock()),
+        grow_components=lambda name, team, role: replace(team, role=role),
     )
 
 

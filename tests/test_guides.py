@@ -10,7 +10,7 @@ import main
 from algorithm.cli.options import OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.effects import check_effects
-from algorithm.config.loader import defaults, read_own_variant, read_variant, resolve
+from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
 from tests.envs.folders import FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,7 @@ def test_links_lead_somewhere(guide):
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
 def test_settings_by_their_full_names_exist(guide):
-    tree = defaults()
+    tree = load_defaults()
     named = re.findall(
         r"\b(base_config|replay_config|acer_config|sac_config)\.(\w+)", guide.read_text(encoding="utf-8")
     )
@@ -65,7 +65,7 @@ def test_every_name_of_advanced_sac_is_one_of_ours_or_is_answered():
     settings = {name for name in named if not name.startswith("-")} - {"pre_action", "obs_list"}
     assert len(flags) > 30
     assert len(settings) > 70
-    tree = defaults()
+    tree = load_defaults()
     sections = [*tree.values(), tree["base_config"]["unity_args"]]
     ours = {key for section in sections if isinstance(section, dict) for key in section} | set(tree)
     answered = {name.rpartition(".")[2] for name in former.ADVANCED_SAC}

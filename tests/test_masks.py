@@ -14,7 +14,7 @@ from algorithm.config.loader import read_variant, resolve
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
 from algorithm.runs.build import train
-from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.env_folder import PROJECT_ENVS
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
@@ -137,7 +137,7 @@ def test_what_is_forbidden_is_never_taken_however_tempting(kind, masks):
 
 @pytest.mark.parametrize("name", ["masked/coins", "masked/lights"])
 def test_a_real_run_with_noise_takes_nothing_that_is_forbidden(name):
-    source = BESIDE_MAIN / name
+    source = PROJECT_ENVS / name
     # The simulators raise where a mask is broken; a single restart would end the run.
     base = {"max_env_restarts": 0, "max_step": 1500, "log_every": 1500}
     layers = [

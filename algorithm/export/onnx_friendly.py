@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.export.onnx_friendly_memory import PlainAttention, PlainGru, PlainLayer, PlainLstm
+from algorithm.export.onnx_friendly_memory import OnnxAttention, OnnxGru, OnnxLayer, OnnxLstm
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import VectorEncoder
@@ -28,12 +28,12 @@ from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK
 
 
-def plain(module: Any) -> nn.Module:
+def to_onnx_friendly(module: Any) -> nn.Module:
     """A copy of a module, and of all in it, in its plain form. What it is made of is replaced in place."""
-    made = PLAIN[type(module)](module) if type(module) in PLAIN else module
-    for name, child in list(made.named_children()):
-        setattr(made, name, plain(child))
-    return made
+    converted = REPLACEMENTS[type(module)](module) if type(module) in REPLACEMENTS else module
+    for name, child in list(converted.named_children()):
+        setattr(converted, name, to_onnx_friendly(child))
+    return converted
 
 
 class Affine(nn.Module):
@@ -48,7 +48,7 @@ class Affine(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
-class PlainPolicy(nn.Module):
+class OnnxPolicy(nn.Module):
     """The policy alone: no critic, and no mask, which the graph knows by itself."""
 
     def __init__(self, network: ActorCritic):
@@ -80,7 +80,7 @@ class PlainPolicy(nn.Module):
         return (own.std_min + (own.initial_log_std + number).clamp(*LOG_STD_BOUNDS).exp()).log()
 
 
-class PlainGreedy(nn.Module):
+class OnnxGreedy(nn.Module):
     """Of each branch the best that is allowed, and with probability epsilon any, as logarithms of probabilities."""
 
     def __init__(self, network: GreedyQPolicy):
@@ -107,7 +107,7 @@ class PlainGreedy(nn.Module):
         return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 
 
-class PlainHeads(nn.Module):
+class OnnxHeads(nn.Module):
     """All outputs of a SharedHeads."""
 
     def __init__(self, heads: SharedHeads):
@@ -120,7 +120,7 @@ class PlainHeads(nn.Module):
         return tuple(outputs[:, begin:end] for begin, end in pairwise(self.ends))
 
 
-class PlainTorso(nn.Module):
+class OnnxTorso(nn.Module):
     """One row of a Torso, without the parts of the memory that are empty."""
 
     def __init__(self, torso: Torso):
@@ -138,16 +138,16 @@ class PlainTorso(nn.Module):
             part, frames = encoder.step(obs[name], memory[:, where])
             parts.append(part)
             after.append(frames)
-        features = _side_by_side(parts)
+        features = _concatenate(parts)
         if self.body:
             features = self.body(features)
         if self.memory:
             features, own = self.memory.step(features, memory[:, self.kept])
             after.insert(0, own)
-        return features, _side_by_side(after) if after else memory
+        return features, _concatenate(after) if after else memory
 
 
-class PlainVector(nn.Module):
+class OnnxVector(nn.Module):
     """A vector in other units, where there are any."""
 
     def __init__(self, encoder: VectorEncoder):
@@ -155,11 +155,11 @@ class PlainVector(nn.Module):
         self.units: Any = encoder.transform
 
     def forward(self, obs: Tensor) -> Tensor:
-        vector = _flat(obs)
+        vector = _flatten(obs)
         return vector if self.units is None else self.units(vector)
 
 
-class PlainNormalization(nn.Module):
+class OnnxNormalization(nn.Module):
     """The normalisation that was measured, as two constants."""
 
     def __init__(self, normalization: Normalizer):
@@ -173,7 +173,7 @@ class PlainNormalization(nn.Module):
         return ((x - self.mean) / self.std).clamp(-self.clip, self.clip)
 
 
-class PlainFirst(nn.Module):
+class OnnxFirst(nn.Module):
     """A convolution that divides by `high` in its weights, once."""
 
     def __init__(self, layer: InputConvolution):
@@ -185,7 +185,7 @@ class PlainFirst(nn.Module):
         return nn.functional.conv2d(obs, self.weight, self.bias, self.stride, self.padding)
 
 
-class PlainStack(nn.Module):
+class OnnxStack(nn.Module):
     """The last frames, which stand one behind the other in the memory as along the channels."""
 
     def __init__(self, stack: FrameStackEncoder):
@@ -195,30 +195,30 @@ class PlainStack(nn.Module):
         self.shape = ((stack.past_frames + 1) * channels, *others)
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        frames = torch.cat((memory, _flat(obs)), -1)
+        frames = torch.cat((memory, _flatten(obs)), -1)
         stacked = frames.reshape(-1, *self.shape) if len(self.shape) > 1 else frames
         return self.encoder(stacked), frames[:, self.frame :]
 
 
-def _flat(obs: Tensor) -> Tensor:
+def _flatten(obs: Tensor) -> Tensor:
     return obs if obs.dim() == 2 else obs.flatten(1)
 
 
-def _side_by_side(parts: list[Tensor]) -> Tensor:
+def _concatenate(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-PLAIN: Mapping[type, Callable[[Any], nn.Module]] = {
-    ActorCritic: PlainPolicy,
-    GreedyQPolicy: PlainGreedy,
-    SharedHeads: PlainHeads,
-    Torso: PlainTorso,
-    VectorEncoder: PlainVector,
-    Normalizer: PlainNormalization,
-    InputConvolution: PlainFirst,
-    FrameStackEncoder: PlainStack,
-    GruMemory: PlainGru,
-    LstmMemory: PlainLstm,
-    AttentionMemory: PlainAttention,
-    AttentionLayer: PlainLayer,
+REPLACEMENTS: Mapping[type, Callable[[Any], nn.Module]] = {
+    ActorCritic: OnnxPolicy,
+    GreedyQPolicy: OnnxGreedy,
+    SharedHeads: OnnxHeads,
+    Torso: OnnxTorso,
+    VectorEncoder: OnnxVector,
+    Normalizer: OnnxNormalization,
+    InputConvolution: OnnxFirst,
+    FrameStackEncoder: OnnxStack,
+    GruMemory: OnnxGru,
+    LstmMemory: OnnxLstm,
+    AttentionMemory: OnnxAttention,
+    AttentionLayer: OnnxLayer,
 }

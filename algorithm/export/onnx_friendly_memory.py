@@ -9,7 +9,7 @@ from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
 
 
-class PlainGru(nn.Module):
+class OnnxGru(nn.Module):
     """One step of a GRU in products, sigmoids and tanh."""
 
     def __init__(self, memory: GruMemory):
@@ -25,7 +25,7 @@ class PlainGru(nn.Module):
         return memory, memory
 
 
-class PlainLstm(nn.Module):
+class OnnxLstm(nn.Module):
     """One step of an LSTM in products, sigmoids and tanh."""
 
     def __init__(self, memory: LstmMemory):
@@ -42,7 +42,7 @@ class PlainLstm(nn.Module):
         return hidden, torch.cat((hidden, cell), -1)
 
 
-class PlainAttention(nn.Module):
+class OnnxAttention(nn.Module):
     """One row of an AttentionMemory: a place of the memory is a row's keys and values, and 1."""
 
     def __init__(self, memory: AttentionMemory):
@@ -62,7 +62,7 @@ class PlainAttention(nn.Module):
         return self.norm(x), torch.cat((memory[:, self.place :], *row, flag), -1)
 
 
-class PlainLayer(nn.Module):
+class OnnxLayer(nn.Module):
     """Attention of one row to those before it and to itself."""
 
     def __init__(self, layer: AttentionLayer):

@@ -34,52 +34,52 @@ def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_
     chunk, start = schedule.rollout_length, schedule.learning_starts
     if not schedule.replay_ratio:
         return
-    where = f"{settings.base.algorithm.lower()}_config.learning_starts"
+    setting_name = f"{settings.base.algorithm.lower()}_config.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
     # One row of a lane stays free for the successor of the newest.
-    most = lanes * (rows - 1)
-    if start > most:
+    maximum = lanes * (rows - 1)
+    if start > maximum:
         needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * initial_lanes
         raise UserError(
-            f"{where} is {start}, but replay_config.capacity {capacity} stores at most {most} rows "
+            f"{setting_name} is {start}, but replay_config.capacity {capacity} stores at most {maximum} rows "
             f"({lanes} lane(s) of {rows}, one of which stays free): set capacity to at least {needed}, "
-            f"or learning_starts to at most {most}"
+            f"or learning_starts to at most {maximum}"
         )
     if max_step is not None and start > max_step and not schedule.on_policy_updates:
         raise UserError(
-            f"{where} is {start}, but base_config.max_step {max_step} ends the run before anything is learned: "
+            f"{setting_name} is {start}, but base_config.max_step {max_step} ends the run before anything is learned: "
             f"set max_step above {start}, or learning_starts to at most {max_step}"
         )
 
 
-class Budget:
+class MemoryBudget:
     """Tells the size of each replay before it is allocated, and refuses what does not fit beside those before it."""
 
-    def __init__(self, say: Callable[[str], None], disk: Path | None = None):
+    def __init__(self, log: Callable[[str], None], disk: Path | None = None):
         """Of the memory, or of the disk that holds the folder `disk`."""
-        self.say = say
-        self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (available(), "memory")
+        self.log = log
+        self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (measure_free_memory(), "memory")
         self._bytes: dict[str, int] = {}  # of each role
 
     @property
-    def planned(self) -> int:
+    def reserved_bytes(self) -> int:
         """Return the bytes of all replays."""
         return sum(self._bytes.values())
 
-    def plan(self, role: str, size: ReplaySize, copied: int = 0, news: str = "") -> None:
+    def reserve(self, role: str, size: ReplaySize, copied_bytes: int = 0, prefix: str = "") -> None:
         """Report the replay of a role. Raises UserError if what was free at the start is too small for all replays.
 
-        A replay that grew replaces its former self, of which `copied` bytes are needed until they are copied; `news`
+        A replay that grew replaces its former self, of which `copied_bytes` bytes are needed until they are copied; `prefix`
         precedes the line.
         """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
-        self.say(f"{news}replay{role_suffix(role)}: {line}")
+        self.log(f"{prefix}replay{role_suffix(role)}: {line}")
         self._bytes[role] = size.bytes
-        if self.free is not None and self.planned + copied > self.free:
-            left = max(0, self.free - self.planned - copied + size.bytes)
+        if self.free is not None and self.reserved_bytes + copied_bytes > self.free:
+            left = max(0, self.free - self.reserved_bytes - copied_bytes + size.bytes)
             raise UserError(
-                f"{news}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
+                f"{prefix}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"
             )
 
@@ -88,7 +88,7 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
     """Raise UserError if the rows of a replayed batch, as large as those of the replay, are more than fits."""
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
-    free = available()
+    free = measure_free_memory()
     if schedule.replay_ratio and free is not None and size > free:
         raise UserError(
             f"batch_size: {schedule.batch_size:,} windows of {length:,} rows are {size / MB:,.1f} MB, "
@@ -96,7 +96,7 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
         )
 
 
-def available() -> int | None:
+def measure_free_memory() -> int | None:
     """Bytes that can still be used; where only the size of the memory is known, that; None where nothing is."""
     try:
         lines = MEMINFO.read_text().splitlines()

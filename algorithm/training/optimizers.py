@@ -56,13 +56,13 @@ class RmsProp(Optimizer):
     Inside is what Mnih et al. 2016 and Wang et al. 2017 use; behind the root is what torch has.
     """
 
-    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, inside: bool):
+    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, epsilon_inside: bool):
         self.moments = torch.zeros(size, device=device)
-        self.decay, self.epsilon, self.inside = decay, epsilon, inside
+        self.decay, self.epsilon, self.epsilon_inside = decay, epsilon, epsilon_inside
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
         self.moments.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
-        if self.inside:
+        if self.epsilon_inside:
             denominator = (self.moments + self.epsilon).sqrt_()
         else:
             denominator = self.moments.sqrt().add_(self.epsilon)

@@ -6,9 +6,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.vector import NATIVE_FROM
+from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from algorithm.returns import retrace
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
@@ -183,7 +183,7 @@ def test_every_mode_counts_the_same_episodes(mode):
     actor, _ = collected(
         GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)})), 0, 60
     )
-    episodes = [(episode.length, episode.reward) for episode in actor.episodes][:3]
+    episodes = [(episode.length, episode.episode_return) for episode in actor.episodes][:3]
     assert episodes == [(2, 10 / 8 + 11 / 8 + 1), (3, 20 / 8 + 21 / 8 + 1 + 22 / 8), (1, 30 / 8)]
 
 
@@ -227,12 +227,12 @@ def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
 
 def test_a_native_vector_environment_is_taken_where_it_is_faster():
     few, many = (
-        GymAdapter(config("CartPole-v1", NATIVE_FROM - 1, {})),
-        GymAdapter(config("CartPole-v1", NATIVE_FROM, {})),
+        GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS - 1, {})),
+        GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS, {})),
     )
     assert isinstance(few.env, SyncVectorEnv)
     assert not isinstance(many.env, SyncVectorEnv)
-    assert many.roles["agent"].lanes == NATIVE_FROM
+    assert many.roles["agent"].lanes == NATIVE_MIN_ENVS
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -280,9 +280,9 @@ def test_an_unknown_name_is_refused_by_name(name):
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure_with_its_name_and_reason():
-    with pytest.raises(EnvironmentFailed, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
+    with pytest.raises(EnvironmentStartError, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
         GymAdapter(config("NeverStarts-v0", 1, {}))
-    with pytest.raises(EnvironmentFailed, match="counted.py.*no licence found"):
+    with pytest.raises(EnvironmentStartError, match="counted.py.*no licence found"):
         GymAdapter(config(NeverStarts, 1, {}))
 
 
@@ -294,12 +294,12 @@ def test_vector_kwargs_mean_the_same_for_any_number_of_copies():
 
 
 def test_an_environment_that_cannot_be_reset_is_a_failure_with_its_name_and_reason():
-    with pytest.raises(EnvironmentFailed, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
+    with pytest.raises(EnvironmentStartError, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
         GymAdapter(config("NeverResets-v0", 1, {}))
 
 
 def test_arguments_that_an_environment_does_not_take_are_a_failure_with_their_name():
-    with pytest.raises(EnvironmentFailed, match="'CartPole-v1'.*gravitation"):
+    with pytest.raises(EnvironmentStartError, match="'CartPole-v1'.*gravitation"):
         GymAdapter(config("CartPole-v1", 1, {"gravitation": 3}))
 
 

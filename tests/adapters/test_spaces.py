@@ -10,10 +10,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from algorithm.adapters.adapter import EnvironmentBroke, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentCrashed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.spaces import Masks, Observations, action_spec
+from algorithm.adapters.spaces import InfoMasks, ObservationConverter, make_action_spec
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract, random_actions
@@ -97,7 +97,7 @@ def leaves(space, value):
 def test_every_action_lies_in_the_environments_own_space(kind, seed):
     rng = np.random.default_rng(seed)
     space = kind(rng)
-    spec = action_spec(space, None)
+    spec = make_action_spec(space, None)
     actions = unbatched(space, spec.to_env_units(random_actions(spec, 6, rng)), 6)
     assert len(actions) == 6
     for action in actions:
@@ -108,7 +108,7 @@ def test_every_action_lies_in_the_environments_own_space(kind, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_ends_of_an_action_are_the_ends_of_the_space(kind, seed):
     space = kind(np.random.default_rng(seed))
-    spec = action_spec(space, None)
+    spec = make_action_spec(space, None)
     low = np.concatenate([np.full(spec.continuous, -1), np.zeros(len(spec.branches))])
     high = np.concatenate([np.ones(spec.continuous), np.array(spec.branches) - 1])
     first, last = unbatched(space, spec.to_env_units(np.stack([low, high]).astype(np.float32)), 2)
@@ -133,7 +133,7 @@ def test_numbers_come_first_and_every_part_gets_its_own():
             "d": spaces.Box(0, 10, (), np.int64),
         }
     )
-    spec = action_spec(space, None)
+    spec = make_action_spec(space, None)
     assert (spec.continuous, spec.branches, spec.size) == (3, (4, 2, 2), 6)
     native = spec.to_env_units(np.array([[-1, 0.5, 1, 3, 1, 0], [0, 0, -0.45, 0, 0, 1]], np.float32))
     assert {key: (value.dtype.name, value.tolist()) for key, value in native.items()} == {
@@ -146,7 +146,7 @@ def test_numbers_come_first_and_every_part_gets_its_own():
 
 def test_numbers_without_bounds_range_as_far_as_the_scale():
     mixed = spaces.Box(np.array([-np.inf, 1], np.float32), np.array([np.inf, 2], np.float32))
-    native = action_spec(mixed, 3.5).to_env_units(np.array([[-1, -1], [1, 1], [0, 0]], np.float32))
+    native = make_action_spec(mixed, 3.5).to_env_units(np.array([[-1, -1], [1, 1], [0, 0]], np.float32))
     assert native.tolist() == [[-3.5, 1], [3.5, 2], [0, 1.5]]
 
 
@@ -158,7 +158,7 @@ def test_a_simulator_without_units_of_its_own_has_actions_as_they_are():
 
 def test_specs_are_read_in_one_line():
     space = spaces.Tuple([spaces.Box(-2, 2, (3,)), spaces.MultiDiscrete([3, 2])])
-    assert str(action_spec(space, None)) == "0: [3] float32 from -2 to 2; 1: one of 3 x one of 2"
+    assert str(make_action_spec(space, None)) == "0: [3] float32 from -2 to 2; 1: one of 3 x one of 2"
     assert str(ActionSpec(1, (4,))) == "1 numbers from -1 to 1; one of 4"
 
 
@@ -199,7 +199,7 @@ def expected(leaf, value) -> np.ndarray:
 def test_every_observation_is_encoded(kind, seed):
     space = kind(np.random.default_rng(seed))
     space.seed(seed)
-    observations = Observations(space, ())
+    observations = ObservationConverter(space, ())
     own = [space.sample() for _ in range(5)]
     batch = concatenate(space, own, create_empty_array(space, 5))
     shown = observations(batch)
@@ -216,21 +216,21 @@ def test_every_observation_is_encoded(kind, seed):
 
 
 def test_an_observation_outside_its_space_is_named():
-    observations = Observations(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
+    observations = ObservationConverter(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
     for wrong in (0, 4):
         with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the whole numbers from 1 to 3"):
             observations((np.zeros((2, 1)), np.array([1, wrong])))
     make = {"observation_space": spaces.Discrete(3), "action_space": spaces.Discrete(5)}
     adapter = GymAdapter(config(EchoingActions, 1, make))
     adapter.reset(seed=0)
-    with pytest.raises(EnvironmentBroke, match="broke: ValueError: observation 'obs': 4 is not one of"):
+    with pytest.raises(EnvironmentCrashed, match="broke: ValueError: observation 'obs': 4 is not one of"):
         adapter.step({"agent": np.full((1, 1), 4, np.float32)})
 
 
 def test_a_plain_box_is_not_copied():
     space = spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Box(0, 255, (2,), np.uint8)})
     own = {"a": np.zeros((4, 3), np.float32), "b": np.zeros((4, 2), np.uint8)}
-    shown = Observations(space, ())(own)
+    shown = ObservationConverter(space, ())(own)
     assert shown["a"] is own["a"] and shown["b"] is own["b"]
 
 
@@ -253,13 +253,13 @@ def test_a_plain_box_is_not_copied():
     ids=str,
 )
 def test_images_are_told_by_their_shape(leaf, right):
-    assert Observations(leaf, ()).specs == {"obs": right}
+    assert ObservationConverter(leaf, ()).specs == {"obs": right}
 
 
 def test_an_image_is_turned_and_not_copied():
     space = spaces.Dict({"last": spaces.Box(0, 255, (5, 6, 3), np.uint8), "flat": spaces.Box(0, 255, (5, 6), np.uint8)})
     own = {name: np.random.default_rng(0).integers(0, 255, (2, *leaf.shape), np.uint8) for name, leaf in space.items()}
-    shown = Observations(space, ())(own)
+    shown = ObservationConverter(space, ())(own)
     np.testing.assert_array_equal(shown["last"][1, 2], own["last"][1, :, :, 2])
     np.testing.assert_array_equal(shown["flat"][:, 0], own["flat"])
     assert all(np.shares_memory(shown[name], own[name]) for name in own)
@@ -382,7 +382,7 @@ def test_a_mask_is_flat_or_one_array_for_each_branch():
 
 
 def test_masks_of_some_copies_alone_are_those_of_these():
-    masks = Masks(ActionSpec(branches=(2,)), 3)
+    masks = InfoMasks(ActionSpec(branches=(2,)), 3)
     told = np.array([None, [0, 1], None], dtype=object)
     assert masks({ACTION_MASK: told, f"_{ACTION_MASK}": np.array([False, True, False])}).tolist() == [
         [1, 1],
@@ -445,7 +445,7 @@ def test_a_space_that_cannot_be_served_is_named_with_its_key(observation, action
 
 def test_a_bound_on_one_side_is_refused_with_a_scale_too():
     with pytest.raises(UnsupportedEnvironment, match="one side only"):
-        action_spec(spaces.Box(0, np.inf), 2.0)
+        make_action_spec(spaces.Box(0, np.inf), 2.0)
 
 
 def test_a_mask_of_the_wrong_length_in_an_info_is_named():

@@ -169,8 +169,8 @@ def test_a_run_explores_in_training_alone_and_stores_what_was_executed(explorer,
     assert main.main("mine/task -n a".split()) == 0
     folder = RunFolder.find("mine/task", "a")
     # No evaluation among them: the last decisions of a run have not been counted as executed yet.
-    assert 0 <= sum(rows) - folder.latest().counters.env_steps <= 3
-    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+    assert 0 <= sum(rows) - folder.find_latest().counters.env_steps <= 3
+    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         probs = np.exp(arrays["behavior"][: arrays["head"].min()])  # [rows, lanes, actions], normalised where noisy
     assert (probs[:, 1].min(-1) >= 0.15 - 1e-6).all() and (probs[:, 2].min(-1) >= 0.3 - 1e-6).all()
 

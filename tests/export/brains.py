@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from algorithm.export.export import Exported, write
+from algorithm.export.export import ExportResult, export_role
 from algorithm.networks import (
     Attention,
     Blueprint,
@@ -61,8 +61,8 @@ def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **
     return agent
 
 
-def export_of(net: str, action: str, into, opset: int = 15, **changes) -> Exported:
-    """The file `Brain.onnx` of a kind of network and action."""
+def export_of(net: str, action: str, into, opset: int = 15, **changes) -> ExportResult:
+    """The file `ExportModule.onnx` of a kind of network and action."""
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS[action])
-    return write(agent_of(role, blueprint, **changes), "Brain", role, 100, into, opset)
+    return export_role(agent_of(role, blueprint, **changes), "Brain", role, 100, into, opset)

@@ -89,7 +89,7 @@ def test_the_copy_acts_as_its_source_whatever_happens_to_it(name, kind):
     np.testing.assert_array_equal(other.acted(), apart.acted())
     another = Apart(name, kind)
     another.acted()
-    another.learner.adopt(state)
+    another.learner.load_parameters(state)
     np.testing.assert_allclose(another.acted(), another.exact(), rtol=0, atol=1e-6)
 
 
@@ -117,7 +117,7 @@ def test_changes_are_fetched_once_when_it_acts():
     apart = Apart("normalised")
     vector = apart.learner.parameters.vector
     apart.acted()
-    fetched = [own for own, _ in apart.learner._acting._tensor_pairs]
+    fetched = [own for own, _ in apart.learner._acting_copy._tensor_pairs]
     assert [numbers.dtype for numbers in fetched] == [torch.float32, torch.float64]
     assert len(fetched[0]) == len(vector)
     before = fetched[0].clone()
@@ -132,7 +132,7 @@ def test_changes_are_fetched_once_when_it_acts():
 
 def test_on_one_device_there_is_no_copy():
     learner = Learner(make_acer(), make_role(), {}, None, Placement())
-    assert learner._acting is None
+    assert learner._acting_copy is None
 
 
 class Inside(TorchDispatchMode):

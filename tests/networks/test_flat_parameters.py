@@ -96,7 +96,7 @@ def test_updates_change_numbers_and_move_nothing(optimizer):
     )
     learner = Learner(agent, make_role(), {}, max_step=None)
     groups = {name: group.module for name, group in agent.groups.items()}
-    statistics = {"returns": learner.returns.moments}
+    statistics = {"returns": learner.reward_normalizer.moments}
     before = everything(learner.parameters)
     assert_laid_out(learner.parameters, groups, agent.target_networks, statistics)
     for seed in range(3):

@@ -151,7 +151,7 @@ def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
     for _ in range(2):
         learner.learn(rollout)
     assert places() == laid_out
-    assert learner.skipped == 0
+    assert learner.skipped_updates == 0
     assert (learner.parameters.vector != before).float().mean() > 0.5
     assert all(tensor.is_contiguous() for tensor in learner.agent.policy.parameters())
     state = learner.parameters.state()

@@ -13,7 +13,7 @@ from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp,
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
 from algorithm.training.actor import Actor
-from algorithm.training.components import Parts, Team
+from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.builders import make_acer
@@ -60,7 +60,10 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
     replay = Replay(
         600, role.lanes, 7, 9, np.random.default_rng(0), schedule.burn_in, schedule.warmup_rows, agent.stored_state_size
     )
-    actor, rollouts = Actor(Parts(simulator, lambda name, role: Team(role, agent, None, learner)), seed=0), []
+    actor, rollouts = (
+        Actor(TrainingComponents(simulator, lambda name, role: AgentComponents(role, agent, None, learner)), seed=0),
+        [],
+    )
     for _ in range(150):
         for _, rollout in actor.collect():
             rollouts.append(rollout)

@@ -6,7 +6,7 @@ import torch
 
 from algorithm.networks import Blueprint, Mlp, Noise, NoisyMlp
 from algorithm.networks.noisy import NoisyLinear, scale_noise
-from algorithm.training.evaluator import _undisturbed
+from algorithm.training.evaluator import _isolate_agent
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
 
@@ -91,7 +91,7 @@ def test_noise_is_drawn_anew_by_each_update_and_stays_until_the_next(name):
 def test_evaluation_sees_the_means_alone(name):
     agent, learner = noisy_agent(name)
     noisy = acted(agent)
-    with _undisturbed(agent, np.random.default_rng(0)):
+    with _isolate_agent(agent, np.random.default_rng(0)):
         means = acted(agent)
         np.testing.assert_allclose(means, module(agent), atol=1e-6)
         learner.noise.resample()

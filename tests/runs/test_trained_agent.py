@@ -8,9 +8,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.wrappers.previous_action_reward import Remembering
+from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
 from algorithm.rollout import Decision
-from algorithm.runs.trained_agent import Player
+from algorithm.runs.trained_agent import TrainedAgent
 from algorithm.specs import ACTION_MASK
 from tests.adapters.configs import config
 from tests.adapters.contract import random_actions
@@ -43,12 +43,12 @@ class Drawing:
         return Decision(action, action, np.zeros((len(action), 0), np.float32), memory + 1)
 
 
-def player_of(make, **env_args) -> tuple[Player, Drawing]:
+def player_of(make, **env_args) -> tuple[TrainedAgent, Drawing]:
     adapter = GymAdapter(config(make, 1, {"vectorization_mode": "sync", **env_args}))
     role = adapter.roles["agent"]
     agent = Drawing(role.action_spec)
     adapter.close()
-    return Player(agent, role), agent
+    return TrainedAgent(agent, role), agent
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
@@ -120,13 +120,13 @@ def test_a_mask_that_is_missing_or_does_not_fit_is_told():
 
 
 def test_an_agent_that_observes_its_last_action_and_reward_is_told_them():
-    role = Remembering(
+    role = PreviousActionReward(
         GymAdapter(config(Sampling, 1, {"action_space": spaces.Discrete(3), "observation_space": BOX})),
         ["action", "reward"],
     ).roles
     role = role["agent"]
     agent = Drawing(role.action_spec)
-    player = Player(agent, role)
+    player = TrainedAgent(agent, role)
     obs = np.zeros(role.obs_specs["obs"].effective_env_shape, np.float32)
     done = [player.act(obs), player.act(obs, reward=2.0), player.act(obs, reward=-1.0)]
     shown = [(step["previous_action"].tolist(), step["previous_reward"].tolist()) for step in agent.shown]

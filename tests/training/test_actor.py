@@ -122,7 +122,7 @@ def test_a_column_is_stamped_with_the_updates_before_its_row_0():
 
 def test_the_simulator_gets_the_actions_of_the_lanes_that_it_asked(actor):
     collect(actor, 9)
-    assert [actions["agent"].ravel().tolist() for actions in actor.parts.adapter.actions[:4]] == [
+    assert [actions["agent"].ravel().tolist() for actions in actor.training.adapter.actions[:4]] == [
         [0, 0],
         [1],
         [0, 1],
@@ -169,7 +169,7 @@ def test_roles_are_collected_apart_and_may_appear_late():
     assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
     assert rollouts[1][1].reward.ravel().tolist() == [-2, -3]
     assert rollouts[2][1].obs["obs"].ravel().tolist() == [12, 13, 14]
-    assert set(actor.parts.teams) == {"early", "late"}
+    assert set(actor.training.by_role) == {"early", "late"}
 
 
 @pytest.mark.parametrize("asked", [(1, 1, 1), (1, 0.5, 0.2), (1, 0.01, 0.01), (1, 0, 0)], ids=str)
@@ -202,7 +202,7 @@ def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
 
 def test_lanes_that_are_added_change_nothing_of_the_others(actor):
     collect(actor, 6)
-    columns, team = actor._columns["agent"], actor.parts.teams["agent"]
+    columns, team = actor._buffers["agent"], actor.training.by_role["agent"]
     before = {name: value.copy() for name, value in columns.state().items()}
     columns.grow(replace(team, role=replace(team.role, lanes=5)))
     after = columns.state()
@@ -221,7 +221,7 @@ def test_lanes_that_are_added_change_nothing_of_the_others(actor):
 def test_what_was_shown_is_known_until_it_is_cleared():
     actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(rollout_length=2)), seed=0)
     actor.collect()
-    assert actor.shown["agent"].tolist() == [True, True, False]
-    actor.shown["agent"][:] = False
+    assert actor.active_lanes["agent"].tolist() == [True, True, False]
+    actor.active_lanes["agent"][:] = False
     actor.collect()
-    assert actor.shown["agent"].tolist() == [True, False, False]
+    assert actor.active_lanes["agent"].tolist() == [True, False, False]

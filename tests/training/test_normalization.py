@@ -68,7 +68,7 @@ def test_statistics_are_those_of_every_valid_row_once_whatever_is_replayed():
             learner.learn(record)
         learner.learn(rollout(99))
     rows, moments = rows_of(*records), moments_of(learner.agent.policy)
-    assert moments.count == learner.seen == len(rows)
+    assert moments.count == learner.rows_seen == len(rows)
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-10)
     np.testing.assert_allclose(moments.std, rows.std(0), rtol=1e-10)
 
@@ -120,7 +120,7 @@ def test_nothing_is_laid_out_anew():
     assert all(begin <= place < begin + 8 * numbers for place in places)
     learner.observe(rollout(0))
     learner.learn(rollout(0))
-    learner.adopt(learner.parameters.state())
+    learner.load_parameters(learner.parameters.state())
     learner.observe(rollout(1))
     assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
 
@@ -150,7 +150,7 @@ def test_updates_never_step_or_average_them_and_a_bad_gradient_leaves_them():
     poisoned.reward[:] = np.nan
     for record in (rollout(1), poisoned, rollout(2)):
         learner.learn(record)
-    assert learner.skipped == 1
+    assert learner.skipped_updates == 1
     assert learner.parameters.statistics.equal(before)
 
 

@@ -33,7 +33,9 @@ def test_adam_follows_that_of_torch(epsilon):
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
 def test_rmsprop_with_epsilon_behind_the_root_follows_that_of_torch(epsilon):
-    ours, theirs = follow(RmsProp(7, CPU, 0.99, epsilon, inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon))
+    ours, theirs = follow(
+        RmsProp(7, CPU, 0.99, epsilon, epsilon_inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon)
+    )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -77,7 +79,7 @@ def test_every_group_has_the_beta1_of_the_settings(make_agent):
 def test_a_group_names_its_optimizer():
     group = make_acer().groups["acer"]
     made = make_optimizer(replace(group, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True), 1, CPU)
-    assert isinstance(made, RmsProp) and made.inside and made.epsilon == 0.1
+    assert isinstance(made, RmsProp) and made.epsilon_inside and made.epsilon == 0.1
     assert isinstance(make_optimizer(replace(group, optimizer="adam"), 1, CPU), Adam)
     with pytest.raises(ValueError, match="adam and rmsprop"):
         make_optimizer(replace(group, optimizer="sgd"), 1, CPU)
