@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import main
+from algorithm.cli import main
 from algorithm.cli.options import OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.effects import check_effects

@@ -31,7 +31,7 @@ class Categorical(ClosedFormDistribution):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """log pi(a) of all actions [..., A]."""
+        """Log pi(a) of all actions [..., A]."""
         # Over a leading axis a softmax runs over whole rows at once; over a short last axis it costs ten times as much.
         return self.statistics.movedim(-1, 0).log_softmax(0).movedim(0, -1)
 
@@ -92,7 +92,7 @@ class Categorical(ClosedFormDistribution):
         return weight / self.probs.clamp(min=self.MIN_PROB)
 
     def kl_gradient_wrt_probs(self, average: Categorical) -> Float[Tensor, "*B A"]:
-        """d KL[average || self] / d pi, with the probabilities as free coordinates."""
+        """D KL[average || self] / d pi, with the probabilities as free coordinates."""
         return -average.probs / self.probs.clamp(min=self.MIN_PROB)
 
 

@@ -34,12 +34,12 @@ class Distribution(ABC):
 
     @abstractmethod
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
-        """log pi of a sample, all its numbers together."""
+        """Log pi of a sample, all its numbers together."""
 
     def log_ratio(
         self: DistributionT, behavior: DistributionT, sample: Float[Tensor, "*B size"]
     ) -> Float[Tensor, "*B"]:
-        """log pi / mu of a sample."""
+        """Log pi / mu of a sample."""
         return self.log_prob(sample) - behavior.log_prob(sample)
 
     @property
@@ -57,7 +57,7 @@ class ClosedFormDistribution(Distribution):
 
     @abstractmethod
     def entropy_gradient(self) -> Float[Tensor, "*B S"]:
-        """d entropy / d statistics."""
+        """D entropy / d statistics."""
 
     @abstractmethod
     def kl(self: DistributionT, average: DistributionT) -> Float[Tensor, "*B"]:
@@ -65,11 +65,11 @@ class ClosedFormDistribution(Distribution):
 
     @abstractmethod
     def kl_gradient(self: DistributionT, average: DistributionT) -> Float[Tensor, "*B S"]:
-        """d KL[average || self] / d statistics."""
+        """D KL[average || self] / d statistics."""
 
     @abstractmethod
     def score(self, sample: Float[Tensor, "*B size"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B S"]:
-        """weight * d log pi(sample) / d statistics."""
+        """Weight * d log pi(sample) / d statistics."""
 
     @abstractmethod
     def draw_samples(self, count: int) -> Float[Tensor, "count *B size"]:

@@ -36,7 +36,7 @@ class Gaussian(ClosedFormDistribution):
 
     @cached_property
     def entropy(self) -> Tensor:
-        """sum over dimensions of log std + 1/2 log(2 pi e) [...], in nats."""
+        """Sum over dimensions of log std + 1/2 log(2 pi e) [...], in nats."""
         return self.log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.mean.shape[-1]
 
     def entropy_gradient(self) -> Float[Tensor, "*B S"]:

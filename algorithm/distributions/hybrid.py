@@ -60,7 +60,7 @@ class HybridDistribution(Distribution):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """log pi(d) of every combination [..., K]."""
+        """Log pi(d) of every combination [..., K]."""
         total = self.statistics.new_zeros((*self.statistics.shape[:-1], 1))
         for branch in self.branch_distributions:
             total = (total.unsqueeze(-1) + branch.log_probs.unsqueeze(-2)).flatten(-2)

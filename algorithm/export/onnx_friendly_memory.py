@@ -74,7 +74,7 @@ class OnnxLayer(nn.Module):
         self.bias = nn.Parameter(layer.bias.detach().flip(-1).reshape(1, heads, 1, window), requires_grad=False)
 
     def step(self, x: Tensor, keys: Tensor, values: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, units], keys and values [B, past, units], there [B, 1, 1, past] -> x, own key and value [B, units]."""
+        """X [B, units], keys and values [B, past, units], there [B, 1, 1, past] -> x, own key and value [B, units]."""
         projected, units = self.project(self.norms[0](x)), self.units
         query, key, value = (projected[:, k * units : (k + 1) * units] for k in range(3))
         rows = [torch.cat((kept, own.reshape(-1, 1, units)), 1) for kept, own in ((keys, key), (values, value))]

@@ -22,5 +22,5 @@ def trust_region_multiplier(
 def project_gradient(
     gradient: Float[Tensor, "*B S"], kl_gradient: Float[Tensor, "*B S"], delta: float
 ) -> Float[Tensor, "*B S"]:
-    """z = g - max(0, (k.g - delta) / |k|^2) k (Wang et al. 2017, Eq. 12); z = g where k = 0."""
+    """Z = g - max(0, (k.g - delta) / |k|^2) k (Wang et al. 2017, Eq. 12); z = g where k = 0."""
     return gradient - trust_region_multiplier(gradient, kl_gradient, delta) * kl_gradient

@@ -20,7 +20,7 @@ class TargetNetwork:
         self.source_vector = self.vector = torch.empty(0)  # until the parameters are laid out
 
     def polyak_update(self, rate: float) -> None:
-        """copy <- copy + rate (source - copy), for all numbers at once."""
+        """Copy <- copy + rate (source - copy), for all numbers at once."""
         self.vector.lerp_(self.source_vector, rate)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import main
+from algorithm.cli import main
 
 SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
 PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}

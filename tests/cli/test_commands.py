@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import main
+from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.monitor import Monitor
 

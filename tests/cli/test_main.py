@@ -16,9 +16,9 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 
-import main
 from algorithm import load
 from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 

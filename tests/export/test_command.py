@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-import main
+from algorithm.cli import main
 from algorithm.export import export as exporting
 from algorithm.export import file as written
 from algorithm.export.checker import find_violations

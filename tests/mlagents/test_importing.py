@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-import main
 from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
+from algorithm.cli import main
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_variant, resolve
 from algorithm.mlagents import importing

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import yaml
 
-import main
 from algorithm.adapters.unity import supervised_scene as supervised
 from algorithm.adapters.unity.curriculum import Gaussian, Lesson, MultiRange, Uniform
+from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder

@@ -39,10 +39,10 @@ class CriticOutput(ABC):
 
     @abstractmethod
     def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
-        """d J / d statistics [T, B, S]: the taken action's score times `weight` [T, B], and the correction behind c."""
+        """D J / d statistics [T, B, S]: the taken action's score times `weight` [T, B], and the correction behind c."""
 
     def policy_gradient_wrt_probs(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
-        """d J / d probabilities [T, B, A] of a single branch."""
+        """D J / d probabilities [T, B, A] of a single branch."""
         raise TypeError(f"{type(self).__name__} is not of a single branch")
 
     def select_target(self, targets: Targets) -> Tensor:

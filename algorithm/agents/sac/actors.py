@@ -159,7 +159,7 @@ class SoftPolicy(SacActor):
         }
 
     def _log_prob_terms(self, policy: HybridDistribution, reparameterized: ReparameterizedSample) -> list[Tensor]:
-        """log pi(d) and log pi(c|d), those of them that there are."""
+        """Log pi(d) and log pi(c|d), those of them that there are."""
         terms = {"d": policy.log_probs, "c": reparameterized.log_prob}
         return [terms[kind] for kind in self.action_kinds]
 

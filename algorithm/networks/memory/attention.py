@@ -100,7 +100,7 @@ class AttentionLayer(nn.Module):
     def forward(
         self, x: Tensor, keys: Tensor, values: Tensor, is_visible: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, T, units], keys and values of the past -> x, and all keys and values [B, past + T, units]."""
+        """X [B, T, units], keys and values of the past -> x, and all keys and values [B, past + T, units]."""
         queries, new_keys, new_values = self.project(self.norms[0](x)).chunk(3, -1)
         keys, values = torch.cat((keys, new_keys), 1), torch.cat((values, new_values), 1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries, keys, values))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import main
+from algorithm.cli import main
 from algorithm.cli.doctor import report, requirements, tried
 
 ROOT = Path(__file__).resolve().parents[3]
