@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config import yaml_text
+from algorithm.data import DATA
 from algorithm.errors import UserError
 
 Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # settings, and the name of where they come from
-DEFAULTS_FILE = Path(__file__).resolve().parents[2] / "default_config.yaml"
+DEFAULTS_FILE = DATA / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
 OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
 

@@ -7,9 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from algorithm.adapters.env_modules import add_module_prefix
+from algorithm.data import DATA
 from algorithm.errors import UserError
 
-PROJECT_ENVS = Path(__file__).resolve().parents[2] / "envs"
+PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")
 CONFIG_FILE = "config.yaml"
 ORIGIN_FILE = "environment.txt"  # in a run folder: the environment that it was trained in
