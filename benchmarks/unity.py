@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,8 @@ from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from algorithm.runs import run_folder
-from algorithm.runs.build import RunResult, train
+from algorithm.runs.build import train
+from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
@@ -118,15 +119,21 @@ def in_turns(turns: int, ours: Callable[[], float], theirs: Callable[[], float])
     return f"{spread(other)} | {spread(own)} | {spread((b / a for a, b in pairs), 2)}"
 
 
+class StepRecorder(Callback):
+    """A callback that records pairs of seconds and env steps."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, int]] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        self.points.append((time.perf_counter(), progress.counters.env_steps))
+
+
 def training(player: Path, ticks: int) -> float:
     """Ticks per second of twelve agents while they learn, from the first to the last time that the run is shown."""
-    seen: list[tuple[float, int]] = []
-    _run(
-        player,
-        [f"base_config.max_step={12 * ticks}"],
-        show=lambda now: seen.append((time.perf_counter(), now.counters.env_steps)),
-    )
-    learning = [point for point in seen if point[1] > 1.2 * ticks]  # after a tenth of it
+    recorder = StepRecorder()
+    _run(player, [f"base_config.max_step={12 * ticks}"], callbacks=[recorder])
+    learning = [point for point in recorder.points if point[1] > 1.2 * ticks]  # after a tenth of it
     return (learning[-1][1] - learning[0][1]) / (learning[-1][0] - learning[0][0]) / 12
 
 
@@ -134,7 +141,7 @@ def _run(
     player: Path,
     changes: list[str],
     log: Callable[[str], None] = lambda line: None,
-    show: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """A run of the folder unity/3dball without a goal."""
     source = run_folder.find_environment_folder("unity/3dball")
@@ -144,7 +151,7 @@ def _run(
         run_folder.RUNS = Path(place)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
-        result = train(settings, folder, log, show)
+        result = train(settings, folder, log, callbacks)
         log(f"checkpoints: {', '.join(path.name for path in sorted((folder.path / 'checkpoints').glob('[0-9]*')))}")
     return result
 

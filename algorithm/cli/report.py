@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from math import isnan
 
-from algorithm.runs.build import RunResult
+from algorithm.runs.callbacks import RunResult
 from algorithm.runs.curve import draw_curve
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import role_suffix

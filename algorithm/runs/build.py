@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,13 +12,13 @@ from algorithm.adapters.wrappers.on_demand import OnDemand
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
 from algorithm.checkpointing.writer import CheckpointWriter
-from algorithm.cli.display import make_line_display
 from algorithm.config.effects import check_action_effects
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.role_agents import list_unknown_roles
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
+from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import record_faults
 from algorithm.runs.lessons import MonitorWithCurriculum
 from algorithm.runs.make_env import count_evaluation_envs, describe_missing_limit, is_editor, make_adapter
@@ -37,46 +36,27 @@ from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_n
 from algorithm.training.history import Counters, History
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.monitor import ConfirmedBy, Monitor
-from algorithm.training.progress import Progress
+from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
 from algorithm.training.timer import STARTING, Timer
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended."""
-
-    goal_reached: bool | None  # the goal, and it was confirmed; None without a goal
-    counters: Counters
-    returns: dict[str, float]  # of each role's last training episodes
-    evaluation: dict[str, EvaluationResult] | None  # the last one
-    best: Checkpoint | None  # on evaluation episodes
-    confirmed_by: ConfirmedBy | None = None  # whose episodes confirmed the goal
-
-    @classmethod
-    def of(cls, monitor: Monitor) -> RunResult:
-        """Return the result that a monitor has recorded."""
-        goal_reached = None if monitor.limits.goal is None else monitor.confirmed
-        best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
-        return cls(goal_reached, monitor.counters, monitor.mean_returns, monitor.evaluation, best, confirmed_by)
 
 
 def train(
     settings: Settings,
     folder: RunFolder,
     log: Callable[[str], None],
-    on_progress: Callable[[Progress], None] | None = None,
-    on_end: Callable[[RunResult], None] = lambda result: None,
-    on_checkpoint: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
-    """Train in `folder`, from its newest checkpoint where it has one.
+    """Train in a run folder, from its newest checkpoint if it has one.
 
-    `log` gets lines for the user. `on_progress` is told several times a second how the run stands; without it, there is a line
-    for each row of metrics. Whatever ends the run, `on_end` hears how far it came; `on_checkpoint` hears of
-    every checkpoint.
+    Args:
+        settings: the settings of the run.
+        folder: the run folder, which is locked by the caller.
+        log: receives lines for the user.
+        callbacks: receive the events of the run; a display is one of them.
     """
     timer = Timer()
+    events = CallbackList(callbacks)
     configure_torch()
     base = settings.base
     seed_process(draw_seed(make_seed_sequence(base.seed, PROCESS)))
@@ -112,7 +92,7 @@ def train(
         history, limits = History(training, counters), make_limits(settings)
         if is_editor(settings) and limits.evaluates:
             log("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
-        writer = CheckpointWriter(checkpoints, training, log, on_checkpoint)
+        writer = CheckpointWriter(checkpoints, training, log, events.on_checkpoint)
         monitor = Monitor(
             history,
             limits,
@@ -121,7 +101,7 @@ def train(
                 limits,
                 MetricsWriter(folder.path, counters.env_steps, log),
                 log,
-                on_progress or make_line_display(log),
+                events.on_progress,
             ),
             # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
             None
@@ -131,6 +111,7 @@ def train(
             ),
             writer,
             checkpoints.best,
+            events,
         )
         with record_faults(folder.path / "faults.log", log, counters):
             actor = Actor(training, draw_seed(make_seed_sequence(base.seed, TRAINING, counters.env_steps)))
@@ -145,12 +126,24 @@ def train(
             try:
                 _run_to_end(find_class("runtime", base.runtime)(), training, actor, monitor, divergence, writer)
             finally:
-                result = RunResult.of(monitor)
-                on_end(result)
+                result = _make_result(monitor, checkpoints.best.checkpoint)
+                events.on_end(result)
     finally:
         adapter.close()
         evaluation.close()
     return result
+
+
+def _make_result(monitor: Monitor, best: Checkpoint | None) -> RunResult:
+    return RunResult(
+        goal_reached=None if monitor.limits.goal is None else monitor.confirmed,
+        counters=monitor.counters,
+        returns=monitor.mean_returns,
+        evaluation=monitor.evaluation,
+        best=best,
+        confirmed_by=monitor.confirmed_by,
+        stopped=monitor.stopped,
+    )
 
 
 def _make_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:

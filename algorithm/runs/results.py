@@ -19,7 +19,7 @@ from algorithm.training.metrics_table import TABLE_FILE, read_table
 if TYPE_CHECKING:  # a table of runs needs neither torch nor rich until it is shown
     from rich.table import Table
 
-    from algorithm.runs.build import RunResult
+    from algorithm.runs.callbacks import RunResult
     from algorithm.training.evaluator import EvaluationResult
 
 Record = dict[str, Any]  # as it stands in result.json

@@ -23,6 +23,13 @@ class Limits:
         """Whether there is any evaluation; then there is also one when the run ends."""
         return self.goal is not None or self.evaluate_every is not None
 
+    def are_reached(self, counters: Counters) -> bool:
+        """Return whether the run has made `max_step` env steps or `max_iter` iterations."""
+        max_step, max_iter = self.max_step, self.max_iter
+        return (max_step is not None and counters.env_steps >= max_step) or (
+            max_iter is not None and counters.iterations >= max_iter
+        )
+
     def fraction_done(self, counters: Counters) -> float | None:
         """Share of the way to the nearer of `max_step` and `max_iter`; 1 or more ends a run, None never does."""
         limits = [(counters.env_steps, self.max_step), (counters.iterations, self.max_iter)]

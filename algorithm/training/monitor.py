@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.agents.agent import LossReport
@@ -19,6 +19,15 @@ from algorithm.training.reporter import Reporter
 ConfirmedBy = Literal["evaluation", "training"]  # whose episodes confirmed a goal
 
 DISPLAY_INTERVAL = 0.25  # seconds between pictures of the run
+
+
+class RunCallbacks(Protocol):
+    """The callbacks of a run, as the monitor uses them; `stop_requested` ends the run."""
+
+    stop_requested: bool
+
+    def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> object:
+        """Receive the result of an evaluation, by role or team."""
 
 
 class Monitor:
@@ -36,10 +45,12 @@ class Monitor:
         evaluate: Callable[[int], dict[str, EvaluationResult]] | None,
         save: Callable[[Counters], Checkpoint | None],
         best: BestCheckpoint,
+        callbacks: RunCallbacks,
     ):
         self.history, self.limits, self.reporter = history, limits, reporter
         self.training, self.counters, self.timer = history.training, history.counters, history.training.timer
-        self.evaluate, self.save, self.best = evaluate, save, best
+        self.evaluate, self.save, self.best, self.callbacks = evaluate, save, best, callbacks
+        self.stopped = False  # by a callback
         self.evaluation: dict[str, EvaluationResult] | None = None  # the last evaluation
         self.confirmed_by: ConfirmedBy | None = None
         self._trial_counts: dict[str, int] | None = (
@@ -140,8 +151,10 @@ class Monitor:
         return min((self._last_checked // every + 1) * every for every, _ in self._intervals)
 
     def _is_over(self) -> bool:
-        fraction_done = self.limits.fraction_done(self.counters)
-        return self.confirmed or (fraction_done is not None and fraction_done >= 1)
+        if self.confirmed or self.limits.are_reached(self.counters):
+            return True
+        self.stopped = self.callbacks.stop_requested
+        return self.stopped
 
     def _is_goal_met(self) -> bool:
         """Every role's last training episodes reach the goal."""
@@ -206,6 +219,7 @@ class Monitor:
             if mean >= self.best.mean:  # of weights that do equally well, as in a game of zero sum, the latest
                 self._mark_best(mean)
             self.reporter.report_evaluation(self.evaluation)
+            self.callbacks.on_evaluation(self.evaluation)
         return self.evaluation
 
     def _save(self) -> None:

@@ -43,7 +43,7 @@ class Run:
 
     def _monitor(self, settings):
         history, ends = History(self.parts, Counters()), make_limits(settings)
-        return Monitor(history, ends, Reporter(history, ends, None, print, print), None, None, None)
+        return Monitor(history, ends, Reporter(history, ends, None, print, print), None, None, None, None)
 
     def save(self, env_steps: int):
         for _ in range(5):

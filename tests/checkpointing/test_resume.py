@@ -285,7 +285,7 @@ def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
         seed(5)
     history, ends = History(parts, counters), make_limits(settings)
     monitor = Monitor(
-        history, ends, Reporter(history, ends, MetricsWriter(tmp_path / "m"), print, print), None, None, None
+        history, ends, Reporter(history, ends, MetricsWriter(tmp_path / "m"), print, print), None, None, None, None
     )
     saved.restore_run(actor, monitor)
     assert history.recent["agent"].is_full

@@ -82,7 +82,7 @@ def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monke
     from algorithm.cli import display
 
     shown = []
-    monkeypatch.setattr(display, "make_line_display", lambda log: shown.append)
+    monkeypatch.setattr(display.LineDisplay, "on_progress", lambda self, progress: shown.append(progress))
     assert main.main("mine/task -n a".split()) == 0
     seconds = result("a")["seconds"]
     assert shown[-1].has_ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)

@@ -13,6 +13,7 @@ import pytest
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.runs.callbacks import CallbackList
 from algorithm.training.actor import Episode
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.history import WINDOW, Counters, History
@@ -34,13 +35,16 @@ class Run:
         self.done: list[tuple[str, int]] = []
         self.said: list[str] = []
         self.shown = []
+        self.callbacks = CallbackList([])
         self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
         self.parts.get("agent").learner.skipped_updates = 0
         self.counters = Counters(env_steps)
         limits = Limits(**{**none, "log_every": 10**9, **limits})
         history = History(self.parts, self.counters)
         reporter = Reporter(history, limits, MetricsWriter(path), self.said.append, self.shown.append)
-        self.monitor = Monitor(history, limits, reporter, self._evaluate, self._save, BestCheckpoint(path))
+        self.monitor = Monitor(
+            history, limits, reporter, self._evaluate, self._save, BestCheckpoint(path), self.callbacks
+        )
         self.actor = SimpleNamespace(env_steps=0, episodes=deque(), active_lanes={"agent": np.ones(2, bool)})
 
     def go(self, env_steps: int, *returns: float) -> bool:
