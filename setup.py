@@ -30,7 +30,6 @@ DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML", "mutmut>=3.8; sys_platform != 
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
 
 
-
 class BuildWithData(build_py):
     """A build that copies the default settings and the environment folders into the package."""
 

@@ -97,17 +97,20 @@ def _describe_end(error: BaseException, saved: str = "") -> tuple[int, str]:
 
 def _train(options: argparse.Namespace, output: Output) -> None:
     output.save_note = " Nothing was saved."  # the imports take seconds, in which a signal may come
+    from algorithm.cli.requests import make_request
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.session import create_run, plan_runs, resume_run
+
+    request = make_request(options)
 
     records: list[dict] = []  # the record of each run, in order
     try:
         if options.mode == RESUME:
-            with resume_run(options, output.log) as (folder, settings):
+            with resume_run(request, output.log) as (folder, settings):
                 _learn(options, output, folder, settings, records)
         else:
-            for name, settings in plan_runs(options):
-                with create_run(options, name, settings) as folder:
+            for name, settings in plan_runs(request):
+                with create_run(request, name, settings) as folder:
                     _learn(options, output, folder, settings, records)
     finally:
         if options.repeat:
@@ -163,6 +166,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, record
 
 
 def _play(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.cli.requests import make_request
     from algorithm.runs.build import play
     from algorithm.runs.make_env import count_evaluation_envs
     from algorithm.runs.results import make_evaluation_record
@@ -172,7 +176,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.training.formatting import format_number
 
     _collect_garbage()
-    folder, settings = find_run(options, output.log)
+    folder, settings = find_run(make_request(options), output.log)
     if options.logger_in_file:
         output.log_to_file(folder.path / "log.txt")
     n_envs = options.agents or (1 if options.render else count_evaluation_envs(settings))
@@ -190,10 +194,13 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.cli.requests import make_request
     from algorithm.export.command import run_export
     from algorithm.export.export import ExportFailed
+    from algorithm.export.file import BARRACUDA, OPSET
 
-    output.result, failed = run_export(options, output.log)
+    opset = BARRACUDA if options.barracuda else OPSET
+    output.result, failed = run_export(make_request(options), options.ckpt, opset, output.log)
     if failed:
         raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])
 
@@ -208,9 +215,9 @@ def _list(options: argparse.Namespace, output: Output) -> None:
 
 def _init(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.init import write_folder
-    from algorithm.runs.session import read_layers
+    from algorithm.cli.requests import collect_layers
 
-    result = write_folder(options.init, read_layers(options), options.force)
+    result = write_folder(options.init, collect_layers(options), options.force)
     output.result = {"folder": result.folder.as_posix(), "notes": list(result.notes)}
     output.log(f"wrote {' and '.join(map(str, result.files))}")
     for line in result.notes:

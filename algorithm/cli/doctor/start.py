@@ -15,6 +15,7 @@ from algorithm.cli.doctor.machine import check_ports
 from algorithm.cli.doctor.requirements import list_extras, make_extra_check
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
 from algorithm.cli.doctor.tried import make_onnx_check, make_self_test_check
+from algorithm.cli.requests import make_request
 from algorithm.runs.make_env import is_unity, make_adapter, make_launch_config
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
@@ -22,7 +23,7 @@ from algorithm.runs.session import plan_runs
 
 def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
     """Those of a run that the command line asks for. Raises UserError where it is told what cannot be."""
-    ((_, settings),) = plan_runs(options)
+    ((_, settings),) = plan_runs(make_request(options))
     trial_run = TrialRun(options)
     extra = settings.base.env_type.casefold().replace("_", "-")
     if extra in list_extras():

@@ -14,6 +14,7 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.cli.doctor.check import BROKEN, OK, Outcome, describe_error
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
+from algorithm.cli.requests import make_request
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.runs.make_env import is_unity, make_adapter
@@ -32,7 +33,7 @@ EXTRA_CHECKPOINTS = 2  # checkpoints beside those that are kept: the best one, a
 
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     """Find the device, open the environment and make its agents; what each comes to."""
-    ((_, settings),) = plan_runs(argparse.Namespace(**options))
+    ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)))
     try:
         outcomes = {"device": (OK, _describe_device(settings))}
     except UserError as error:
