@@ -16,7 +16,8 @@ LAYERS = [
     {"config"},
     {"runs"},
     {"export", "mlagents"},
-    {"cli"},
+    {"api"},
+    {"cli", "__main__"},
 ]
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))

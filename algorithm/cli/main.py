@@ -13,6 +13,7 @@ import argparse  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
 
 from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa: E402
 from algorithm.cli.options import (  # noqa: E402
@@ -29,25 +30,11 @@ from algorithm.cli.options import (  # noqa: E402
 from algorithm.cli.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, raise_on_stop_signals  # noqa: E402
 
-TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT)  # commands that import torch, which takes seconds
+if TYPE_CHECKING:  # imports that take seconds
+    from algorithm.config.loader import Settings
+    from algorithm.runs.run_folder import RunFolder
 
-# How each kind of failure ends: exit status and line. By name, since most kinds take a while to import.
-STATUSES = {
-    "UserError": (2, "{error}"),
-    "DoctorFailed": (1, "{error}"),
-    "UnsupportedEnvironment": (2, "{error}"),
-    "EnvironmentStartError": (3, "{error}"),
-    "EnvironmentCrashed": (1, "{error}"),
-    "Diverged": (4, "{error}"),
-    "CheckpointError": (1, "{error}"),
-    "ExportFailed": (1, "{error}"),
-    "OSError": (1, "{kind}: {error}"),
-    "TerminalClosed": (129, "Hung up.{saved}"),
-    "KeyboardInterrupt": (130, "Interrupted.{saved}"),
-    "Terminated": (143, "Terminated.{saved}"),
-    "MemoryError": (1, "not enough memory: {summary}"),
-    "BaseException": (1, "{summary} (unexpected; --debug shows where it comes from)"),
-}
+TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT)  # commands that import torch, which takes seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,7 +58,9 @@ def _command(arguments: list[str], output: Output) -> int:
         _run_command(command, options, output)
         status = 0
     except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
-        status, message = _describe_end(error, output.save_note)
+        from algorithm.runs.exit_status import describe_end
+
+        status, message = describe_end(error, output.save_note)
         output.fail(message, error, "--debug" in arguments)
     output.finish(status)
     return status
@@ -84,15 +73,6 @@ def _run_command(
         command(options, output)
     except SystemExit as error:  # in an nn.py, for example; the exit status is this program's to decide
         raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
-
-
-def _describe_end(error: BaseException, saved: str = "") -> tuple[int, str]:
-    from algorithm.errors import summarize_error
-    from algorithm.runs.user_code import find_user_error
-
-    error = find_user_error(error)
-    status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
-    return status, line.format(error=error, kind=type(error).__name__, summary=summarize_error(error), saved=saved)
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
@@ -121,17 +101,16 @@ def _train(options: argparse.Namespace, output: Output) -> None:
             output.result = records[0]
 
 
-def _learn(options: argparse.Namespace, output: Output, folder, settings, records: list[dict]) -> None:
-    """Train in a run's folder; result.json is written there, whatever ends it."""
+def _learn(
+    options: argparse.Namespace, output: Output, folder: RunFolder, settings: Settings, records: list[dict]
+) -> None:
+    """Train in a run folder with a display, and report the result."""
+    from algorithm.api import run_training
     from algorithm.cli.display import live_display
     from algorithm.cli.report import describe_saved, report_result
-    from algorithm.export.export import RunExporter
-    from algorithm.runs.build import train
-    from algorithm.runs.callbacks import ResultRecorder
-    from algorithm.runs.origin import describe_origin, read_recorded_variant
-    from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
+    from algorithm.runs.origin import read_recorded_variant
+    from algorithm.runs.results import RESULT_FILE, read_record
     from algorithm.runs.run_folder import find_environment_folder
-    from algorithm.runs.torch_setup import preserve_working_directory
 
     _collect_garbage()
     if options.logger_in_file:
@@ -139,26 +118,15 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, record
     env_name = settings.base.env_name or options.env
     env_label = options.env if env_name.endswith(".py") else env_name
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
-    recorder = ResultRecorder()
-    status = 0
     new = options.mode != RESUME
     variant = options.config or "default" if new else read_recorded_variant(folder.path / RESULT_FILE)
     try:
-        if new:
-            write_origin(folder.path, describe_origin(options.env, settings, variant), output.log)
-        exports = RunExporter(settings, folder, output.log)
-        with preserve_working_directory(), live_display(output.console, output.log) as display:
-            result = train(settings, folder, output.log, [display, exports, recorder])
-    except BaseException as error:
-        status, _ = _describe_end(error)
-        raise
+        with live_display(output.console, output.log) as display:
+            result = run_training(options.env, folder, settings, variant, [display], output.log)
     finally:
         output.save_note = describe_saved(options.env, folder)
-        if recorder.result and folder.has_learned():
-            record = {**describe_origin(options.env, settings, variant), **make_record(recorder.result, status)}
-            write_record(folder.path, record)
-            records.append({"run": folder.given_path.as_posix(), **record})
-            exports.export_best()
+        if folder.has_learned():
+            records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
         elif new:
             output.close_log_file()
             output.removed_folders[str(folder.path)] = str(find_environment_folder(options.env))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -126,7 +127,7 @@ def train(
             try:
                 _run_to_end(find_class("runtime", base.runtime)(), training, actor, monitor, divergence, writer)
             finally:
-                result = _make_result(monitor, checkpoints.best.checkpoint)
+                result = _make_result(folder.path, monitor, checkpoints.best.checkpoint)
                 events.on_end(result)
     finally:
         adapter.close()
@@ -134,8 +135,9 @@ def train(
     return result
 
 
-def _make_result(monitor: Monitor, best: Checkpoint | None) -> RunResult:
+def _make_result(folder: Path, monitor: Monitor, best: Checkpoint | None) -> RunResult:
     return RunResult(
+        folder=folder,
         goal_reached=None if monitor.limits.goal is None else monitor.confirmed,
         counters=monitor.counters,
         returns=monitor.mean_returns,

@@ -73,6 +73,7 @@ class RunFolder:
         self.nn_from = (nn_from or path).absolute()
         self.replacement = RunReplacement(self.path, RUNS.absolute())
         self.lock = FolderLock(self.path, str(path))  # held while a process trains in it
+        self.make_env: Callable[..., Any] | None = None  # opens the environment instead of base_config.env_name
         self.history = ConfigHistory(self.path / "configs")
         self._roles = self.path / "roles.json"
 
@@ -80,14 +81,14 @@ class RunFolder:
         return str(self.given_path)
 
     @classmethod
-    def create(cls, environment: str, source: Path, name: str, tree: Tree) -> RunFolder:
+    def create(cls, environment: str, source: Path | None, name: str, tree: Tree) -> RunFolder:
         """Make the folder with the resolved settings and the code of the environment's folder `source`.
 
         Raises UserError where a run of this name exists.
         """
         cls.check_name_free(environment, name)
         folder = cls(RUNS / get_run_group(environment) / name)
-        files = [path for path in source.glob("*.py") if has_file(path)]
+        files = [path for path in source.glob("*.py") if has_file(path)] if source else []
         folder.path.mkdir(parents=True)
         try:
             (folder.path / ORIGIN_FILE).write_text(f"{environment}\n", encoding="utf-8")
@@ -245,6 +246,8 @@ class RunFolder:
     def load_environment(self, settings: Settings) -> str | Callable[..., Any]:
         """The environment's id, or `make` of the run's own env.py."""
         name = settings.base.env_name
+        if self.make_env is not None:
+            return self.make_env
         if name is None:
             raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
         if not name.endswith(".py"):

@@ -77,14 +77,29 @@ def _resolve_file(file: Layer, settings: Settings) -> Settings:
 
 @contextmanager
 def create_run(request: RunRequest, name: str, settings: Settings) -> Iterator[RunFolder]:
-    """Make the folder of a new run and hold its lock within the block; if requested, it replaces a run of this name.
+    """Make the run folder of a request and hold its lock within the block, as `open_new_run` does."""
+    with open_new_run(request.env, find_environment_folder(request.env), name, settings, request.replace) as folder:
+        yield folder
+
+
+@contextmanager
+def open_new_run(
+    env: str, source: Path | None, name: str, settings: Settings, replace_existing: bool
+) -> Iterator[RunFolder]:
+    """Make the folder of a new run and hold its lock within the block.
 
     A block that ends before the run has learned leaves everything as it was.
+
+    Args:
+        env: name or path of the environment, for the place of the run folder.
+        source: the environment folder whose code is copied; None without one.
+        name: name of the run.
+        settings: resolved settings, which are written to the folder.
+        replace_existing: whether a run of this name is replaced.
     """
-    source = find_environment_folder(request.env)
-    if request.replace and (old := RunFolder.find_replaceable(request.env, name)):
+    if replace_existing and (old := RunFolder.find_replaceable(env, name)):
         old.replacement.set_aside()
-    folder = RunFolder.create(request.env, source, name, settings.tree)
+    folder = RunFolder.create(env, source, name, settings.tree)
     try:
         with folder.lock:
             yield folder
