@@ -1,5 +1,6 @@
 """Packaging; tool settings live in pyproject.toml."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def _list_files(path: Path) -> list[Path]:
 
 setup(
     name="samara-rl",
-    version="0.1.0",
+    version=re.search(r'__version__ = "(.+)"', (ROOT / "algorithm" / "__init__.py").read_text(encoding="utf-8"))[1],
     description="Actor-critic agents with experience replay on any simulator that Gymnasium or Unity can open",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

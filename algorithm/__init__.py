@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Callback", "RunResult", "TrainedAgent", "load", "train"]
+__all__ = ["Callback", "RunResult", "TrainedAgent", "__version__", "load", "train"]
 
 if TYPE_CHECKING:
     from algorithm.api import train

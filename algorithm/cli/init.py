@@ -15,6 +15,7 @@ from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
 from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError
+from algorithm.program import get_command
 from algorithm.runs.default_network import make_nn_file
 from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
 from algorithm.runs.make_env import describe_missing_limit
@@ -37,7 +38,7 @@ SHOWN_SETTINGS = (
 
 VARIANT = """\
 
-# A variant stands on `default` and says what differs: python main.py {name} -c large
+# A variant stands on `default` and says what differs: {command} {name} -c large
 large:
   nn_config:
     units: 512
@@ -124,7 +125,7 @@ def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, 
 
 
 def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
-    lines = [f"# {tree['base_config']['env_name']}: python main.py {name}", "#"]
+    lines = [f"# {tree['base_config']['env_name']}: {get_command()} {name}", "#"]
     roles_by_text: dict[str, list[str]] = {}  # roles by what they observe and do
     for role, role_specs in roles.items():
         roles_by_text.setdefault("\n".join(_describe_role(role_specs)), []).append(role)
@@ -132,7 +133,7 @@ def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
         lines += [f"# {', '.join(names)}:"] * (names != [DEFAULT_ROLE]) + text.splitlines()
     lines += ["#", "# Every setting is in default_config.yaml; these override it."]
     lines += ["default:", *format_commented(tree, {entry.path: entry.meaning for entry in read_entries()})]
-    variant = VARIANT.format(name=name) if _make_network(roles) else ""
+    variant = VARIANT.format(command=get_command(), name=name) if _make_network(roles) else ""
     return "\n".join(lines) + "\n" + variant
 
 

@@ -28,6 +28,7 @@ from algorithm.cli.options import (  # noqa: E402
     TRAIN,
 )
 from algorithm.cli.output import Output  # noqa: E402
+from algorithm.program import get_command  # noqa: E402
 from algorithm.runtimes.signals import Terminated, raise_on_stop_signals  # noqa: E402
 
 if TYPE_CHECKING:  # imports that take seconds
@@ -190,7 +191,7 @@ def _init(options: argparse.Namespace, output: Output) -> None:
     output.log(f"wrote {' and '.join(map(str, result.files))}")
     for line in result.notes:
         output.log(line)
-    output.log(f"train it: python main.py {options.init}")
+    output.log(f"train it: {get_command()} {options.init}")
 
 
 def _doctor(options: argparse.Namespace, output: Output) -> None:
@@ -215,7 +216,7 @@ def _import(options: argparse.Namespace, output: Output) -> None:
     for line in imported.notes:
         output.log(line)
     for folder in imported.folders:
-        output.log(f"train it: python main.py {folder.parent.name}/{folder.name}")
+        output.log(f"train it: {get_command()} {folder.parent.name}/{folder.name}")
 
 
 def _collect_garbage() -> None:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from math import isnan
 
+from algorithm.program import get_command
 from algorithm.runs.callbacks import RunResult
 from algorithm.runs.curve import draw_curve
 from algorithm.runs.run_folder import RunFolder
@@ -21,7 +22,7 @@ def report_result(log: Callable[[str], None], environment: str, folder: RunFolde
         log(line)
     goal = folder.load_settings().goal
     curve = draw_curve(folder.path, goal.return_ if goal else None, log)
-    run = ["python", "main.py", environment, "-n", folder.path.name]
+    run = [*get_command().split(), environment, "-n", folder.path.name]
     log(f"run folder: {folder}")
     if curve:
         log(f"curve:      {folder.given_path / curve.name}")
@@ -34,7 +35,7 @@ def describe_saved(environment: str, folder: RunFolder) -> str:
     """Return a sentence on what is saved of a run that was interrupted, and how to resume it."""
     if not folder.checkpoints(keep=1):
         return " Nothing was saved: the run had no checkpoint yet."
-    command = _join_command("python", "main.py", environment, "-n", folder.path.name, "--resume")
+    command = _join_command(*get_command().split(), environment, "-n", folder.path.name, "--resume")
     return f" Checkpoint saved in {folder}; resume with: {command}"
 
 

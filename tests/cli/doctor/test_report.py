@@ -112,7 +112,7 @@ def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_p
 def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
     """The command in a process that finds `shims` before all packages, with few checks of the core."""
     code = (
-        "import sys, main\n"
+        "import sys\nfrom algorithm.cli import main\n"
         "from algorithm.cli.doctor import report\n"
         "core = report.core_checks\n"
         "report.machine_checks = lambda: []\n"
@@ -186,8 +186,8 @@ def test_an_environment_that_takes_its_process_with_it(capsys, little, task):
         ("mine/task --doctor -c nope", "no variant 'nope'"),
         ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is one Unity editor"),
         ("mine/task --doctor --port 5004", "--port is for env_type UNITY"),
-        ("--doctor --device cpu", "--device says something of an environment's folder"),
-        ("--doctor --list", "--list and --doctor exclude each other"),
+        ("--doctor --device cpu", "--device needs an environment folder"),
+        ("--doctor --list", "--list and --doctor cannot be combined"),
     ],
 )
 def test_what_cannot_be_asked_has_status_2(capsys, words, line):
