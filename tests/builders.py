@@ -11,17 +11,20 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from algorithm.agents.acer.agent import Acer, AcerSettings
-from algorithm.agents.sac.agent import Sac, SacSettings
+from algorithm.agents.acer.agent import Acer
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.sac.agent import Sac
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.networks import Blueprint, Mlp
+from algorithm.returns import ESTIMATORS, find_estimators
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
 # Every estimator with every critic that it goes with.
 PAIRS = [
-    *((estimator, "action_value") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
-    *((estimator, "state_value") for estimator in ("vtrace", "n_step")),
+    *((estimator, "action_value") for estimator in ESTIMATORS),
+    *((estimator, "state_value") for estimator in find_estimators(for_state_values=True)),
 ]
 
 

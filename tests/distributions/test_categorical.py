@@ -71,7 +71,7 @@ def test_the_layout_in_memory_does_not_matter():
     close(laid_out.score(SAMPLE, WEIGHT[..., 0]), plain.score(SAMPLE, WEIGHT[..., 0]))
     for name in ("summed_score", "score_wrt_probs"):
         close(getattr(laid_out, name)(WEIGHT), getattr(plain, name)(WEIGHT))
-    for name in ("kl_gradient", "kl_gradient_in_probs"):
+    for name in ("kl_gradient", "kl_gradient_wrt_probs"):
         close(getattr(laid_out, name)(average), getattr(plain, name)(average))
 
 

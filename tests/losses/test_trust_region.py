@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from algorithm.distributions import Categorical
-from algorithm.losses import project_gradient, surrogate_loss, trust_region_multiplier
+from algorithm.losses import surrogate_loss, trust_region_multiplier
 
 PI, AVERAGE = (0.7, 0.2, 0.1), (0.4, 0.4, 0.2)
 
@@ -30,6 +30,11 @@ def step_in_logits(pi, average, action, advantage, space, delta=1.0):
     spaces = directions(pi, average, action, advantage)
     gradient, kl_gradient = spaces["logits"]
     return gradient - trust_region_multiplier(*spaces[space], delta) * kl_gradient
+
+
+def project_gradient(gradient, kl_gradient, delta):
+    """z of Eq. 12."""
+    return gradient - trust_region_multiplier(gradient, kl_gradient, delta) * kl_gradient
 
 
 def close(actual, expected, atol=1e-6):

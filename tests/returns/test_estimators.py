@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.returns.estimators import ESTIMATORS, EstimatorInputs, TraceClipping
+from algorithm.returns import ESTIMATORS, EstimatorInputs, TraceClipping
 from tests.builders import random_boundaries
 
 FULL = TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0)
@@ -20,19 +20,21 @@ def rows(seed, on_policy=False):
     action = rng.integers(3, size=(8, 4, 1))
     prob = np.take_along_axis(pi[:-1], action, -1)[..., 0]
     rho = np.ones((8, 4)) if on_policy else prob / np.take_along_axis(mu[:-1], action, -1)[..., 0]
-    arrays = (
-        np.where(final, 0, rng.normal(size=(8, 4))),
-        0.9 * alive,
-        ~(first[1:] & alive),
-        (pi * q).sum(-1),
-        np.take_along_axis(q[:-1], action, -1)[..., 0],
-        rho,
-    )
-    return EstimatorInputs(*map(torch.from_numpy, (*arrays, rho)), lambda: torch.from_numpy(prob))
+    arrays = {
+        "reward": np.where(final, 0, rng.normal(size=(8, 4))),
+        "discount": 0.9 * alive,
+        "valid": ~(first[1:] & alive),
+        "v": (pi * q).sum(-1),
+        "q_taken": np.take_along_axis(q[:-1], action, -1)[..., 0],
+        "rho": rho,
+        "rho_per_dimension": rho,
+    }
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return EstimatorInputs(**tensors, prob_taken=lambda: torch.from_numpy(prob))
 
 
 def q_target(name, batch, truncation=FULL):
-    return ESTIMATORS[name](batch, truncation).q_target[batch.valid]
+    return ESTIMATORS[name].estimate(batch, truncation).q_target[batch.valid]
 
 
 def equal(actual, expected):
@@ -84,10 +86,11 @@ def test_only_the_estimators_that_say_so_read_the_ratio_of_their_own_row(seed):
     other[0] *= 3
     changed = replace(batch, rho=other, rho_per_dimension=other)
     for name in ESTIMATORS:
-        equal(ESTIMATORS[name](changed, FULL).q_target[0], ESTIMATORS[name](batch, FULL).q_target[0])
+        equal(ESTIMATORS[name].estimate(changed, FULL).q_target[0], ESTIMATORS[name].estimate(batch, FULL).q_target[0])
     free = replace(FULL, rho_clip=10.0)
     different(
-        ESTIMATORS["vtrace"](changed, free).value_target()[0], ESTIMATORS["vtrace"](batch, free).value_target()[0]
+        ESTIMATORS["vtrace"].estimate(changed, free).value_target()[0],
+        ESTIMATORS["vtrace"].estimate(batch, free).value_target()[0],
     )
 
 

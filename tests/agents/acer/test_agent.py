@@ -171,7 +171,7 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(es
 @pytest.mark.parametrize("estimator", ["retrace", "tree_backup", "q_lambda"])
 def test_estimates_of_action_values_need_a_critic_of_actions(estimator):
     with pytest.raises(
-        ValueError, match=f"{estimator} is of action values: with critic state_value there is vtrace, n_step"
+        ValueError, match=f"{estimator} needs action values; with critic state_value use one of vtrace, n_step"
     ):
         make_acer(estimator=estimator, critic="state_value")
 
@@ -180,12 +180,6 @@ def test_vtraces_correction_is_not_cut_below_its_trace():
     with pytest.raises(ValueError, match="rho_clip 0.5 must not be below trace_clip 1.0"):
         make_acer(estimator="vtrace", rho_clip=0.5)
     make_acer(rho_clip=0.5)  # another estimator does not read it
-
-
-def test_a_critic_of_states_has_no_action_values_for_auxiliaries():
-    agent = make_acer(estimator="vtrace", critic="state_value")
-    with pytest.raises(ValueError, match="critic: state_value"):
-        agent.q(torch.zeros(1, 16), torch.zeros(1, 1))
 
 
 def test_columns_count_by_their_weight():
@@ -319,18 +313,13 @@ def test_rows_of_burn_in_are_not_learned():
     torch.testing.assert_close(actual, loss_gradients(agent, rest), rtol=0, atol=1e-12)
 
 
-def test_what_auxiliaries_see_are_the_agents_own_features_and_values():
+def test_auxiliaries_receive_the_features_of_the_agent():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    features, lagged = agent.features(rollout), agent.target_features(rollout)
-    assert not features.requires_grad and not lagged.requires_grad
+    features = agent.features(rollout)
+    assert not features.requires_grad
     torch.testing.assert_close(agent.loss(rollout)[1].features, features)
     torch.testing.assert_close(agent.encode({"obs": rollout.obs["obs"][2]}), features[2])
-    q = forward(agent.policy, rollout.obs["obs"])[1][:-1]
-    taken = q.gather(-1, rollout.raw_action.long()).squeeze(-1)
-    torch.testing.assert_close(agent.q(features[:-1], rollout.raw_action), taken)
-    hidden = agent.average_policy.network.torso.body.layers[0]
-    torch.testing.assert_close(lagged, torch.relu(rollout.obs["obs"] @ hidden.weight.T + hidden.bias))
 
 
 def test_without_valid_rows_there_is_nothing_to_learn():
@@ -407,7 +396,10 @@ def test_acting_samples_from_the_statistics_it_reports():
     agent, n = make_acer(), 5000
     torch.nn.init.normal_(agent.policy.heads.linear.weight)
     obs, memory = np.tile(np.float32([0.3, -1, 0.5]), (n, 1)), np.zeros((n, 0), np.float32)
-    step = Step(np.arange(n), {"obs": obs}, *np.zeros((2, n), bool), np.zeros(n, np.float32), np.ones(n, bool))
+    no = np.zeros(n, bool)
+    step = Step(
+        lane=np.arange(n), obs={"obs": obs}, first=no, is_bootstrap_row=no, reward=np.zeros(n, np.float32), alive=~no
+    )
     decision, best = agent.act(step, memory), agent.greedy(step, memory)
 
     statistics = agent.policy({"obs": torch.from_numpy(obs)}, torch.from_numpy(memory))[0].detach().numpy()

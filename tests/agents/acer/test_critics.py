@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from algorithm.agents.acer.critics import ActionAdvantages, StateValueCritic, StochasticDuelingCritic
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, make_family
 from algorithm.networks import Mlp
-from algorithm.returns.estimators import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
+from algorithm.returns import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import PAIRS, exact, make_exact_acer, random_rollout
 from tests.oracles import retrace_by_definition, vtrace_by_definition
@@ -215,8 +215,8 @@ def test_known_ratios_targets_and_roots():
         "rho_per_dimension": root,
     }
     rows = EstimatorInputs(**{name: value.unsqueeze(-1) for name, value in column.items()}, prob_taken=lambda: rho)
-    targets = ESTIMATORS["retrace"](rows, TraceClipping(1.0, 1.0, 1.0))
-    opc = ESTIMATORS["q_lambda"](rows, TraceClipping(1.0, 1.0, 1.0))
+    targets = ESTIMATORS["retrace"].estimate(rows, TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0))
+    opc = ESTIMATORS["q_lambda"].estimate(rows, TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0))
     expected = [(2.643485, 2.326095, 4.7), (4.195, 4.05, 4.7), (1.547325, 1.826095, 1.660707)]
     for actual, numbers in zip((targets.q_target, opc.q_target, targets.value_target()), expected, strict=True):
         torch.testing.assert_close(actual.squeeze(-1), torch.tensor(numbers), rtol=1e-5, atol=1e-6)
@@ -247,11 +247,13 @@ def test_known_dueling_value_and_what_its_error_reaches():
 def test_the_mean_of_q_over_the_policy_is_v(space):
     agent = make_agent(SPECS[space])
     torch.manual_seed(0)
-    features = torch.randn(1, 16).double().expand(40_000, 16)
-    statistics = agent.policy.compute_outputs(features)[..., : agent.family.statistics_size].detach()
+    features = torch.randn(1, 16).double().expand(2, 40_000, 16)
     with torch.no_grad():
-        q = agent.q(features, agent.family(statistics).draw_samples(1)[0])
-        v = agent.policy.compute_outputs(features[:1])[..., -1]
+        statistics, values = agent.policy.compute_outputs(features).split([agent.family.statistics_size, 1], -1)
+        policy = agent.family(statistics)
+        sample = policy.select_rows(slice(-1)).draw_samples(1)[0]
+        advantages = agent.critic.evaluate_actions(agent.policy, features, policy, sample)
+        q, v = agent.critic.evaluate(values, policy, sample, advantages).q_taken[0], values[0, 0]
     assert abs(q.mean() - v).item() < 4 * q.std().item() / len(q) ** 0.5
 
 
@@ -335,7 +337,7 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(sp
 
 def test_probabilities_as_coordinates_are_of_one_branch():
     for spec in SPECS.values():
-        with pytest.raises(ValueError, match="trust_region_space probs is of a single discrete branch"):
+        with pytest.raises(ValueError, match="trust_region_space probs needs a single discrete branch"):
             make_agent(spec, trust_region_space="probs")
 
 

@@ -389,7 +389,7 @@ def test_the_known_step_of_the_temperature(share, step):
     """Descended: too little entropy raises log alpha, more than enough lowers it."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True, target_d_alpha=share)
     policy = agent.family(torch.tensor([[[0.6, 0.3, 0.1]]], dtype=torch.float64).log())
-    choices = PolicyOutput(policy, policy.rsample(), torch.zeros_like(policy.probs))
+    choices = PolicyOutput(policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs))
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
     losses = agent.actor.compute_losses(choices, policy.statistics.clone(), weights, lambda numbers: (values, None))
     (found,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
@@ -437,7 +437,14 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
     allowed[:, np.cumsum((0, *branches[:-1])) + 1] = 1
     obs = {"obs": rng.normal(size=(1000, 3)).astype(np.float32), ACTION_MASK: allowed}
     flags = np.zeros(1000, bool)
-    step = Step(np.arange(1000), obs, ~flags, flags, np.zeros(1000, np.float32), ~flags)
+    step = Step(
+        lane=np.arange(1000),
+        obs=obs,
+        first=~flags,
+        is_bootstrap_row=flags,
+        reward=np.zeros(1000, np.float32),
+        alive=~flags,
+    )
     for decide in (agent.act, agent.greedy):
         action = decide(step, np.zeros((1000, 0), np.float32)).action.astype(int)
         for branch, start in enumerate(np.cumsum((0, *branches[:-1]))):
@@ -480,7 +487,9 @@ def test_a_decision_holds_the_sample_its_action_the_statistics_and_the_next_memo
     agent, rng = sac_of(spec, Blueprint(body=Mlp(8), memory=Gru(6))), np.random.default_rng(0)
     flags, memory = np.zeros(5, bool), rng.normal(size=(5, 6)).astype(np.float32)
     obs = {"obs": rng.normal(size=(5, 3)).astype(np.float32)}
-    step = Step(np.arange(5), obs, flags, flags, np.zeros(5, np.float32), ~flags)
+    step = Step(
+        lane=np.arange(5), obs=obs, first=flags, is_bootstrap_row=flags, reward=np.zeros(5, np.float32), alive=~flags
+    )
     statistics, following = agent.policy.act(obs, memory)
     assert np.abs(following - memory).max() > 0.01
     agent.rng = np.random.default_rng(3)
@@ -538,7 +547,7 @@ def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself()
         ("continuous", {"ensemble_q_sample": 3}, "ensemble_q_sample 3 is above ensemble_q_num 2"),
         ("continuous", {"v_rho": 0.5}, "v_rho 0.5 must not be below v_c 1.0"),
         ("continuous", {"std_init": 0.005}, "std_init 0.005 must be above std_min 0.01"),
-        ("hybrid", {"discrete_dqn_like": True}, "discrete_dqn_like is of discrete branches alone"),
+        ("hybrid", {"discrete_dqn_like": True}, "discrete_dqn_like needs discrete branches only"),
         ("discrete", {"burn_in_step": 2}, "burn_in_step is 2, but the network has no memory"),
     ],
 )
