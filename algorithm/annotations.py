@@ -65,13 +65,6 @@ class Spellings:
         self.words = words
 
 
-class OneOf:
-    """The words that a setting takes, if they are the names of a table: `Annotated[str, OneOf(*TABLE)]`."""
-
-    def __init__(self, *words: str):
-        self.words = words
-
-
 CONTINUOUS, DISCRETE = ForActions("continuous", "continuous"), ForActions("branches", "discrete")
 
 

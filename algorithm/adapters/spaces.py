@@ -164,7 +164,8 @@ def _make_obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> 
     assert isinstance(leaf, (spaces.Box, spaces.MultiBinary)), leaf
     is_uint8 = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
     high = float(max(leaf.high.max(), 1)) if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 else 1.0
-    return ObsSpec(*_find_layout(leaf.shape, "uint8" if is_uint8 else "float32"), high=high)
+    shape, dtype, env_shape = _find_layout(leaf.shape, "uint8" if is_uint8 else "float32")
+    return ObsSpec(shape, dtype, env_shape=env_shape, high=high)
 
 
 def _find_layout(own: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], str, tuple[int, ...] | None]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError, create_model
 
-from algorithm.annotations import OneOf, Spellings
+from algorithm.annotations import Spellings
 from algorithm.config.renamed_settings import former_value
 from algorithm.config.schema import BOUNDS, AgentSection, Section
 from algorithm.config.trees import Layer, Tree, find_source, iterate_paths, load_defaults
@@ -17,7 +17,7 @@ from algorithm.errors import UserError
 
 def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:
     """Return a settings dataclass from its section of the tree."""
-    hints: dict[str, Any] = {**get_type_hints(cls), **{key: Literal[words] for key, words in find_words(cls).items()}}
+    hints = get_type_hints(cls)
     values = {key: _convert_value(hints[key], value) for key, value in values.items() if key in hints}
     model = create_model(cls.__name__, __base__=AgentSection, **{key: (hint, ...) for key, hint in hints.items()})
     try:
@@ -34,16 +34,6 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
         return cls(**dict(checked))
     except ValueError as error:  # settings that do not go together
         raise UserError(f"{section}: {error}") from error
-
-
-def find_words(cls: type) -> dict[str, tuple[str, ...]]:
-    """Return the words of every field of a settings dataclass that takes the names of a table."""
-    return {
-        key: note.words
-        for key, hint in get_type_hints(cls, include_extras=True).items()
-        for note in getattr(hint, "__metadata__", ())
-        if isinstance(note, OneOf)
-    }
 
 
 def respell(cls: type, values: Tree) -> Tree:

@@ -241,7 +241,7 @@ def _make_family(settings: AcerSettings, spec: ActionSpec) -> DistributionFamily
 def _make_critic(
     settings: AcerSettings, spec: ActionSpec, family: DistributionFamily[ClosedFormDistribution]
 ) -> Critic:
-    """Return the critic: by default Q of each action for a single discrete branch, otherwise a stochastic dueling one."""
+    """Return the critic: Q of each action of a single discrete branch; stochastic dueling for all other actions."""
     if settings.critic == "state_value":
         return StateValueCritic()
     if isinstance(family, CategoricalFamily):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from algorithm.annotations import CONTINUOUS, OneOf, OnlyIf, Spellings, Unless
-from algorithm.returns import ESTIMATORS, find_estimators
+from algorithm.annotations import CONTINUOUS, OnlyIf, Spellings, Unless
+from algorithm.returns import find_estimators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class AcerSettings:
     reward_clip: float | None
     reward_normalization: Literal["return_std"] | None
     average_policy_decay: float  # alpha, of the average policy network
-    estimator: Annotated[str, OneOf(*ESTIMATORS)]
+    estimator: Literal[find_estimators()]
     critic: Annotated[Literal["action_value", "state_value"], Spellings(q="action_value", v="state_value")]
     trace_clip: Annotated[float, OnlyIf(estimator=find_estimators(reads="trace_clip"))]  # of rho in the trace; c-bar
     rho_clip: Annotated[float, OnlyIf(estimator=find_estimators(reads="rho_clip"))]  # rho-bar

@@ -74,8 +74,8 @@ class Sac(Agent):
         )
         self.policy = self.actor.policy
         check_burn_in(settings.burn_in_step, torso)
-        # The critics train the torso. In the flat parameters the policy's heads come after it, so that the parameters of
-        # the policy are contiguous.
+        # The critics train the torso. In the flat parameters the policy's heads come after the torso, so that the
+        # parameters of the policy are contiguous.
         critic_group = make_adam_group(
             self.critics, settings, settings.learning_rate_critic, settings.max_grad_norm_critic
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from algorithm.annotations import CONTINUOUS, DISCRETE, OneOf, OnlyIf, Unless
+from algorithm.annotations import CONTINUOUS, DISCRETE, OnlyIf, Unless
 from algorithm.returns import find_estimators
 
 
@@ -47,7 +47,7 @@ class SacSettings:
     rescale_values: bool  # h (Pohlen et al. 2018)
     n_step: int  # rewards of a target
     use_n_step_is: Annotated[bool, Unless(n_step=1)]  # correct the rewards after the first for the policy
-    estimator: Annotated[str, OneOf(*find_estimators(reads="trace_clip")), Unless(n_step=1, use_n_step_is=False)]
+    estimator: Annotated[Literal[find_estimators(reads="trace_clip")], Unless(n_step=1, use_n_step_is=False)]
     v_lambda: Annotated[float, Unless(n_step=1)]  # lambda
     v_rho: Annotated[  # rho-bar
         float, OnlyIf(use_n_step_is=True, estimator=find_estimators(reads="rho_clip")), Unless(n_step=1)
