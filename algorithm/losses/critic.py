@@ -15,9 +15,10 @@ def clipped_error(
 ) -> Float[Tensor, "*B"]:
     """Return the negative gradient of a clipped squared error.
 
-    Q-clip of Zhou et al. 2022 (arXiv 2209.10081, section 4.2). The loss is max((target - value)^2, (target - clipped)^2) / 2, where `clipped` is the value limited to
-    `target_value` +- `clip`. Its negative gradient with respect to `value` is target - value, or 0 where the value is
-    further than `clip` from `target_value` and a step would lead further away.
+    Q-clip of Zhou et al. 2022 (arXiv 2209.10081, section 4.2). The loss is
+    max((target - value)^2, (target - clipped)^2) / 2, where `clipped` is the value limited to `target_value` +- `clip`.
+    Its negative gradient with respect to `value` is target - value, or 0 where the value is further than `clip` from
+    `target_value` and a step would lead further away.
 
     Args:
         target: Targets [*B].
