@@ -71,7 +71,12 @@ class GymAdapter(Adapter):
         reward = np.zeros(len(self._lanes), np.float32)
         return {
             DEFAULT_ROLE: Step(
-                self._lanes, self._read_obs(obs, info), self._all_true, self._all_false, reward, self._all_true
+                lane=self._lanes,
+                obs=self._read_obs(obs, info),
+                first=self._all_true,
+                is_bootstrap_row=self._all_false,
+                reward=reward,
+                alive=self._all_true,
             )
         }
 
@@ -100,7 +105,14 @@ class GymAdapter(Adapter):
     ) -> Step:
         """The final observation comes by itself; the step after it ignores the action and starts the episode."""
         first, self._ended = self._ended, terminated | truncated
-        step = Step(self._lanes, self._read_obs(obs, info), first, self._ended, reward, ~terminated)
+        step = Step(
+            lane=self._lanes,
+            obs=self._read_obs(obs, info),
+            first=first,
+            is_bootstrap_row=self._ended,
+            reward=reward,
+            alive=~terminated,
+        )
         lost = self._record_errors(info)
         return step if lost is self._all_false else step.take(~lost)
 
@@ -123,7 +135,14 @@ class GymAdapter(Adapter):
         current_obs = self._read_obs(obs, info)
         ended = terminated | truncated
         if not ended.any():
-            return Step(self._lanes, current_obs, self._all_false, self._all_false, reward, self._all_true)
+            return Step(
+                lane=self._lanes,
+                obs=current_obs,
+                first=self._all_false,
+                is_bootstrap_row=self._all_false,
+                reward=reward,
+                alive=self._all_true,
+            )
         has_final = truncated & ~terminated & ~self._record_errors(info)
         final = {name: value[has_final].copy() for name, value in current_obs.items()}
         obs, info = self._call_env(self.env.reset, options={"reset_mask": ended})
@@ -137,14 +156,23 @@ class GymAdapter(Adapter):
         self, obs: Obs, final: Obs, has_final: Array, reward: Array, terminated: Array, truncated: Array
     ) -> Step:
         """New starts where episodes ended; the final rows of `has_final` ones come before them, as a Step of their own."""
-        next_step = Step(self._lanes, obs, terminated | truncated, self._all_false, reward, ~terminated)
+        next_step = Step(
+            lane=self._lanes,
+            obs=obs,
+            first=terminated | truncated,
+            is_bootstrap_row=self._all_false,
+            reward=reward,
+            alive=~terminated,
+        )
         if not has_final.any():
             return next_step
         self._pending_step = next_step
         next_step.reward = np.where(has_final, np.float32(0), reward)
         lanes = np.flatnonzero(has_final)
         all_false, all_true = self._all_false[lanes], self._all_true[lanes]
-        return Step(lanes, final, all_false, all_true, reward[lanes], all_true)
+        return Step(
+            lane=lanes, obs=final, first=all_false, is_bootstrap_row=all_true, reward=reward[lanes], alive=all_true
+        )
 
     def _call_env(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:

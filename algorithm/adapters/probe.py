@@ -109,4 +109,13 @@ class ProbeAdapter(Adapter):
 
     def _make_steps(self, first: np.ndarray, reward: np.ndarray, alive: np.ndarray) -> dict[str, Step]:
         obs = {OBS: np.eye(self.probe.states, dtype=np.uint8)[self._state]}
-        return {DEFAULT_ROLE: Step(self._lanes, obs, first, self._ended, reward.astype(np.float32), alive)}
+        return {
+            DEFAULT_ROLE: Step(
+                lane=self._lanes,
+                obs=obs,
+                first=first,
+                is_bootstrap_row=self._ended,
+                reward=reward.astype(np.float32),
+                alive=alive,
+            )
+        }

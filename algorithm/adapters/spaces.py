@@ -157,14 +157,15 @@ def _make_obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> 
     if name == ACTION_MASK:
         return _make_mask_spec(leaf, branches)
     if isinstance(leaf, spaces.Discrete):
-        return ObsSpec((int(leaf.n),), "uint8", (), (int(leaf.n),), (int(leaf.start),))
+        return ObsSpec((int(leaf.n),), "uint8", env_shape=(), n_values=(int(leaf.n),), start=(int(leaf.start),))
     if isinstance(leaf, spaces.MultiDiscrete):
         counts = _to_integers(leaf.nvec)
-        return ObsSpec((sum(counts),), "uint8", leaf.shape, counts, _to_integers(leaf.start))
+        return ObsSpec((sum(counts),), "uint8", env_shape=leaf.shape, n_values=counts, start=_to_integers(leaf.start))
     assert isinstance(leaf, (spaces.Box, spaces.MultiBinary)), leaf
     is_uint8 = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
     high = float(max(leaf.high.max(), 1)) if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 else 1.0
-    return ObsSpec(*_find_layout(leaf.shape, "uint8" if is_uint8 else "float32"), high=high)
+    shape, dtype, env_shape = _find_layout(leaf.shape, "uint8" if is_uint8 else "float32")
+    return ObsSpec(shape, dtype, env_shape=env_shape, high=high)
 
 
 def _find_layout(own: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], str, tuple[int, ...] | None]:
@@ -190,7 +191,7 @@ def _make_mask_spec(leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
         raise UnsupportedEnvironment(
             f"observation {ACTION_MASK!r} is {found}; the discrete actions need {needed}, one for each"
         )
-    return ObsSpec((sum(branches),), "uint8", None if leaf.shape == (sum(branches),) else leaf.shape)
+    return ObsSpec((sum(branches),), "uint8", env_shape=None if leaf.shape == (sum(branches),) else leaf.shape)
 
 
 def _make_action_part(key: str | int | None, leaf: spaces.Space, scale: float | None) -> ActionPart:
@@ -220,7 +221,7 @@ def _make_box_part(key: str | int | None, box: spaces.Box, scale: float | None) 
             "base_config.unbounded_action_limit says how far its numbers range"
         )
     low, high = np.where(below, box.low, -(scale or 0)), np.where(above, box.high, scale or 0)
-    part = ActionPart(key, box.shape, str(box.dtype), _to_floats(low), _to_floats(high))
+    part = ActionPart(key, box.shape, str(box.dtype), low=_to_floats(low), high=_to_floats(high))
     if box.dtype.kind in "iu" and max(map(abs, part.low + part.high), default=0) > MAX_EXACT_INTEGER:
         raise UnsupportedEnvironment(
             f"{_describe_action(key)} is a Box of whole numbers beyond {MAX_EXACT_INTEGER:,}; bound it closer"

@@ -19,9 +19,7 @@ class AuxiliaryInputs:
 
     rollout: Rollout
     features: Tensor  # [T+1, B, F]; in `loss` their gradient reaches the agent's body, in `reward` there is none
-    target_features: Callable[[], Tensor]  # [T+1, B, F] of the agent's lagging network, without gradient
     encode: Callable[[Mapping[str, Tensor]], Tensor]  # {name: [rows, ...]} -> [rows, F], in front of the memory
-    q: Callable[[Tensor, Tensor], Tensor]  # features [..., F], samples [..., size] -> action values [...]
 
     @property
     def same_episode(self) -> Tensor:

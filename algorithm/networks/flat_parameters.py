@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 State = dict[str, dict[str, Tensor]]
+Network = TypeVar("Network", bound=nn.Module)
 
 
-class TargetNetwork:
+class TargetNetwork(Generic[Network]):
     """A network that follows another: a target, or the average policy of a trust region."""
 
-    def __init__(self, source: nn.Module, network: nn.Module):
+    def __init__(self, source: Network, network: Network):
         self.source = source
         self.network = network
         self.source_vector = self.vector = torch.empty(0)  # until the parameters are laid out
@@ -38,7 +40,7 @@ class FlatParameters:
     def __init__(
         self,
         groups: Mapping[str, nn.Module],
-        target_networks: Mapping[str, TargetNetwork],
+        target_networks: Mapping[str, TargetNetwork[Any]],
         statistics: Mapping[str, nn.Module],
         device: str | torch.device = "cpu",
     ):

@@ -201,9 +201,7 @@ class Learner:
         agent = self.agent
         if features is None:
             features = agent.features(batch)
-        return AuxiliaryInputs(
-            batch.drop_burn_in(), features, lambda: agent.target_features(batch), agent.encode, agent.q
-        )
+        return AuxiliaryInputs(batch.drop_burn_in(), features, agent.encode)
 
     def _upload(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -242,9 +240,7 @@ class _GroupStep:
 
 
 def _make_group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:
-    return ParameterGroup(
-        module, auxiliary.learning_rate, "constant", "adam", 0.99, 1e-8, False, auxiliary.max_grad_norm
-    )
+    return ParameterGroup(module=module, learning_rate=auxiliary.learning_rate, max_grad_norm=auxiliary.max_grad_norm)
 
 
 def _collect_targets(auxiliaries: Mapping[str, Auxiliary]):

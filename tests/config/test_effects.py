@@ -7,8 +7,8 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-from algorithm.agents.acer.agent import AcerSettings
-from algorithm.agents.sac.agent import SacSettings
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.annotations import Condition
 from algorithm.cli import main
 from algorithm.config.effects import check_action_effects, check_effects, find_failure

@@ -134,7 +134,7 @@ def test_the_smallest_image_of_nature_is_of_36_pixels():
 
 @every_encoder
 def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
-    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", (9, 9)), "vector": ObsSpec((3,))}
+    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", env_shape=(9, 9)), "vector": ObsSpec((3,))}
     role = Role(2, specs, ActionSpec(branches=(3,)))
     blueprint = Blueprint(encoders={"vector": Vector(), "*": factory}, body=Mlp(16))
     learner = Learner(make_acer(role, blueprint), role, {}, None)

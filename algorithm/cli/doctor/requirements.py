@@ -15,8 +15,11 @@ from typing import Any
 from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check, Outcome
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
 from algorithm.data import DATA
+from algorithm.program import get_install_command
 
 SETUP_FILE = DATA / "setup.py"
+SETUPTOOLS_MODULES = ("setuptools", "setuptools.command", "setuptools.command.build_py")  # that setup.py imports
+PACKAGE_NAME = "samara-rl"
 FOR_DEVELOPERS = {"test", "dev", "benchmark"}  # extras
 MAX_LISTED = 6  # packages of an extra; of more only their number is told
 # What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
@@ -29,26 +32,53 @@ VERSION_NOTES = {
 
 @cache
 def read_setup() -> dict[str, Any]:
-    """What setup.py tells setuptools, which need not be there."""
+    """Return what this program requires: `python_requires`, `install_requires` and `extras_require`, as in setup.py.
+
+    They are those of setup.py in a checkout, and those of the metadata of an installed package.
+    """
+    return _run_setup_file() if SETUP_FILE.is_file() else _read_metadata()
+
+
+def _run_setup_file() -> dict[str, Any]:
+    """Return the arguments with which setup.py calls setuptools, which need not be installed."""
     arguments: dict[str, Any] = {}
-    fake_setuptools: Any = ModuleType("setuptools")
-    fake_setuptools.setup, fake_setuptools.find_packages = arguments.update, lambda **_: []
-    original = sys.modules.get("setuptools")
-    sys.modules["setuptools"] = fake_setuptools
+    fakes: dict[str, Any] = {name: ModuleType(name) for name in SETUPTOOLS_MODULES}
+    fakes["setuptools"].setup, fakes["setuptools"].find_packages = arguments.update, lambda **_: []
+    fakes["setuptools.command.build_py"].build_py = object
+    originals = {name: sys.modules.get(name) for name in fakes}
+    sys.modules.update(fakes)
     try:
         runpy.run_path(str(SETUP_FILE))
     finally:
-        del sys.modules["setuptools"]
-        if original:
-            sys.modules["setuptools"] = original
+        for name, original in originals.items():
+            del sys.modules[name]
+            if original:
+                sys.modules[name] = original
     return arguments
+
+
+def _read_metadata() -> dict[str, Any]:
+    """Return the requirements in the metadata of the installed package."""
+    package = metadata.metadata(PACKAGE_NAME)
+    extras: dict[str, list[str]] = {name: [] for name in package.get_all("Provides-Extra") or ()}
+    core: list[str] = []
+    for text in package.get_all("Requires-Dist") or ():
+        requirement, _, marker = text.partition(";")
+        conditions = [condition.strip() for condition in marker.split(" and ") if condition.strip()]
+        others = [condition for condition in conditions if not condition.startswith("extra ")]
+        extra = next(
+            (condition.split("==")[1].strip(" \"'") for condition in conditions if condition not in others), None
+        )
+        line = "; ".join(filter(None, (requirement.strip(), " and ".join(others))))
+        (core if extra is None else extras[extra]).append(line)
+    return {"python_requires": package["Requires-Python"], "install_requires": core, "extras_require": extras}
 
 
 def list_core_checks() -> Iterator[Check]:
     """One for each package without which nothing works."""
     for text in read_setup()["install_requires"]:
         name = re.split(r"[^\w.-]", text)[0]
-        yield Check(name, partial(check_installed, [text], "pip install -e .")).as_required()
+        yield Check(name, partial(check_installed, [text], get_install_command())).as_required()
 
 
 def list_extras() -> list[str]:
@@ -59,7 +89,7 @@ def list_extras() -> list[str]:
 def make_extra_check(name: str) -> Check:
     """Of everything that an extra holds."""
     return Check(
-        f"extra {name}", partial(check_installed, read_setup()["extras_require"][name], f'pip install -e ".[{name}]"')
+        f"extra {name}", partial(check_installed, read_setup()["extras_require"][name], get_install_command(name))
     )
 
 
@@ -111,7 +141,7 @@ def import_packaging(module: str) -> Any:
     try:
         return import_module(f"packaging.{module}")
     except ImportError as error:
-        raise SubprocessFailed(f"versions cannot be compared ({error}): pip install -e .") from error
+        raise SubprocessFailed(f"versions cannot be compared ({error}): {get_install_command()}") from error
 
 
 def _list_requirements(text: str) -> Iterator[Any]:

@@ -40,6 +40,19 @@ def test_setup_py_says_what_there_is():
     assert sys.modules.get("setuptools") is before
 
 
+def test_an_installed_package_has_the_requirements_in_its_metadata(shim, monkeypatch):
+    needs = ["numpy>=2", "onnx>=1.16; extra == 'onnx'", "envpool; python_version >= '3.11' and extra == \"envpool\""]
+    shim("samara_rl", "9.0", needs=needs)
+    path = next(Path(sys.path[0]).glob("samara_rl-*")) / "METADATA"
+    path.write_text(path.read_text() + "Requires-Python: >=3.10\nProvides-Extra: onnx\nProvides-Extra: envpool\n")
+    monkeypatch.setattr(requirements, "SETUP_FILE", Path("setup.py"))
+    assert read_setup.__wrapped__() == {
+        "python_requires": ">=3.10",
+        "install_requires": ["numpy>=2"],
+        "extras_require": {"onnx": ["onnx>=1.16"], "envpool": ["envpool; python_version >= '3.11'"]},
+    }
+
+
 def test_the_core_is_there():
     assert [(check.name, check().line) for check in list_core_checks() if check().state != OK] == []
 
