@@ -8,13 +8,13 @@ from typing import Any, get_type_hints
 from algorithm.annotations import Condition, ForActions, OnlyIf, Unless
 from algorithm.cli.options import FLAGS
 from algorithm.config.loader import Settings
-from algorithm.config.registry import AGENTS
+from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.trees import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
 from algorithm.specs import Role
 
 # Sections that depend on another one; settings of one section are annotated where their type is.
-ALGORITHM_CONDITIONS: Mapping[str, Condition] = {f"{name.lower()}_config": OnlyIf(algorithm=name) for name in AGENTS}
+ALGORITHM_CONDITIONS: Mapping[str, Condition] = {get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS}
 AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
 
@@ -31,7 +31,7 @@ def check_action_effects(settings: Settings, roles: Mapping[str, Role]) -> None:
     for source, tree in settings.command_line_layers:
         for path in iterate_leaves(tree):
             section, _, key = path.partition(".")
-            if section != f"{settings.base.algorithm.lower()}_config":
+            if section != get_agent_section(settings.base.algorithm):
                 continue
             hint = get_type_hints(type(settings.agent), include_extras=True).get(key)
             for condition in getattr(hint, "__metadata__", ()):
@@ -51,7 +51,7 @@ def _check_tree(settings: Settings, source: str, prefix: str, tree: Tree) -> Non
 def find_failure(settings: Settings, path: str) -> str | None:
     """Return why the setting `path` has no effect, to follow its name; None if it has one."""
     section, *keys = path.split(".")
-    agent_section = f"{settings.base.algorithm.lower()}_config"
+    agent_section = get_agent_section(settings.base.algorithm)
     if section in ALGORITHM_CONDITIONS and (failure := ALGORITHM_CONDITIONS[section].explain_failure(settings.base)):
         return failure
     if section in AGENT_CONDITIONS and hasattr(settings.agent, "replay_ratio"):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from algorithm.config import yaml_text
 from algorithm.config.environment_parameters import Parameter, read_parameters
-from algorithm.config.registry import find_class
+from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.role_agents import read_agents
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig
@@ -109,7 +109,8 @@ def read_assignments(assignments: list[str], flag: str = "--set", section: str =
 
 def resolve(layers: list[Layer]) -> Settings:
     """Defaults under `layers`, each with the name of where it comes from. Raises UserError for what cannot be."""
-    tree = load_defaults()
+    algorithms = [layer["base_config"]["algorithm"] for _, layer in layers if _names_algorithm(layer)]
+    tree = load_defaults() | (make_agent_defaults(algorithms[-1]) if algorithms else {})
     known = list(iterate_paths(tree))
     for source, layer in layers:
         _check_keys(source, layer, known)
@@ -127,6 +128,12 @@ def resolve(layers: list[Layer]) -> Settings:
     return replace(settings, roles=roles, agents=agents)
 
 
+def _names_algorithm(layer: Tree) -> bool:
+    """Return whether a layer sets the algorithm, to text; other values are refused later."""
+    base = layer.get("base_config")
+    return isinstance(base, Mapping) and isinstance(base.get("algorithm"), str)
+
+
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """What `layers` made of the defaults. Raises UserError for what cannot be."""
     try:
@@ -135,7 +142,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers)) from error
-    section = f"{base.algorithm.lower()}_config"
+    section = get_agent_section(base.algorithm)
     kind = find_class("algorithm", base.algorithm).Settings
     if section in tree:
         tree = {**tree, section: respell(kind, tree[section])}
@@ -158,7 +165,8 @@ def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) ->
     Raises UserError for what no role has of its own.
     """
     source = f"ma_config.{role}"
-    _check_keys(source, sections, list(iterate_paths(load_defaults())))
+    defaults = load_defaults() | make_agent_defaults(tree["base_config"]["algorithm"])
+    _check_keys(source, sections, list(iterate_paths(defaults)))
     for path in iterate_paths(sections):
         if path.partition(".")[0] in SHARED_SECTIONS and path not in ("base_config", "base_config.nn"):
             raise UserError(
