@@ -144,7 +144,7 @@ def test_heads_give_the_statistics_and_the_values():
         torch.manual_seed(0)
         network = ActorCritic(blueprint, specs, statistics_size=2, n_values=7)
         features, _ = network.torso.step(tensors(observations(specs, 4)), torch.zeros(4, network.state_size))
-        statistics, values = network.heads(features)
+        statistics, values = network.compute_outputs(features).split([2, 7], -1)
         assert (statistics.shape, values.shape) == ((4, 2), (4, 7))
 
 
@@ -173,7 +173,7 @@ def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first(name):
         )
         rows.append(statistics)
     features = network.torso.unroll(tensors(obs), torch.from_numpy(first), torch.from_numpy(start))
-    unrolled = network.heads(features)[0].detach().numpy()
+    unrolled = network.compute_outputs(features)[..., : network.statistics_size].detach().numpy()
     scale = np.abs(unrolled).max()
     np.testing.assert_allclose(np.stack(rows) / scale, unrolled / scale, rtol=0, atol=1e-6)
 
@@ -231,7 +231,7 @@ def test_vectors_are_scaled_component_by_component():
 
 
 def test_a_wrong_number_of_scales_is_refused():
-    with pytest.raises(ValueError, match="2 scales for an observation of 4 numbers"):
+    with pytest.raises(ValueError, match="2 scales for an observation of 4 values"):
         Vector((1.0, 2.0))(SEVERAL["speed"])
 
 

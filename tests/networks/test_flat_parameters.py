@@ -135,10 +135,10 @@ def test_a_copy_of_another_shape_is_refused():
         FlatParameters({"policy": source}, {"average": TargetNetwork(source, nn.Linear(3, 3))}, {})
 
 
-def test_the_source_of_a_copy_must_be_one_stretch():
+def test_the_source_of_a_target_network_must_be_contiguous():
     layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)])
     ends = nn.ModuleList([layers[0], layers[2]])
-    with pytest.raises(ValueError, match="stretch"):
+    with pytest.raises(ValueError, match="contiguous"):
         FlatParameters(
             {"policy": layers}, {"ends": TargetNetwork(ends, nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))}, {}
         )
@@ -149,11 +149,11 @@ def other_networks():
     no_target = (narrower[0], {"average": narrower[1]["average"]}, narrower[2])
     groups, lagging, _ = two_groups()
     return {
-        "policy": (wider, r"parameters 'policy' are 29 numbers where this network has 13"),
-        "missing copy": (no_target, r"target_networks missing"),
+        "policy": (wider, r"parameters 'policy' have 29 values where this network has 13"),
+        "missing copy": (no_target, r"target_networks 'target' are missing"),
         "statistics": (
             (groups, lagging, {"returns": RunningMoments(), "states": RunningMoments(6)}),
-            "'states' are 13",
+            "'states' have 13",
         ),
     }
 

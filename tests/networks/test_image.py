@@ -118,9 +118,9 @@ def test_what_is_seen_is_not_changed():
             lambda: NatureCnn()(ObsSpec((4, 35, 84), "uint8")),
             r"\[4, 35, 84\] is too small for NatureCnn: layer 3 .* 2 x 9",
         ),
-        (lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))), r"\[5, 2, 9\] is too small for Conv: layer 1 sees 2 x 9 .* of 3"),
-        (lambda: Conv((1, 3, 1))(ObsSpec((9,))), r"\[9\] is no image \[channels, rows, columns\]"),
-        (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is no image"),
+        (lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))), r"\[5, 2, 9\] is too small for Conv: layer 1 has an input of 2 x 9 .* of 3"),
+        (lambda: Conv((1, 3, 1))(ObsSpec((9,))), r"\[9\] is not an image \[channels, rows, columns\]"),
+        (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is not an image"),
     ],
 )
 def test_what_does_not_fit_is_said(make, message):

@@ -103,7 +103,7 @@ def test_evaluation_sees_the_means_alone(name):
 
 def test_spreads_are_learned():
     agent, learner = noisy_agent("policy and critic")
-    spreads = {name: p for name, p in agent.policy.named_parameters() if ".spread." in name}
+    spreads = {name: p for name, p in agent.policy.named_parameters() if ".sigma." in name}
     assert len(spreads) == 4
     before = {name: p.detach().clone() for name, p in spreads.items()}
     learner.learn(random_rollout(np.random.default_rng(0)))

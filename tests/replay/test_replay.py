@@ -272,7 +272,7 @@ def test_the_state_of_another_size_is_refused_and_changes_nothing():
 
 
 def test_the_state_of_other_columns_is_refused():
-    with pytest.raises(ValueError, match="rows of a column"):
+    with pytest.raises(ValueError, match="rows per column"):
         make(capacity=60, chunk=10).restore(make(capacity=60, chunk=5).state())
 
 
@@ -378,7 +378,7 @@ def test_lanes_that_are_added_while_nothing_is_stored_share_the_capacity():
     replay.grow(2)
     replay.grow(3)
     assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 3, 3)
-    with pytest.raises(ValueError, match="60 rows over 30 lanes hold no window of 4 rows; at least 150 are needed"):
+    with pytest.raises(ValueError, match="60 rows over 30 lanes hold no sequence of 4 rows; at least 150 are needed"):
         replay.grow(30)
     assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 3, 3)
 

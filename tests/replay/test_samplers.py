@@ -180,7 +180,7 @@ def test_lanes_that_are_added_make_the_replay_that_always_had_them(sampler, shap
 def test_priorities_of_windows_of_another_length_are_refused(sampler):
     saved = replay_of(sampler, length=4)
     saved.add(EncodedLanes(3, 5).rollout(0, 1, 2))
-    with pytest.raises(ValueError, match=r"windows with \[4, 0\] rows .* \[3, 0\]: resume with the lengths"):
+    with pytest.raises(ValueError, match=r"sequences with \[4, 0\] rows .* \[3, 0\]: resume with the lengths"):
         replay_of(sampler, length=3).restore(saved.state())
 
 

@@ -6,7 +6,7 @@ import torch
 
 from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
-from algorithm.runs.default_network import make_default_blueprint, make_nn_file
+from algorithm.networks.default_network import make_default_blueprint, make_nn_file
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 FRAMES, BOARD = ObsSpec((4, 84, 84), "uint8", high=255), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))
@@ -71,4 +71,4 @@ def test_numbers_are_normalised_and_one_hots_are_not():
     numbers = encoder(VECTOR)
     numbers.observe(rows)
     assert numbers(rows).tolist() == [[-1, -1, -1], [1, 1, 1]]
-    assert not hasattr(encoder(MANY).units, "moments")
+    assert not hasattr(encoder(MANY).transform, "moments")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.replay import Replay, UniformSampler
-from algorithm.replay.sequence_index import SequenceIndex
 from algorithm.replay.sequences import list_numbers
+from algorithm.replay.uniform import SequenceIndex
 from tests.doubles import EncodedLanes, assert_intact, starts_of
 from tests.replay.test_replay import SHAPES
 
