@@ -22,8 +22,7 @@ class CriticEnsemble(nn.Module):
             as wide as the features.
         torso: The torso, which is trained with the critics.
         encoded_size: Size of an encoded action that the critics read with the features; 0: no action.
-        n_values: Number of outputs of a critic: the number of actions if `encoded_size` is 0, otherwise the number of
-            values of a given action.
+        n_values: Number of outputs of a critic: the number of actions, or 1 for critics of given actions.
         count: Number of critics.
     """
 

@@ -1,4 +1,4 @@
-"""The remaining coins, one-hot; one hidden layer."""
+"""The remaining amount, one-hot; one hidden layer."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 
