@@ -37,8 +37,7 @@ def values(settings, folder):
     agent = builder("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
-        outputs = agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states}))
-    logits, q = outputs.tensor_split([agent.policy.statistics_size], -1)
+        logits, q = agent.policy.heads(agent.policy.torso.encode({"obs": states}))
     return q.numpy(), logits.softmax(-1).numpy()
 
 

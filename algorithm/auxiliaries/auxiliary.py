@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -47,7 +48,7 @@ class Auxiliary(ABC):
             role: The role of the agent.
         """
 
-    def make_target_networks(self) -> dict[str, TargetNetwork]:
+    def make_target_networks(self) -> dict[str, TargetNetwork[Any]]:
         """Return target networks of parts of the module, by name. Called once, after `build`."""
         return {}
 

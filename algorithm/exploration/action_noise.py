@@ -46,7 +46,7 @@ class ActionNoise(Explorer):
         decision, family = agent.act(step, memory), agent.family
         behavior = family.with_noise(decision.behavior, self.lane_levels[step.lane])
         sample = family.sample(behavior, agent.rng)
-        return Decision(sample, family.to_action(sample), behavior, decision.memory)
+        return Decision(raw_action=sample, action=family.to_action(sample), behavior=behavior, memory=decision.memory)
 
 
 def _van_der_corput(count: int) -> np.ndarray:

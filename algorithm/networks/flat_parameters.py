@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-NetworkT = TypeVar("NetworkT", bound=nn.Module)
 State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
+Network = TypeVar("Network", bound=nn.Module)
 
 
-class TargetNetwork(Generic[NetworkT]):
+class TargetNetwork(Generic[Network]):
     """A network that follows another one: the target network of a critic, or the average policy of a trust region.
 
     Args:
@@ -21,7 +21,7 @@ class TargetNetwork(Generic[NetworkT]):
         network: The network that follows, of the same structure; FlatParameters copies the parameters to it.
     """
 
-    def __init__(self, source: NetworkT, network: NetworkT):
+    def __init__(self, source: Network, network: Network):
         self.source = source
         self.network = network
         self.source_vector = self.vector = torch.empty(0)  # set by FlatParameters
@@ -54,7 +54,7 @@ class FlatParameters:
     def __init__(
         self,
         groups: Mapping[str, nn.Module],
-        target_networks: Mapping[str, TargetNetwork],
+        target_networks: Mapping[str, TargetNetwork[Any]],
         statistics: Mapping[str, nn.Module],
         device: str | torch.device = "cpu",
     ):

@@ -42,6 +42,10 @@ class SharedHeads(nn.Module):
             for weight, head in zip(self.linear.weight.split(self.sizes), heads, strict=True):
                 weight.copy_(nn.init.orthogonal_(torch.empty_like(weight), head.gain))
 
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        """Return each output: [..., F] -> [..., size]."""
+        return self.compute_concatenated(features).split(self.sizes, -1)
+
     def compute_hidden(self, features: Tensor) -> list[Tensor]:
         """Return the inputs of the outputs: the features."""
         return [features]
@@ -74,14 +78,21 @@ class SeparateHeads(nn.Module):
             for layers, (_, head) in zip(self.layers, branches, strict=True)
         )
 
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        """Return each output: [..., F] -> [..., size]."""
+        return tuple(self._apply_heads(self.compute_hidden(features)))
+
     def compute_hidden(self, features: Tensor) -> list[Tensor]:
         """Return the input of each output: the features after its layers."""
         return [layers(features) for layers in self.layers]
 
     def compute_outputs(self, hidden: list[Tensor]) -> Tensor:
         """Return all outputs concatenated, from the result of `compute_hidden`."""
-        outputs = [head.compute_concatenated(head_input) for head, head_input in zip(self.heads, hidden, strict=True)]
+        outputs = self._apply_heads(hidden)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+
+    def _apply_heads(self, hidden: list[Tensor]) -> list[Tensor]:
+        return [head.compute_concatenated(head_input) for head, head_input in zip(self.heads, hidden, strict=True)]
 
     def numpy(self) -> NumpyFunction | None:
         """Return the first output in numpy, on views of the parameters; None if its layers have no numpy form."""

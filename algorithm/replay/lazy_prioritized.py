@@ -21,7 +21,7 @@ SAVED_ARRAYS = ("begin", "end", "number", "priority", "neighbor_priority", "cell
 class LazyPrioritizedSampler(Sampler):
     """A sampler with lazily initialized priorities (Reactor, Gruslys et al. 2018, arXiv 1704.04651, section 3.3).
 
-    A start is assigned: it has a priority of its own, once its sequence has been learned from. The assigned starts
+    A start is assigned once its sequence has been learned from; it then has a priority of its own. The assigned starts
     divide the starts of their lane into cells: each start belongs to the cell of the nearest assigned start, the owner
     of the cell. The other starts of a cell have the mean priority of the owners of the cell and its two neighbors,
     weighted by the sizes of the cells. (The paper does not define the cells.) The starts of a lane without assigned

@@ -139,12 +139,12 @@ def test_acting_follows_updates_of_a_learner():
     np.testing.assert_allclose(after, expected, rtol=0, atol=1e-6)
 
 
-def test_outputs_are_the_statistics_and_the_values():
+def test_heads_return_the_statistics_and_the_values():
     for blueprint, specs in BLUEPRINTS.values():
         torch.manual_seed(0)
         network = ActorCritic(blueprint, specs, statistics_size=2, n_values=7)
         features, _ = network.torso.step(tensors(observations(specs, 4)), torch.zeros(4, network.state_size))
-        statistics, values = network.compute_outputs(features).split([2, 7], -1)
+        statistics, values = network.heads(features)
         assert (statistics.shape, values.shape) == ((4, 2), (4, 7))
 
 
@@ -173,7 +173,7 @@ def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first_rows(name
         )
         rows.append(statistics)
     features = network.torso.unroll(tensors(obs), torch.from_numpy(first), torch.from_numpy(start))
-    unrolled = network.compute_outputs(features)[..., : network.statistics_size].detach().numpy()
+    unrolled = network.heads(features)[0].detach().numpy()
     scale = np.abs(unrolled).max()
     np.testing.assert_allclose(np.stack(rows) / scale, unrolled / scale, rtol=0, atol=1e-6)
 
