@@ -50,7 +50,7 @@ class ActionNoise(Explorer):
 
 
 def _van_der_corput(count: int) -> np.ndarray:
-    """Return the first numbers of the van der Corput sequence 1/2, 1/4, 3/4, 1/8, 5/8, ..., which are spread evenly."""
+    """Return the first numbers of the van der Corput sequence 1/2, 1/4, 3/4, 1/8, 5/8, ..., which are evenly spread."""
     return np.array([int(f"{k:b}"[::-1], 2) / 2 ** k.bit_length() for k in range(1, count + 1)])
 
 
