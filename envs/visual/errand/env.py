@@ -26,9 +26,9 @@ class Errand(gymnasium.Env):
     `asked` [THINGS], the one-hot index of the thing to fetch.
 
     The things are `AWAY` moves from the start, in different places, and none is on the shortest path to another, so
-    that the best return is the same from every start. The reward of a move is -`COST`. The episode terminates with +1 at the
-    thing that is asked for, with -1 at another thing, and after `STEPS` moves. `step` raises ValueError for an action
-    outside the space.
+    that the best return is the same from every start. The reward of a move is -`COST`. The episode terminates with +1
+    at the thing that is asked for, with -1 at another thing, and after `STEPS` moves. `step` raises ValueError for an
+    action outside the space.
     """
 
     def __init__(self) -> None:
