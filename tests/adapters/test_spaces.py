@@ -449,7 +449,7 @@ def test_a_bound_on_one_side_is_refused_with_a_scale_too():
 
 
 def test_a_mask_of_the_wrong_length_in_an_info_is_named():
-    with pytest.raises(UnsupportedEnvironment, match=r"info\['action_mask'\] of copy 0: the mask has 4 numbers where"):
+    with pytest.raises(UnsupportedEnvironment, match=r"info\['action_mask'\] of copy 0: the mask has 4 numbers, but"):
         GymAdapter(config(Masked, 2, {"how": "short"}))
 
 
