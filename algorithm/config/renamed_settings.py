@@ -162,7 +162,7 @@ def find_renamed_flag(name: str, flags: dict[str, str]) -> str | None:
     return f"it is now {flags.get(new_name) or f'--set {new_name}=...'}"
 
 
-def former_value(path: str, value: object) -> str | None:
+def find_renamed_value(path: str, value: object) -> str | None:
     """Return what to write instead of a value of the setting `path`; None if the value was never a valid one."""
     return _format_advice(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
 

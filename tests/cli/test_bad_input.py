@@ -94,8 +94,8 @@ COMMANDS = [
     ("mine/task --seed yes", "invalid int value: 'yes'"),
     ("mine/task --seed -1", "base_config.seed is -1"),
     ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
-    ("mine/task --port 5005", "--port is for env_type UNITY"),
-    ("mine/task --editor", "--editor is for env_type UNITY"),
+    ("mine/task --port 5005", "--port: base_config.unity_args.base_port is for env_type UNITY"),
+    ("mine/task --editor", "--editor: base_config.unity_args.build_path is for env_type UNITY"),
     ("mine/task --render", "--render goes with --run, not with training"),
     ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
@@ -122,7 +122,10 @@ COMMANDS = [
     ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
     ("mine/task --u-port 5006", "it is now --port"),
     ("mine/task --replay-start 9", "it is now --set acer_config.learning_starts=..."),
-    ("mine/task --set acer_config.entropy=0.1", "is no setting; it is now acer_config.entropy_coef"),
+    (
+        "mine/task --set acer_config.entropy=0.1",
+        "unknown setting acer_config.entropy; it is now acer_config.entropy_coef",
+    ),
     ("mine/task --tau 0.99", "it is now --set acer_config.average_policy_decay=..."),
     # places
     ("mine/tusk", "did you mean mine/task?"),
@@ -175,7 +178,7 @@ COMMANDS = [
     ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
     (
         "mine/task --set base_config.device=tpu",
-        "it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda), mps or auto",
+        "it must be cpu, cuda, cuda:1 (the device with this index), gpu (the same as cuda), mps or auto",
     ),
     ("mine/task --set base_config.precision=float16", "input should be 'float32', 'bfloat16' or 'bfloat16_forced'"),
     (
@@ -224,7 +227,7 @@ COMMANDS = [
     ),
     # sizes
     ("mine/task --agents 9223372036854775808", "base_config.n_envs is 9223372036854775808;"),
-    ("mine/task --agents 100000", "base_config.n_envs is 100000; input should be less than or equal to 65536"),
+    ("mine/task --agents 100000", "base_config.n_envs is 100000; it must be from 1 to 65,536"),
     ("mine/task --set acer_config.reward_clip=1e200", "reward_clip is 1e+200; it must be at most 3.40282e+38, the la"),
     ("mine/task --set replay_config.capacity=1e18", "replay_config.capacity: 1,000,000,000,000,000,000 rows"),
     ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
@@ -257,8 +260,8 @@ COMMANDS = [
 
 FOLDERS = [
     # config.yaml
-    (default(acer_config={"gama": 0.9}), {}, 2, "config.yaml: acer_config.gama is no setting; did you mean"),
-    (default(base_config={"gamma": 0.9}), {}, 2, "base_config.gamma is no setting; did you mean acer_config.gamma?"),
+    (default(acer_config={"gama": 0.9}), {}, 2, "config.yaml: unknown setting acer_config.gama; did you mean"),
+    (default(base_config={"gamma": 0.9}), {}, 2, "unknown setting base_config.gamma; did you mean acer_config.gamma?"),
     (default(replay_config={"batch_size": 3}), {}, 2, "did you mean acer_config.batch_size?"),
     (default(acer_config={"collect_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
     (default(acer_config={"worker_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
@@ -271,7 +274,7 @@ FOLDERS = [
     ({"default": None, "fast": {"inherit": 3}}, {}, 2, "'fast' inherits 3; expected the name of a variant"),
     (default(base_config={"n_envs": "many"}), {}, 2, "config.yaml: base_config.n_envs is 'many'"),
     ({"default": 3}, {}, 2, "the variant 'default' is 3"),
-    ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which is not there"),
+    ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which does not exist"),
     ({"default": {"inherited": "default"}}, {}, 2, "it is now inherit, in the variant itself"),
     ({"fast": None}, {}, 2, "no variant 'default'; there is fast"),
     ("default: [", {}, 2, "config.yaml: not YAML"),

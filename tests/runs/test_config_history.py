@@ -4,7 +4,7 @@ import pytest
 
 from algorithm.config.loader import merge, read_assignments, resolve
 from algorithm.errors import UserError
-from algorithm.runs.resume import find_changes, list_changes
+from algorithm.runs.config_history import find_changes, list_changes
 from algorithm.runs.run_folder import RunFolder
 
 
@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 def resumed(folder, *assignments):
     settings = folder.load_settings(("--set", read_assignments(list(assignments))))
-    return settings, list_changes(folder, settings)
+    return settings, list_changes(folder.read_last_settings(), settings)
 
 
 def test_nothing_changes_without_a_word(folder):
