@@ -65,7 +65,7 @@ class OnlyIf(Condition):
     """A condition for a setting that has an effect only if every named setting has such a value."""
 
     def __str__(self) -> str:
-        return " and ".join(f"{name} {_join_values(values)}" for name, values in self.values.items())
+        return "only with " + " and ".join(f"{name} {_join_values(values)}" for name, values in self.values.items())
 
     def explain_failure(self, settings: Any) -> str | None:
         for name, values in self.values.items():
@@ -79,7 +79,7 @@ class Unless(Condition):
     """A condition for a setting that has no effect if any named setting has such a value."""
 
     def __str__(self) -> str:
-        return " and ".join(f"{name} not {_join_values(values)}" for name, values in self.values.items())
+        return "not with " + " or ".join(f"{name} {_join_values(values)}" for name, values in self.values.items())
 
     def explain_failure(self, settings: Any) -> str | None:
         for name, values in self.values.items():
@@ -101,7 +101,7 @@ class ForActions:
         self.field, self.name = field, name
 
     def __str__(self) -> str:
-        return f"{self.name} actions"
+        return f"only for {self.name} actions"
 
     def explain_failure(self, specs: Iterable[Any]) -> str | None:
         """Return why a setting has no effect on agents with these action specs, to follow its name."""

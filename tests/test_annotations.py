@@ -48,9 +48,9 @@ def test_a_range_allows_null_and_the_numbers_within_its_limits(limits, allowed, 
 
 
 def test_conditions_have_a_text():
-    assert str(OnlyIf(kind=("a", "b"), on=True)) == "kind a or b and on true"
-    assert str(Unless(share=0)) == "share not 0"
-    assert str(CONTINUOUS) == "continuous actions"
+    assert str(OnlyIf(kind=("a", "b"), on=True)) == "only with kind a or b and on true"
+    assert str(Unless(share=0, kind="a")) == "not with share 0 or kind a"
+    assert str(CONTINUOUS) == "only for continuous actions"
 
 
 def test_the_annotations_of_a_class_are_found_by_field():

@@ -10,9 +10,9 @@ from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObserv
 from algorithm.adapters.env_modules import add_module_prefix
 from algorithm.adapters.gym_ids import find_id, find_spec
 from algorithm.adapters.missing_extras import find_env_type
-from algorithm.cli.reference import read_entries
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
+from algorithm.config.reference import read_entries
 from algorithm.config.registry import find_class
 from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError

@@ -86,9 +86,7 @@ def _read_lesson(path: str, given: Any, last: bool) -> Lesson:
         return Lesson(str(given["name"]), value)
     criteria = _validate(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
     if criteria.measure == "progress" and not 0 <= criteria.threshold <= 1:
-        raise UserError(
-            f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1"
-        )
+        raise UserError(f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1")
     return Lesson(
         str(given["name"]),
         value,

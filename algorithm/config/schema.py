@@ -71,16 +71,18 @@ AgentLimit = Annotated[int, Range(at_least=1)]
 class UnityArgs(Section):
     """The section `base_config.unity_args`."""
 
+    max_integer = MAX_SIZE
+
     build_path: str | dict[Platform, str]
     base_port: Annotated[int | None, Range(at_least=1, at_most=MAX_PORT)]
     agents: AgentLimit | dict[str, AgentLimit] | None
     no_graphics: bool
     time_scale: Annotated[float, Range(above=0, at_most=100)]
-    quality_level: Annotated[int, Range(at_least=0, at_most=MAX_SIZE)]
-    width: Annotated[int, Range(at_least=1, at_most=MAX_SIZE)]
-    height: Annotated[int, Range(at_least=1, at_most=MAX_SIZE)]
-    target_frame_rate: Annotated[int, Range(at_least=-1, at_most=MAX_SIZE)]
-    capture_frame_rate: Annotated[int, Range(at_least=0, at_most=MAX_SIZE)]
+    quality_level: Annotated[int, Range(at_least=0)]
+    width: Annotated[int, Range(at_least=1)]
+    height: Annotated[int, Range(at_least=1)]
+    target_frame_rate: Annotated[int, Range(at_least=-1)]
+    capture_frame_rate: Annotated[int, Range(at_least=0)]
     additional_args: list[str]
     log_folder: str | None
     timeout_wait: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]

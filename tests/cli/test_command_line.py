@@ -130,7 +130,7 @@ def documented(page: str) -> set[str]:
     return found | set(alone)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])
 def test_documented_options_exist(page):
     shorts = {option.short for option in OPTIONS if option.short}
     found = documented(page)
@@ -141,7 +141,7 @@ def test_documented_options_exist(page):
 
 
 def test_the_reference_lists_every_option():
-    assert documented("docs/configuration.md") >= SPELLINGS - {"--help"}
+    assert documented("docs/command_line.md") >= SPELLINGS - {"--help"}
 
 
 @pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
