@@ -80,7 +80,7 @@ def resume_run(options: argparse.Namespace, log: Callable[[str], None]) -> Itera
     folder, settings = find_run(options, log)
     with folder.lock:
         folder.recover(log)
-        changes = list_changes(folder.read_last_settings(), settings)
+        changes = list_changes(folder.history.read_last(), settings)
         if options.use_env_nn:
             check_network(settings, folder)  # before the run's own copy is replaced
             folder.copy_network(settings)

@@ -462,7 +462,7 @@ def test_the_folder_that_these_rows_break_works_when_whole(capsys):
 
 
 EXISTING = [
-    ("mine/task -n a", 2, "run runs/mine/task/a exists already; --resume goes on with it, --force replaces it"),
+    ("mine/task -n a", 2, "run runs/mine/task/a exists already; --resume continues it, --force replaces it"),
     ("mine/task -n b --repeat 2", 2, "run runs/mine/task/b-2 exists already"),
     ("mine/task -n a --run --ckpt 39", 2, "--ckpt 39: there is no such checkpoint; runs/mine/task/a has 40"),
     ("mine/task -n a --run --ckpt runs", 2, "/runs is outside of"),

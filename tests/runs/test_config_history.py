@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 def resumed(folder, *assignments):
     settings = folder.load_settings(("--set", read_assignments(list(assignments))))
-    return settings, list_changes(folder.read_last_settings(), settings)
+    return settings, list_changes(folder.history.read_last(), settings)
 
 
 def test_nothing_changes_without_a_word(folder):
@@ -109,7 +109,7 @@ def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
     tree = folder.load_settings().tree
     later = merge(tree, {"acer_config": {"gamma": 0.5}})
     folder.record_settings(later, env_steps=500)
-    assert folder.read_last_settings() == later
+    assert folder.history.read_last() == later
     folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
-    assert folder.read_last_settings() == tree == folder.load_settings().tree
+    assert folder.history.read_last() == tree == folder.load_settings().tree
     assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]
