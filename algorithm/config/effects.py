@@ -67,7 +67,7 @@ def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, An
         yield AGENT_CONDITIONS[section], settings.agent
     owner: Any = settings
     for key in (settings.find_field(section), *keys):
-        for annotation in get_annotations(type(owner)).get(key, ()):
+        for annotation in get_annotations(owner.__class__).get(key, ()):
             yield annotation, owner
         owner = getattr(owner, key, None)
 

@@ -108,7 +108,7 @@ class BaseConfig(Section):
     n_envs: Annotated[
         int,
         Range(at_least=1, at_most=MAX_ENVS),
-        FixedOnResume("the saved replay has a lane for each agent of this number of environments"),
+        FixedOnResume("the saved replay has a lane for each environment"),
     ]
     name: Annotated[str, FixedOnResume("the run folder has this name")]
     nn: Annotated[str, FixedOnResume("the saved networks are those of this file")]

@@ -73,7 +73,7 @@ def list_changes(last: Tree, settings: Settings) -> list[str]:
 def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settings: Settings, prefix: str) -> list[str]:
     """Return a line for each difference between two trees, without those in the sections of roles."""
     lines = []
-    for path, before, after in find_changes(*({**tree, "ma_config": {}} for tree in (old, new))):
+    for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
         line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
         fixed = (note for note, _ in iterate_annotations(settings, path) if isinstance(note, FixedOnResume))
         if mark := next(fixed, None):

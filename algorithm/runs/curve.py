@@ -137,7 +137,7 @@ def compute_ranges(series: Sequence[Series], level: float | None) -> tuple[tuple
     """Return the ranges of x and y that contain all series and the level, y with a margin; 0 to 1 without any."""
     heights = [values for one in series for values in (one.y, one.low, one.high) if values is not None]
     y = np.concatenate([*heights, [] if level is None else [level]])
-    x = np.concatenate([one.x for one in series] or [[]])
+    x = np.concatenate([one.x for one in series] or [np.empty(0)])
     x_range = (min(0.0, float(x.min())), float(x.max())) if len(x) else (0.0, 1.0)
     low, high = (float(y.min()), float(y.max())) if len(y) else (0.0, 1.0)
     margin = 0.05 * (high - low) or 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from algorithm.errors import UserError
 LOCK_FILE = ".lock"
 BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # if another process holds the lock
 
-if os.name == "nt":
+if sys.platform == "win32":
     import msvcrt
 
     # Position of the locked byte, which other processes cannot read; the process id is at the start of the file.

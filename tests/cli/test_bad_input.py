@@ -89,8 +89,8 @@ COMMANDS = [
     ("mine/task --max_step -5", "base_config.max_step is -5"),
     ("mine/task --max-iter 0", "--max_iter is 0; it must be at least 1"),
     ("mine/task --seed 1.5", "invalid int value: '1.5'"),
-    ("mine/task --seed 010", "invalid int value: '010': 010 is no decimal number"),
-    ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is no decimal number"),
+    ("mine/task --seed 010", "invalid int value: '010': 010 is not a decimal number"),
+    ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is not a decimal number"),
     ("mine/task --seed yes", "invalid int value: 'yes'"),
     ("mine/task --seed -1", "base_config.seed is -1"),
     ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
@@ -111,14 +111,17 @@ COMMANDS = [
     ("mine/task --num-workers 4", "it is now --agents"),
     ("mine/task --t-max 1000", "it is now --max_step"),
     ("mine/task --env-name CartPole-v1", "the folder's name, first on the command line"),
-    ("mine/task --no-lock", "gone: one process learns"),
+    ("mine/task --no-lock", "not needed: one process learns"),
     ("mine/task --set base_config.write_summary_per_step=9", "it is now base_config.log_every"),
     ("mine/task --set acer_config.save_model_per_step=9", "it is now base_config.save_every"),
-    ("mine/task --set base_config.reset_on_iteration=true", "gone: every lane starts its next episode by itself"),
+    (
+        "mine/task --set base_config.reset_on_iteration=true",
+        "not supported: every agent starts its next episode automatically",
+    ),
     ("mine/task --set base_config.port=5006", "it is now base_config.unity_args.base_port"),
     ("mine/task --set sac_config.learning_rate=1e-3", "it is now learning_rate_critic, learning_rate_policy and"),
-    ("mine/task --set sac_config.siamese=ATC", "gone: nothing but the task's own losses shapes the features"),
-    ("mine/task --set net_config.learner_port=61001", "gone: one process collects and learns"),
+    ("mine/task --set sac_config.siamese=ATC", "not supported: features are learned from the losses of the task only"),
+    ("mine/task --set net_config.learner_port=61001", "not needed: one process collects and learns"),
     ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
     ("mine/task --u-port 5006", "it is now --port"),
     ("mine/task --replay-start 9", "it is now --set acer_config.learning_starts=..."),
@@ -136,7 +139,7 @@ COMMANDS = [
     ("mine/task -n ..", "use a plain folder name"),
     ("mine/task -n a:b", "use a plain folder name"),
     ("mine/task -n con", "use a plain folder name"),
-    ("mine/task -n {tme}", "{time} in it for the start time"),
+    ("mine/task -n {tme}", "with {time} for the start time"),
     ("mine/task -c fast", "no variant 'fast'; there is default"),
     ("mine/task --run", "there is no run under runs"),
     ("mine/task --run -n b", "there is no run 'b' under runs"),
@@ -159,9 +162,12 @@ COMMANDS = [
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
     ("mine/task --set =1", "--set =1: expected section.key=value"),
     ("mine/task --set acer_config.gamma=[", "the value cannot be read: not YAML"),
-    ("mine/task --set base_config.seed=1:30", "base_config.seed=1:30: the value cannot be read: 1:30 is no decimal"),
-    ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is no decimal number"),
-    ("mine/task --env_args limit=1:30", "--env_args limit=1:30: the value cannot be read: 1:30 is no decimal number"),
+    ("mine/task --set base_config.seed=1:30", "base_config.seed=1:30: the value cannot be read: 1:30 is not a decimal"),
+    ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is not a decimal number"),
+    (
+        "mine/task --env_args limit=1:30",
+        "--env_args limit=1:30: the value cannot be read: 1:30 is not a decimal number",
+    ),
     ("mine/task --set acer_config.gama=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config.gamma=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config=1", "base_config is a section"),
@@ -280,7 +286,7 @@ FOLDERS = [
     ("default: [", {}, 2, "config.yaml: not YAML"),
     ("- 1", {}, 2, "expected a mapping of sections, found list"),
     ("default: {goal: null}\ndefault: {}", {}, 2, "default is defined twice"),
-    ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is no decimal number"),
+    ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is not a decimal number"),
     (f"default: {'[' * 3000}", {}, 2, "config.yaml: it is nested more than 40 levels deep"),
     ({"default": None}, {}, 2, "base_config.env_name is not set"),
     # environments
@@ -471,7 +477,7 @@ EXISTING = [
     ("mine/task -n a --run --render", 2, "there is nothing to see of a probe"),
     ("mine/task -n a --resume --use_env_nn", 2, "--use_env_nn: there is no nn.py in "),
     ("mine/task -n a --resume --set base_config.env_name=chain", 2, "the saved experience is of this environment"),
-    ("mine/task -n a --resume --agents 3", 2, "the saved replay has a lane for each copy"),
+    ("mine/task -n a --resume --agents 3", 2, "the saved replay has a lane for each environment"),
     ("mine/task -n . --run", 2, "there is no run '.'"),
     ("mine/other --list", 2, "there is no run under runs/mine/other yet"),
     ("mine --force -n task", 2, "no environment folder 'mine'"),
@@ -509,7 +515,7 @@ def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
 
 def test_an_unexpected_error_is_named_and_debug_shows_where(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    monkeypatch.setattr("algorithm.runs.results.make_table", lambda records: 1 / 0)
+    monkeypatch.setattr("algorithm.cli.run_table.make_table", lambda records: 1 / 0)
     status, line = fails(capsys, "--list")
     assert status == 1
     assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")

@@ -68,7 +68,7 @@ def test_the_values_of_a_type_are_described(hint, text):
         "| `unity_args.width` | `84` | integer at least 1 | width of a player's window, in pixels |",
         "| `alpha` | `0.9` | number at least 0 | exponent of the priorities: a sequence is drawn in proportion to "
         "priority ** alpha; only with sampler prioritized |",
-        "- `n_envs`: the saved replay has a lane for each agent of this number of environments",
+        "- `n_envs`: the saved replay has a lane for each environment",
         "- `agent`: the saved networks are those of these agents",
     ],
 )
