@@ -62,7 +62,7 @@ ADVANCED_SAC: dict[str, str] = {
     ),
     **dict.fromkeys(["max_actors_each_learner", "episode_queue_size", "episode_sender_process_num"], _ONE_PROCESS),
     **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
-    "max_episode_length": "not needed: rollouts of rollout_length steps are stored, independent of the length of episodes",
+    "max_episode_length": "not needed: rollouts of rollout_length steps are stored, whatever the length of an episode",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
     **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
     **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),
