@@ -113,3 +113,26 @@ def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
     folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
     assert folder.history.read_last() == tree == folder.load_settings().tree
     assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "ma_config={A: {acer_config: {rollout_length: 30}}}",
+            "ma_config.A.acer_config.rollout_length: null -> 30 is not",
+        ),
+        ("ma_config={A: {agent: B}}", "ma_config.A.agent: null -> B is not possible with --resume: the saved networks"),
+    ],
+)
+def test_what_the_saved_state_of_a_role_would_not_fit_is_refused(folder, change, message):
+    with pytest.raises(UserError) as error:
+        resumed(folder, change)
+    assert str(error.value).startswith(message)
+
+
+def test_an_argument_of_the_environment_may_have_the_name_of_a_setting(folder):
+    assert resumed(folder, "base_config.env_args={optimizer: 3}")[1] == ["base_config.env_args.optimizer: null -> 3"]
+    assert resumed(folder, "ma_config={A: {acer_config: {gamma: 0.5}}}")[1] == [
+        "ma_config.A.acer_config.gamma: null -> 0.5"
+    ]
