@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout", "errors", "annotations"},
+    {"specs", "rollout", "errors", "annotations", "data"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay"},
     {"agents", "auxiliaries", "exploration"},

@@ -14,10 +14,9 @@ from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.cli.display import make_line_display
-from algorithm.config.effects import check_action_effects
+from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.role_agents import list_unknown_roles
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
 from algorithm.runs.faults import record_faults
@@ -135,7 +134,7 @@ def train(
         with record_faults(folder.path / "faults.log", log, counters):
             actor = Actor(training, draw_seed(make_seed_sequence(base.seed, TRAINING, counters.env_steps)))
             _check_roles(settings, folder, adapter, log)
-            check_action_effects(settings, adapter.roles)
+            check_effects(settings, settings.command_line_layers, adapter.roles)
             writer.bind(actor, MonitorWithCurriculum(monitor, scene_parameters))
             if checkpoint:
                 checkpoint.restore_run(actor, MonitorWithCurriculum(monitor, scene_parameters))

@@ -11,7 +11,7 @@ from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import Settings
 from algorithm.config.registry import build_object, find_class
-from algorithm.config.role_agents import check_teams
+from algorithm.config.effects import check_teams
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
