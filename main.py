@@ -169,7 +169,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.runs.session import find_run
     from algorithm.specs import role_suffix
     from algorithm.training.evaluator import get_mode_name
-    from algorithm.training.formatting import format_number
+    from algorithm.training.metrics import format_number
 
     _collect_garbage()
     folder, settings = find_run(options, output.log)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from algorithm.runs.callbacks import Callback
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.formatting import format_number
+from algorithm.training.metrics import format_number
 from algorithm.training.progress import Progress, RoleProgress
 
 Texts = list[Text]

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.atomic_io import open_synced, sync_folder
+from algorithm.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.rng_state import get_process_state, set_process_state
 from algorithm.config.loader import Settings

@@ -34,7 +34,7 @@ from algorithm.training.components import TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 from algorithm.training.history import Counters, History
-from algorithm.training.limits import Limits
+from algorithm.training.history import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter

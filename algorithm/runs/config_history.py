@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from algorithm.checkpointing.atomic_io import replace_text, set_aside
+from algorithm.atomic_io import replace_text, set_aside
 from algorithm.config.loader import Tree, read_yaml
 from algorithm.config.yaml_text import dump
 from algorithm.errors import UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from algorithm.runs.chart import COLORS, Series, draw_chart
-from algorithm.training.metrics_table import EVALUATION_COLUMN, TABLE_FILE, read_table
+from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, read_table
 
 CURVE_FILE = "curve.png"
 TRAINING_COLUMN, LOW_COLUMN, HIGH_COLUMN = "rollout/return", "eval/return_low", "eval/return_high"

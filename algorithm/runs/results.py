@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.formatting import format_number
-from algorithm.training.metrics_table import TABLE_FILE, read_table
+from algorithm.training.metrics import format_number
+from algorithm.training.metrics import TABLE_FILE, read_table
 
 if TYPE_CHECKING:  # a table of runs needs neither torch nor rich until it is shown
     from rich.table import Table

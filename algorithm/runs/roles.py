@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing import atomic_io as files
+from algorithm import atomic_io as files
 from algorithm.errors import UserError
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 

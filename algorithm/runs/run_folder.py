@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing.atomic_io import replace_text, resolve_inside, set_aside
+from algorithm.atomic_io import replace_text, resolve_inside, set_aside
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
@@ -34,7 +34,7 @@ from algorithm.runs.lock import FolderLock
 from algorithm.runs.replacing import RunReplacement
 from algorithm.runs.user_code import has_file, import_file, locate_error
 from algorithm.specs import Role
-from algorithm.training.metrics_table import TABLE_FILE
+from algorithm.training.metrics import TABLE_FILE
 
 
 def find_environment_folder(environment: str) -> Path:

@@ -2,7 +2,7 @@ from math import inf, nan
 
 import pytest
 
-from algorithm.training.formatting import format_number
+from algorithm.training.metrics import format_number
 
 
 @pytest.mark.parametrize(

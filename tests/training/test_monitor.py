@@ -17,7 +17,7 @@ from algorithm.runs.callbacks import CallbackList
 from algorithm.training.actor import Episode
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.history import WINDOW, Counters, History
-from algorithm.training.limits import Limits
+from algorithm.training.history import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter

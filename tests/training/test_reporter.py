@@ -8,7 +8,7 @@ import torch
 from algorithm.agents.agent import LossReport
 from algorithm.training.actor import Episode
 from algorithm.training.history import WINDOW, Counters, History
-from algorithm.training.limits import Limits
+from algorithm.training.history import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
 from algorithm.training.timer import PHASES

@@ -11,7 +11,7 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import sanitize as screen
 from algorithm.training.actor import Actor, Episode
-from algorithm.training.episode_returns import EpisodeReturns
+from algorithm.training.episodes import EpisodeReturns
 from tests.doubles import Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
 NAN, INF = np.nan, np.inf
