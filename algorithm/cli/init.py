@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
-from algorithm.adapters.env_modules import add_module_prefix
-from algorithm.adapters.gym_ids import find_id, find_spec
-from algorithm.adapters.missing_extras import find_env_type
+from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
 from algorithm.cli.reference import read_entries
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve

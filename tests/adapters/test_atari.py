@@ -152,18 +152,18 @@ def test_a_game_is_found_by_what_people_call_it(name):
 @pytest.mark.parametrize(
     ("name", "env_args", "message"),
     [
-        ("Pnog", {}, "no Gymnasium environment of the name 'Pnog'; near it"),
-        ("Pong-v4", {}, "'Pong-v4' is none of the ids ALE/...-v5"),
-        ("PongNoFrameskip-v4", {}, "'PongNoFrameskip-v4' is none of the ids"),
-        ("CartPole", {}, "'CartPole' is none of the ids"),
-        (lambda: None, {}, "env_type ATARI takes a name"),
-        ("Pong", {"frameskip": 4}, "env_args.frameskip is none of what ATARI takes: frame_skip, full_action_space, "),
-        ("Pong", {"grayscale_newaxis": True}, "env_args.grayscale_newaxis is none of"),
+        ("Pnog", {}, "no Gymnasium environment has the name 'Pnog'; did you mean"),
+        ("Pong-v4", {}, "'Pong-v4' is not one of the ids ALE/...-v5"),
+        ("PongNoFrameskip-v4", {}, "'PongNoFrameskip-v4' is not one of the ids"),
+        ("CartPole", {}, "'CartPole' is not one of the ids"),
+        (lambda: None, {}, "env_type ATARI needs a name"),
+        ("Pong", {"frameskip": 4}, "unknown setting env_args.frameskip; ATARI has frame_skip, full_action_space, "),
+        ("Pong", {"grayscale_newaxis": True}, "unknown setting env_args.grayscale_newaxis; ATARI has"),
         ("Pong", {"noop_max": "many"}, "env_args.noop_max is 'many'; its default is 30"),
         ("Pong", {"noop_max": True}, "env_args.noop_max is True; its default is 30"),
         ("Pong", {"scale_obs": 1}, "env_args.scale_obs is 1; its default is False"),
         ("Pong", {"screen_size": [84]}, r"env_args.screen_size is \[84\]; its default is 84"),
-        ("Pong", {"vectorization_mode": "threads"}, "'threads' is none of sync, async, vector_entry_point, envpool"),
+        ("Pong", {"vectorization_mode": "threads"}, "'threads' is not one of sync, async, vector_entry_point, envpool"),
         ("Pong", {"vector_kwargs": {"autoreset_mode": "SameStep"}}, "autoreset_mode is for sync and async"),
     ],
 )
@@ -175,12 +175,12 @@ def test_what_cannot_be_is_told(name, env_args, message):
 
 @pytest.mark.parametrize("env_args", [{"noop_max": 0}, {"terminal_on_life_loss": True}])
 def test_what_envpool_does_not_have_is_refused(env_args):
-    with pytest.raises(UnsupportedEnvironment, match="EnvPool has neither"):
+    with pytest.raises(UnsupportedEnvironment, match="EnvPool supports neither"):
         atari(ENVPOOL, **env_args)
 
 
 def test_a_timeout_needs_processes():
-    with pytest.raises(UnsupportedEnvironment, match="env_timeout is 3, but only processes"):
+    with pytest.raises(UnsupportedEnvironment, match="env_timeout is 3, but only worker processes"):
         AtariAdapter(config("Pong", 1, {}, timeout=3.0))
 
 

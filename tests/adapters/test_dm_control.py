@@ -76,9 +76,9 @@ def test_lanes_and_seeds_differ():
 @pytest.mark.parametrize(
     ("name", "env_args", "message"),
     [
-        ("cartpole-swingip", {}, "'cartpole-swingip' is no task .* near are cartpole-swingup"),
-        ("cartpole", {}, "'cartpole' is no task"),
-        (lambda: None, {}, "env_type DM_CONTROL takes a name"),
+        ("cartpole-swingip", {}, "'cartpole-swingip' is not a task .* did you mean cartpole-swingup"),
+        ("cartpole", {}, "'cartpole' is not a task"),
+        (lambda: None, {}, "env_type DM_CONTROL needs a name"),
         ("cartpole-swingup", {"vectorization_mode": "envpool"}, "'envpool' is neither sync nor async"),
     ],
 )

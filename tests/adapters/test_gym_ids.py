@@ -36,9 +36,9 @@ def test_names_are_matched_without_case_underscores_and_version(name, namespace,
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("acrobat", "no Gymnasium environment of the name 'acrobat'; near it is Acrobot-v1"),
-        ("twin", "several Gymnasium environments of the name 'twin'; near it are north/Twin-v0, south/Twin-v0"),
-        ("zzzz", "no Gymnasium environment of the name 'zzzz'"),
+        ("acrobat", "no Gymnasium environment has the name 'acrobat'; did you mean Acrobot-v1?"),
+        ("twin", "several Gymnasium environments have the name 'twin'; did you mean north/Twin-v0, south/Twin-v0?"),
+        ("zzzz", "no Gymnasium environment has the name 'zzzz'"),
     ],
 )
 def test_what_is_none_or_several_is_told_with_what_is_near(name, message):

@@ -151,7 +151,7 @@ def test_observations_are_ignored_and_environments_wrapped():
     assert steps["bee"].reward == 1 / 16
     with pytest.raises(UnsupportedEnvironment, match="no observation 'sound'; there is action_mask, observation$"):
         PettingZooAdapter(config(NAME, 1, {"how": "observed"}, ignore_observations=["sound"]))
-    with pytest.raises(UnsupportedEnvironment, match="nothing that an agent could see"):
+    with pytest.raises(UnsupportedEnvironment, match="contains no observation for an agent"):
         PettingZooAdapter(config(NAME, 1, {"how": "observed"}, ignore_observations=["observation"]))
 
 
@@ -175,7 +175,7 @@ def test_an_environment_that_raises_is_broken_and_one_that_cannot_start_failed()
 
     adapter = PettingZooAdapter(config(make, 1, {"at": "step"}))
     steps = adapter.reset(0)
-    with pytest.raises(EnvironmentCrashed, match="broke: ZeroDivisionError"):
+    with pytest.raises(EnvironmentCrashed, match="crashed: ZeroDivisionError"):
         adapter.step({role: np.zeros((1, adapter.roles[role].action_spec.size), np.float32) for role in steps})
     with pytest.raises(EnvironmentStartError, match="does not start: ZeroDivisionError"):
         PettingZooAdapter(config(make, 1, {"at": "reset"}))
@@ -198,11 +198,19 @@ def test_every_environment_is_closed():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("sisl/multiwalkr_v9", {}, "no environment of PettingZoo whose agents act together; near are sisl/multiwalker"),
-        ("classic/chess_v6", {}, "no environment of PettingZoo whose agents act together; near are classic/rps-v2"),
+        (
+            "sisl/multiwalkr_v9",
+            {},
+            "is not an environment of PettingZoo whose agents act simultaneously; did you mean sisl/multiwalker",
+        ),
+        (
+            "classic/chess_v6",
+            {},
+            "is not an environment of PettingZoo whose agents act simultaneously; did you mean classic/rps-v2",
+        ),
         ("no_such_module:parallel_env", {}, "needs a package: No module named 'no_such_module'; pip install no_such"),
         ("tests.adapters.parallel:nothing", {}, "tests.adapters.parallel has no function or class 'nothing'"),
-        (lambda: object(), {}, "cannot be opened: TypeError: object is no ParallelEnv"),
+        (lambda: object(), {}, "cannot be opened: TypeError: object is not a ParallelEnv"),
         (lambda: parallel_to_aec(Race()), {}, None),
         (NAME, {"timeout": 1.0}, "env_timeout is 1, but environments of PettingZoo run in this process"),
     ],
@@ -223,7 +231,7 @@ def test_agents_that_act_in_turn_are_refused():
         env.env.metadata = env.metadata
         return env
 
-    with pytest.raises(UnsupportedEnvironment, match="agents act in turn; supported are agents that act together"):
+    with pytest.raises(UnsupportedEnvironment, match="act in turn; supported are agents that act simultaneously"):
         PettingZooAdapter(config(make, 1))
 
 

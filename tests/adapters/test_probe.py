@@ -59,7 +59,7 @@ def collect(name: str, *actions: int, limit: int | None = None):
 def values(name: str, *actions: int) -> np.ndarray:
     """The states' values from the valid rows alone: the solution of V(s) = mean(r + gamma alive V(s'))."""
     _, lanes = collect(name, *actions)
-    states = PROBES[name].states
+    states = PROBES[name].n_states
     matrix, rewards = np.eye(states), np.zeros(states)
     for state in range(states):
         rows = [(lane, t) for lane in lanes for t in np.flatnonzero(lane.valid & (lane.obs["obs"][:-1, :, state] == 1))]

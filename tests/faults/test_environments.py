@@ -147,7 +147,7 @@ def test_an_environment_that_always_raises_ends_the_run_with_what_was_learned(ca
     status, _, err = train(capsys, "if Broken.steps > 400: raise OSError('gone')", max_env_restarts=3)
     assert status == 1
     assert err.count("\n") == 1
-    assert "broke 4 times, which is more than base_config.max_env_restarts" in err
+    assert "crashed 4 times, which is more than base_config.max_env_restarts" in err
     assert max(saved_steps()) > 350
     assert_playable()
 
@@ -164,7 +164,7 @@ def test_sys_exit_in_a_step_is_told_as_whatever_else_is_raised(kind, capsys):
 def test_sys_exit_in_every_step_ends_the_run_as_a_failure(capsys):
     status, _, err = train(capsys, "if Broken.steps > 400: sys.exit(0)", max_env_restarts=3)
     assert status == 1
-    assert err.count("\n") == 1 and "broke 4 times" in err
+    assert err.count("\n") == 1 and "crashed 4 times" in err
     assert_playable()
 
 
@@ -255,7 +255,7 @@ def test_an_environment_that_hangs_is_named(capsys):
     status, _, err = train(capsys, "if Broken.steps == 50: time.sleep(1000)", **args)
     assert status == 1
     assert err.count("\n") == 1
-    assert "no answer of copy 0 within 0.5 s" in err
+    assert "environment 0 did not respond within 0.5 s" in err
     assert_playable()
 
 
@@ -264,7 +264,7 @@ def test_a_process_that_exits_is_replaced_within_the_budget(capsys):
     status, out, err = train(capsys, "if Broken.steps == 150: os._exit(9)", **args)
     assert status == 1
     assert out.count("exit code 9") == 1 and err.count("exit code 9") == 1
-    assert "broke 2 times" in err
+    assert "crashed 2 times" in err
     assert_playable()
 
 

@@ -98,7 +98,7 @@ def test_names_that_the_simulator_has_are_refused():
     adapter = ProbeAdapter(config("chain", 2, {}))
     role = adapter.roles["agent"]
     role.obs_specs["previous_reward"] = ObsSpec((1,))
-    with pytest.raises(UnsupportedEnvironment, match="itself shows 'previous_reward'"):
+    with pytest.raises(UnsupportedEnvironment, match="itself has an observation 'previous_reward'"):
         PreviousActionReward(adapter, BOTH)
     PreviousActionReward(adapter, ["action"])
 

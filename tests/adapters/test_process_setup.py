@@ -7,7 +7,7 @@ from contextlib import suppress
 import cloudpickle
 import pytest
 
-from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
+from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from gymnasium.error import NamespaceNotFound
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.missing_extras import make_missing_error
+from algorithm.adapters.env_errors import make_missing_error
 from tests.adapters.configs import config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,11 +24,11 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.config.registry import find
+from algorithm.config.registry import find_class
 
 try:
     mode = {"vectorization_mode": sys.argv[4]} if sys.argv[4] else {}
-    find("env_type", sys.argv[3])(EnvConfig(name=sys.argv[2], args=mode))
+    find_class("env_type", sys.argv[3])(EnvConfig(name=sys.argv[2], args=mode))
 except UnsupportedEnvironment as error:
     print(error)
 """
@@ -77,7 +77,5 @@ def test_a_namespace_that_nothing_registers_is_told_with_its_extra():
 
 @pytest.mark.parametrize(("name", "env_type"), [("ALE/Pong-v5", "ATARI"), ("dm_control/walker-run-v0", "DM_CONTROL")])
 def test_an_id_of_another_type_names_it(name, env_type):
-    with pytest.raises(
-        UnsupportedEnvironment, match=f"{name!r} is one of env_type {env_type}: set base_config.env_type"
-    ):
+    with pytest.raises(UnsupportedEnvironment, match=f"{name!r} needs env_type {env_type}: set base_config.env_type"):
         GymAdapter(config(name, 1, {}))

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.wrappers.fault_tolerant import STEP_ERROR, FaultTolerantEnv
+from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
@@ -140,7 +140,7 @@ def test_a_reset_that_raises_twice_is_given_up():
     adapter.env.envs[0].env.culprit = SEED
     adapter.env.envs[0].env.at = 3
     adapter.env.envs[0]._make = NeverResets
-    with pytest.raises(EnvironmentCrashed, match="raising.py' broke: RuntimeError: the level is missing"):
+    with pytest.raises(EnvironmentCrashed, match="raising.py' crashed: RuntimeError: the level is missing"):
         for _ in range(3):
             adapter.step({"agent": np.zeros((1, 1), np.float32)})
 
@@ -160,7 +160,7 @@ def test_restarts_of_copies_and_of_adapters_are_one_budget():
     adapter = RestartOnFailure(lambda: Breaking(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
     adapter.reset(SEED)
     counts = []
-    with pytest.raises(EnvironmentCrashed, match="broke 9 times"):
+    with pytest.raises(EnvironmentCrashed, match="crashed 9 times"):
         for _ in range(40):
             adapter.step({"agent": np.zeros((2, 1), np.float32)})
             counts.append(adapter.restarts)
@@ -172,13 +172,13 @@ def test_restarts_of_copies_and_of_adapters_are_one_budget():
 def test_the_budget_ends_what_always_raises(copies):
     adapter = RestartOnFailure(lambda: GymAdapter(config(AlwaysRaising, copies, {})), 4)
     adapter.reset(SEED)
-    with pytest.raises(EnvironmentCrashed, match="broke [56] times, .* base_config.max_env_restarts"):
+    with pytest.raises(EnvironmentCrashed, match="crashed [56] times, .* base_config.max_env_restarts"):
         for _ in range(20):
             adapter.step({"agent": np.zeros((copies, 1), np.float32)})
 
 
 @pytest.mark.parametrize(
-    ("how", "named"), [("exit", "copy 0 (exit code 7)"), ("hang", "no answer of copy 0 within 1 s")]
+    ("how", "named"), [("exit", "environment 0 (exit code 7)"), ("hang", "environment 0 did not respond within 1 s")]
 )
 def test_a_process_that_ends_or_hangs_is_replaced_with_all_others(how, named, caplog, tmp_path):
     args = vectorized("async", how=how, mark=str(tmp_path / "mark"))

@@ -10,7 +10,7 @@ from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObserv
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
-from algorithm.adapters.wrappers.env_wrappers import apply_wrappers
+from algorithm.adapters.env_wrappers import apply_wrappers
 from tests.adapters.configs import config
 from tests.adapters.raising import Raising
 from tests.adapters.spaced import Sampling
@@ -129,7 +129,7 @@ def test_parts_that_cannot_be_observed_are_named_with_the_setting():
     ("ignored", "message"),
     [
         (["sound"], "ignore_observations: there is no observation 'sound'; there is place, sight, words"),
-        (["place", "sight", "words"], "holds nothing that an agent could see"),
+        (["place", "sight", "words"], "contains no observation for an agent"),
     ],
 )
 def test_names_that_are_ignored_must_exist_and_leave_something(ignored, message):
