@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.adapters.unity.curriculum import SceneParameters
+from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.wrappers.on_demand import OnDemand
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
@@ -22,7 +22,12 @@ from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
 from algorithm.runs.faults import record_faults
 from algorithm.runs.lessons import MonitorWithCurriculum
-from algorithm.runs.make_env import count_evaluation_envs, describe_missing_limit, is_editor, make_adapter
+from algorithm.runs.make_env import (
+    count_evaluation_envs,
+    describe_missing_limit,
+    find_evaluation_obstacle,
+    make_adapter,
+)
 from algorithm.runs.roles import check_specs
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import EVALUATION, PLAY, PROCESS, TRAINING, draw_seed, make_seed_sequence, seed_process
@@ -84,14 +89,14 @@ def train(
     checkpoint = checkpoints.latest(log)
     checkpoints.prepare(checkpoint, log, not folder.has_teams)
     counters = checkpoint.counters if checkpoint else Counters()
-    scene_parameters = SceneParameters(settings.reset, lambda: counters.env_steps / base.max_step)
+    parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / base.max_step)
     teams = {name: role.teams for name, role in folder.read_roles().items()}
     adapter = make_adapter(
         settings,
         folder,
         base.n_envs,
-        scene_parameters=scene_parameters,
-        on_episode_end=scene_parameters.record_episode,
+        parameters=parameters,
+        on_episode_end=parameters.record_episode,
         teams=teams,
     )
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
@@ -100,7 +105,7 @@ def train(
             settings,
             folder,
             count_evaluation_envs(settings),
-            scene_parameters=scene_parameters,
+            parameters=parameters,
             n_other_envs=base.n_envs,
         )
     )
@@ -110,8 +115,9 @@ def train(
         training = _make_components(adapter, ComponentsBuilder(settings, folder, checkpoint, log), timer)
         evaluator = Evaluator(evaluation, lambda role: training.get(role, evaluation).agent, base.evaluate_greedy)
         history, limits = History(training, counters), make_limits(settings)
-        if is_editor(settings) and limits.evaluates:
-            log("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
+        obstacle = find_evaluation_obstacle(settings)
+        if obstacle and limits.evaluates:
+            log(f"nothing is evaluated, since {obstacle}; training episodes alone confirm a goal")
         writer = CheckpointWriter(checkpoints, training, log, on_checkpoint)
         monitor = Monitor(
             history,
@@ -125,7 +131,7 @@ def train(
             ),
             # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
             None
-            if is_editor(settings)
+            if obstacle
             else lambda episodes: evaluator.play(
                 episodes, draw_seed(make_seed_sequence(base.seed, EVALUATION, counters.env_steps))
             ),
@@ -136,9 +142,9 @@ def train(
             actor = Actor(training, draw_seed(make_seed_sequence(base.seed, TRAINING, counters.env_steps)))
             _check_roles(settings, folder, adapter, log)
             check_action_effects(settings, adapter.roles)
-            writer.bind(actor, MonitorWithCurriculum(monitor, scene_parameters))
+            writer.bind(actor, MonitorWithCurriculum(monitor, parameters))
             if checkpoint:
-                checkpoint.restore_run(actor, MonitorWithCurriculum(monitor, scene_parameters))
+                checkpoint.restore_run(actor, MonitorWithCurriculum(monitor, parameters))
             folder.record_settings(settings.tree, counters.env_steps)
             divergence = DivergenceDetector(training, base.max_nonfinite_updates)
             timer.lap(STARTING)

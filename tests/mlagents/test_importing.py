@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
 
 import main
-from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_variant, resolve
 from algorithm.mlagents import importing

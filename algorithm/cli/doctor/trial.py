@@ -16,7 +16,7 @@ from algorithm.cli.doctor.check import BROKEN, OK, Outcome, describe_error
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
-from algorithm.runs.make_env import is_unity, make_adapter
+from algorithm.runs.make_env import find_adapter_class, make_adapter
 from algorithm.runs.memory_budget import MemoryBudget, replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
@@ -37,7 +37,7 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
         outcomes = {"device": (OK, _describe_device(settings))}
     except UserError as error:
         outcomes = {"device": (BROKEN, str(error))}
-    if is_unity(settings):
+    if find_adapter_class(settings).starts_programs:
         return outcomes
     folder = RunFolder(find_environment_folder(options["env"]))
     stage = "environment"

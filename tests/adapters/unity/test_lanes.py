@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.lanes import Batch, LaneAssignment, TooManyAgents
+from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
+from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.training.actor import Actor, Episode
 from tests.doubles import ScriptedAdapter, ShowingAgent, lanes_of, parts_of
 
@@ -17,10 +18,10 @@ def batch(*rows: tuple) -> Batch:
     rows = [(*row, 0.0, False)[:4] if len(row) == 2 else (*row, False)[:4] for row in rows]
     agent, obs, reward, interrupted = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Batch(
-        np.array(agent, np.int64),
-        {"obs": np.array(obs, np.float32).reshape(-1, 1)},
-        np.array(reward, np.float32),
-        np.array(interrupted, bool),
+        agent=np.array(agent, np.int64),
+        obs={"obs": np.array(obs, np.float32).reshape(-1, 1)},
+        reward=np.array(reward, np.float32),
+        interrupted=np.array(interrupted, bool),
     )
 
 
