@@ -163,8 +163,8 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, record
 
 
 def _play(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.runs.build import play
     from algorithm.runs.make_env import count_evaluation_envs
+    from algorithm.runs.play import play
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
     from algorithm.specs import role_suffix

@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from algorithm.adapters.unity.curriculum import SceneParameters
 from measure import in_own_processes, machine, spread, train_folder
 
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
-from algorithm.adapters.unity.curriculum import SceneParameters
 from algorithm.adapters.unity.launch import EngineSettings, LaunchConfig
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, read_variant, resolve
@@ -83,7 +83,12 @@ def acting(player: Path, ticks: int, copies: int = 1) -> float:
                 else Blueprint({"*": Vector()}, policy=Mlp(64, 64), critic=Mlp(64, 64))
             )
             agent = Acer(resolve([]).agent, blueprint, role, np.random.default_rng(0))
-            return AgentComponents(role, agent, None, Learner(agent, role, {}, None))  # type: ignore[arg-type]
+            return AgentComponents(
+                role=role,
+                agent=agent,
+                scheduler=None,
+                learner=Learner(agent, role, {}, None),  # type: ignore[arg-type]
+            )
 
         actor = Actor(TrainingComponents(adapter, team), seed=0)
         return copies * rate(actor.collect, ticks)

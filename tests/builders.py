@@ -12,10 +12,12 @@ import yaml
 from torch import Tensor, nn
 
 from algorithm.agents.acer.agent import Acer, AcerSettings
+from algorithm.agents.agent import LossReport
 from algorithm.agents.sac.agent import Sac, SacSettings
 from algorithm.networks import Blueprint, Mlp
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
 # Every estimator with every critic that it goes with.
@@ -136,3 +138,10 @@ def exact(rollout: Rollout) -> Rollout:
         return tensor.double() if tensor.is_floating_point() else tensor
 
     return rollout.convert(upload)
+
+
+def update(learner: Learner, rollout: Rollout) -> LossReport:
+    """Make one update of a learner from one batch."""
+    report = learner.compute_gradients(rollout)
+    learner.apply_gradients()
+    return report

@@ -22,8 +22,8 @@ from algorithm.export.graph import ExportModule
 from algorithm.export.packages import check_packages
 from algorithm.export.parity import check_parity
 from algorithm.export.signature import Signature
-from algorithm.runs.build import load_agent
 from algorithm.runs.callbacks import Callback
+from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import Role
 

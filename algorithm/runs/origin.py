@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Settings
+from algorithm.config.registry import find_class
 from algorithm.runs.env_folder import LOCAL_ENVS, PROJECT_ENVS
 
 PACKAGES = {"samara": "samara-rl", "torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium"}
@@ -27,7 +28,6 @@ SIMULATORS = {
     "pettingzoo": "pettingzoo",
     "pybullet": "pybullet",
 }
-PACKAGES_BY_ENV_TYPE = {"unity": "mlagents-envs"}  # by env_type: simulators that other processes import
 GIT_LIMIT = 5.0  # seconds
 
 
@@ -55,8 +55,7 @@ def describe_origin(environment: str, settings: Settings, variant: str | None) -
 def read_versions(env_type: str) -> dict[str, str]:
     """Return the versions of Python, of what every run uses, and of the simulators that this one uses."""
     simulators = {name: name for module, name in SIMULATORS.items() if module in sys.modules}
-    if other := PACKAGES_BY_ENV_TYPE.get(env_type.casefold()):
-        simulators[other] = other
+    simulators |= {package: package for package in find_class("env_type", env_type).packages}
     return {"python": platform.python_version(), **_find_versions({**PACKAGES, **simulators})}
 
 

@@ -13,8 +13,7 @@ from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.metrics import format_number
-from algorithm.training.metrics import TABLE_FILE, read_table
+from algorithm.training.metrics import TABLE_FILE, format_number, read_table
 
 if TYPE_CHECKING:  # a table of runs needs neither torch nor rich until it is shown
     from rich.table import Table

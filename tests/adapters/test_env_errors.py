@@ -9,8 +9,8 @@ import pytest
 from gymnasium.error import NamespaceNotFound
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.env_errors import make_missing_error
+from algorithm.adapters.gym import GymAdapter
 from tests.adapters.configs import config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,10 +7,10 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
+from algorithm.adapters.env_wrappers import apply_wrappers
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
-from algorithm.adapters.env_wrappers import apply_wrappers
 from tests.adapters.configs import config
 from tests.adapters.raising import Raising
 from tests.adapters.spaced import Sampling

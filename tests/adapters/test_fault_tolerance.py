@@ -10,8 +10,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
-from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
+from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config

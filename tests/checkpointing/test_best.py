@@ -7,15 +7,19 @@ import pytest
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.training.components import TrainingComponents
 from algorithm.training.history import Counters
 
 
 class Nothing:
-    """An actor that cannot be put back, and a monitor that decides nothing."""
+    """An actor whose episodes cannot be restored."""
 
     def state(self):
-        return {}
+        return None
+
+    def restore(self, state):
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -25,7 +29,8 @@ def checkpoints(tmp_path):
 
 def save(checkpoints, *env_steps):
     for each in env_steps:
-        checkpoint = checkpoints.save(TrainingComponents(None, None), Counters(each), Nothing(), Nothing())
+        writer = CheckpointWriter(checkpoints, TrainingComponents(None, None), Nothing(), {}, print)
+        checkpoint = writer.write(Counters(env_steps=each))
     return checkpoint
 
 

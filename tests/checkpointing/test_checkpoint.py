@@ -11,16 +11,15 @@ import pytest
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import resolve
-from algorithm.runs.build import make_limits, train
+from algorithm.runs.build import train
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.make_env import make_adapter
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.history import Counters, History
-from algorithm.training.monitor import Monitor
-from algorithm.training.reporter import Reporter
 
 FILES = ["manifest.json", "counters.json", "actor.npz", "agent/weights.pt", "agent/learner.pt", "agent/replay.npz"]
 
@@ -37,18 +36,15 @@ class Run:
         builder = ComponentsBuilder(settings, self.folder, None, lambda line: None)
         self.parts = TrainingComponents(make_adapter(settings, self.folder, 2), builder)
         self.actor = Actor(self.parts, seed=0)
-        self.monitor = self._monitor(settings)
         self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)
+        states = {"history": History(self.parts, Counters())}
+        self.writer = CheckpointWriter(self.checkpoints, self.parts, self.actor, states, print)
         self.said = []
-
-    def _monitor(self, settings):
-        history, ends = History(self.parts, Counters()), make_limits(settings)
-        return Monitor(history, ends, Reporter(history, ends, None, print, print), None, None, None, None)
 
     def save(self, env_steps: int):
         for _ in range(5):
             self.actor.collect()
-        return self.checkpoints.save(self.parts, Counters(env_steps=env_steps), self.actor, self.monitor)
+        return self.writer.write(Counters(env_steps=env_steps))
 
     def latest(self, name=None):
         return self.checkpoints.latest(self.said.append, name)

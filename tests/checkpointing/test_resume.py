@@ -11,21 +11,20 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import merge, read_variant, resolve
-from algorithm.runs import team_builder
-from algorithm.runs.build import make_limits, train
+from algorithm.runs import components_builder
+from algorithm.runs.build import train
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.make_env import make_adapter
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.history import History
-from algorithm.training.metrics import MetricsWriter
-from algorithm.training.monitor import Monitor
-from algorithm.training.placement import CPU, Placement
-from algorithm.training.reporter import Reporter
+from algorithm.training.learner import CPU, Placement
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 
@@ -251,7 +250,7 @@ def test_saving_on_the_way_changes_nothing(kind, tmp_path):
 def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
     plain = go_on(new_run(tmp_path, "plain", kind))
     apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # to torch the same processor
-    monkeypatch.setattr(team_builder, "choose_placement", lambda settings, agent, role: apart)
+    monkeypatch.setattr(components_builder, "choose_placement", lambda base, agent, role: apart)
     copied = new_run(tmp_path, "copied", kind)
     assert_equal(go_on(copied), plain)
     assert_equal(go_on(shortened(copied, "resumed", 2)), plain)
@@ -283,13 +282,12 @@ def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
     counters = saved.counters
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(5)
-    history, ends = History(parts, counters), make_limits(settings)
-    monitor = Monitor(
-        history, ends, Reporter(history, ends, MetricsWriter(tmp_path / "m"), print, print), None, None, None, None
-    )
-    saved.restore_run(actor, monitor)
+    history = History(parts, counters)
+    states = {"history": history, "curriculum": EnvironmentParameters({})}
+    saved.restore_run(actor, states)
     assert history.recent["agent"].is_full
-    assert_equal(CheckpointStore(tmp_path / "again", 1).save(parts, counters, actor, monitor), saved)
+    writer = CheckpointWriter(CheckpointStore(tmp_path / "again", 1), parts, actor, states, print)
+    assert_equal(writer.write(counters), saved)
 
     rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())
     assert not rollout.continues_previous.any()

@@ -113,13 +113,13 @@ make = Sensors
 )
 def test_one_sensor_or_mask_of_one_copy_is_named_and_nothing_of_it_is_trained_on(fault, named, capsys, monkeypatch):
     learned = []
-    learn = Learner.learn
+    compute_gradients = Learner.compute_gradients
 
     def watched(self, rollout):
         learned.append(rollout)
-        return learn(self, rollout)
+        return compute_gradients(self, rollout)
 
-    monkeypatch.setattr(Learner, "learn", watched)
+    monkeypatch.setattr(Learner, "compute_gradients", watched)
     write_task(SENSORS.format(fault=fault))
     assert main.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()

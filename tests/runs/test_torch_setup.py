@@ -8,9 +8,9 @@ import torch
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
-from algorithm.runs.torch_setup import choose_placement
+from algorithm.runs.torch_setup import choose_placement, describe_placement, list_bfloat16_instructions
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.placement import CPU, Placement, list_bfloat16_instructions
+from algorithm.training.learner import CPU, Placement
 from tests.builders import make_acer, make_role
 
 GPU = torch.device("cuda:0")
@@ -20,7 +20,7 @@ SEEING = Role(2, {"camera": ObsSpec((3, 8, 8), "uint8")}, ActionSpec(branches=(2
 def placed(role=None, units=8, **base):
     role = role or make_role()
     agent = make_acer(role, Blueprint(body=Mlp(units, units)))
-    return choose_placement(resolve([("test", {"base_config": base})]), agent, role)
+    return choose_placement(resolve([("test", {"base_config": base})]).base, agent, role)
 
 
 @pytest.fixture
@@ -79,9 +79,10 @@ def test_an_older_torch_reports_the_instructions_of_x86(monkeypatch):
 def test_a_device_is_described_with_its_bfloat16(processor, two_gpus):
     *_, last = processor
     described = "no bfloat16" if last == "avx2" else "bfloat16 by "
-    assert str(Placement()).startswith("learning and acting on cpu (") and described in str(Placement())
+    line = describe_placement(Placement())
+    assert line.startswith("learning and acting on cpu (") and described in line
     apart = Placement(learning=torch.device("cuda:1"))
-    assert str(apart) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
+    assert describe_placement(apart) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
 
 
 @pytest.mark.parametrize(("role", "units", "learning"), [(None, 8, "cpu"), (None, 1000, "cuda"), (SEEING, 8, "cuda")])

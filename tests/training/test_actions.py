@@ -14,7 +14,7 @@ from algorithm.training.actor import Actor
 from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.adapters.spaced import Sampling
-from tests.builders import make_acer
+from tests.builders import make_acer, update
 from tests.doubles import lanes_of, parts_of
 from tests.guessing import SPACES
 
@@ -100,7 +100,7 @@ def test_1_9_stays_1_9_from_the_actor_to_the_loss(monkeypatch):
     agent = make_acer(role, Blueprint())
     loss = agent.loss
     monkeypatch.setattr(agent, "loss", lambda batch: seen.append(batch) or loss(batch))
-    Learner(agent, role, {}, max_step=None).learn(replay.sample(8))
+    update(Learner(agent, role, {}, max_step=None), replay.sample(8))
     (batch,) = seen
     assert batch.raw_action.dtype == torch.float32
     torch.testing.assert_close(batch.raw_action, torch.full_like(batch.raw_action, 1.9), rtol=0, atol=0.05)

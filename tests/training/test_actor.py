@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.training.actor import Actor, Episode
+from algorithm.training.actor import Actor
+from algorithm.training.episodes import Episode
 from tests.doubles import Clock, Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
 # Lane 0 is asked at every tick, lane 1 at every other one. Lane 0 is cut behind 12 and shows it (13), then dies; lane 1
@@ -107,7 +108,11 @@ def test_only_executed_decisions_count_as_env_steps(actor):
 
 def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
     collect(actor, 9)
-    assert list(actor.episodes) == [Episode("agent", 0, 6, 3), Episode("agent", 0, 11, 2), Episode("agent", 1, 19, 3)]
+    assert list(actor.episodes) == [
+        Episode(role="agent", lane=0, episode_return=6, length=3),
+        Episode(role="agent", lane=0, episode_return=11, length=2),
+        Episode(role="agent", lane=1, episode_return=19, length=3),
+    ]
 
 
 def test_a_column_is_stamped_with_the_updates_before_its_row_0():
@@ -153,7 +158,7 @@ def test_every_way_to_end_is_one_episode(ending, score):
     script = [{"agent": step_of(row)} for row in rows] + [{}]
     actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length=2)), seed=0)
     collect(actor, len(rows))
-    assert list(actor.episodes) == [Episode("agent", 0, score, 2)]
+    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=score, length=2)]
     assert actor.env_steps == 4
 
 
@@ -207,15 +212,15 @@ def test_lanes_that_are_added_change_nothing_of_the_others(actor):
     columns.grow(replace(team, role=replace(team.role, lanes=5)))
     after = columns.state()
     assert after.keys() == before.keys()
-    used = [*before["slot"], *before["waiting"]]
+    used = [*before["slot"], *before["full"]]
     for name, value in before.items():
         part = used if len(value) == 6 else (slice(None), used) if 6 in value.shape else slice(len(value))
         if name != "free":
             np.testing.assert_array_equal(after[name][part], value[part], name)
             assert after[name].dtype == value.dtype
-    assert sorted([*after["free"], *after["slot"], *after["waiting"]]) == list(range(15))
+    assert sorted([*after["free"], *after["slot"], *after["full"]]) == list(range(15))
     assert after["lane"][after["slot"]].tolist() == [0, 1, 2, 3, 4]
-    assert not after["joined"][after["slot"][2:]].any()
+    assert not after["continues_previous"][after["slot"][2:]].any()
 
 
 def test_what_was_shown_is_known_until_it_is_cleared():

@@ -6,7 +6,7 @@ import pytest
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 GOOD = random_rollout(np.random.default_rng(0))
 BAD = random_rollout(np.random.default_rng(0))
@@ -16,7 +16,7 @@ BAD.reward[:] = np.nan
 def team() -> AgentComponents:
     role = make_role()
     agent = make_acer(role)
-    return AgentComponents(role, agent, None, Learner(agent, role, {}, None))
+    return AgentComponents(role=role, agent=agent, scheduler=None, learner=Learner(agent, role, {}, None))
 
 
 def parts_of(**teams: AgentComponents) -> TrainingComponents:
@@ -25,7 +25,7 @@ def parts_of(**teams: AgentComponents) -> TrainingComponents:
 
 def learn(divergence: DivergenceDetector, one: AgentComponents, *batches) -> None:
     for batch in batches:
-        one.learner.learn(batch)
+        update(one.learner, batch)
         divergence.count_update()
 
 
@@ -59,7 +59,7 @@ def test_each_role_is_counted_and_told_by_itself(caplog):
 
 def test_what_a_resumed_run_had_skipped_is_not_told_again(caplog):
     one = team()
-    one.learner.learn(BAD)
+    update(one.learner, BAD)
     divergence = DivergenceDetector(parts_of(agent=one), 5)
     divergence.check()
     assert not caplog.records

@@ -8,7 +8,7 @@ from algorithm.agents.agent import RewardTransform
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.training.learner import Learner
 from algorithm.training.rewards import ReturnMoments, RewardNormalizer
-from tests.builders import make_acer, make_role, random_boundaries, random_rollout
+from tests.builders import make_acer, make_role, random_boundaries, random_rollout, update
 from tests.oracles import returns_so_far
 
 LANES = 4
@@ -56,17 +56,17 @@ def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
     learner, twin = make_learner(optimizer=optimizer), make_learner(optimizer=optimizer)
     learner.checks_gradient = looks
     for either in (learner, twin):
-        either.learn(rollout())
+        update(either, rollout())
     assert everything(learner)["target_networks"].equal(everything(twin)["target_networks"])
     before, poisoned = everything(learner), rollout(1)
     assert all(value.ne(0).any() for value in before.values())
     poisoned.reward[poisoned.valid] = bad
-    learner.learn(poisoned)
+    update(learner, poisoned)
     assert learner.skipped_updates == 1
     after = everything(learner)
     assert before.keys() == after.keys() and all(after[name].equal(value) for name, value in before.items())
 
-    learner.learn(rollout(1))
+    update(learner, rollout(1))
     assert learner.skipped_updates == 1
     after = everything(learner)
     assert all(after[name].isfinite().all() and not after[name].equal(value) for name, value in before.items())
@@ -75,7 +75,7 @@ def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
 def test_a_bad_gradient_of_one_group_leaves_the_others_alone_too():
     learner = make_learner(auxiliaries={"loud": Loud(float("nan"))})
     before = everything(learner)
-    learner.learn(rollout())
+    update(learner, rollout())
     assert learner.skipped_updates == 1
     assert all(value.equal(before[name]) for name, value in everything(learner).items())
 
@@ -83,7 +83,7 @@ def test_a_bad_gradient_of_one_group_leaves_the_others_alone_too():
 def test_gradients_are_clipped_to_their_norm_and_keep_their_direction():
     free, clipped = make_learner(max_grad_norm=1e9), make_learner(max_grad_norm=0.01)
     for learner in (free, clipped):
-        learner.learn(rollout())
+        update(learner, rollout())
     norm = free.parameters.gradient.norm()
     assert norm > 0.1
     expected = free.parameters.gradient * 0.01 / norm
@@ -93,7 +93,7 @@ def test_gradients_are_clipped_to_their_norm_and_keep_their_direction():
 def test_each_group_is_clipped_by_itself():
     alone, beside = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
     for learner in (alone, beside):
-        learner.learn(rollout())
+        update(learner, rollout())
     parameters = beside.parameters
     assert parameters.gradient[parameters.group_slices["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
     torch.testing.assert_close(parameters.gradient[parameters.group_slices["acer"]], alone.parameters.gradient)
@@ -106,7 +106,7 @@ def first_step(observed, **changes):
     for seed in range(observed):
         learner.observe(rollout(seed))
     before = learner.parameters.vector.clone()
-    learner.learn(rollout())
+    update(learner, rollout())
     return learner.parameters.vector - before
 
 
@@ -122,7 +122,7 @@ def test_a_linear_schedule_falls_to_zero_at_the_last_step():
 
 def test_the_optimizer_is_reached_with_its_own_settings():
     gradient = make_learner(max_grad_norm=1e9)
-    gradient.learn(rollout())
+    update(gradient, rollout())
     gradient = gradient.parameters.gradient
     step = first_step(0, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True, learning_rate=0.1)
     expected = -0.1 * gradient / (0.01 * gradient.square() + 0.1).sqrt()
@@ -131,7 +131,7 @@ def test_the_optimizer_is_reached_with_its_own_settings():
 
 def test_adopting_weights_forgets_the_moments():
     learner, other = make_learner(), make_learner(seed=1)
-    learner.learn(rollout())
+    update(learner, rollout())
     learner.load_parameters(other.parameters.state())
     assert learner.parameters.vector.equal(other.parameters.vector)
     assert learner.state()["moments/acer"].eq(0).all()
@@ -144,13 +144,13 @@ def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
     )
     for seed in range(3):
         learner.observe(rollout(seed))
-        learner.learn(rollout(seed))
+        update(learner, rollout(seed))
     resumed.parameters.load(learner.parameters.state())
     resumed.restore(learner.state())
     for seed in (3, 4):
         for one in (learner, resumed):
             one.observe(rollout(seed))
-            one.learn(rollout(seed))
+            update(one, rollout(seed))
     assert resumed.parameters.vector.equal(learner.parameters.vector)
     assert resumed.parameters.target_vector.equal(learner.parameters.target_vector)
     assert (resumed.rows_seen, resumed.updates) == (learner.rows_seen, learner.updates)
@@ -160,9 +160,9 @@ def test_nothing_is_laid_out_anew():
     learner = make_learner()
     parameters = [*learner.agent.policy.parameters(), *learner.agent.average_policy.network.parameters()]
     places = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
-    learner.learn(rollout())
+    update(learner, rollout())
     learner.load_parameters(learner.parameters.state())
-    learner.learn(rollout())
+    update(learner, rollout())
     now = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
     assert now == places
 
@@ -184,8 +184,8 @@ def test_the_loss_reads_the_scaled_rewards():
     raw, small = rollout(), rollout()
     small.reward = 0.1 * raw.reward.clip(-0.5, 0.5)
     scaling, plain = make_learner(reward_clip=0.5, reward_scale=0.1), make_learner()
-    scaling.learn(raw)
-    plain.learn(small)
+    update(scaling, raw)
+    update(plain, small)
     torch.testing.assert_close(scaling.parameters.gradient, plain.parameters.gradient, rtol=1e-4, atol=1e-6)
 
 
@@ -283,7 +283,7 @@ def test_only_collected_rollouts_move_the_statistics():
     learner = make_learner(reward_normalization="return_std")
     learner.observe(rollout())
     before = learner.parameters.statistics.clone()
-    learner.learn(rollout(1))
+    update(learner, rollout(1))
     assert learner.parameters.statistics.equal(before)
     assert learner.reward_normalizer.moments.count == learner.rows_seen == rollout().valid.sum()
 
@@ -295,7 +295,7 @@ def test_a_column_counts_by_its_weight():
         learner, batch = make_learner(entropy_coef=0.1), rollout()
         if len(stepped) == 3:
             batch.reward[:, 3] += 7  # in a column that counts for nothing
-        learner.learn(replace(batch, weight=np.array(weight, np.float32)))
+        update(learner, replace(batch, weight=np.array(weight, np.float32)))
         stepped.append(learner.parameters.gradient.clone())
     all_alike, half, without, of_other_rewards = stepped
     torch.testing.assert_close(half, (all_alike + without) / 2, rtol=1e-4, atol=1e-6)

@@ -14,10 +14,9 @@ from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.runs.callbacks import CallbackList
-from algorithm.training.actor import Episode
+from algorithm.training.episodes import Episode
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import WINDOW, Counters, History
-from algorithm.training.history import Limits
+from algorithm.training.history import WINDOW, Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
@@ -38,7 +37,7 @@ class Run:
         self.callbacks = CallbackList([])
         self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
         self.parts.get("agent").learner.skipped_updates = 0
-        self.counters = Counters(env_steps)
+        self.counters = Counters(env_steps=env_steps)
         limits = Limits(**{**none, "log_every": 10**9, **limits})
         history = History(self.parts, self.counters)
         reporter = Reporter(history, limits, MetricsWriter(path), self.said.append, self.shown.append)
@@ -50,7 +49,9 @@ class Run:
     def go(self, env_steps: int, *returns: float) -> bool:
         """So many env steps, at whose end episodes with these returns ended."""
         self.actor.env_steps = env_steps
-        self.actor.episodes.extend(Episode("agent", 0, reward, 10) for reward in returns)
+        self.actor.episodes.extend(
+            Episode(role="agent", lane=0, episode_return=reward, length=10) for reward in returns
+        )
         return self.monitor.tick(self.actor)
 
     def _evaluate(self, episodes):
@@ -231,7 +232,7 @@ def test_what_decides_survives_the_disk(tmp_path):
     (tmp_path / "b").mkdir()
     first, second = Run(tmp_path / "a", goal=9.0, held_out=[0, 9]), Run(tmp_path / "b", goal=9.0, held_out=[9])
     first.go(1, *[9.0] * (WINDOW + 5))
-    second.monitor.restore(json.loads(json.dumps(first.monitor.state())))
+    second.monitor.history.restore(json.loads(json.dumps(first.monitor.history.state())))
     for run in (first, second):
         assert not run.go(1, *[9.0] * (WINDOW - 1))
         assert run.go(1, 9.0)

@@ -13,7 +13,7 @@ from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, random_rollout
+from tests.builders import make_acer, random_rollout, update
 from tests.fakes import TwoGroups, TwoGroupsSettings
 
 SPECS = {"obs": ObsSpec((3,)), "seen": ObsSpec((2,), "uint8")}
@@ -65,8 +65,8 @@ def test_statistics_are_those_of_every_valid_row_once_whatever_is_replayed():
     for record in records:
         learner.observe(record)
         for _ in range(2):
-            learner.learn(record)
-        learner.learn(rollout(99))
+            update(learner, record)
+        update(learner, rollout(99))
     rows, moments = rows_of(*records), moments_of(learner.agent.policy)
     assert moments.count == learner.rows_seen == len(rows)
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-10)
@@ -91,7 +91,7 @@ def test_the_average_network_and_acting_read_the_same_numbers():
     for seed in range(3):
         learner.observe(rollout(seed))
         assert encode(agent.average_policy.network, obs).equal(encode(agent.policy, obs))
-        learner.learn(rollout(seed))
+        update(learner, rollout(seed))
         step = Step(np.arange(4), {"obs": obs, "seen": np.ones((4, 2), np.uint8)}, *[np.zeros(4, bool)] * 4)
         tensors = {name: torch.from_numpy(value) for name, value in step.obs.items()}
         expected = agent.policy(tensors, torch.zeros(4, 0))[0].detach()
@@ -105,7 +105,7 @@ def test_every_network_of_an_agent_has_them():
     agent = TwoGroups(TwoGroupsSettings(), NORMALIZED, ROLE, np.random.default_rng(0))
     learner, record = Learner(agent, ROLE, {}, None), rollout(0)
     learner.observe(record)
-    learner.learn(record)
+    update(learner, record)
     for network in (agent.policy, agent.critic, agent.target.network):
         np.testing.assert_allclose(moments_of(network).mean, rows_of(record).mean(0), rtol=1e-10)
     assert list(learner.parameters.statistics_slices) == ["returns", "obs/policy", "obs/critic"]
@@ -119,7 +119,7 @@ def test_nothing_is_laid_out_anew():
     assert len(places) == 6
     assert all(begin <= place < begin + 8 * numbers for place in places)
     learner.observe(rollout(0))
-    learner.learn(rollout(0))
+    update(learner, rollout(0))
     learner.load_parameters(learner.parameters.state())
     learner.observe(rollout(1))
     assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
@@ -129,7 +129,7 @@ def test_a_resumed_learner_goes_on_with_them():
     learner, resumed = make_learner(), make_learner(seed=1)
     for seed in range(3):
         learner.observe(rollout(seed))
-        learner.learn(rollout(seed))
+        update(learner, rollout(seed))
     obs, none = shown(7), np.zeros((4, 0), np.float32)
     resumed.agent.policy.act(obs, none)  # so that acting has its views already
     resumed.parameters.load(learner.parameters.state())
@@ -137,7 +137,7 @@ def test_a_resumed_learner_goes_on_with_them():
     np.testing.assert_array_equal(resumed.agent.policy.act(obs, none)[0], learner.agent.policy.act(obs, none)[0])
     for one in (learner, resumed):
         one.observe(rollout(3))
-        one.learn(rollout(3))
+        update(one, rollout(3))
     assert resumed.parameters.vector.equal(learner.parameters.vector)
     assert resumed.parameters.statistics.equal(learner.parameters.statistics)
 
@@ -149,7 +149,7 @@ def test_updates_never_step_or_average_them_and_a_bad_gradient_leaves_them():
     poisoned = rollout(1)
     poisoned.reward[:] = np.nan
     for record in (rollout(1), poisoned, rollout(2)):
-        learner.learn(record)
+        update(learner, record)
     assert learner.skipped_updates == 1
     assert learner.parameters.statistics.equal(before)
 
@@ -167,5 +167,5 @@ def test_the_gradient_does_not_depend_on_an_observations_units():
     other = replace(record, obs={**record.obs, "obs": record.obs["obs"] * np.float32(1024) - 512})
     for learner, one in ((plain, record), (scaled, other)):
         learner.observe(one)
-        learner.learn(one)
+        update(learner, one)
     torch.testing.assert_close(scaled.parameters.gradient, plain.parameters.gradient, rtol=1e-3, atol=1e-5)

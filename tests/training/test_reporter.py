@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from algorithm.agents.agent import LossReport
-from algorithm.training.actor import Episode
-from algorithm.training.history import WINDOW, Counters, History
-from algorithm.training.history import Limits
+from algorithm.training.episodes import Episode
+from algorithm.training.history import WINDOW, Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
 from algorithm.training.timer import PHASES
@@ -152,7 +151,7 @@ def test_the_last_picture_is_of_the_whole_session_and_nothing_is_left(tmp_path):
 def test_how_a_run_stands(tmp_path):
     told = Told(tmp_path)
     for reward in [*[1.0] * WINDOW, *[5.0] * WINDOW, 3.0]:
-        told.history.add_episodes([Episode("agent", 0, reward, 4)], {})
+        told.history.add_episodes([Episode(role="agent", lane=0, episode_return=reward, length=4)], {})
     told.go(10, 250)
     told.reporter.show_progress()
     progress = told.shown[-1]
@@ -197,5 +196,5 @@ def test_right_behind_a_row_the_pace_is_still_that_of_the_row(tmp_path):
     ("max_step", "max_iter", "done"), [(None, None, None), (100, None, 0.5), (None, 4, 0.75), (100, 4, 0.75)]
 )
 def test_a_run_is_as_far_as_its_nearest_end(max_step, max_iter, done):
-    limits = Limits(max_step, max_iter, 1, None, None, None)
+    limits = Limits(max_step=max_step, max_iter=max_iter, log_every=1)
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done

@@ -10,8 +10,8 @@ from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import sanitize as screen
-from algorithm.training.actor import Actor, Episode
-from algorithm.training.episodes import EpisodeReturns
+from algorithm.training.actor import Actor
+from algorithm.training.episodes import Episode, EpisodeReturns
 from tests.doubles import Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
 NAN, INF = np.nan, np.inf
@@ -82,7 +82,7 @@ def test_an_episode_that_starts_badly_is_not_stored_at_all():
 def test_a_death_is_learned_whatever_is_shown_of_it():
     actor, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2, alive=False, final=True), *NEXT)
     assert valid_rows(record) == [(10, 1, True, 11), (11, 2, False, 0), *LEARNED_FROM_NEXT]
-    assert list(actor.episodes) == [Episode("agent", 0, 3, 2)]
+    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=3, length=2)]
 
 
 def test_other_lanes_go_on():

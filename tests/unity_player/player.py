@@ -14,7 +14,7 @@ import numpy as np
 
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import STATUS_OK, STATUS_QUIT
-from algorithm.adapters.unity.unity_stub import CONNECT_SECONDS, PACKAGE, VERSION, UnityStub, make_header
+from algorithm.adapters.unity.self_test import CONNECT_SECONDS, PACKAGE, VERSION, UnityStub, make_header
 from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
 from tests.unity_player.scene import Action, News, Sensor, Task
@@ -76,7 +76,7 @@ class Player:
         actions = {
             name: {
                 agent: Action(list(action.continuous_actions), list(action.discrete_actions))
-                for agent, action in zip(self._waiting.get(name, ()), given.get, strict=True)
+                for agent, action in zip(self._waiting.get(name, ()), given.value, strict=True)
             }
             for name, given in told.agent_actions.items()
         }
