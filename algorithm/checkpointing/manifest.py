@@ -56,7 +56,7 @@ class Manifest:
             file.write(self._serialize())
 
     @contextmanager
-    def open_file(self, name: str) -> Iterator[BinaryIO]:
+    def open_file(self, name: str) -> Iterator[io.RawIOBase]:
         """Yield a new file to write to, which cannot seek. It is on the disk when the block ends."""
         with open_synced(self.folder / name) as file, ThreadPoolExecutor(1) as thread:
             digesting = _DigestingFile(file, thread)

@@ -99,7 +99,7 @@ class CheckpointWriter:
             state = self.actor.state()
             if state is not None:
                 with manifest.open_file(ACTOR) as file:
-                    np.savez(file, **state)  # type: ignore[arg-type]  # numpy's stubs take the arrays for flags
+                    np.savez(file, **state)  # type: ignore[arg-type]  # of `allow_pickle`
             with manifest.open_file(METADATA) as file:
                 file.write(json.dumps(self._collect_metadata(counters)).encode())
         return Checkpoint(self.store.get_folder(counters.env_steps))
@@ -120,7 +120,7 @@ def _write_components(manifest: Manifest, role_folder: str, components: AgentCom
     _write_tensors(manifest, f"{role_folder}/{WEIGHTS}", components.learner.parameters.state())
     _write_tensors(manifest, f"{role_folder}/{LEARNER}", components.learner.state())
     with manifest.open_file(f"{role_folder}/{REPLAY}") as file:
-        np.savez(file, **components.scheduler.replay.state())
+        np.savez(file, **components.scheduler.replay.state())  # type: ignore[arg-type]
     sync_folder(manifest.folder / role_folder)
 
 

@@ -10,6 +10,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
 from algorithm.checkpointing.best import BestCheckpoint
+from algorithm.checkpointing.checkpoint import Stateful
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.effects import check_action_effects
 from algorithm.config.loader import Settings
@@ -79,7 +80,7 @@ def train(
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor = Actor(training, seeds.get_training_seed(counters.env_steps))
         _check_roles(settings, folder, adapter.roles, log)
-        states = {"history": history, "curriculum": parameters}
+        states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         writer = CheckpointWriter(store, training, actor, states, log, events.on_checkpoint)
         evaluate = _make_evaluate(settings, training, evaluation_adapter, seeds, counters)
         metrics = MetricsWriter(folder.path, counters.env_steps, log)

@@ -193,7 +193,7 @@ class Learner:
         """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
         finite = sum(step.clip(self.checks_gradient) for step in self._steps) < torch.inf
         if not self.checks_gradient:
-            self._step_and_undo(finite)
+            self._step_and_undo(torch.as_tensor(finite))
         elif finite:
             self._step_groups()
         self._kept_updates += finite

@@ -87,7 +87,7 @@ class Reporter:
     def report_evaluation(self, evaluation: Mapping[str, EvaluationResult]) -> None:
         """Write a row with the results of an evaluation, and log a line for each."""
         env_steps = self.history.counters.env_steps
-        values = {}
+        values: dict[str, float] = {}
         for role, result in evaluation.items():
             low, high = result.interval
             measured = {

@@ -117,7 +117,7 @@ def test_what_is_bad_is_named_once_for_each_episode(caplog):
     rows = [START, Row(0, 11, 1), Row(0, NAN, NAN), Row(0, NAN, 2), Row(0, 20, first=True), Row(0, 21, INF), *NEXT]
     with caplog.at_level(logging.WARNING):
         recorded(*rows)
-    told = [record.getMessage().split(" is cut")[0] for record in caplog.records]
+    told = [record.getMessage().split(" is truncated")[0] for record in caplog.records]
     assert told == [
         "the observation 'obs' of lane 0 of role 'agent' is NaN after 2 steps of an episode, which",
         "the reward of lane 0 of role 'agent' is NaN after 2 steps of an episode, which",
