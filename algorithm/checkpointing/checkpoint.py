@@ -81,8 +81,8 @@ class Checkpoint:
         state = self._load_torch(role, WEIGHTS)
         if not all(tensor.isfinite().all() for kind in state.values() for tensor in kind.values()):
             raise CheckpointError(
-                f"{self._role_folder(role) / WEIGHTS} holds NaN or infinity: take an earlier checkpoint (to play: --ckpt; "
-                f"to resume: move {self.folder} out of the run folder)"
+                f"{self._role_folder(role) / WEIGHTS} holds NaN or infinity: take an earlier checkpoint (to play: "
+                f"--ckpt; to resume: move {self.folder} out of the run folder)"
             )
         return state
 

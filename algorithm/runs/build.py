@@ -10,7 +10,8 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
 from algorithm.checkpointing.best import BestCheckpoint
-from algorithm.checkpointing.checkpoint import Stateful
+from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
+from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.effects import check_action_effects
 from algorithm.config.loader import Settings
@@ -43,10 +44,7 @@ from algorithm.training.timer import STARTING, Timer
 
 
 def train(
-    settings: Settings,
-    folder: RunFolder,
-    log: Callable[[str], None],
-    callbacks: Sequence[Callback] = (),
+    settings: Settings, folder: RunFolder, log: Callable[[str], None], callbacks: Sequence[Callback] = ()
 ) -> RunResult:
     """Train in a run folder, from its newest checkpoint if it has one.
 
@@ -65,17 +63,14 @@ def train(
     timer, seeds, events, limits = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks), make_limits(settings)
     configure_torch()
     seed_process(seeds.process)
-    store = folder.checkpoints(settings.base.keep_checkpoints)
-    checkpoint = store.latest(log)
-    store.prepare(checkpoint, log, not folder.has_teams)
+    store, checkpoint = _prepare_checkpoints(settings, folder, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
         adapter = stack.enter_context(closing(_open_adapter(settings, folder, parameters)))
         evaluation_adapter = stack.enter_context(closing(_defer_evaluation_adapter(settings, folder, parameters)))
         _log_notes(settings, limits, log)
-        builder = ComponentsBuilder(settings, folder, checkpoint, log)
-        training = _build_components(adapter, builder, timer)
+        training = _build_components(adapter, ComponentsBuilder(settings, folder, checkpoint, log), timer)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor = Actor(training, seeds.get_training_seed(counters.env_steps))
@@ -110,6 +105,16 @@ def make_limits(settings: Settings) -> Limits:
         evaluate_every=base.evaluate_every,
         goal=settings.goal.return_ if settings.goal else None,
     )
+
+
+def _prepare_checkpoints(
+    settings: Settings, folder: RunFolder, log: Callable[[str], None]
+) -> tuple[CheckpointStore, Checkpoint | None]:
+    """Return the checkpoints of a run, prepared for training, and the newest of them, if there is one."""
+    store = folder.checkpoints(settings.base.keep_checkpoints)
+    checkpoint = store.latest(log)
+    store.prepare(checkpoint, log, not folder.has_teams)
+    return store, checkpoint
 
 
 def _open_adapter(settings: Settings, folder: RunFolder, parameters: EnvironmentParameters) -> Adapter:

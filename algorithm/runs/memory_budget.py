@@ -107,7 +107,7 @@ class MemoryBudget:
 
 
 def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
-    """Raise UserError if a replayed batch, whose rows have the size of those in the replay, does not fit into memory."""
+    """Raise UserError if a replayed batch, with rows of the size of those in the replay, does not fit into memory."""
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
     free = measure_free_memory()

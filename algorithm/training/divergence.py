@@ -15,7 +15,7 @@ class Diverged(RuntimeError):
 
 
 class DivergenceDetector:
-    """A detector that logs skipped updates, and ends a run in which `limit` successive updates of a role are skipped."""
+    """A detector that logs skipped updates, and ends a run if `limit` successive updates of a role are skipped."""
 
     def __init__(self, training: TrainingComponents, limit: int):
         self.training, self.limit = training, limit

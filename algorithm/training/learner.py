@@ -64,8 +64,8 @@ class Learner:
         self.max_step = max_step
         placement = placement or Placement()
         self.device = placement.learning
-        # On the CPU, gradients are checked before each step. On other devices, which a check would wait for, the step is
-        # undone on the device.
+        # On the CPU, gradients are checked before each step. A check would wait for another device: there the step is
+        # undone.
         self.checks_gradient = self.device.type == "cpu"
         self.updates = 0
         self.rows_seen = 0

@@ -1,4 +1,4 @@
-"""What the settings say reaches the simulator."""
+"""Settings reach the adapter."""
 
 import numpy as np
 import pytest

@@ -20,7 +20,7 @@ def shown(lanes: int) -> dict[str, np.ndarray]:
     return {"agent": np.ones(lanes, bool)}
 
 
-def test_there_is_no_mean_before_an_episode_and_no_best_before_a_full_window():
+def test_the_mean_needs_an_episode_and_the_best_a_full_window():
     recent = RecentEpisodes()
     assert isnan(recent.mean) and isnan(recent.length)
     for _ in range(WINDOW - 1):
@@ -54,7 +54,7 @@ def test_episodes_of_one_tick_end_one_iteration_and_the_others_belong_to_the_nex
     assert history.counters.iterations == 2
 
 
-def test_an_iteration_waits_for_added_lanes_and_for_no_lane_that_was_not_shown_in_it():
+def test_an_iteration_waits_for_added_lanes_but_not_for_inactive_ones():
     history, lanes = history_of(lanes=2), shown(2)
     history.add_episodes([Episode(role="agent", lane=0, episode_return=1.0, length=5)], lanes)
     lanes = shown(3)  # an agent was added in the middle of the iteration
@@ -62,12 +62,12 @@ def test_an_iteration_waits_for_added_lanes_and_for_no_lane_that_was_not_shown_i
     assert history.counters.iterations == 0
     history.add_episodes([Episode(role="agent", lane=2, episode_return=1.0, length=5)], lanes)
     assert (history.counters.iterations, lanes["agent"].tolist()) == (1, [False] * 3)
-    lanes["agent"][:2] = True  # and has not come back since
+    lanes["agent"][:2] = True  # and has had no row since
     history.add_episodes([Episode(role="agent", lane=lane, episode_return=1.0, length=5) for lane in (0, 1)], lanes)
     assert history.counters.iterations == 2
 
 
-def test_a_restored_history_counts_on_as_the_first_would():
+def test_a_restored_history_continues_as_the_first():
     first, second = history_of(lanes=2), history_of(lanes=2)
     for number in range(2 * WINDOW + 1):
         first.add_episodes(

@@ -24,7 +24,7 @@ def rollout(seed=0):
 
 
 class Loud(Auxiliary):
-    """A loss of its own, as steep as asked for."""
+    """An auxiliary with a loss of a given gradient."""
 
     learning_rate, max_grad_norm = 0.1, 2.0
 
@@ -40,7 +40,7 @@ class Loud(Auxiliary):
 
 
 def everything(learner):
-    """Copies of all numbers that an update changes."""
+    """Return copies of everything that an update changes."""
     state = {name: value for name, value in learner.state().items() if name.startswith("moments")}
     return {
         "vector": learner.parameters.vector.clone(),
@@ -52,7 +52,7 @@ def everything(learner):
 @pytest.mark.parametrize("looks", [True, False], ids=["as on a processor", "as on a device"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(bad, optimizer, looks):
     learner, twin = make_learner(optimizer=optimizer), make_learner(optimizer=optimizer)
     learner.checks_gradient = looks
     for either in (learner, twin):
@@ -72,7 +72,7 @@ def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
     assert all(after[name].isfinite().all() and not after[name].equal(value) for name, value in before.items())
 
 
-def test_a_bad_gradient_of_one_group_leaves_the_others_alone_too():
+def test_a_gradient_of_one_group_that_is_not_finite_leaves_the_others_unchanged_too():
     learner = make_learner(auxiliaries={"loud": Loud(float("nan"))})
     before = everything(learner)
     update(learner, rollout())
@@ -90,7 +90,7 @@ def test_gradients_are_clipped_to_their_norm_and_keep_their_direction():
     torch.testing.assert_close(clipped.parameters.gradient, expected, rtol=1e-4, atol=1e-9)
 
 
-def test_each_group_is_clipped_by_itself():
+def test_each_group_is_clipped_separately():
     alone, beside = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
     for learner in (alone, beside):
         update(learner, rollout())
@@ -101,7 +101,7 @@ def test_each_group_is_clipped_by_itself():
 
 
 def first_step(observed, **changes):
-    """How far the first update moves the parameters after some rollouts were observed."""
+    """Return how far the first update after some observed rollouts moves the parameters."""
     learner = make_learner(**changes)
     for seed in range(observed):
         learner.observe(rollout(seed))
@@ -110,7 +110,7 @@ def first_step(observed, **changes):
     return learner.parameters.vector - before
 
 
-def test_a_linear_schedule_falls_to_zero_at_the_last_step():
+def test_a_linear_learning_rate_is_zero_at_max_step():
     rows = sum(int(rollout(seed).valid.sum()) for seed in range(3))
     full = first_step(0, learning_rate=0.1)
     assert full.abs().max() > 0.01
@@ -120,7 +120,7 @@ def test_a_linear_schedule_falls_to_zero_at_the_last_step():
         torch.testing.assert_close(first_step(3, learning_rate=0.1, max_step=max_step), full)
 
 
-def test_the_optimizer_is_reached_with_its_own_settings():
+def test_the_optimizer_has_the_settings_of_its_group():
     gradient = make_learner(max_grad_norm=1e9)
     update(gradient, rollout())
     gradient = gradient.parameters.gradient
@@ -129,7 +129,7 @@ def test_the_optimizer_is_reached_with_its_own_settings():
     torch.testing.assert_close(step, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_adopting_weights_forgets_the_moments():
+def test_loading_parameters_resets_the_moments():
     learner, other = make_learner(), make_learner(seed=1)
     update(learner, rollout())
     learner.load_parameters(other.parameters.state())
@@ -137,7 +137,7 @@ def test_adopting_weights_forgets_the_moments():
     assert learner.state()["moments/acer"].eq(0).all()
 
 
-def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
+def test_a_resumed_learner_continues_as_if_it_had_not_stopped():
     learner, resumed = (
         make_learner(reward_normalization="return_std"),
         make_learner(reward_normalization="return_std", seed=1),
@@ -156,7 +156,7 @@ def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
     assert (resumed.rows_seen, resumed.updates) == (learner.rows_seen, learner.updates)
 
 
-def test_nothing_is_laid_out_anew():
+def test_updates_keep_the_flat_tensors():
     learner = make_learner()
     parameters = [*learner.agent.policy.parameters(), *learner.agent.average_policy.network.parameters()]
     places = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
@@ -190,7 +190,7 @@ def test_the_loss_reads_the_scaled_rewards():
 
 
 def collected(rng, rows=7):
-    """A rollout with rewards far from 0, of the lanes in an order of its own, some of them behind a break."""
+    """Return a rollout with rewards far from 0, whose lanes are in any order, and some continue no previous rollout."""
     record = random_rollout(rng, rows, LANES)
     record.lane, record.continues_previous = rng.permutation(LANES), rng.random(LANES) < 0.7
     record.first, record.alive, final = random_boundaries(rng, rows, LANES)
@@ -199,10 +199,10 @@ def collected(rng, rows=7):
 
 
 @pytest.mark.parametrize("clip", [None, 2.5])
-def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follow_the_rows(clip):
+def test_rewards_are_divided_by_the_std_of_the_returns_that_follow_each_row(clip):
     rng = np.random.default_rng(0)
     scale = RewardNormalizer(RewardTransform(0.5, clip, True, 0.9), LANES)
-    episodes, current = [], {}  # of all lanes; the one that each lane is in
+    episodes, current = [], {}  # of all lanes; the running one of each lane
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
         reward = record.reward if clip is None else record.reward.clip(-clip, clip)
@@ -221,7 +221,7 @@ def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follo
     )
 
 
-def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
+def test_a_reward_at_the_end_of_an_episode_counts_in_the_returns_of_all_its_rows():
     """Success or failure after 50 rows, half of the time: returns of 0.99^k and 0, whose scale is about 0.4.
 
     The discounted sum of the rewards so far is 1 in one row of 100 and 0 in all others: a scale of 0.1.
@@ -242,13 +242,13 @@ def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
 
 
 @pytest.mark.parametrize("rows", [0, 1, 40])
-def test_returns_that_are_all_the_same_leave_rewards_as_they_are(rows):
+def test_equal_returns_leave_rewards_unchanged(rows):
     moments = ReturnMoments()
     moments.add(rows, rows * 0.1, rows * 0.1**2)
     assert moments.std == 1
 
 
-def test_two_columns_of_one_lane_count_in_their_order_of_time():
+def test_two_columns_of_one_lane_count_in_order_of_time():
     whole = random_rollout(np.random.default_rng(0), 6, 1)
     whole.first[:], whole.alive[:] = False, True
     halves = replace(
@@ -266,7 +266,7 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
     np.testing.assert_allclose(scales[1].running_sums, scales[0].running_sums)
 
 
-def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from_the_start():
+def test_added_lanes_count_as_lanes_that_existed_from_the_start():
     rng = np.random.default_rng(1)
     grown, large = (RewardNormalizer(RewardTransform(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
     for added in (0, 2):
@@ -279,7 +279,7 @@ def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from
     np.testing.assert_array_equal(grown.running_sums, large.running_sums)
 
 
-def test_only_collected_rollouts_move_the_statistics():
+def test_only_collected_rollouts_change_the_statistics():
     learner = make_learner(reward_normalization="return_std")
     learner.observe(rollout())
     before = learner.parameters.statistics.clone()
@@ -289,12 +289,12 @@ def test_only_collected_rollouts_move_the_statistics():
 
 
 def test_a_column_counts_by_its_weight():
-    """What a sampler with priorities says of a column reaches every parameter."""
+    """The importance weight of a column scales its gradient."""
     stepped = []
     for weight in ([1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 1, 0], [1, 1, 1, 0]):
         learner, batch = make_learner(entropy_coef=0.1), rollout()
         if len(stepped) == 3:
-            batch.reward[:, 3] += 7  # in a column that counts for nothing
+            batch.reward[:, 3] += 7  # in a column of weight 0
         update(learner, replace(batch, weight=np.array(weight, np.float32)))
         stepped.append(learner.parameters.gradient.clone())
     all_alike, half, without, of_other_rewards = stepped

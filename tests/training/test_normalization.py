@@ -1,4 +1,4 @@
-"""Observations that are normalised: what is counted, once, and who reads it."""
+"""Normalization of observations: which rows count, and which networks use the statistics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_learner(blueprint=NORMALIZED, **changes) -> Learner:
 
 
 def rollout(seed: int):
-    """A collected rollout whose observations are far from 0 and 1."""
+    """Return a collected rollout whose observations have a mean far from 0 and a std far from 1."""
     rng = np.random.default_rng(seed)
     record = random_rollout(rng)
     obs = (7 + record.obs["obs"] * np.array([0.1, 3, 40])).astype(np.float32)
@@ -34,7 +34,7 @@ def rollout(seed: int):
 
 
 def shown(seed: int) -> dict[str, np.ndarray]:
-    """The observations of one tick."""
+    """Return the observations of one tick."""
     return {name: value[0] for name, value in rollout(seed).obs.items()}
 
 
@@ -43,7 +43,7 @@ def moments_of(network: nn.Module):
 
 
 def rows_of(*records) -> np.ndarray:
-    """The observations of all valid rows, one by one."""
+    """Return the observations of all valid rows [n, ...]."""
     return np.array(
         [
             record.obs["obs"][t, b]
@@ -60,7 +60,7 @@ def encode(network: nn.Module, obs) -> torch.Tensor:
     return network.torso.encoders[0](torch.from_numpy(obs))
 
 
-def test_statistics_are_those_of_every_valid_row_once_whatever_is_replayed():
+def test_every_valid_collected_row_counts_once_and_replayed_rows_do_not():
     learner, records = make_learner(), [rollout(seed) for seed in range(5)]
     for record in records:
         learner.observe(record)
@@ -84,7 +84,7 @@ def test_rows_that_are_not_valid_change_nothing():
     assert changed.parameters.statistics.equal(learner.parameters.statistics)
 
 
-def test_the_average_network_and_acting_read_the_same_numbers():
+def test_the_average_network_and_the_acting_policy_share_the_statistics():
     learner = make_learner()
     agent, obs = learner.agent, rollout(50).obs["obs"][0]
     before = encode(agent.policy, obs)
@@ -100,7 +100,7 @@ def test_the_average_network_and_acting_read_the_same_numbers():
     assert moments_of(agent.average_policy.network).mean.data_ptr() == moments_of(agent.policy).mean.data_ptr()
 
 
-def test_every_network_of_an_agent_has_them():
+def test_every_network_of_an_agent_has_the_statistics():
     torch.manual_seed(0)
     agent = TwoGroups(TwoGroupsSettings(), NORMALIZED, ROLE, np.random.default_rng(0))
     learner, record = Learner(agent, ROLE, {}, None), rollout(0)
@@ -111,7 +111,7 @@ def test_every_network_of_an_agent_has_them():
     assert list(learner.parameters.statistics_slices) == ["returns", "obs/policy", "obs/critic"]
 
 
-def test_nothing_is_laid_out_anew():
+def test_updates_keep_the_flat_tensors():
     learner = make_learner()
     networks = (learner.agent.policy, learner.agent.average_policy.network)
     places = [buffer.data_ptr() for network in networks for buffer in network.buffers()]
@@ -125,13 +125,13 @@ def test_nothing_is_laid_out_anew():
     assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
 
 
-def test_a_resumed_learner_goes_on_with_them():
+def test_a_resumed_learner_continues_with_the_statistics():
     learner, resumed = make_learner(), make_learner(seed=1)
     for seed in range(3):
         learner.observe(rollout(seed))
         update(learner, rollout(seed))
     obs, none = shown(7), np.zeros((4, 0), np.float32)
-    resumed.agent.policy.act(obs, none)  # so that acting has its views already
+    resumed.agent.policy.act(obs, none)  # so that acting has made its views
     resumed.parameters.load(learner.parameters.state())
     resumed.restore(learner.state())
     np.testing.assert_array_equal(resumed.agent.policy.act(obs, none)[0], learner.agent.policy.act(obs, none)[0])
@@ -142,7 +142,7 @@ def test_a_resumed_learner_goes_on_with_them():
     assert resumed.parameters.statistics.equal(learner.parameters.statistics)
 
 
-def test_updates_never_step_or_average_them_and_a_bad_gradient_leaves_them():
+def test_updates_do_not_change_the_statistics():
     learner = make_learner()
     learner.observe(rollout(0))
     before = learner.parameters.statistics.clone()
@@ -161,7 +161,7 @@ def test_statistics_of_another_network_are_refused():
     assert list(plain.parameters.statistics_slices) == ["returns"]
 
 
-def test_the_gradient_does_not_depend_on_an_observations_units():
+def test_the_gradient_does_not_depend_on_the_units_of_observations():
     scaled, plain = make_learner(max_grad_norm=1e9), make_learner(max_grad_norm=1e9)
     record = rollout(0)
     other = replace(record, obs={**record.obs, "obs": record.obs["obs"] * np.float32(1024) - 512})
