@@ -9,8 +9,8 @@ from algorithm.training.actor import Actor
 from algorithm.training.episodes import Episode
 from tests.doubles import Clock, Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
-# Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then it
-# terminates; lane 1 terminates. Every reward is different.
+# Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then
+# it terminates; lane 1 terminates. Every reward is different.
 SCRIPT = [
     {"agent": step_of(Row(0, 10, first=True), Row(1, 50, first=True))},
     {"agent": step_of(Row(0, 11, 1))},
