@@ -99,7 +99,9 @@ def test_one_line_holds_the_facts():
 
 def test_what_is_not_known_is_left_out():
     unknown = RoleProgress(mean=NAN, first=None, best=None, length=NAN, policy_metrics={}, losses={})
-    progress = replace(PROGRESS, max_step=None, done=None, seconds_left=None, goal=None, roles={"agent": unknown})
+    progress = replace(
+        PROGRESS, max_step=None, fraction_done=None, seconds_left=None, goal=None, roles={"agent": unknown}
+    )
     assert format_line(progress).startswith("412,000 steps  return -  8,123 steps/s")
     rows = "\n".join(drawn(progress))
     assert "no episode yet" in rows
