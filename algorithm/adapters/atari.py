@@ -153,7 +153,7 @@ def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict
 def _make_envpool(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
     if settings["terminal_on_life_loss"] or not settings["noop_max"]:
         raise UnsupportedEnvironment(
-            "EnvPool supports neither noop_max 0 nor terminal_on_life_loss as other modes do (its game continues)"
+            "EnvPool supports neither noop_max 0 nor terminal_on_life_loss as the other modes do; use one of them"
         )
     width, height = settings["screen_size"]
     pool_args = {

@@ -152,7 +152,7 @@ class EpisodicEnv:
         if not self.env.agents:
             raise ValueError("an episode starts without agents")
         self.steps = 0
-        self.active_obs = {agent: obs[agent] for agent in self.env.agents}  # of the agents that await an action
+        self.active_obs = {agent: obs[agent] for agent in self.env.agents}  # agents that await an action
         self.ended_agents: set[Any] = set()
         return [self._make_row(agent, observed, infos, first=True) for agent, observed in self.active_obs.items()]
 

@@ -14,7 +14,7 @@ from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
 from algorithm.config.registry import find_class
 from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError
-from algorithm.runs.default_network import make_nn_file
+from algorithm.networks.default_network import make_nn_file
 from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
 from algorithm.runs.make_env import describe_missing_limit, make_env_config
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role

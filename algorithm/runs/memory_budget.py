@@ -6,14 +6,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.config.loader import Settings
 from algorithm.config.schema import ReplayConfig
 from algorithm.errors import UserError
-from algorithm.replay import ReplaySize, Sampler, compute_replay_size
-from algorithm.runs.make_sampler import make_sampler
+from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
 from algorithm.specs import Role, role_suffix
 
 MEMINFO = Path("/proc/meminfo")
@@ -24,7 +22,6 @@ def compute_agent_replay_size(
     config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None
 ) -> ReplaySize:
     """Return the size of an agent's replay, whose capacity the `initial_lanes` share (None: all lanes)."""
-    sampler_class = cast(type[Sampler], make_sampler(config).func)
     schedule, statistics = agent.schedule, agent.family.statistics_size
     return compute_replay_size(
         config.capacity,
@@ -32,7 +29,7 @@ def compute_agent_replay_size(
         schedule.rollout_length,
         agent.stored_state_size,
         statistics,
-        sampler_class.BYTES_PER_START,
+        SAMPLERS[config.sampler].BYTES_PER_START,
         initial_lanes,
     )
 

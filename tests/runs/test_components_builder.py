@@ -62,7 +62,7 @@ def test_too_many_agents_for_the_capacity_are_an_error(tmp_path):
     folder.record_settings(
         {**tree, "replay_config": {"capacity": 30}, "acer_config": {**tree["acer_config"], "learning_starts": 8}}, 0
     )
-    with pytest.raises(UserError, match="replay_config.capacity: 30 rows over 2 lanes hold no window of 12 rows"):
+    with pytest.raises(UserError, match="replay_config.capacity: 30 rows over 2 lanes hold no sequence of 12 rows"):
         train_run(folder)
 
 
