@@ -7,11 +7,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout", "errors", "annotations", "data"},
+    {"specs", "rollout", "errors", "annotations", "data", "atomic_io"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay"},
     {"agents", "auxiliaries", "exploration"},
-    {"training", "checkpointing"},
+    {"training"},
+    {"checkpointing"},
     {"runtimes"},
     {"config"},
     {"runs"},

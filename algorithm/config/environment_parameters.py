@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from algorithm.adapters.unity.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
+from algorithm.adapters.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
 from algorithm.annotations import Range
 from algorithm.config.schema import Section
 from algorithm.errors import UserError

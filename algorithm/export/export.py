@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.atomic_io import open_synced, sync_folder
+from algorithm.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.rng_state import get_process_state, set_process_state
 from algorithm.config.loader import Settings
@@ -22,7 +22,8 @@ from algorithm.export.graph import ExportModule
 from algorithm.export.packages import check_packages
 from algorithm.export.parity import check_parity
 from algorithm.export.signature import Signature
-from algorithm.runs.build import load_agent
+from algorithm.runs.callbacks import Callback
+from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import Role
 
@@ -135,7 +136,7 @@ def preserve_rng_state() -> Iterator[None]:
         set_process_state(state)
 
 
-class RunExporter:
+class RunExporter(Callback):
     """The exports of a run by its setting `export`; one that fails is a line, and costs the run nothing.
 
     Raises UserError where a package is missing that will be needed.
@@ -146,7 +147,7 @@ class RunExporter:
         if settings.base.export in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
             check_packages()
 
-    def export_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """A checkpoint was saved: its files stand in its folder, and go with it."""
         if self.settings.base.export == EXPORT_CHECKPOINTS:
             self._export(lambda: checkpoint, checkpoint.folder)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.atomic_io import replace_text
 from algorithm.config.loader import Tree, load_defaults, read_variant, read_yaml, resolve
 from algorithm.errors import UserError
 from algorithm.mlagents.environment import EnvironmentParameters

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.annotations import FixedOnResume
-from algorithm.checkpointing.atomic_io import replace_text, set_aside
+from algorithm.atomic_io import replace_text, set_aside
 from algorithm.config.effects import find_failure, iterate_annotations
 from algorithm.config.loader import Settings, Tree, read_yaml
 from algorithm.config.yaml_text import dump

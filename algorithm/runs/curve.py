@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from algorithm.training.metrics_table import EVALUATION_COLUMN, TABLE_FILE, read_table
+from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, read_table
 
 if TYPE_CHECKING:
     from PIL.Image import Image

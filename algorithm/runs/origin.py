@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Settings
+from algorithm.config.registry import find_class
 from algorithm.data import DATA
 from algorithm.runs.env_folder import LOCAL_ENVS, PROJECT_ENVS
 
@@ -28,8 +29,6 @@ SIMULATORS = {
     "pettingzoo": "pettingzoo",
     "pybullet": "pybullet",
 }
-# Packages of simulators that other processes import, by env_type.
-PACKAGES_BY_ENV_TYPE = {"unity": "mlagents-envs"}
 GIT_TIMEOUT = 5.0  # seconds
 
 
@@ -60,8 +59,7 @@ def describe_origin(environment: str, settings: Settings, variant: str | None) -
 def read_versions(env_type: str) -> dict[str, str]:
     """Return the versions of Python, of the packages of every run, and of the simulators that this run uses."""
     simulators = {name: name for module, name in SIMULATORS.items() if module in sys.modules}
-    if other := PACKAGES_BY_ENV_TYPE.get(env_type.casefold()):
-        simulators[other] = other
+    simulators |= {package: package for package in find_class("env_type", env_type).packages}
     return {"python": platform.python_version(), **_find_versions({**PACKAGES, **simulators})}
 
 

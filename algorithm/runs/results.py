@@ -9,15 +9,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.formatting import format_number
-from algorithm.training.metrics_table import TABLE_FILE, read_table
+from algorithm.training.metrics import TABLE_FILE, format_number, read_table
 
 if TYPE_CHECKING:  # results are listed without torch
-    from algorithm.runs.build import RunResult
+    from algorithm.runs.callbacks import RunResult
     from algorithm.training.evaluator import EvaluationResult
 
 Record = dict[str, Any]  # content of result.json

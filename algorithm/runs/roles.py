@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing.atomic_io import replace_text, set_aside
+from algorithm.atomic_io import replace_text, set_aside
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
@@ -33,7 +33,7 @@ from algorithm.runs.env_folder import (
 from algorithm.runs.lock import FolderLock, RunReplacement
 from algorithm.runs.roles import read_roles, write_roles
 from algorithm.specs import Role
-from algorithm.training.metrics_table import TABLE_FILE
+from algorithm.training.metrics import TABLE_FILE
 
 
 def find_environment_folder(environment: str) -> Path:

@@ -13,8 +13,8 @@ from algorithm.cli.command_line import collect_flag_layers
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, read_assignments, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
-from algorithm.runs.build import check_network
 from algorithm.runs.config_history import list_changes
+from algorithm.runs.play import check_network
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 
 

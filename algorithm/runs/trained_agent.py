@@ -17,7 +17,7 @@ from algorithm.adapters.wrappers.previous_action_reward import (
 from algorithm.agents.agent import Agent
 from algorithm.errors import UserError
 from algorithm.rollout import Step
-from algorithm.runs.build import load_agent
+from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ACTION_MASK, Role, split_observation

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from algorithm.checkpointing.atomic_io import resolve_inside
+from algorithm.atomic_io import resolve_inside
 from algorithm.errors import UserError, summarize_error
 
 if TYPE_CHECKING:  # the errors of commands that need no network are located without torch

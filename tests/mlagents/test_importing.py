@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
 
 import main
-from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_variant, resolve
 from algorithm.mlagents import importing
@@ -20,9 +20,9 @@ from algorithm.mlagents.importing import choose_folder_names, import_file
 from algorithm.mlagents.rules import MapsTo
 from algorithm.mlagents.trainers import TRAINERS
 from algorithm.mlagents.translation import collect_rules
+from algorithm.runs.components_builder import make_agent
 from algorithm.runs.env_folder import is_file_name
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import make_agent
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.mlagents.configurations import EXAMPLES, HYPERPARAMETERS, OF_ANY, OF_RUN
 from tests.unity_player.launcher import make_player

@@ -12,7 +12,7 @@ import main
 from algorithm import load
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.runs.run_folder import RunFolder
-from algorithm.training.metrics_table import read_table
+from algorithm.training.metrics import read_table
 
 CONFIG = """
 default:

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 import main
-from algorithm.adapters.unity import supervised_scene as supervised
-from algorithm.adapters.unity.curriculum import Gaussian, Lesson, MultiRange, Uniform
+from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
+from algorithm.adapters.unity import scene_process
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
@@ -208,7 +208,7 @@ def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
     assert "height: lesson 1 begins" in " ".join(capsys.readouterr().out.split())
 
     def at():
-        return json.loads((folder.find_latest().folder / "counters.json").read_text())["monitor"]["lessons"]["height"]
+        return json.loads((folder.find_latest().folder / "counters.json").read_text())["states"]["curriculum"]["height"]
 
     before = at()
     assert before["lesson"] == 1
@@ -232,7 +232,7 @@ def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
 
     def at():
         about = json.loads((folder.find_latest().folder / "counters.json").read_text())
-        return about["counters"]["env_steps"], about["monitor"]["lessons"]["height"]["lesson"]
+        return about["counters"]["env_steps"], about["states"]["curriculum"]["height"]["lesson"]
 
     env_steps, lesson = at()
     assert 240 <= env_steps < 300 and lesson == 1
@@ -282,11 +282,11 @@ def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
 
 
 def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(supervised, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(scene_process, "FIRST_PAUSE", 0.0)
     write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
     folder = run("--set", "base_config.max_env_restarts=null")
     said = " ".join(capsys.readouterr().out.split())
-    assert "its episodes are cut, and it is started again" in said
+    assert "its episodes are truncated, and it starts again" in said
     assert folder.find_latest().counters.env_steps >= 1200
 
 
@@ -302,7 +302,7 @@ def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
         play.start()
         run("--editor", "--port", str(port), *arguments)
         assert editor[0].wait(20) == 0
-    assert f"press Play in Unity: it is waited for on port {port}" in capsys.readouterr().out
+    assert f"Waiting for Unity on port {port}: press Play in the editor" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -316,7 +316,7 @@ def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
     press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
     subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
     said = ""
-    while "its episodes are cut" not in said:
+    while "its episodes are truncated" not in said:
         said += trainer.stdout.readline()
     trainer.send_signal(signal.SIGINT)
     rest, _ = trainer.communicate(timeout=30)

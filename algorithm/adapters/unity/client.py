@@ -13,8 +13,7 @@ from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import Communicator
 from algorithm.adapters.unity.decoding import Decoder
-from algorithm.adapters.unity.os_process import UnityProcess
-from algorithm.adapters.unity.ports import LOOPBACK
+from algorithm.adapters.unity.os_process import LOOPBACK, UnityProcess
 
 api = compat.load_api()
 

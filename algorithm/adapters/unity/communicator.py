@@ -11,7 +11,7 @@ from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.ports import LOOPBACK, describe_holder, is_taken
+from algorithm.adapters.unity.os_process import LOOPBACK, describe_holder, is_taken
 
 api = compat.load_api()
 

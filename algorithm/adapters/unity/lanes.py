@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.rollout import Step
 
 MAX_SILENT_TICKS = 500  # ticks that an agent may be silent in the middle of an episode before another may have its lane
 NO_AGENT = -1
-
-
-@dataclass(slots=True)
-class Batch:
-    """Agents of one behavior in one scene at one tick: those that await a decision, or those whose episode ended.
-
-    `reward` is what came since each agent's last decision, that of its group included. `interrupted` episodes were cut,
-    others are over; it is not looked at where a decision is awaited.
-    """
-
-    agent: np.ndarray  # [n] int64, in the order of the scene
-    obs: Mapping[str, np.ndarray]  # {name: [n, ...]}
-    reward: np.ndarray  # [n] float32
-    interrupted: np.ndarray  # [n] bool
-
-    def __len__(self) -> int:
-        return len(self.agent)
 
 
 class TooManyAgents(Exception):
@@ -191,3 +174,15 @@ class LaneAssignment:
 
     def _get_last_tick(self, lane: int) -> int:
         return int(self._last_ticks[lane])
+
+
+def merge_steps(steps: Sequence[Step]) -> Step:
+    """Return the rows of several environments as one Step, in the order of their lanes."""
+    if len(steps) == 1:
+        return steps[0]
+    parts = [step.to_arrays() for step in steps]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if (np.diff(arrays["lane"]) < 0).any():  # lanes added later have larger numbers than those of all environments
+        order = np.argsort(arrays["lane"])
+        arrays = {name: value[order] for name, value in arrays.items()}
+    return Step.from_arrays(arrays)

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError  # noqa: E402
-from algorithm.adapters.unity import watchdog as keeper  # noqa: E402
+from algorithm.adapters.unity import watchdog  # noqa: E402
 from algorithm.adapters.unity.client import PlayerQuit, UnityClient, api  # noqa: E402
 from algorithm.adapters.unity.communicator import Communicator  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
@@ -70,7 +70,7 @@ BROKEN = {
     "hang": "did not answer within 1 s",
     "quit": "quit",
     "nan": "sent NaN or infinity in the sensor 'VectorSensor_size8' of '3DBall?team=0'",
-    "huge": "left by itself",  # gRPC refuses its message, and the player goes as it does where the trainer is gone
+    "huge": "ended with exit code 0",  # gRPC refuses its message, and the player quits as it does without a trainer
 }
 
 
@@ -274,11 +274,11 @@ def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
 
 
 @posix
-def test_a_keeper_that_is_killed_takes_its_player_along(tmp_path):
+def test_a_watchdog_that_is_killed_takes_its_player_along(tmp_path):
     client = start(tmp_path, "balance_ball", "--fault", "hang", "--at", "1")
     client.reset()
     client._process._watchdog.kill()
-    with pytest.raises(EnvironmentCrashed, match="ended with its keeper, which was killed"):
+    with pytest.raises(EnvironmentCrashed, match="ended with its watchdog, which was killed"):
         act(client)
     assert gone(client._process.pid)
 
@@ -287,7 +287,7 @@ def test_a_keeper_that_is_killed_takes_its_player_along(tmp_path):
 def test_all_that_a_player_started_ends_with_it(tmp_path):
     """As does Unity's crash handler."""
     script = "sleep 60 & echo $! > child; exit 7"
-    command = [sys.executable, keeper.__file__, "0.1", "/bin/sh", "-c", script]
+    command = [sys.executable, watchdog.__file__, "0.1", "/bin/sh", "-c", script]
     told = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
     assert told.stdout.splitlines()[1] == "exit 7 "
     assert gone(int((tmp_path / "child").read_text()))

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tests.adapters.contract import AdapterContract
-from tests.adapters.unity.scenes import scene_of
+from tests.adapters.unity.scenes import make_scenes
 
 
 class UnityContract(AdapterContract):
@@ -28,7 +28,7 @@ class UnityContract(AdapterContract):
 
     def make(self):
         task, *flags = self.task
-        return scene_of(self.folder, task, "--seed", "3", *flags, copies=self.copies, agents=self.agents)
+        return make_scenes(self.folder, task, "--seed", "3", *flags, copies=self.copies, agents=self.agents)
 
 
 class TestStaggeredInTwoCopies(UnityContract):

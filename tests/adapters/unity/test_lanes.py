@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.lanes import Batch, LaneAssignment, TooManyAgents
-from algorithm.training.actor import Actor, Episode
+from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
+from algorithm.adapters.unity.scene_tick import Batch
+from algorithm.training.actor import Actor
+from algorithm.training.episodes import Episode
 from tests.doubles import ScriptedAdapter, ShowingAgent, lanes_of, parts_of
 
 NOT = ()
@@ -17,10 +19,10 @@ def batch(*rows: tuple) -> Batch:
     rows = [(*row, 0.0, False)[:4] if len(row) == 2 else (*row, False)[:4] for row in rows]
     agent, obs, reward, interrupted = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Batch(
-        np.array(agent, np.int64),
-        {"obs": np.array(obs, np.float32).reshape(-1, 1)},
-        np.array(reward, np.float32),
-        np.array(interrupted, bool),
+        agent=np.array(agent, np.int64),
+        obs={"obs": np.array(obs, np.float32).reshape(-1, 1)},
+        reward=np.array(reward, np.float32),
+        interrupted=np.array(interrupted, bool),
     )
 
 
@@ -75,7 +77,11 @@ def test_stored_rows_are_the_hand_written_ones():
     assert three.reward.ravel().tolist() == [5, 6, 0, 2][: len(three)]
     assert three.alive.ravel().tolist() == [True, False, True, True][: len(three)]
     assert len(three) >= 2
-    assert list(actor.episodes) == [Episode("agent", 0, 6, 3), Episode("agent", 1, 11, 2), Episode("agent", 0, 11, 2)]
+    assert list(actor.episodes) == [
+        Episode(role="agent", lane=0, episode_return=6, length=3),
+        Episode(role="agent", lane=1, episode_return=11, length=2),
+        Episode(role="agent", lane=0, episode_return=11, length=2),
+    ]
 
 
 def test_a_cut_that_asks_again_is_a_final_row_and_then_a_first():

@@ -344,7 +344,7 @@ def test_groups_are_stepped_as_by_separate_optimizers():
     for update in range(1, 6):
         rollout = random_sequence(spec, agent, update, 1)
         torch.manual_seed(update)
-        learner.learn(rollout)
+        update(learner, rollout)
         torch.manual_seed(update)
         losses, _ = twin.loss(rollout.convert(torch.from_numpy))
         gradients = {
@@ -376,7 +376,7 @@ def test_the_target_critics_are_updated_every_update_target_per_step():
     moved = []
     for update in range(1, 7):
         before = agent.target.vector.clone()
-        learner.learn(random_sequence(spec, agent, update, 1))
+        update(learner, random_sequence(spec, agent, update, 1))
         moved.append(not torch.equal(before, agent.target.vector))
         if moved[-1]:
             wanted = before + 0.25 * (agent.target.source_vector - before)

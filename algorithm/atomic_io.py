@@ -1,4 +1,4 @@
-"""Files that survive a crash: on the disk whole, or not there."""
+"""Writing of files that are complete even if the process or the machine crashes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-DAMAGED_PREFIX = "damaged-"  # prefix of the name of what is set aside
+DAMAGED_PREFIX = "damaged-"  # prefix of the new name of a damaged file or folder
 
 
 @contextmanager
 def open_synced(path: Path) -> Iterator[BinaryIO]:
-    """A new file to write into, which is on the disk when the block ends."""
+    """Yield a new file to write to, which is on the disk when the block ends."""
     with path.open("wb") as file:
         yield file
         file.flush()
@@ -22,7 +22,7 @@ def open_synced(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Give `path` this text. Whenever that is interrupted, it has the old text or the new."""
+    """Replace the text of a file. After an interruption it has the old text or the new one."""
     temporary = path.with_name(f"{path.name}.new")
     with open_synced(temporary) as file:
         file.write(text.encode())
@@ -47,8 +47,8 @@ def resolve_inside(folder: Path, path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to the disk."""
-    if os.name == "nt":  # which opens no folders, and keeps names by its own journal
+    """Write the names of the files in `folder` to the disk."""
+    if os.name == "nt":  # Windows opens no folders, and has a journal of names
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,10 +1,10 @@
-"""What a scene is told: environment parameters that are numbers, drawn there, or follow the lessons of a curriculum."""
+"""Environment parameters: numbers, distributions from which an environment draws numbers, and curricula of lessons."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Uniform:
-    """A number that the scene draws between two others."""
+    """A uniform distribution over [low, high]."""
 
     low: float
     high: float
@@ -21,7 +21,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A number that the scene draws from a normal distribution."""
+    """A normal distribution."""
 
     mean: float
     std: float
@@ -29,7 +29,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class MultiRange:
-    """A number that the scene draws from one of several intervals."""
+    """A uniform distribution over one of several intervals, of which one is chosen first."""
 
     intervals: tuple[tuple[float, float], ...]
 
@@ -40,10 +40,12 @@ Measure = Literal["reward", "progress"]
 
 @dataclass(frozen=True)
 class Lesson:
-    """A value until `role` has ended `episodes` episodes in it, and what is measured reaches `threshold`.
+    """One value of a parameter, and the criterion that ends it.
 
-    That is the mean return of the last so many of them, or the progress of training. It is looked at when an episode
-    ends. `role` None is the only one there is; `threshold` None is the last lesson, which stays.
+    The criterion is checked whenever an episode of `role` ends, once the lesson has had `episodes` of them: with the
+    measure "reward" the mean return of the last `episodes` episodes must reach `threshold`, with "progress" the
+    fraction of training that is over. `role` None stands for every role. `threshold` None marks the last lesson,
+    which does not end.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Lesson:
 
 
 class Curriculum:
-    """The lessons of one parameter, and at which of them it is."""
+    """The lessons of one parameter and the index of the current one."""
 
     def __init__(self, name: str, lessons: Sequence[Lesson]):
         self.name, self.lessons = name, tuple(lessons)
@@ -63,11 +65,17 @@ class Curriculum:
 
     @property
     def lesson(self) -> Lesson:
-        """The one that is taught."""
+        """Return the current lesson."""
         return self.lessons[self.index]
 
     def record_episode(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
-        """Record the end of an episode, which may end the lesson. Only lessons by progress call `progress`."""
+        """Record the end of an episode, which may start the next lesson.
+
+        Args:
+            role: Role whose episode ended.
+            episode_return: Sum of its rewards.
+            progress: Function that returns the fraction of training that is over; called for lessons by progress only.
+        """
         if self.lesson.threshold is None or self.lesson.role not in (None, role):
             return
         self.returns.append(episode_return)
@@ -81,11 +89,11 @@ class Curriculum:
             LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after {reason}")
 
     def state(self) -> dict[str, Any]:
-        """At which lesson it is, and the returns in it."""
+        """Return the index of the current lesson and the returns recorded in it, as JSON values."""
         return {"lesson": self.index, "returns": list(self.returns)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Restore what `state` returned; an index beyond the last lesson becomes the last one."""
         self._start_lesson(min(int(state["lesson"]), len(self.lessons) - 1))
         self.returns.extend(state["returns"])
 
@@ -94,13 +102,19 @@ class Curriculum:
         self.returns: deque[float] = deque(maxlen=self.lesson.episodes)
 
 
-class SceneParameters:
-    """The environment parameters of a run; those that train in it tell it of their episodes.
+class EnvironmentParameters:
+    """The environment parameters of a run, shared by its training adapter and its evaluation adapter.
 
-    `progress` returns which share of the training is over; only lessons by progress need it.
+    The training adapter records its episodes here; both adapters read `current`. A checkpoint stores `state`.
     """
 
     def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0):
+        """Create the parameters, each at its first lesson.
+
+        Args:
+            parameters: Value or lessons of each parameter, by name.
+            progress: Function that returns the fraction of training that is over; called for lessons by progress only.
+        """
         self._progress = progress
         self._fixed: dict[str, Value] = {}
         self.curricula: dict[str, Curriculum] = {}
@@ -112,27 +126,20 @@ class SceneParameters:
 
     @property
     def current(self) -> dict[str, Value]:
-        """What each parameter is now."""
+        """Return the current value of each parameter."""
         return {**self._fixed, **{name: curriculum.lesson.value for name, curriculum in self.curricula.items()}}
 
     def record_episode(self, role: str, episode_return: float) -> None:
-        """A training episode ended."""
+        """Record the end of a training episode, which may start the next lesson of any parameter."""
         for curriculum in self.curricula.values():
             curriculum.record_episode(role, episode_return, self._progress)
 
     def state(self) -> dict[str, Any]:
-        """How far the lessons are, as values that JSON holds."""
+        """Return the state of every curriculum, as JSON values."""
         return {name: curriculum.state() for name, curriculum in self.curricula.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave, for the parameters that still have lessons."""
+        """Restore what `state` returned, for the parameters that still have lessons."""
         for name, curriculum in self.curricula.items():
             if name in state:
                 curriculum.restore(state[name])
-
-
-def find_changes(old: Mapping[str, Value], new: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """What a scene that knows `old` has yet to be told."""
-    for name, value in new.items():
-        if name not in old or old[name] != value:
-            yield name, value
