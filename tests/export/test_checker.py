@@ -11,9 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from algorithm.export.checker import find_violations
 from algorithm.export.signature import ObservationInput, Signature
-from tests.export.brains import export_of
+from tests.export.exported_agents import export_of
 
-SCENE = Signature((ObservationInput("a", (5,), (5,)), ObservationInput("b", (3, 2), (6,))), 2, (3, 2), 12)
+SENSORS = (
+    ObservationInput(name="a", shape=(5,), agent_shape=(5,)),
+    ObservationInput(name="b", shape=(3, 2), agent_shape=(6,)),
+)
+SCENE = Signature(sensors=SENSORS, continuous=2, branches=(3, 2), memory=12)
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +222,8 @@ BROKEN = {
         lambda p: constant(p, "memory_size", FLOATS([0])),
     ),
     "I5 unknown": ("I5: the input speed is unknown", lambda p: unused_input(p, "speed", "batch", 1)),
-    "I5 broken": ("I5: the input prev_action has broken", lambda p: unused_input(p, "prev_action", "batch", 2)),
-    "I6 nothing": ("I6: obs_2 FLOAT [batch, 0] holds nothing", lambda p: unused_input(p, "obs_2", "batch", 0)),
+    "I5 broken": ("I5: the input prev_action fails", lambda p: unused_input(p, "prev_action", "batch", 2)),
+    "I6 nothing": ("I6: obs_2 FLOAT [batch, 0] is empty", lambda p: unused_input(p, "obs_2", "batch", 0)),
     "I7 NaN on zeros": ("I7: deterministic_continuous_actions is not finite", divided_by_an_observation),
     "I7 infinite masks": ("holds infinity or NaN; forbidden logits", infinite_masks),
     "C1 whole": ("C1: version_number is int64", lambda p: constant(p, "version_number", np.array([3]))),
@@ -258,10 +262,10 @@ BROKEN = {
         "C6: there is no output deterministic_discrete_actions",
         lambda p: without(p, "deterministic_discrete_actions"),
     ),
-    "C6 values": ("C6: outputs that are not Unity's", another_output),
+    "C6 values": ("C6: outputs unknown to Unity", another_output),
     "C6 no actions": ("C6: there are no actions", no_actions),
     "C7 another order": ("C7: outputs are in the order memory_size, version_number", swapped),
-    "C8 a computed constant": ("C8: memory_size is no initializer", through_identity),
+    "C8 a computed constant": ("C8: memory_size is not an initializer", through_identity),
 }
 
 
@@ -316,7 +320,7 @@ def test_barracuda_imports_less(good, tmp_path):
         ({"continuous": 3}, "S2: continuous actions are 2; the scene has 3"),
         ({"branches": (2, 3)}, "S3: branches are 3, 2; the scene has 2, 3"),
         ({"branches": (3, 2, 2)}, "S4: action_masks has the shape"),
-        ({"memory": 10}, "S6: memory_size is 12; the agent remembers 10"),
+        ({"memory": 10}, "S6: memory_size is 12; the agent's memory has 10 values"),
         ({"memory": 10}, "S6: recurrent_in has the shape"),
     ],
 )

@@ -12,8 +12,7 @@ import torch
 import yaml
 
 import main
-from algorithm.export import export as exporting
-from algorithm.export import file as written
+from algorithm.export import export, graph
 from algorithm.export.checker import find_violations
 from algorithm.runs.run_folder import RunFolder
 from tests.unity_player.launcher import make_player
@@ -102,7 +101,7 @@ def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monk
         torch.rand(3)
         raise RuntimeError("the exporter\nbroke")
 
-    monkeypatch.setattr(written, "_trace", broken)
+    monkeypatch.setattr(graph, "_trace", broken)
     assert main.main([*train, "base_config.export=checkpoints", "-n", "broken"]) == 0
     said = capsys.readouterr().out
     told = said.count("this network has no form in opset 15: RuntimeError: the exporter broke")
@@ -123,14 +122,14 @@ def test_an_error_of_any_kind_costs_the_run_nothing(task, monkeypatch, capsys):
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exporting, "open_synced", full)
+    monkeypatch.setattr(export, "open_synced", full)
     assert main.main(["mine/task", "-n", "a", "--set", "base_config.export=end"]) == 0
     assert "failed: OSError: [Errno 28] No space left on device" in capsys.readouterr().out
 
 
 def test_violations_are_a_line_each_and_status_1(task, monkeypatch, capsys):
     assert main.main(["mine/task", "-n", "a"]) == 0
-    monkeypatch.setattr(exporting, "find_violations", lambda *given: ["C1: no version", "C2: no memory"])
+    monkeypatch.setattr(export, "find_violations", lambda *given: ["C1: no version", "C2: no memory"])
     capsys.readouterr()
     assert main.main(["mine/task", "-n", "a", "--export"]) == 1
     shown = capsys.readouterr()

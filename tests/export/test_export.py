@@ -10,7 +10,7 @@ from torch import nn
 
 from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD
 from algorithm.errors import UserError
-from algorithm.export import export as exporting
+from algorithm.export import export
 from algorithm.export.checker import find_violations
 from algorithm.export.export import ExportFailed, export_role
 from algorithm.export.onnx_model import OnnxModel, make_session, run_session
@@ -19,7 +19,7 @@ from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_acer, make_sac
-from tests.export.brains import ACTIONS, NETS, agent_of, export_of, role_of
+from tests.export.exported_agents import ACTIONS, NETS, agent_of, export_of, role_of
 
 EVERY = ["mlp", "convnet", "gru", "lstm", "attention", "frames"]
 KINDS = [
@@ -155,7 +155,7 @@ def test_the_previous_action_is_part_of_the_memory(action, memory, opset, tmp_pa
 
 def test_a_previous_reward_is_refused_with_the_reason(tmp_path):
     role = role_of({"obs": ObsSpec((3,)), PREVIOUS_REWARD: ObsSpec((1,))}, ActionSpec(1))
-    with pytest.raises(UserError, match="observes previous_reward .* Unity tells a model no reward"):
+    with pytest.raises(UserError, match="observes previous_reward .* Unity passes no reward to a model"):
         export_role(agent_of(role, Blueprint()), "a", role, 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -214,7 +214,7 @@ def test_every_violation_is_told_and_no_file_is_left(tmp_path):
 
 def test_a_file_that_was_there_stays_where_the_next_export_fails(tmp_path, monkeypatch):
     before = export_of("mlp", "continuous", tmp_path).path.read_bytes()
-    monkeypatch.setattr(exporting, "find_violations", lambda *given: ["O1: broken", "C3: broken too"])
+    monkeypatch.setattr(export, "find_violations", lambda *given: ["O1: broken", "C3: broken too"])
     with pytest.raises(ExportFailed, match="2 violations"):
         export_of("mlp", "continuous", tmp_path)
     assert (tmp_path / "Brain.onnx").read_bytes() == before

@@ -13,7 +13,7 @@ from algorithm.export.parity import check_parity, sample_masks, sample_observati
 from algorithm.export.signature import Signature
 from algorithm.networks import Blueprint, Lstm, Mlp
 from algorithm.specs import ObsSpec
-from tests.export.brains import ACTIONS, NETS, agent_of, role_of
+from tests.export.exported_agents import ACTIONS, NETS, agent_of, role_of
 
 
 def exported(net: str, action: str, into):
@@ -73,7 +73,7 @@ def test_a_file_that_does_not_mind_masks_is_noticed(tmp_path):
                 attribute.t.CopyFrom(numpy_helper.from_array(np.float32(0)))
     found = check_parity(agent, role, signature, proto.SerializeToString())
     for branch in range(2):
-        assert any(f"what is forbidden in branch {branch}" in violation for violation in found.violations)
+        assert any(f"a masked action of branch {branch}" in violation for violation in found.violations)
 
 
 def test_random_observations_are_what_the_specs_say():

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
 
 import main
+from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_variant, resolve
 from algorithm.mlagents import importing
 from algorithm.mlagents.importing import choose_folder_names, import_file
-from algorithm.mlagents.rules import MapsTo
+from algorithm.mlagents.trainer_config import MapsTo
 from algorithm.mlagents.trainers import TRAINERS
 from algorithm.mlagents.translation import collect_rules
 from algorithm.runs.env_folder import is_file_name
@@ -207,9 +207,9 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
             {"behaviors": {"A": {"hyperparameters": {"beta": 1}}}},
             "A has hyperparameters and no trainer_type, which ML-Agents requires then",
         ),
-        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be a whole number"),
+        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be an integer"),
         (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
-        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be a whole number"),
+        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be an integer"),
         (behavior(hyperparameters={"beta_schedule": "cosine"}), "beta_schedule is 'cosine'; there is linear, constant"),
         (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; there is simple, "),
         (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; there is"),
@@ -325,7 +325,7 @@ def parameter(given) -> dict:
         ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
         ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
         ({"behaviors": {"A": {"trainer_type": "a2c"}}}, "behaviors.A.trainer_type is 'a2c'; there is ppo, poca, sac"),
-        ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be a whole number"),
+        ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be an integer"),
         ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
         ({"behaviors": {"A": {"network_settings": 3}}}, "behaviors.A.network_settings is 3; it must be a mapping"),
         ({"behaviors": {"A": {"max_steps": {"b": 1}}}}, "behaviors.A.max_steps.b: max_steps is one value"),
@@ -403,7 +403,7 @@ def test_a_folder_is_overwritten_only_by_force(capsys):
     own.parent.mkdir(parents=True)
     own.write_text("1")
     assert main.main(["--import_mlagents", str(path)]) == 2
-    assert "B exists already, and is left as it is; --force replaces it" in capsys.readouterr().err
+    assert "B exists already; --force replaces it" in capsys.readouterr().err
     assert not Path("envs/unity/A").exists()
     assert main.main(["--import_mlagents", str(path), "--force"]) == 0
     write({"behaviors": {"A": {"max_steps": 8}}})
@@ -438,7 +438,7 @@ def test_names_of_folders_are_safe_and_differ_everywhere():
     assert names["Läufer"] == "Läufer"
     imported = import_file(write({"behaviors": {"a/b": {}, 'quoted """ \\': {}}}), force=False)
     assert [folder.name for folder in imported.folders] == ["a_b", "quoted______"]
-    assert "behaviors.a/b: its folder is called a_b; the role is called as the behavior is" in imported.notes
+    assert "behaviors.a/b: its folder is a_b; the role has the name of the behavior" in imported.notes
 
 
 def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):

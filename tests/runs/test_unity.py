@@ -57,8 +57,8 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
     checkpoint = folder.find_latest()
     assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
-    assert folder.load_settings().of("Walker").agent.rollout_length == 4
-    assert folder.load_settings().of("Watcher").agent.rollout_length == 8
+    assert folder.load_settings().for_role("Walker").agent.rollout_length == 4
+    assert folder.load_settings().for_role("Watcher").agent.rollout_length == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     assert about["counters"]["updates"] > 20
     header = (folder.path / "metrics.csv").read_text().splitlines()[0]
@@ -103,8 +103,8 @@ def test_teams_have_networks_of_their_own_where_settings_say_so(tmp_path, capsys
     write(tmp_path, "duel", steps=60, ma_config=own)
     folder = run()
     assert sorted(folder.find_latest().roles) == ["Duel", "Duel-team1"]
-    assert folder.load_settings().of("Duel-team1").agent.gamma == 0.5
-    assert folder.load_settings().of("Duel").agent.gamma == 0.99
+    assert folder.load_settings().for_role("Duel-team1").agent.gamma == 0.5
+    assert folder.load_settings().for_role("Duel").agent.gamma == 0.99
     assert "no such role" not in capsys.readouterr().out
 
 
