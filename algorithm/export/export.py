@@ -135,10 +135,11 @@ def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Pat
         temporary = Path(temporary_folder) / path.name
         with open_synced(temporary) as file:
             file.write(content)
-        violations = find_violations(temporary, signature, opset)
-        comparison = None if violations else check_parity(agent, role, signature, content)
-        if comparison is None or comparison.violations:
-            raise ExportFailed(name, violations or comparison.violations)
+        if violations := find_violations(temporary, signature, opset):
+            raise ExportFailed(name, violations)
+        comparison = check_parity(agent, role, signature, content)
+        if comparison.violations:
+            raise ExportFailed(name, comparison.violations)
         temporary.replace(path)
     sync_folder(target)
     return ExportResult(

@@ -122,7 +122,7 @@ def _trace(export_module: ExportModule, example: tuple, inputs: list[str], outpu
         torch.onnx.export(
             export_module,
             example,
-            memory,
+            memory,  # type: ignore[arg-type]
             dynamo=False,
             opset_version=opset,
             input_names=inputs,

@@ -91,6 +91,7 @@ class OnnxGreedyQPolicy(nn.Module):
         self.torso, self.critics = network.torso, network.critics.critics
         ends = accumulate(network.family.branches, initial=0)
         self.branches, self.epsilon = [slice(*branch) for branch in pairwise(ends)], network.epsilon
+        self.codes: Tensor
         self.register_buffer("codes", network.combination_codes)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,6 +170,8 @@ class OnnxNormalizer(nn.Module):
         super().__init__()
         moments = normalizer.moments
         self.clip = normalizer.clip
+        self.mean: Tensor
+        self.std: Tensor
         self.register_buffer("mean", moments.mean.float())
         self.register_buffer("std", moments.std.float())
 

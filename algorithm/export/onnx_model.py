@@ -65,6 +65,11 @@ class TensorInfo:
     kind: str
     shape: tuple[int | str | None, ...]
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Return the shape of one sample: the axes after the batch, for a tensor whose other lengths are fixed."""
+        return tuple(axis for axis in self.shape[1:] if isinstance(axis, int))
+
     def __str__(self) -> str:
         return f"{self.kind} [{', '.join(map(str, self.shape))}]"
 

@@ -33,7 +33,7 @@ def run_probes(model: OnnxModel) -> list[str]:
 def _check_zeros(model: OnnxModel, session: Any) -> Iterator[str]:
     """Run the file on zeros, masks included, as Unity does when it loads a model, and in a larger batch."""
     for batch, rule in ((1, "I7"), (3, "I2")):
-        feed = {name: np.zeros((batch, *info.shape[1:]), np.float32) for name, info in model.inputs.items()}
+        feed = {name: np.zeros((batch, *info.sample_shape), np.float32) for name, info in model.inputs.items()}
         outputs = _try_run(session, feed)
         if isinstance(outputs, str):
             yield f"{rule}: it does not run on zeros in a batch of {batch} ({outputs})"
@@ -90,7 +90,7 @@ def _check_indices(model: OnnxModel, outputs: dict[str, np.ndarray]) -> Iterator
 
 def _make_feed(model: OnnxModel, rng: np.random.Generator, batch: int, scale: float) -> dict[str, np.ndarray]:
     feed = {
-        name: (scale * rng.standard_normal((batch, *info.shape[1:]))).astype(np.float32)
+        name: (scale * rng.standard_normal((batch, *info.sample_shape))).astype(np.float32)
         for name, info in model.inputs.items()
     }
     if MASKS in feed:

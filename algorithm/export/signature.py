@@ -46,10 +46,11 @@ class ObservationInput:
 
     @classmethod
     def of(cls, name: str, spec: ObsSpec) -> ObservationInput:
-        """Return the input for an observation: a table keeps its rows, an image is channels first, others are vectors."""
-        table = spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values
+        """Return the input for an observation: a table keeps its rows, an image is channels first, all else a vector."""
+        shape = spec.shape
+        if spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values:
+            shape = spec.env_shape
         image = len(spec.shape) == 3 and spec.dtype == "uint8"
-        shape = spec.env_shape if table else spec.shape
         return cls(name=name, shape=shape, agent_shape=spec.shape, scale=spec.high if image else 1.0)
 
 

@@ -136,7 +136,7 @@ def make_choice(*words: str) -> Converter:
 
 
 def make_unsupported_section(
-    path: str, reason: str, *, strict: bool = False, required: tuple[str, ...] = (), **keys: Converter
+    path: str, reason: str, keys: Mapping[str, Converter], strict: bool = False, required: tuple[str, ...] = ()
 ) -> Rules:
     """Return the rules of a section without a counterpart; `keys` holds the converter of each key."""
     key_rules = {f"{path}.{key}": Unsupported(reason, converter=converter) for key, converter in keys.items()}

@@ -201,8 +201,11 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         (behavior(reward_signals={"rnd": {"strengh": 1}}), "rnd.strengh: ML-Agents has no such key"),
         (behavior() | {"engine_setings": {"width": 3}}, "engine_setings: ML-Agents has no such key; did you mean eng"),
         (behavior() | {"env_settings": {"num_env": 1}}, "env_settings.num_env: ML-Agents has no such key"),
-        (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is of ppo, not of sac, which"),
-        (behavior("poca", hyperparameters={"shared_critic": True}), "shared_critic: it is of ppo, not of poca, which"),
+        (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is a key of ppo, not of sac, which"),
+        (
+            behavior("poca", hyperparameters={"shared_critic": True}),
+            "shared_critic: it is a key of ppo, not of poca, which",
+        ),
         (
             {"behaviors": {"A": {"hyperparameters": {"beta": 1}}}},
             "A has hyperparameters and no trainer_type, which ML-Agents requires then",
@@ -260,9 +263,9 @@ def test_defaults_of_the_engine_that_differ_are_told():
 
     assert notes(time_scale=3) == [
         "engine_settings.quality_level is not in the file: its default in ML-Agents is 5, "
-        "here base_config.unity_args.quality_level is 1",
+        "base_config.unity_args.quality_level is 1",
         "engine_settings.no_graphics is not in the file: its default in ML-Agents is false, "
-        "here base_config.unity_args.no_graphics is true",
+        "base_config.unity_args.no_graphics is true",
     ]
     assert notes(quality_level=1, no_graphics=True) == []
 

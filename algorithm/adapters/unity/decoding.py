@@ -77,7 +77,7 @@ class Decoder:
         return [agent.group_id for agent in agents], reward
 
     def _read_masks(self, agents: list[Any]) -> list[np.ndarray] | None:
-        """Return a mask [n, actions] for each branch, True for a forbidden action; all False if the agent sends no mask."""
+        """Return a mask [n, actions] for each branch, True for a forbidden action; False without a mask."""
         branches = self.spec.action_spec.discrete_branches
         if not branches:
             return None
