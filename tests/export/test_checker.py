@@ -1,4 +1,4 @@
-"""Each line of the checklist is broken once, and named."""
+"""Each rule is violated once, and reported with its number."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SCENE = Signature(sensors=SENSORS, continuous=2, branches=(3, 2), memory=12)
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """A file with everything, in opset 9 and 15: hybrid, with a memory."""
+    """Return files of a hybrid policy with a memory, in opsets 9 and 15."""
     return {opset: export_of("lstm", "hybrid", tmp_path_factory.mktemp(str(opset)), opset).path for opset in (9, 15)}
 
 
 def port(proto, name):
-    """An input or output by its name."""
+    """Return an input or output by its name."""
     return next(one for one in (*proto.graph.input, *proto.graph.output) if one.name == name)
 
 
 def shape(proto, name, *axes):
-    """Say another shape of an input or output."""
+    """Declare another shape of an input or output."""
     one = port(proto, name)
     kind = one.type.tensor_type.elem_type
     one.CopyFrom(helper.make_tensor_value_info(name, kind, axes))
@@ -43,13 +43,13 @@ def kind(proto, name, elem_type):
 
 
 def constant(proto, name, value):
-    """Another initializer."""
+    """Replace an initializer."""
     (old,) = (one for one in proto.graph.initializer if one.name == name)
     old.CopyFrom(numpy_helper.from_array(np.asarray(value), name))
 
 
 def rename(proto, old, new):
-    """An input or output, and all that reads or makes it."""
+    """Rename an input or output wherever it is used."""
     port(proto, old).name = new
     for node in proto.graph.node:
         node.input[:] = [new if name == old else name for name in node.input]
@@ -57,7 +57,7 @@ def rename(proto, old, new):
 
 
 def without(proto, name):
-    """Not among the outputs any more."""
+    """Remove an output."""
     proto.graph.output.remove(port(proto, name))
 
 
@@ -66,7 +66,7 @@ def operator(proto, old, new):
 
 
 def between(proto, name, *makes):
-    """`makes` nodes of what computed the output `name` before; the last of them makes it now."""
+    """Append the nodes of `makes`, the last of which computes the output `name` from its previous value."""
     for node in proto.graph.node:
         node.output[:] = [f"{name}_before" if made == name else made for made in node.output]
     proto.graph.node.extend(makes)
@@ -108,7 +108,7 @@ def masks_read_by_nobody(proto):
 
 
 def masks_of_the_drawn_actions_alone(proto):
-    """The deterministic ones are made constant."""
+    """Make the deterministic actions constant."""
     initializer(proto, "zero", np.int64(0))
     between(
         proto,
@@ -125,7 +125,7 @@ def infinite_masks(proto):
 
 
 def divided_by_an_observation(proto):
-    """Finite for any observation but zeros."""
+    """Make an output infinite for zeros only."""
     name = "deterministic_continuous_actions"
     initializer(proto, "one", np.ones(1, np.float32))
     between(
@@ -270,7 +270,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_broken_is_named(what, good, tmp_path):
+def test_a_violation_is_reported(what, good, tmp_path):
     expected, damage = BROKEN[what]
     proto = onnx.load(good[15])
     damage(proto)
@@ -324,7 +324,7 @@ def test_barracuda_imports_less(good, tmp_path):
         ({"memory": 10}, "S6: recurrent_in has the shape"),
     ],
 )
-def test_what_does_not_fit_the_scene_is_named(change, expected, good):
+def test_a_difference_from_the_scene_is_reported(change, expected, good):
     found = find_violations(good[15], Signature(**{**vars(SCENE), **change}))
     assert any(violation.startswith(expected) for violation in found), found
 

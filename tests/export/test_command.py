@@ -1,4 +1,4 @@
-"""`--export` and the setting `export`: runs from the command line to files, and runs that no export touches."""
+"""The option `--export` and the setting `export`, from the command line to the files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NN = "from algorithm.networks import Blueprint, Gru, Mlp\nblueprint = Blueprint(
 
 @pytest.fixture
 def task():
-    """The folder mine/task: CartPole with a small network."""
+    """Create the folder mine/task: CartPole with a small network."""
     return folder("mine/task", {"env_type": "GYM", "env_name": "CartPole-v1", "n_envs": 2, "max_step": 300})
 
 
@@ -37,7 +37,7 @@ def folder(name: str, base: dict, memory: str = "") -> Path:
 
 
 def call(capsys, *arguments: str) -> dict:
-    """What a command tells a script."""
+    """Return the output of a command for scripts."""
     capsys.readouterr()
     status = main.main([*arguments, "--json"])
     record = json.loads(capsys.readouterr().out)
@@ -80,7 +80,7 @@ def test_every_behavior_of_a_scene_is_exported_as_it_is_called(tmp_path, capsys)
     assert [one["inputs"]["recurrent_in"] for one in record["exports"]] == [["batch", 1, 4]] * 2
 
 
-def test_a_file_stands_in_each_checkpoint_and_goes_with_it(task):
+def test_each_checkpoint_holds_a_file_that_is_deleted_with_it(task):
     setting = ["base_config.export=checkpoints", "base_config.save_every=60", "base_config.keep_checkpoints=2"]
     assert main.main(["mine/task", "-n", "a", "--set", *setting]) == 0
     run = RunFolder(Path("runs/mine/task/a"))
@@ -91,7 +91,7 @@ def test_a_file_stands_in_each_checkpoint_and_goes_with_it(task):
 
 
 def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monkeypatch, capsys):
-    (task / "nn.py").write_text(NN.replace("Mlp", "NoisyMlp").format(""))  # which draws from torch as it learns
+    (task / "nn.py").write_text(NN.replace("Mlp", "NoisyMlp").format(""))  # which draws from torch's generator
     train = ["mine/task", "--set", "base_config.save_every=100"]
     assert main.main([*train, "-n", "without"]) == 0
     assert main.main([*train, "base_config.export=checkpoints", "-n", "with"]) == 0
@@ -153,7 +153,7 @@ def test_a_missing_package_is_one_line_with_the_command(package, task, monkeypat
     assert not Path("runs/mine/task/b").exists()
 
 
-def test_what_cannot_be_exported_is_one_line(task, capsys):
+def test_a_failed_export_is_one_line(task, capsys):
     assert main.main(["mine/task", "-n", "a", "--set", "base_config.observe_previous=[reward]"]) == 0
     assert main.main(["mine/task", "-n", "a", "--export"]) == 2
     assert "observes previous_reward (base_config.observe_previous)" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""An agent to a file and back."""
+"""The export of an untrained agent, as --doctor runs it."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_the_file_computes_what_torch_does():
     assert "opset 15" in run_round_trip()
 
 
-def test_another_file_is_told(monkeypatch):
+def test_a_different_file_is_an_error(monkeypatch):
     monkeypatch.setattr(GaussianFamily, "mode", lambda self, statistics: statistics[:, : self.size] + 0.1)
     with pytest.raises(ExportFailed, match="agent was not exported"):
         run_round_trip()

@@ -1,4 +1,4 @@
-"""Both ends of the protocol in one process."""
+"""Both sides of the protocol in one process."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from algorithm.adapters.unity import self_test  # noqa: E402
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, run_in_subprocess  # noqa: E402
 
 
-def test_what_the_scene_raises_is_told(monkeypatch):
+def test_an_error_of_the_scene_is_reported(monkeypatch):
     def play(port):
         raise RuntimeError("no such thing")
 
@@ -18,15 +18,15 @@ def test_what_the_scene_raises_is_told(monkeypatch):
         self_test.run_self_test()
 
 
-def test_a_scene_that_never_connects_is_told(monkeypatch):
+def test_a_scene_that_never_connects_is_reported(monkeypatch):
     monkeypatch.setattr(self_test, "TIMEOUT", 0.3)
     monkeypatch.setattr(self_test, "run_stub", lambda port: None)
     with pytest.raises(EnvironmentStartError, match="did not connect"):
         self_test.run_self_test()
 
 
-def test_protobuf_in_pure_python_is_told(monkeypatch):
-    """It does not work with every version; where it does, it is slow."""
+def test_protobuf_in_pure_python_is_reported(monkeypatch):
+    """It fails with some versions, and is slow with others."""
     monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
     try:
         told = run_in_subprocess("algorithm.adapters.unity.self_test:run_self_test")
@@ -37,7 +37,7 @@ def test_protobuf_in_pure_python_is_told(monkeypatch):
     assert "unset" not in self_test.run_self_test()
 
 
-def test_what_arrives_is_what_was_sent(monkeypatch):
+def test_a_changed_message_is_an_error(monkeypatch):
     says = self_test._make_message
     monkeypatch.setattr(self_test, "_make_message", lambda observed: says(observed / 2))
     with pytest.raises(EnvironmentCrashed, match="sent the action 0.5, but the scene received 0.25"):
