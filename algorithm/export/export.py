@@ -25,8 +25,8 @@ from algorithm.export.graph import BARRACUDA_OPSET, OPSET, ExportModule, make_me
 from algorithm.export.onnx_model import check_packages
 from algorithm.export.parity import check_parity
 from algorithm.export.signature import Signature
+from algorithm.networks.default_network import make_default_blueprint
 from algorithm.runs.build import load_agent
-from algorithm.runs.default_network import make_default_blueprint
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.session import find_run
 from algorithm.runs.torch_setup import configure_torch

@@ -17,9 +17,9 @@ import numpy as np
 
 from algorithm.adapters.adapter import derive_seed
 from algorithm.adapters.curriculum import Value
+from algorithm.adapters.process_setup import prepare_worker
 from algorithm.adapters.unity.launch import LaunchConfig
 from algorithm.adapters.unity.scene_tick import PlayerExited, SceneTick
-from algorithm.adapters.worker_setup import prepare_worker
 
 SPAWN_CONTEXT = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a failure and the next start, doubled after each failure

@@ -264,7 +264,7 @@ def test_a_failed_environment_starts_again_while_the_other_continues(fault, why,
 def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
     config = make_config(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
     adapter = opened(RestartOnFailure(lambda: UnityAdapter(config), max_restarts=2))
-    with pytest.raises(EnvironmentCrashed, match="broke 3 times, which is more than base_config.max_env_restarts"):
+    with pytest.raises(EnvironmentCrashed, match="crashed 3 times, which is more than base_config.max_env_restarts"):
         play(adapter, 100)
 
 
