@@ -190,8 +190,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.export.command import run_export
-    from algorithm.export.export import ExportFailed
+    from algorithm.export.export import ExportFailed, run_export
 
     output.result, failed = run_export(options, output.log)
     if failed:

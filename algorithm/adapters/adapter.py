@@ -168,7 +168,7 @@ class Adapter(ABC):
         return {}
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
-        """Start the execution of actions, the first half of `step`. A simulator in this process defers it to `receive`."""
+        """Start the execution of actions, the first half of `step`. A simulator in this process waits for `receive`."""
         self._pending_actions = actions
 
     def receive(self) -> dict[str, Step]:

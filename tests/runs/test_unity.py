@@ -1,4 +1,4 @@
-"""Runs in scenes of the scripted player, from the command line; and settings that are Unity's."""
+"""Runs in scenes of the scripted player, from the command line, and the settings of Unity."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
     checkpoint = folder.find_latest()
-    assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
+    assert checkpoint.roles == ["Walker", "Watcher"]  # agents have the names of behaviors, metrics those of teams
     assert folder.load_settings().for_role("Walker").agent.rollout_length == 4
     assert folder.load_settings().for_role("Watcher").agent.rollout_length == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
@@ -80,7 +80,7 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     row = list(csv.DictReader((folder.path / "metrics.csv").open()))[-1]
     assert {"rollout/return/Duel", "rollout/return/Duel-team1", "train/skipped_updates/Duel"} <= set(row)
     assert not [name for name in row if name.startswith("train/") and name.endswith("team1")]
-    # One wins what the other one loses: no goal is reached and no weights are the best.
+    # It is a zero-sum game: no goal is reached, and no weights are the best.
     record = json.loads((folder.path / "result.json").read_text())
     assert record["reached"] is False and not (folder.path / "checkpoints" / "best.json").exists()
     means = [record["evaluation"][team]["mean"] for team in ("Duel", "Duel-team1")]
@@ -98,7 +98,7 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     assert "is not possible with --resume" in capsys.readouterr().err
 
 
-def test_teams_have_networks_of_their_own_where_settings_say_so(tmp_path, capsys):
+def test_teams_have_separate_networks_if_the_settings_request_it(tmp_path, capsys):
     own = {"Duel-team1": {"agent": "Duel-team1", "acer_config": {"gamma": 0.5}}}
     write(tmp_path, "duel", steps=60, ma_config=own)
     folder = run()
@@ -156,7 +156,7 @@ def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
     assert "role 'Watcher' that had not appeared in runs/unity/task/a after 12 env steps" in capsys.readouterr().err
 
 
-def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
+def test_late_agents_learn_with_the_others_after_a_resume_too(tmp_path, capsys):
     write(tmp_path, "arrivals", copies=2, steps=500)
     folder = run("--set", "acer_config.reward_normalization=return_std")
     said = " ".join(capsys.readouterr().out.split())
@@ -178,7 +178,7 @@ def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, c
         assert (arrays["head"] > 0).all()
 
 
-def test_more_agents_than_the_limit_end_a_run_that_goes_on_with_another_limit(tmp_path, capsys):
+def test_more_agents_than_the_limit_end_a_run_that_resumes_with_another_limit(tmp_path, capsys):
     write(tmp_path, "arrivals", steps=400)
     assert main.main(["unity/task", "-n", "a", "--set", "base_config.unity_args.agents=5"]) == 2
     line = capsys.readouterr().err.strip()
@@ -199,7 +199,7 @@ def test_evaluation_and_playing_take_more_agents_than_training_had(tmp_path, cap
     assert re.search(r"over 2[1-9] episodes, .* mean length [4-9]\.\d", " ".join(capsys.readouterr().out.split()))
 
 
-def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
+def test_lessons_continue_in_a_resumed_run(tmp_path, capsys):
     criteria = {"measure": "reward", "behavior": "Hybrid", "min_lesson_length": 12, "threshold": -1000}
     lessons = [{"name": str(k), "value": k, "completion_criteria": criteria} for k in range(2)]
     lessons.append({"name": "last", "value": 9})
@@ -219,7 +219,7 @@ def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
     assert [table[0]["scene/lesson/height"], table[-1]["scene/lesson/height"]] == ["0.0", "2.0"]
 
 
-def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
+def test_lessons_by_progress_use_env_steps_after_a_resume_too(tmp_path):
     criteria = {"measure": "progress", "behavior": "Hybrid", "min_lesson_length": 1}
     lessons = [
         {"name": str(share), "value": share, "completion_criteria": {**criteria, "threshold": share}}
@@ -270,7 +270,7 @@ def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, ca
     assert "goal reached (training episodes only)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
+def test_a_role_whose_sensor_had_another_shape_is_refused(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
@@ -306,7 +306,7 @@ def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
+def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     write(tmp_path, "balance_ball", steps=100_000)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -401,7 +401,7 @@ def by_progress(threshold, **base):
         ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),
     ],
 )
-def test_what_cannot_be_is_one_line_with_its_place(tree, message):
+def test_an_invalid_setting_is_one_line_with_its_path(tree, message):
     with pytest.raises(UserError, match=message):
         resolve([("test", tree)])
 
@@ -417,7 +417,7 @@ def test_what_cannot_be_is_one_line_with_its_place(tree, message):
         ("base_config.unity_args.build_path=nothing", "there is no player at nothing"),
     ],
 )
-def test_what_unity_decides_is_refused(setting, message, tmp_path, capsys):
+def test_settings_that_unity_replaces_are_refused(setting, message, tmp_path, capsys):
     write(tmp_path, "balance_ball")
     assert main.main(["unity/task", "--set", setting]) in (2, 3)
     assert message in capsys.readouterr().err

@@ -47,9 +47,9 @@ class UnityAdapter(Adapter):
     A role starts with one lane, in each environment, for each agent of its behavior that requests a decision together
     with the first one. A lane is added for each agent that finds no free lane, up to the limit `unity_args.agents`.
 
-    Unity receives a seed only when it starts, so each reset restarts all players. A player that fails is started again
-    after a pause while the others continue; its episodes are truncated and their last observations are not known. In
-    the editor that is no restart: Stop ends the episodes, and the next Play continues.
+    Unity receives a seed only when it starts, so each reset restarts all players. A player that fails starts again
+    after a pause while the others continue; its episodes are truncated without last observations. Stop in the editor
+    does the same, without counting as a restart.
 
     Raises EnvironmentStartError if an environment does not open at a reset, and UnsupportedEnvironment for more agents
     than the limit and for cameras that show nothing.
@@ -72,7 +72,7 @@ class UnityAdapter(Adapter):
         self.launch = LaunchConfig.from_env_config(config)
         self.roles: dict[str, Role] = {}
         self._parameters = config.parameters or EnvironmentParameters({})
-        self._on_episode_end = config.on_episode_end
+        self._on_episode_end = config.on_episode_end or (lambda role, episode_return: None)
         self._max_agents: Mapping[str, int] | int | None = config.section["agents"]  # of a role in one environment
         self._scenes = [SceneProcess(self.launch, number) for number in range(config.n_envs)]
         self._agent_specs: dict[str, AgentSpecs] = {}  # of each behavior that has appeared
@@ -159,10 +159,9 @@ class UnityAdapter(Adapter):
         }
 
     def _gather_ticks(self) -> bool:
-        """Receive the next tick of each scene that got actions, and of those that have opened; return whether all came.
+        """Receive the next tick of each scene that executes actions or has opened; return whether all have come.
 
-        Not all have come if a scene takes long, or if all scenes are starting again. `receive` then returns no rows, so
-        that the caller can react to a request to stop.
+        If not, because a scene takes long or all start again, `receive` returns no rows, so that the caller can stop.
         """
         deadline = time.monotonic() + MAX_WAIT
         while time.monotonic() < deadline:
@@ -241,9 +240,8 @@ class UnityAdapter(Adapter):
             final, next_step, returns = self._lanes[role][number](decisions, terminals)
         except TooManyAgents as error:
             raise self._make_limit_error(role) from error
-        if self._on_episode_end is not None:
-            for episode_return in returns:
-                self._on_episode_end(role, episode_return)
+        for episode_return in returns:
+            self._on_episode_end(role, episode_return)
         return final, next_step
 
     def _add_roles(self, ticks: Mapping[int, SceneTick]) -> None:

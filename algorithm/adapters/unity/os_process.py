@@ -21,7 +21,7 @@ SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 class UnityProcess:
-    """A player that runs under a watchdog, which ends it when this object's pipe to the watchdog is closed or broken."""
+    """A player under a watchdog, which ends it when this object's pipe to the watchdog is closed or broken."""
 
     def __init__(self, command: Sequence[str], log: Path | None = None):
         """Start the player.

@@ -91,7 +91,7 @@ def run_self_test() -> str:
 
 
 def is_pure_python() -> bool:
-    """Return whether protobuf runs without its native code, in which case messages are slow, or fail in some versions."""
+    """Return whether protobuf runs without its native code, which is slow, and fails in some versions."""
     from google.protobuf.internal import api_implementation
 
     return api_implementation.Type() == "python"

@@ -43,4 +43,4 @@ def make_onnx_check() -> Check:
 def _check_round_trip() -> Outcome:
     """Try it if the extra onnx is installed as it should be."""
     state, line = check_installed(read_setup()["extras_require"]["onnx"], 'pip install -e ".[onnx]"')
-    return (OK, run_in_subprocess("algorithm.export.run_round_trip:run_round_trip")) if state == OK else (state, line)
+    return (OK, run_in_subprocess("algorithm.export.export:run_round_trip")) if state == OK else (state, line)

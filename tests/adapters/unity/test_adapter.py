@@ -1,4 +1,4 @@
-"""What happens in scenes, told in lanes; and what happens to scenes, survived."""
+"""Steps of scenes as lanes, and failures of scenes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def at_once(monkeypatch):
 
 
 def play(adapter, ticks, seed=0):
-    """Every {role: Step} of so many ticks with random actions."""
+    """Return {role: Step} of `ticks` ticks with random actions."""
     rng = np.random.default_rng(seed)
     shown = [adapter.reset(seed)]
     for _ in range(ticks):
@@ -54,7 +54,7 @@ def play(adapter, ticks, seed=0):
 
 
 def rows(shown, role):
-    """{lane: its rows (observation, first, final, reward, alive)}."""
+    """Return {lane: its rows (observation, first, final, reward, alive)}."""
     lanes = {}
     for steps in shown:
         if role in steps:
@@ -159,26 +159,26 @@ def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_agents_that_ask_late_get_lanes_behind_those_of_the_others(copies, tmp_path, opened):
+def test_late_agents_get_lanes_after_those_of_the_others(copies, tmp_path, opened):
     adapter = opened(make_scenes(tmp_path, "arrivals", copies=copies))
     shown, lanes = [adapter.reset(0)], []
     while len(shown) < 125:
         lanes.append(adapter.roles["Arrivals"].lanes)
         shown.append(adapter.step({role: step.obs["Vector"][:, :1] % 2 for role, step in shown[-1].items()}))
-    # Two agents ask at first, two more one tick later, the fifth two ticks later, and two at tick 30.
+    # Two agents request a decision first, two more one tick later, the fifth two ticks later, and two at tick 30.
     assert sorted(set(lanes)) == [copies * count for count in (2, 4, 5, 7)]
     agents = {lane: {row[0][0] for row in found} for lane, found in rows(shown, "Arrivals").items()}
     if copies == 1:
         expected = {0: {0}, 1: {3}, 2: {1}, 3: {4}, 4: {2}}
-    else:  # the lanes of a copy that are there at first are side by side, and so are those that a tick adds
+    else:  # the first lanes of an environment are adjacent, and so are those that one tick adds
         expected = {0: {0}, 1: {3}, 2: {0}, 3: {3}, 4: {1}, 5: {4}, 6: {1}, 7: {4}, 8: {2}, 9: {2}}
     assert {lane: found for lane, found in agents.items() if lane in expected} == expected
-    # Those that come when these have died take their lanes.
+    # Agents that appear after these have ended take their lanes.
     visitors = [found for lane, found in agents.items() if lane not in expected]
     assert visitors == [{100, 200, 300}, {101, 201, 301}] * copies
     for found in rows(shown, "Arrivals").values():
         assert found[0][1:] == (True, False, 0.0, True)
-        assert all(row[3] == (0.0 if row[1] else 1.0) for row in found)  # the action that each was sent is its own
+        assert all(row[3] == (0.0 if row[1] else 1.0) for row in found)  # each agent received its own action
 
 
 @pytest.mark.parametrize(("limit", "appear"), [(1, 0), (2, 5), ({"Staggered": 2}, 5)], ids=str)
@@ -198,7 +198,7 @@ def test_fewer_agents_than_the_limit_have_no_more_lanes_than_they_need(tmp_path,
     assert adapter.roles["Staggered"].lanes == 3
 
 
-def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
+def test_lessons_and_samplers_are_sent_and_advance(tmp_path, opened):
     record = tmp_path / "told"
     lessons = [Lesson("easy", 1.0, "Hybrid", 3, -100.0), Lesson("hard", Uniform(2, 3))]
     scene = EnvironmentParameters({"gravity": 9.81, "height": lessons})
@@ -213,14 +213,14 @@ def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
     assert heights == [("number", ["height", 1.0]), ("uniform", [2.0, 3.0])]
 
 
-def test_scenes_tell_of_themselves_until_it_is_asked(tmp_path, opened):
+def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path, opened):
     adapter = opened(RestartOnFailure(lambda: make_scenes(tmp_path, "balance_ball", copies=2), max_restarts=0))
     play(adapter, 5)
     assert 0 < adapter.statistics()["Ball/Distance"] < 3
     assert adapter.statistics() == {}
 
 
-def test_statistics_are_brought_together_as_the_scene_says():
+def test_statistics_are_aggregated_as_the_scene_requests():
     statistics = StatisticsCollector()
     statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
     statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
@@ -236,9 +236,7 @@ def test_statistics_are_brought_together_as_the_scene_says():
         ("nan", "NaN"),
     ],
 )
-def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
-    fault, why, tmp_path, opened, at_once, caplog
-):
+def test_a_failed_environment_starts_again_while_the_other_continues(fault, why, tmp_path, opened, at_once, caplog):
     limit = 2.0 if fault == "hang" else 20.0
     adapter = opened(
         make_scenes(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout_wait=limit)
@@ -256,7 +254,9 @@ def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
     starts = [k for k, row in enumerate(lanes[0]) if row[0] == [1, 0]]
     assert len(starts) >= 2
     assert lanes[0][starts[1]] == ([1, 0], True, False, 0.0, True)
-    assert not lanes[0][starts[1] - 1][2]  # the last row before it is a real one: it is not learned
+    assert not lanes[0][starts[1] - 1][
+        2
+    ]  # the row before the restart is not a final row, so no update uses the transition
     assert [row[0] for row in lanes[2]].count([1, 0]) == 1
     assert lanes[2][-1][0][1] > 30
 
@@ -312,12 +312,12 @@ def test_a_camera_that_shows_one_colour_without_graphics_is_one_line():
 
 
 def press_play(port, *flags):
-    """What the editor is from the trainer's side while it plays."""
+    """Start a player that connects to the port of the editor."""
     command = [sys.executable, "-m", "tests.unity_player", "staggered", "--mlagents-port", str(port), *flags]
     return subprocess.Popen(command, cwd=ROOT)
 
 
-def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
+def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(opened, caplog):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -332,7 +332,7 @@ def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
     user = threading.Thread(target=press)
     user.start()
     shown, begun, rng = [adapter.reset(0)], 0, np.random.default_rng(0)
-    limit = time.monotonic() + 60  # a tick may pass without news while Play is waited for
+    limit = time.monotonic() + 60  # ticks may have no rows until Play is pressed
     while begun < 2 and time.monotonic() < limit:
         shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
         begun = [row[:2] for row in rows(shown, "Staggered").get(0, [])].count(([1, 0], True))
@@ -347,7 +347,7 @@ def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
 
 
 def descendants(pid):
-    """Every process that came of this one, by the list that `ps` gives."""
+    """Return the ids of all descendants of a process, from `ps`."""
     lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     parents = {int(child): int(parent) for child, parent in map(str.split, lines.splitlines())}
     found = {pid}
@@ -380,7 +380,7 @@ def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     )
     assert trainer.stdout.readline() == b"open\n"
     children = descendants(trainer.pid)
-    assert len(children) >= 3  # the process of the scene, the keeper, the player
+    assert len(children) >= 3  # the process of the scene, the watchdog, the player
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
     limit = time.monotonic() + 20

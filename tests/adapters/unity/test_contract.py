@@ -1,4 +1,4 @@
-"""The contract of all adapters, kept by scenes of the scripted player."""
+"""The contract of all adapters, for scenes of the scripted player."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.adapters.unity.scenes import make_scenes
 
 
 class UnityContract(AdapterContract):
-    """A scene of the scripted player, `copies` of it."""
+    """The contract for a task of the scripted player in `copies` environments."""
 
     copies, agents = 1, None
     task: tuple[str, ...]

@@ -39,7 +39,7 @@ def put(path):
 def test_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
     monkeypatch.setattr(sys, "platform", platform)
     program = put(tmp_path / built)
-    if platform != "darwin":  # what lies beside it there
+    if platform != "darwin":  # other files of a build
         put(program.with_name("UnityCrashHandler64.exe" if platform == "win32" else "UnityPlayer.so"))
     assert find_player(tmp_path / given) == program
 
@@ -55,7 +55,7 @@ def test_one_of_several_is_the_one_of_the_folders_name(tmp_path, monkeypatch):
         find_player(tmp_path / "other")
 
 
-def test_what_is_not_there_or_may_not_be_run_is_told(tmp_path):
+def test_a_missing_program_or_one_without_permission_is_reported(tmp_path):
     with pytest.raises(EnvironmentStartError, match="there is no player at .*nothing: give the path of a build"):
         find_player(tmp_path / "nothing")
     if os.name == "posix":

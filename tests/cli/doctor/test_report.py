@@ -114,10 +114,10 @@ def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
     code = (
         "import sys, main\n"
         "from algorithm.cli.doctor import report\n"
-        "core = report.core_checks\n"
-        "report.machine_checks = lambda: []\n"
+        "core = report.list_core_checks\n"
+        "report.list_machine_checks = lambda: []\n"
         "few = ('rich', 'packaging', 'mlagents-envs')\n"
-        "report.core_checks = lambda: [check for check in core() if check.name in few]\n"
+        "report.list_core_checks = lambda: [check for check in core() if check.name in few]\n"
         "sys.exit(main.main(sys.argv[1:]))"
     )
     path = os.pathsep.join([str(shims), str(ROOT)])

@@ -1,4 +1,4 @@
-"""Small agents of every kind whose outputs are far from nothing, and files of them."""
+"""Small agents of every kind with random weights, and their ONNX files."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ ACTIONS = {
 
 
 def role_of(obs_specs: dict[str, ObsSpec], action: ActionSpec) -> Role:
-    """As Unity shows it: what is discrete can be masked."""
+    """Return a role as a Unity scene has it: discrete actions have masks."""
     mask = {ACTION_MASK: ObsSpec((sum(action.branches),), "uint8")} if action.branches else {}
     return Role(4, {**obs_specs, **mask}, action)
 
 
 def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **changes):
-    """An agent to play with, whose every number is random, and whose observations were measured."""
+    """Return an agent for playing with random weights and random observation statistics."""
     agent = make(role, blueprint, seed, **changes)
     with torch.no_grad():
         for parameter in agent.policy.parameters():
@@ -62,7 +62,7 @@ def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **
 
 
 def export_of(net: str, action: str, into, opset: int = 15, **changes) -> ExportResult:
-    """The file `ExportModule.onnx` of a kind of network and action."""
+    """Export an agent with a kind of network and of action, as `Brain.onnx`."""
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS[action])
     return export_role(agent_of(role, blueprint, **changes), "Brain", role, 100, into, opset)
