@@ -199,7 +199,8 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.runs.results import list_runs, make_table
+    from algorithm.cli.run_table import make_table
+    from algorithm.runs.results import list_runs
 
     records = list_runs(options.env, output.log)
     output.result = {"runs": records}

@@ -13,10 +13,9 @@ from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
-from algorithm.config.effects import check_action_effects
+from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.role_agents import list_unknown_roles
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
@@ -178,7 +177,7 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
         _check_role(folder, name, role)
     for line in list_unknown_roles(settings.tree["ma_config"], roles):
         log(line)
-    check_action_effects(settings, roles)
+    check_effects(settings, settings.command_line_layers, roles)
 
 
 def _make_evaluate(

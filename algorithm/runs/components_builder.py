@@ -9,9 +9,9 @@ import torch
 
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.config.effects import check_teams
 from algorithm.config.loader import Settings
 from algorithm.config.registry import build_object, find_class
-from algorithm.config.role_agents import check_teams
 from algorithm.errors import UserError
 from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint

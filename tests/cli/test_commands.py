@@ -308,7 +308,7 @@ def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(c
 def test_force_leaves_a_folder_that_is_no_run(capsys):
     Path("runs/mine/task/a").mkdir(parents=True)
     assert main.main("mine/task -n a --force".split()) == 2
-    assert "is no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
     assert Path("runs/mine/task/a").exists()
 
 

@@ -359,7 +359,10 @@ def parameter(given) -> dict:
         ),
         ({"behaviors": {"A": {}}, "default_settings": [1]}, "default_settings is [1]; it must be a mapping"),
         (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
-        (parameter({"sampler_type": "unifrom", "sampler_parameters": {}}), "p.sampler_type is 'unifrom'; there is"),
+        (
+            parameter({"sampler_type": "unifrom", "sampler_parameters": {}}),
+            "p.sampler_type is 'unifrom'; the samplers are",
+        ),
         (
             parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
             "p.sampler_parameters.min_value is 'a'; it must be a number",

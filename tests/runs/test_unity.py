@@ -372,26 +372,32 @@ def by_progress(threshold, **base):
         ({"reset_config": {"g": "heavy"}}, r"reset_config.g is 'heavy'; it must be a number"),
         (
             {"reset_config": {"g": {"sampler_type": "unifrom", "sampler_parameters": {}}}},
-            r"reset_config.g.sampler_type is 'unifrom'; there is uniform, gaussian",
+            r"reset_config.g.sampler_type is 'unifrom'; the samplers are uniform, gaussian",
         ),
         (
             {"reset_config": {"g": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1}}}},
             r"reset_config.g.sampler_parameters.max_value .* required",
         ),
         ({"reset_config": {"g": {"curriculum": [{"name": "a"}]}}}, r"reset_config.g.curriculum\[0\] .* a lesson has"),
-        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress go by .*max_step, which is not set"),
+        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress use .*max_step, which is not set"),
         (by_progress(50), r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
-        ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: acer_config.gama is no setting; did you"),
+        ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: unknown setting acer_config.gama; did you"),
         ({"ma_config": {"A": {"acer_config": {"gamma": 2.0}}}}, r"ma_config.A: acer_config.gamma is 2.0; it must be"),
         ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),
         ({"ma_config": {"A": {"agent": 3}}}, r"ma_config.A.agent is 3; it must be the name of an agent"),
         ({"ma_config": {"A": {"agent": "B", "nn_config": {}}}}, r"ma_config.A.nn_config has no effect: A is played by"),
         (
             {"base_config": {"unity_args": {"agents": 0}}},
-            r"unity_args.agents is 0; input should be greater than or equal",
+            r"unity_args.agents is 0; it must be at least 1",
         ),
-        ({"base_config": {"unity_args": {"width": 0}}}, r"test: base_config.unity_args.width is 0; input should be"),
-        ({"base_config": {"unity_args": {"witdh": 1}}}, r"unity_args.witdh is no setting; did you mean .*width"),
+        (
+            {"base_config": {"unity_args": {"width": 0}}},
+            r"test: base_config.unity_args.width is 0; it must be at least 1",
+        ),
+        (
+            {"base_config": {"unity_args": {"witdh": 1}}},
+            r"unknown setting base_config.unity_args.witdh; did you mean .*width",
+        ),
         ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),
     ],
 )

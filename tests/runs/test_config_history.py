@@ -4,7 +4,7 @@ import pytest
 
 from algorithm.config.loader import merge, read_assignments, resolve
 from algorithm.errors import UserError
-from algorithm.runs.resume import find_changes, list_changes
+from algorithm.runs.config_history import find_changes, list_changes
 from algorithm.runs.run_folder import RunFolder
 
 
@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 def resumed(folder, *assignments):
     settings = folder.load_settings(("--set", read_assignments(list(assignments))))
-    return settings, list_changes(folder, settings)
+    return settings, list_changes(folder.history.read_last(), settings)
 
 
 def test_nothing_changes_without_a_word(folder):
@@ -109,7 +109,30 @@ def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
     tree = folder.load_settings().tree
     later = merge(tree, {"acer_config": {"gamma": 0.5}})
     folder.record_settings(later, env_steps=500)
-    assert folder.read_last_settings() == later
+    assert folder.history.read_last() == later
     folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
-    assert folder.read_last_settings() == tree == folder.load_settings().tree
+    assert folder.history.read_last() == tree == folder.load_settings().tree
     assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "ma_config={A: {acer_config: {rollout_length: 30}}}",
+            "ma_config.A.acer_config.rollout_length: null -> 30 is not",
+        ),
+        ("ma_config={A: {agent: B}}", "ma_config.A.agent: null -> B is not possible with --resume: the saved networks"),
+    ],
+)
+def test_what_the_saved_state_of_a_role_would_not_fit_is_refused(folder, change, message):
+    with pytest.raises(UserError) as error:
+        resumed(folder, change)
+    assert str(error.value).startswith(message)
+
+
+def test_an_argument_of_the_environment_may_have_the_name_of_a_setting(folder):
+    assert resumed(folder, "base_config.env_args={optimizer: 3}")[1] == ["base_config.env_args.optimizer: null -> 3"]
+    assert resumed(folder, "ma_config={A: {acer_config: {gamma: 0.5}}}")[1] == [
+        "ma_config.A.acer_config.gamma: null -> 0.5"
+    ]
