@@ -58,7 +58,7 @@ def _read_role(fields: Mapping[str, Any]) -> Role:
     action_fields = _lists_to_tuples(fields["action_spec"])
     parts = tuple(ActionPart(**_lists_to_tuples(part)) for part in action_fields["parts"])
     action = ActionSpec(**{**action_fields, "parts": parts})
-    return Role(fields["lanes"], obs_specs, action, tuple(fields.get("teams", ())))
+    return Role(fields["lanes"], obs_specs, action, teams=tuple(fields.get("teams", ())))
 
 
 def _lists_to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
