@@ -367,7 +367,7 @@ FOLDERS = [
     (None, {"nn": "def blueprint():\n    import sys\n    sys.exit(5)"}, 2, "nn.py, line 3: SystemExit: 5"),
     (None, {"nn": BODY % "raise KeyError('x')"}, 2, "nn.py, line 8: KeyError: 'x'"),
     (None, {"nn": NN + "blueprint = Blueprint(policy=Gru(4))"}, 2, "Gru made a GruMemory, which has no `forward`"),
-    (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a Layers, which has no `step`"),
+    (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a LayerStack, which has no `step`"),
     (
         default(acer_config={"critic": "action_value"}),
         {"nn": NN + "blueprint = Blueprint(critic=int)"},

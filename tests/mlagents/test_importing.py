@@ -318,7 +318,7 @@ def parameter(given) -> dict:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (None, "trainer.yaml: there is no such file"),
+        (None, "trainer.yaml: the file does not exist"),
         ("behaviors: [1", "trainer.yaml: not YAML"),
         ("- 1", "trainer.yaml: expected a mapping"),
         ("debug: true", "trainer.yaml: there is no `behaviors` and no `default_settings`"),
@@ -364,7 +364,7 @@ def parameter(given) -> dict:
         (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
         (
             parameter({"sampler_type": "unifrom", "sampler_parameters": {}}),
-            "p.sampler_type is 'unifrom'; the samplers are",
+            "p.sampler_type is 'unifrom'; there is",
         ),
         (
             parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
