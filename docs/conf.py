@@ -1,5 +1,6 @@
 """Sphinx's configuration of the documentation site: `make site`. Neither the build nor the pages use the network."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -24,3 +25,16 @@ html_theme = "furo"
 html_title = "Samara"
 html_copy_source = False
 html_theme_options = {"source_repository": "", "top_of_page_buttons": []}
+
+
+def escape_docstring(app, what, name, obj, options, lines):
+    """Turn a docstring in plain text with `code` into reStructuredText."""
+    parts = re.split(r"(`+[^`]+`+)", "\n".join(lines))  # every second part is code
+    parts[::2] = [re.sub(r"([*|])", r"\\\1", part) for part in parts[::2]]
+    parts[1::2] = [f"``{part.strip('`')}``" for part in parts[1::2]]
+    lines[:] = "".join(parts).split("\n")
+
+
+def setup(app):
+    """Register the hook, to run before napoleon reads the sections of the docstring."""
+    app.connect("autodoc-process-docstring", escape_docstring, priority=100)

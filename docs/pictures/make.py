@@ -1,7 +1,7 @@
 """Make the pictures of the documentation: `python docs/pictures/make.py`, from the repository's root, on Linux or macOS.
 
-`terminal.svg` is the terminal at the end of a training run of gym/cartpole; `curve.png` is the learning curve that the
-same run writes.
+`terminal.svg` is the terminal at the end of a training run of gym/cartpole, `curve.png` the learning curve that this run
+writes. The other pictures compare the training returns of several runs, each with seed 0.
 """
 
 import os
@@ -19,11 +19,55 @@ from rich.text import Text
 
 PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from algorithm.runs.chart import COLORS, Series, draw_chart  # noqa: E402
+from algorithm.runs.curve import read_columns  # noqa: E402
+
 COMMAND = ["gym/cartpole", "-n", "first"]
 COLUMNS = 104
 # What rich writes to a terminal: a control sequence, the end of a line, the start of a line, or text.
 TOKEN = re.compile(r"\x1b\[(?P<numbers>[?\d;]*)(?P<kind>[A-Za-z])|(?P<end>\r?\n)|(?P<start>\r)|[^\x1b\r\n]+")
 WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+
+# Picture: title, goal, and the options of each run by its label.
+PENDULUM, CARTPOLE = ["gym/pendulum"], ["gym/cartpole"]
+COMPARISONS: dict[str, tuple[str, float, dict[str, list[str]]]] = {
+    "trust_region.png": (
+        "ACER on Pendulum-v1",
+        -200,
+        {
+            "trust region, delta 1": PENDULUM,
+            "no trust region": [*PENDULUM, "--set", "acer_config.trust_region=off"],
+        },
+    ),
+    "sac.png": ("Pendulum-v1", -200, {"SAC": [*PENDULUM, "-c", "sac"], "ACER": PENDULUM}),
+    "estimators.png": (
+        "ACER on CartPole-v1",
+        475,
+        {
+            "Retrace": CARTPOLE,
+            **{
+                label: [*CARTPOLE, "-c", variant]
+                for label, variant in {
+                    "V-trace": "vtrace",
+                    "n-step": "n_step",
+                    "tree-backup": "tree_backup",
+                    "Q(lambda)": "q_lambda",
+                }.items()
+            },
+        },
+    ),
+    "replay.png": (
+        "ACER on CartPole-v1: replayed batches for each rollout",
+        475,
+        {
+            "8": CARTPOLE,
+            "2": [*CARTPOLE, "--set", "acer_config.replay_ratio=2"],
+            "0": [*CARTPOLE, "--set", "acer_config.replay_ratio=0"],
+        },
+    ),
+}
 
 
 def run(folder: Path) -> str:
@@ -67,27 +111,45 @@ def screen(written: str) -> list[str]:
             continue  # rich erases a line before it writes it again
         elif token["kind"] in (None, "m"):
             lines[row] += token[0]
+    while not lines[-1].strip():
+        lines.pop()
     return lines
 
 
-def draw(lines: list[str], path: Path) -> None:
+def draw_terminal(lines: list[str], path: Path) -> None:
     """Write the lines as an SVG that uses the reader's own fonts."""
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-    console.print(Text.from_ansi(f"$ python main.py {' '.join(COMMAND)}"))
-    for line in lines:
-        console.print(Text.from_ansi(line))
-    svg = WEB_FONT.sub("", console.export_svg(title="samara", theme=MONOKAI, unique_id="samara"))
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=COLUMNS, file=nowhere)
+        for line in [f"$ python main.py {' '.join(COMMAND)}", *lines]:
+            console.print(Text.from_ansi(line))
+        svg = WEB_FONT.sub("", console.export_svg(title="samara", theme=MONOKAI, unique_id="samara"))
     path.write_text(svg.replace("Fira Code, monospace", "ui-monospace, Consolas, monospace"), encoding="utf-8")
+
+
+def draw_comparison(name: str, folder: Path) -> None:
+    """Train every run of a comparison, in the directory `folder`, and draw their training returns."""
+    title, goal, runs = COMPARISONS[name]
+    series = []
+    for number, (label, options) in enumerate(runs.items()):
+        command = [sys.executable, str(ROOT / "main.py"), *options, "-n", f"{name}-{number}"]
+        finished = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if finished.returncode:
+            raise SystemExit(f"{' '.join(command)}: {finished.stderr}")
+        columns = read_columns(folder / "runs" / options[0] / f"{name}-{number}" / "metrics.csv")
+        x, y = columns["env_steps"], columns["rollout/return"]
+        known = y == y
+        series.append(Series(label=label, color=COLORS[number], x=x[known], y=y[known]))
+    draw_chart(PICTURES / name, title, ("env steps", "return"), series, goal)
 
 
 def main() -> None:
     """Make every picture."""
-    with tempfile.TemporaryDirectory() as folder:
-        lines = screen(run(Path(folder)))
-        while not lines[-1].strip():
-            lines.pop()
-        draw(lines, PICTURES / "terminal.svg")
-        shutil.copy(Path(folder, "runs", "gym", "cartpole", "first", "curve.png"), PICTURES / "curve.png")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        draw_terminal(screen(run(folder)), PICTURES / "terminal.svg")
+        shutil.copy(folder / "runs" / "gym" / "cartpole" / "first" / "curve.png", PICTURES / "curve.png")
+        for picture in COMPARISONS:
+            draw_comparison(picture, folder)
 
 
 if __name__ == "__main__":
