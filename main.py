@@ -14,8 +14,8 @@ import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from algorithm.experiment.command_line import page, parse  # noqa: E402
-from algorithm.experiment.options import (  # noqa: E402
+from algorithm.cli.command_line import page, parse  # noqa: E402
+from algorithm.cli.options import (  # noqa: E402
     DOCTOR,
     EPISODES,
     EXPORT,
@@ -26,7 +26,7 @@ from algorithm.experiment.options import (  # noqa: E402
     RUN,
     TRAIN,
 )
-from algorithm.experiment.output import Output  # noqa: E402
+from algorithm.cli.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, terminable  # noqa: E402
 
 SLOW = (TRAIN, RESUME, RUN, EXPORT)  # commands that import torch, which takes seconds
@@ -85,8 +85,8 @@ def _call(command: Callable[[argparse.Namespace, Output], None], options: argpar
 
 
 def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
-    from algorithm.experiment.user_code import blame
-    from algorithm.failures import summarize
+    from algorithm.errors import summarize
+    from algorithm.runs.user_code import blame
 
     error = blame(error)
     status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
@@ -95,8 +95,8 @@ def _status(error: BaseException, saved: str = "") -> tuple[int, str]:
 
 def _train(options: argparse.Namespace, output: Output) -> None:
     output.saved = " Nothing was saved."  # the imports take seconds, in which a signal may come
-    from algorithm.experiment.results import spread, spread_lines
-    from algorithm.experiment.session import create, planned, resumed
+    from algorithm.runs.results import spread, spread_lines
+    from algorithm.runs.session import create, planned, resumed
 
     began: list[dict] = []  # the record of each run, in order
     try:
@@ -118,14 +118,14 @@ def _train(options: argparse.Namespace, output: Output) -> None:
 
 def _learn(options: argparse.Namespace, output: Output, folder, settings, began: list[dict]) -> None:
     """Train in a run's folder; result.json is written there, whatever ends it."""
-    from algorithm.experiment.assembly import train
-    from algorithm.experiment.display import live
-    from algorithm.experiment.export.export import Exports
-    from algorithm.experiment.origin import kept_variant, origin
-    from algorithm.experiment.process import kept_directory
-    from algorithm.experiment.report import describe_saved, report
-    from algorithm.experiment.results import FILE, begin, record_of, write
-    from algorithm.experiment.run_folder import environment_folder
+    from algorithm.cli.display import live
+    from algorithm.cli.report import describe_saved, report
+    from algorithm.export.export import Exports
+    from algorithm.runs.build import train
+    from algorithm.runs.origin import kept_variant, origin
+    from algorithm.runs.results import FILE, begin, record_of, write
+    from algorithm.runs.run_folder import environment_folder
+    from algorithm.runs.torch_setup import kept_directory
 
     _collect_garbage()
     if options.logger_in_file:
@@ -160,13 +160,13 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, began:
 
 
 def _play(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.experiment.assembly import play
-    from algorithm.experiment.results import played_record
-    from algorithm.experiment.session import found
-    from algorithm.experiment.simulators import evaluation_copies
-    from algorithm.loop.evaluator import mode_name
-    from algorithm.loop.formatting import format_number
+    from algorithm.runs.build import play
+    from algorithm.runs.make_env import evaluation_copies
+    from algorithm.runs.results import played_record
+    from algorithm.runs.session import found
     from algorithm.specs import of_role
+    from algorithm.training.evaluator import mode_name
+    from algorithm.training.formatting import format_number
 
     _collect_garbage()
     folder, settings = found(options, output.say)
@@ -187,8 +187,8 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.experiment.export.command import run
-    from algorithm.experiment.export.export import ExportFailed
+    from algorithm.export.command import run
+    from algorithm.export.export import ExportFailed
 
     output.result, failed = run(options, output.say)
     if failed:
@@ -196,7 +196,7 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.experiment.results import runs, table
+    from algorithm.runs.results import runs, table
 
     records = runs(options.env, output.say)
     output.result = {"runs": records}
@@ -204,8 +204,8 @@ def _list(options: argparse.Namespace, output: Output) -> None:
 
 
 def _init(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.experiment.scaffold import write
-    from algorithm.experiment.session import layers
+    from algorithm.cli.init import write
+    from algorithm.runs.session import layers
 
     written = write(options.init, layers(options), options.force)
     output.result = {"folder": written.folder.as_posix(), "notes": list(written.notes)}
@@ -216,13 +216,13 @@ def _init(options: argparse.Namespace, output: Output) -> None:
 
 
 def _doctor(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.experiment.doctor.report import examine
+    from algorithm.cli.doctor.report import examine
 
     examine(options, output)
 
 
 def _import(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.experiment.mlagents.importing import import_file
+    from algorithm.mlagents.importing import import_file
 
     imported = import_file(Path(options.import_mlagents), options.force)
     output.result = {

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from measure import in_own_processes, machine, spread
 
-from algorithm.experiment.process import prepare_process
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import read_assignments, resolve
-from algorithm.experiment.team_builder import TeamBuilder
-from algorithm.loop.parts import Team
+from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.torch_setup import prepare_process
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.components import Team
 
 SAMPLERS = ("uniform", "prioritized", "lazy")
 LOOK = 10  # updates between two looks at the policy
@@ -35,9 +35,9 @@ LIMIT = 60_000  # updates
 SETTINGS = (
     "base_config.env_type=PROBE",
     "base_config.env_name=chain",
-    "acer_config.collect_steps=1",
-    "acer_config.trace_length=1",
-    "acer_config.on_policy=false",
+    "acer_config.rollout_length=1",
+    "acer_config.sequence_length=1",
+    "acer_config.on_policy_updates=false",
     "acer_config.batch_size=4",
 )
 

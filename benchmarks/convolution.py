@@ -17,13 +17,13 @@ from measure import machine, spread
 import torch  # isort: skip  # after measure has set the threads
 from torch import nn
 
-from algorithm.agents.acer import Acer
-from algorithm.experiment.process import prepare_process
-from algorithm.experiment.settings import resolve
-from algorithm.loop.learner import Learner
+from algorithm.agents.acer.agent import Acer
+from algorithm.config.loader import resolve
 from algorithm.networks import Blueprint, NatureCnn
 from algorithm.rollout import Rollout
+from algorithm.runs.torch_setup import prepare_process
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
 
 LIMIT = 1.25  # times the floor
 SHAPE, ACTIONS = (4, 84, 84), 6

@@ -7,9 +7,12 @@ from statistics import median
 
 from measure import in_own_processes, machine, spread, train_cartpole
 
-from algorithm.agents.estimators import ESTIMATORS, OF_STATES
+from algorithm.returns.estimators import ESTIMATORS, OF_STATES
 
-PAIRS = [*((estimator, "q") for estimator in ESTIMATORS), *((estimator, "v") for estimator in OF_STATES)]
+PAIRS = [
+    *((estimator, "action_value") for estimator in ESTIMATORS),
+    *((estimator, "state_value") for estimator in OF_STATES),
+]
 
 
 def main() -> None:

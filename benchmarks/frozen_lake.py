@@ -12,20 +12,20 @@ import gymnasium
 import numpy as np
 from measure import in_own_processes, machine  # first, so that libraries get one thread
 
-from algorithm.experiment import run_folder
-from algorithm.experiment.assembly import train
-from algorithm.experiment.player import load
-from algorithm.experiment.settings import read_assignments, read_variant, resolve
+from algorithm.config.loader import read_assignments, read_variant, resolve
+from algorithm.runs import run_folder
+from algorithm.runs.build import train
+from algorithm.runs.trained_agent import load
 
 ENV = "gym/frozen_lake"
 STEPS = 100  # of an episode
 SCALES: dict[str, Sequence[str]] = {
-    "normalize_returns": (),
-    "normalize_returns, noise to 0.1": ("explorer={action_noise: [0.0, 0.1]}",),
-    "reward_scale 1": ("acer_config.normalize_returns=false",),
-    "reward_scale 2.5": ("acer_config.normalize_returns=false", "acer_config.reward_scale=2.5"),
-    "reward_scale 10": ("acer_config.normalize_returns=false", "acer_config.reward_scale=10"),
-    "reward_scale 30": ("acer_config.normalize_returns=false", "acer_config.reward_scale=30"),
+    "reward_normalization": (),
+    "reward_normalization, noise to 0.1": ("explorer={action_noise: [0.0, 0.1]}",),
+    "reward_scale 1": ("acer_config.reward_normalization=null",),
+    "reward_scale 2.5": ("acer_config.reward_normalization=null", "acer_config.reward_scale=2.5"),
+    "reward_scale 10": ("acer_config.reward_normalization=null", "acer_config.reward_scale=10"),
+    "reward_scale 30": ("acer_config.reward_normalization=null", "acer_config.reward_scale=30"),
 }
 
 

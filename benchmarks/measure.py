@@ -24,13 +24,13 @@ import torch  # noqa: E402
 import torch.utils.tensorboard  # noqa: E402, F401  # imported by runs when they begin: not part of training
 
 import algorithm.adapters.gym  # noqa: E402, F401
-import algorithm.agents.acer  # noqa: E402, F401
-import algorithm.agents.sac  # noqa: E402, F401
+import algorithm.agents.acer.agent  # noqa: E402, F401
+import algorithm.agents.sac.agent  # noqa: E402, F401
 import algorithm.runtimes.local  # noqa: E402, F401
-from algorithm.experiment import run_folder  # noqa: E402
-from algorithm.experiment.assembly import play, train  # noqa: E402
-from algorithm.experiment.settings import read_assignments, read_variant, resolve  # noqa: E402
-from algorithm.loop.evaluator import Played  # noqa: E402
+from algorithm.config.loader import read_assignments, read_variant, resolve  # noqa: E402
+from algorithm.runs import run_folder  # noqa: E402
+from algorithm.runs.build import play, train  # noqa: E402
+from algorithm.training.evaluator import Played  # noqa: E402
 
 EPISODES = 20  # played greedily with the weights at the end, off the clock
 
@@ -71,8 +71,8 @@ def train_folder(
         "reached": bool(result.reached),
         "evaluation": _only(result.evaluation).mean if result.evaluation else float("nan"),
         "greedy": greedy,
-        "trust_region_active": _mean_of_role(table, "policy/trust_region_active"),
-        "curve": (table["env_steps"].tolist(), _of_role(table, "reward/return").tolist()),
+        "trust_region_fraction": _mean_of_role(table, "train/trust_region_fraction"),
+        "curve": (table["env_steps"].tolist(), _of_role(table, "rollout/return").tolist()),
     }
 
 

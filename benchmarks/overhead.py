@@ -16,13 +16,13 @@ import numpy as np
 from measure import machine
 from rich.console import Console
 
-from algorithm.experiment import run_folder
-from algorithm.experiment.assembly import train
-from algorithm.experiment.curve import draw_curve, read_columns
-from algorithm.experiment.display import live
-from algorithm.experiment.settings import read_assignments, read_variant, resolve
-from algorithm.loop.clock import PARTS
-from algorithm.loop.table import TABLE
+from algorithm.cli.display import live
+from algorithm.config.loader import read_assignments, read_variant, resolve
+from algorithm.runs import run_folder
+from algorithm.runs.build import train
+from algorithm.runs.curve import draw_curve, read_columns
+from algorithm.training.metrics_table import TABLE
+from algorithm.training.timer import PARTS
 
 LIMIT = 0.05  # of the wall time, for evaluation, saving, reporting and drawing together
 WATCHING = ("evaluation", "saving", "reporting", "the curve at the end")
@@ -74,7 +74,7 @@ def main() -> None:
 
     rows = np.isfinite(columns["time/seconds"])
     spent = np.diff(columns["time/seconds"][rows], prepend=0)
-    parts = {part: float(spent @ columns[f"time/{part}"][rows]) for part in PARTS}
+    parts = {part: float(spent @ columns[f"time/{part}_fraction"][rows]) for part in PARTS}
     parts["the curve at the end"] = seconds["curve"]
     wall = float(spent.sum()) + seconds["curve"]
     watching = sum(parts[part] for part in WATCHING) / wall

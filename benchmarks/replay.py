@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from measure import machine
 
-from algorithm.experiment.process import prepare_process
-from algorithm.experiment.samplers import make_sampler
-from algorithm.experiment.settings import resolve
+from algorithm.config.loader import resolve
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
+from algorithm.runs.make_sampler import make_sampler
+from algorithm.runs.torch_setup import prepare_process
 
 LIMIT = 400  # microseconds
 LIMITED = "84x84x1, three rows in front"

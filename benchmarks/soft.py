@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from measure import in_own_processes, machine, spread, train_folder
 
-from algorithm.agents.sac import Sac, SacSettings
-from algorithm.experiment.process import prepare_process
-from algorithm.experiment.settings import defaults
-from algorithm.loop.learner import Learner
-from algorithm.loop.placement import Placement
+from algorithm.agents.sac.agent import Sac, SacSettings
+from algorithm.config.loader import defaults
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
+from algorithm.runs.torch_setup import prepare_process
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
+from algorithm.training.placement import Placement
 
 OBS, ACTIONS, BATCH, UNITS, ROWS = 17, 6, 256, 256, 10_000
 UPDATES, BLOCKS = 50, 5

@@ -20,12 +20,12 @@ def measure(env: str, copies: int, rows: int, env_steps: int) -> dict:
         f"base_config.n_envs={copies}",
         f"base_config.max_step={env_steps}",
         "base_config.log_every=50000",
-        f"acer_config.collect_steps={rows}",
-        f"acer_config.trace_length={rows}",
+        f"acer_config.rollout_length={rows}",
+        f"acer_config.sequence_length={rows}",
         f"acer_config.batch_size={copies}",
         "acer_config.replay_ratio=4",
         "acer_config.learning_rate_schedule=constant",
-        "acer_config.on_policy=true",
+        "acer_config.on_policy_updates=true",
         "goal.return=null",
     ]
     return train_folder(env, 0, changes)

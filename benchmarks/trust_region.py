@@ -33,7 +33,7 @@ def main() -> None:
             f"| {name} | {sum(result['reached'] for result in results)} of {len(results)} "
             f"| {spread(result['env_steps'] for result in results)} "
             f"| {min(result['evaluation'] for result in results):.0f} "
-            f"| {100 * sum(result['trust_region_active'] for result in results) / len(results):.2f}% |",
+            f"| {100 * sum(result['trust_region_fraction'] for result in results) / len(results):.2f}% |",
             flush=True,
         )
 

@@ -19,18 +19,18 @@ from measure import in_own_processes, machine, spread, train_folder
 
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
+from algorithm.adapters.unity.curriculum import Scene
 from algorithm.adapters.unity.launch import Engine, Launch
-from algorithm.adapters.unity.scene import Scene
-from algorithm.agents.acer import Acer
-from algorithm.experiment import run_folder
-from algorithm.experiment.assembly import Result, train
-from algorithm.experiment.process import prepare_process
-from algorithm.experiment.settings import read_assignments, read_variant, resolve
-from algorithm.loop.actor import Actor
-from algorithm.loop.learner import Learner
-from algorithm.loop.parts import Parts, Team
-from algorithm.loop.progress import Progress
+from algorithm.agents.acer.agent import Acer
+from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
+from algorithm.runs import run_folder
+from algorithm.runs.build import Result, train
+from algorithm.runs.torch_setup import prepare_process
+from algorithm.training.actor import Actor
+from algorithm.training.components import Parts, Team
+from algorithm.training.learner import Learner
+from algorithm.training.progress import Progress
 from tests.unity_player.launcher import make_player
 
 ENGINE = Engine(time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60)

@@ -11,8 +11,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from algorithm.agents.acer import Acer, AcerSettings
-from algorithm.agents.sac import Sac, SacSettings
+from algorithm.agents.acer.agent import Acer, AcerSettings
+from algorithm.agents.sac.agent import Sac, SacSettings
 from algorithm.networks import Blueprint, Mlp
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -20,8 +20,8 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
 # Every estimator with every critic that it goes with.
 PAIRS = [
-    *((estimator, "q") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
-    *((estimator, "v") for estimator in ("vtrace", "n_step")),
+    *((estimator, "action_value") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
+    *((estimator, "state_value") for estimator in ("vtrace", "n_step")),
 ]
 
 

@@ -24,7 +24,7 @@ def _working_directory(tmp_path, monkeypatch):
 @pytest.fixture
 def registered_fakes(monkeypatch):
     """The fakes behind every contract stand in the registry, under names that settings can give."""
-    from algorithm.experiment import registry  # not before the import hook is installed
+    from algorithm.config import registry  # not before the import hook is installed
 
     for table, name, row in [
         (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),

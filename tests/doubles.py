@@ -11,9 +11,9 @@ from torch import nn
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Schedule
-from algorithm.loop.parts import Parts, Team
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.components import Parts, Team
 
 
 class ShowingAgent:
@@ -22,8 +22,8 @@ class ShowingAgent:
     Greedily it does the opposite.
     """
 
-    def __init__(self, collect_steps: int, state: int = 1):
-        self.schedule = Schedule(collect_steps, collect_steps, 1, 0.0, "fixed", 0)
+    def __init__(self, rollout_length: int, state: int = 1):
+        self.schedule = Schedule(rollout_length, rollout_length, 1, 0.0, "fixed", 0)
         self.state = self.kept = state
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()

@@ -12,7 +12,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
 from algorithm.auxiliaries.auxiliary import Auxiliary, View
 from algorithm.distributions import Branch, Categorical
-from algorithm.explorers.explorer import Explorer
+from algorithm.exploration.explorer import Explorer
 from algorithm.losses import squared_error, surrogate
 from algorithm.networks import ActorCritic, Blueprint, LaggingCopy, RunningMoments
 from algorithm.returns import retrace
@@ -254,7 +254,7 @@ class TwoGroups(Agent):
             "critic": (weights * error).sum(),
         }
         return losses, Report(
-            lambda: metrics(weights, {"loss/critic": error}),
+            lambda: metrics(weights, {"train/critic_loss": error}),
             lambda: column_errors(rollout.valid, error.detach()),
             features,
         )

@@ -7,13 +7,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout", "failures"},
+    {"specs", "rollout", "errors", "annotations"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay"},
-    {"agents", "auxiliaries", "explorers"},
-    {"loop"},
+    {"agents", "auxiliaries", "exploration"},
+    {"training", "checkpointing"},
     {"runtimes"},
-    {"experiment"},
+    {"config"},
+    {"runs"},
+    {"export", "mlagents"},
+    {"cli"},
 ]
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
@@ -25,8 +28,8 @@ OWNERS = {
     "dm_control": {"adapters"},
     "pettingzoo": {"adapters"},
     "ray": {"runtimes"},
-    "yaml": {"experiment"},
-    "rich": {"experiment"},
+    "yaml": {"config"},
+    "rich": {"cli"},
 }
 # Those of Unity belong to one package within the adapters, which loads them when a player is opened.
 OF_UNITY = {"mlagents_envs", "grpc", "google"}
@@ -84,20 +87,21 @@ def test_replay_and_adapters_and_records_do_without_torch():
 
 def test_agents_see_neither_replay_nor_adapters():
     for path in FILES:
-        if package(path) in {"agents", "auxiliaries", "explorers"}:
+        if package(path) in {"agents", "auxiliaries", "exploration"}:
             assert not {name.split(".")[0] for name in rooms(path)} & {"replay", "adapters"}, path
 
 
 def test_the_loop_sees_contracts_only():
     concrete = {
-        f"{room}.{path.stem}"
-        for room in ("agents", "adapters", "auxiliaries", "explorers")
-        for path in (ROOT / "algorithm" / room).glob("*.py")
-        if path.stem not in {"__init__", "agent", "adapter", "auxiliary", "explorer"}
+        ".".join(path.relative_to(ROOT / "algorithm").with_suffix("").parts)
+        for room in ("agents", "adapters", "auxiliaries", "exploration")
+        for path in (ROOT / "algorithm" / room).rglob("*.py")
+        if path.stem not in {"__init__", "adapter", "auxiliary", "explorer"}
+        if path.parts[-2:] != ("agents", "agent.py")
     }
-    assert "agents.acer" in concrete
+    assert "agents.acer.agent" in concrete
     for path in FILES:
-        if package(path) in {"loop", "runtimes"}:
+        if package(path) in {"training", "checkpointing", "runtimes"}:
             assert not rooms(path) & concrete, path
 
 
@@ -137,6 +141,6 @@ def test_files_and_functions_stay_small():
 def test_only_the_export_knows_its_packages_and_imports_them_when_they_are_needed():
     for path in FILES:
         found = {name.split(".")[0] for name in imports(path)} & {"onnx", "onnxruntime"}
-        assert not found or path.parent == ROOT / "algorithm" / "experiment" / "export", f"{path} imports {found}"
+        assert not found or path.parent == ROOT / "algorithm" / "export", f"{path} imports {found}"
         top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
         assert not top & {"onnx", "onnxruntime"}, path

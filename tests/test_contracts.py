@@ -6,7 +6,7 @@ import torch
 
 import main
 from algorithm import load
-from algorithm.experiment.run_folder import RunFolder
+from algorithm.runs.run_folder import RunFolder
 from tests.fakes import LATE
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
@@ -25,7 +25,7 @@ default:
 {own}  auxiliaries: {auxiliaries}
   explorer: {explorer}
 """
-ACER = "  acer_config: {collect_steps: 8, trace_length: 12, batch_size: 4, replay_start: 32, replay_ratio: 2}\n"
+ACER = "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
 
 FAKES = {
     "two roles": {"adapter": "TWO_ROLES"},
@@ -100,7 +100,7 @@ def test_a_role_that_appears_late_has_a_team_of_its_own(tmp_path):
 
 
 def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
-    from algorithm.loop.learner import Learner
+    from algorithm.training.learner import Learner
 
     moved = []
     step = Learner._step

@@ -9,11 +9,11 @@ import torch
 
 import main
 from algorithm import load
-from algorithm.experiment.assembly import train
-from algorithm.experiment.player import Player
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import resolve
-from algorithm.experiment.team_builder import TeamBuilder
+from algorithm.config.loader import resolve
+from algorithm.runs.build import train
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.trained_agent import Player
 from tests.guessing import STEPS, Guessing
 
 SETTINGS = {
@@ -28,12 +28,12 @@ SETTINGS = {
     "acer_config": {
         "learning_rate": 0.01,
         "gamma": 0.5,
-        "collect_steps": 4,
-        "trace_length": 4,
+        "rollout_length": 4,
+        "sequence_length": 4,
         "batch_size": 32,
-        "replay_start": 64,
+        "learning_starts": 64,
         "replay_ratio": 3,
-        "average_decay": 0.9,
+        "average_policy_decay": 0.9,
         "std_init": 0.3,
     },
     "sac_config": {
@@ -41,9 +41,9 @@ SETTINGS = {
         "learning_rate_policy": 0.005,
         "learning_rate_alpha": 0.005,
         "gamma": 0.5,
-        "collect_steps": 1,
+        "rollout_length": 1,
         "batch_size": 64,
-        "replay_start": 64,
+        "learning_starts": 64,
         "replay_ratio": 2,
         "tau": 0.1,
         "target_d_alpha": 0.1,
@@ -62,19 +62,19 @@ SPACES = {
 }
 ACER = {
     **SPACES,
-    "learned std": ("box", None, {"std": "learned", "std_floor": 0.1}),
-    "state std": ("box", None, {"std": "state", "std_floor": 0.1}),
-    "squashed": ("box", None, {"squash": True}),
+    "learned std": ("box", None, {"std": "learned", "std_min": 0.1}),
+    "state std": ("box", None, {"std": "state_dependent", "std_min": 0.1}),
+    "squashed": ("box", None, {"tanh_squash": True}),
     "vtrace with q": ("box", None, {"estimator": "vtrace"}),
-    "vtrace with v": ("box", None, {"estimator": "vtrace", "critic": "v"}),
-    "n_step with v": ("box", None, {"estimator": "n_step", "critic": "v"}),
+    "vtrace with v": ("box", None, {"estimator": "vtrace", "critic": "state_value"}),
+    "n_step with v": ("box", None, {"estimator": "n_step", "critic": "state_value"}),
 }
 LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.2}
 SAC = {
     **SPACES,
     "like DQN": ("discrete", None, LIKE_DQN),
     "like DQN, MultiDiscrete masked by observation": ("multi-discrete", "obs", LIKE_DQN),
-    "several steps": ("dict", None, {"n_step": 2, "trace_length": 2, "estimator": "retrace"}),
+    "several steps": ("dict", None, {"n_step": 2, "sequence_length": 2, "estimator": "retrace"}),
 }
 # Of SAC the others are tried where there is time.
 OFTEN = {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"}
@@ -151,8 +151,8 @@ MEMORIES = {
 
 
 REMEMBERING = {
-    "ACER": {"collect_steps": 6, "trace_length": 6, "learning_rate": 0.004},
-    "SAC": {"collect_steps": 6, "trace_length": 6, "batch_size": 32, "replay_ratio": 6},
+    "ACER": {"rollout_length": 6, "sequence_length": 6, "learning_rate": 0.004},
+    "SAC": {"rollout_length": 6, "sequence_length": 6, "batch_size": 32, "replay_ratio": 6},
 }
 
 
@@ -186,7 +186,7 @@ def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memor
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"std": "learned", "std_floor": 0.1}, {"estimator": "vtrace", "critic": "v"}], ids=str
+    "changes", [{}, {"std": "learned", "std_min": 0.1}, {"estimator": "vtrace", "critic": "state_value"}], ids=str
 )
 def test_a_time_limit_is_no_death_where_actions_are_continuous(changes, tmp_path):
     """One state, reward 1, cut after 10 steps: worth 1 / (1 - .9); taking the limit for a death gives about 4.4."""

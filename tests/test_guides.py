@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import main
-from algorithm.experiment import former
-from algorithm.experiment.effects import check_effects
-from algorithm.experiment.options import OPTIONS
-from algorithm.experiment.settings import defaults, read_own_variant, read_variant, resolve
+from algorithm.cli.options import OPTIONS
+from algorithm.config import renamed_settings as former
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import defaults, read_own_variant, read_variant, resolve
 from tests.envs.folders import FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +47,7 @@ def variant_of(guide, name, tmp_path):
 
 def test_acer_torchs_defaults_resolve(tmp_path):
     settings = variant_of(ACER_TORCH, "acer_torch", tmp_path)
-    assert settings.agent.trace_length == settings.agent.collect_steps == 1000
+    assert settings.agent.sequence_length == settings.agent.rollout_length == 1000
     assert settings.agent.trust_region == "off"
 
 
@@ -55,7 +55,7 @@ def test_advanced_sacs_defaults_resolve(tmp_path):
     settings = variant_of(ADVANCED_SAC, "advanced_sac", tmp_path)
     assert settings.base.algorithm == "SAC"
     assert settings.agent.clip_epsilon == 0.2
-    assert settings.agent.n_step == settings.agent.trace_length == 1
+    assert settings.agent.n_step == settings.agent.sequence_length == 1
 
 
 def test_every_name_of_advanced_sac_is_one_of_ours_or_is_answered():
@@ -82,7 +82,7 @@ def test_the_goals_of_the_readme_are_those_of_the_folders():
     folders = {name: ROOT / "envs" / name / "config.yaml" for name in FOLDERS}
     goals = {name: resolve([("", read_variant(path, "default"))]).goal for name, path in folders.items()}
     claimed = {name: goal for name, goal in goals.items() if goal.return_ is not None}  # of Unity nothing is
-    assert told == {name: (goal.return_, goal.within) for name, goal in claimed.items()}
+    assert told == {name: (goal.return_, goal.step_budget) for name, goal in claimed.items()}
 
 
 def files(guide):
@@ -110,7 +110,7 @@ def test_an_example_of_an_environment_trains_and_plays(guide, name, variant):
     quick = ["base_config.n_envs=2", "base_config.max_env_restarts=0", "base_config.max_step_each_iter=30"]
     tree = read_variant(Path("envs", name, "config.yaml"), variant)
     algorithm = tree["base_config"].get("algorithm", "ACER").lower()
-    learning = [f"{algorithm}_config.{quick}" for quick in ("replay_start=40", "batch_size=4")]
+    learning = [f"{algorithm}_config.{quick}" for quick in ("learning_starts=40", "batch_size=4")]
     learning += ["base_config.log_every=100", "goal=null"]
     options = ["--max_step", "200", "--set", *quick, *learning]
     assert main.main([name, "-c", variant, "-n", "a", *options]) == 0

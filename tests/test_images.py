@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from algorithm import load
-from algorithm.experiment.assembly import train
-from algorithm.experiment.errors import UserError
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import merge, resolve
+from algorithm.config.loader import merge, resolve
+from algorithm.errors import UserError
+from algorithm.runs.build import train
+from algorithm.runs.run_folder import RunFolder
 
 ENV = '''
 import gymnasium
@@ -70,7 +70,7 @@ TASK = {
         "keep_checkpoints": 9,
     },
     "replay_config": {"capacity": 300},  # which is overwritten
-    "acer_config": {"collect_steps": 10, "trace_length": 10, "batch_size": 4, "replay_start": 60},
+    "acer_config": {"rollout_length": 10, "sequence_length": 10, "batch_size": 4, "learning_starts": 60},
 }
 
 

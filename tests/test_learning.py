@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.experiment.assembly import train
-from algorithm.experiment.environments import BESIDE_MAIN
-from algorithm.experiment.player import load
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import read_variant, resolve
-from algorithm.experiment.team_builder import TeamBuilder
+from algorithm.config.loader import read_variant, resolve
+from algorithm.runs.build import train
+from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.trained_agent import load
 from tests.builders import PAIRS
 from tests.envs.folders import FOLDERS
 
 PROBE = {
     "base_config": {"env_type": "PROBE", "n_envs": 4, "log_every": 1000},
-    "acer_config": {"gamma": 0.9, "learning_rate": 0.003, "replay_start": 100},
+    "acer_config": {"gamma": 0.9, "learning_rate": 0.003, "learning_starts": 100},
 }
 
 
@@ -51,9 +51,9 @@ SAC_PROBE = {
         "learning_rate_schedule": "linear",
         "tau": 0.2,
         "batch_size": 32,
-        "replay_start": 100,
+        "learning_starts": 100,
         "alpha_critic_scale": 0.0,
-        "trace_length": 3,
+        "sequence_length": 3,
     },
 }
 
@@ -157,7 +157,7 @@ NOISY = "from algorithm.networks import Blueprint, NoisyMlp\nblueprint = Bluepri
 def test_noisy_layers_explore_without_an_entropy_bonus(tmp_path, probe):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "nn.py").write_text(NOISY)
-    layer = {"base_config": {"env_name": probe, "max_step": 6000}, "acer_config": {"entropy": 0.0}}
+    layer = {"base_config": {"env_name": probe, "max_step": 6000}, "acer_config": {"entropy_coef": 0.0}}
     settings, folder, result = train_quietly(tmp_path, PROBE, layer)
     assert result.returns["agent"] >= 0.85
     player = load(folder.path, disable_sample=True)
@@ -211,9 +211,9 @@ def learning_tests():
     for name in FOLDERS:
         config = BESIDE_MAIN / name / "config.yaml"
         goal = resolve([("test", read_variant(config, "default"))]).goal
-        near = goal and goal.return_ is not None and goal.within <= LONGEST
+        near = goal and goal.return_ is not None and goal.step_budget <= LONGEST
         for seed in range(3 if near else 0):
-            slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or goal.within > QUICK else []
+            slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or goal.step_budget > QUICK else []
             yield pytest.param(config, seed, marks=slow, id=f"{config.parent.name}-{seed}")
 
 
@@ -237,11 +237,11 @@ def test_an_environment_reaches_its_goal(tmp_path, config, seed):
 def assert_reached(config, variant, seed):
     """A run of a variant of an environment's folder reaches its goal in time."""
     goal = resolve([("test", read_variant(config, variant))]).goal
-    limit = {"base_config": {"seed": seed, "max_step": goal.within}}
+    limit = {"base_config": {"seed": seed, "max_step": goal.step_budget}}
     source = config.parent
     settings = resolve([("test", read_variant(config, variant)), ("limit", limit)])
     folder = RunFolder.create(source.name, source, f"seed{seed}", settings.tree)
     result = train(settings, folder, lambda line: None)
     assert result.reached
     assert result.evaluation["agent"].mean >= goal.return_
-    assert result.counters.env_steps <= goal.within
+    assert result.counters.env_steps <= goal.step_budget

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from algorithm.adapters.gym import GymAdapter
-from algorithm.experiment.assembly import train
-from algorithm.experiment.environments import BESIDE_MAIN
-from algorithm.experiment.run_folder import RunFolder
-from algorithm.experiment.settings import read_variant, resolve
-from algorithm.loop.actor import Actor
+from algorithm.config.loader import read_variant, resolve
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
+from algorithm.runs.build import train
+from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.run_folder import RunFolder
+from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.doubles import parts_of
@@ -52,7 +52,13 @@ def tempted(adapter, **changes):
     Its networks are linear in the situation. Also the weights that only forbidden actions read.
     """
     agent = make_acer(
-        adapter.roles["agent"], Blueprint(), collect_steps=CHUNK, gamma=0.9, importance_clip=0.5, entropy=0.1, **changes
+        adapter.roles["agent"],
+        Blueprint(),
+        rollout_length=CHUNK,
+        gamma=0.9,
+        importance_clip=0.5,
+        entropy_coef=0.1,
+        **changes,
     )
     where, logits = forbidden(adapter), agent.family.statistics
     for network in (agent.policy, agent.average.copy):
@@ -105,9 +111,9 @@ def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, rest
     losses, report = agent.loss(batch)
     losses["acer"].backward()
     told = {name: value.item() for name, value in report.metrics().items()}
-    assert abs(told["policy/value"]) < 20 and told["loss/critic"] < 200
-    assert told["policy/entropy"] <= np.log(agent.family.statistics) and 0 <= told["policy/kl_to_average"] < 20
-    assert told["policy/trust_region_active"] > 0.1
+    assert abs(told["train/value"]) < 20 and told["train/critic_loss"] < 200
+    assert told["train/entropy"] <= np.log(agent.family.statistics) and 0 <= told["train/kl_to_average"] < 20
+    assert told["train/trust_region_fraction"] > 0.1
     assert report.errors().max() < 50
 
     gradients = [agent.policy.heads.linear.weight.grad.split([len(where), agent.critic.values])[0]]

@@ -44,8 +44,8 @@ class EnvConfig:
 
     `name` is an id, or the function `make` of an env.py; `args` are its keyword arguments. `timeout` is the number of
     seconds that an environment in a process may take for a step or a reset. Dimensions of an action that have no
-    bounds range over [-action_scale, action_scale]. `wrappers` are applied to every single environment in their order,
-    each a pair of `module:Wrapper` and its keyword arguments.
+    bounds range over [-unbounded_action_limit, unbounded_action_limit]. `wrappers` are applied to every single
+    environment in their order, each a pair of `module:Wrapper` and its keyword arguments.
     """
 
     name: str | Callable[..., Any]
@@ -54,7 +54,7 @@ class EnvConfig:
     max_episode_steps: int | None = None
     render: bool = False
     timeout: float | None = None
-    action_scale: float | None = None
+    unbounded_action_limit: float | None = None
     wrappers: Sequence[tuple[str, Mapping[str, Any]]] = ()
     ignore_observations: Collection[str] = ()
 

@@ -18,12 +18,12 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.extras import named, starting
+from algorithm.adapters.envpool import LARGEST, Pool
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.pool import LARGEST, Pool
+from algorithm.adapters.missing_extras import named, starting
 from algorithm.adapters.vector import cut, make_copies, parted, refuse_timeout
-from algorithm.adapters.wrapping import refuse_wrappers
+from algorithm.adapters.wrappers.env_wrappers import refuse_wrappers
 
 FRAMES = 108_000  # of an episode at most: half an hour of play, as all ids of v5 have it
 OF_ALE = ("repeat_action_probability", "full_action_space")

@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.extras import named, quiet, starting
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.missing_extras import named, quiet, starting
 from algorithm.adapters.vector import cut, make_copies, parted
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
-from algorithm.adapters.extras import describe, name_of, starting
-from algorithm.adapters.guard import LOST, REBUILT
+from algorithm.adapters.missing_extras import describe, name_of, starting
 from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, stack
 from algorithm.adapters.vector import make_vector
+from algorithm.adapters.wrappers.fault_tolerant import LOST, REBUILT
 from algorithm.rollout import Array, Step
 from algorithm.specs import AGENT, MASK, Role
 
@@ -167,7 +167,7 @@ class GymAdapter(Adapter):
         return named
 
     def _role(self, config: EnvConfig) -> Role:
-        action = action_spec(self.env.single_action_space, config.action_scale)
+        action = action_spec(self.env.single_action_space, config.unbounded_action_limit)
         space = self.env.single_observation_space
         self._observations = Observations(space, action.branches, config.ignore_observations)
         self._masks: Masks | None = None

@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.plugins import register
+from algorithm.adapters.env_plugins import register
 
 
 def find_id(name: str, namespace: str | None = None) -> str:

@@ -18,9 +18,9 @@ from algorithm.adapters.adapter import (
     EnvironmentFailed,
     UnsupportedEnvironment,
 )
-from algorithm.adapters.extras import describe, load_callable, quiet, starting
+from algorithm.adapters.missing_extras import describe, load_callable, quiet, starting
 from algorithm.adapters.spaces import Observations, action_spec, check_ignored, names_of, stack
-from algorithm.adapters.wrapping import wrap
+from algorithm.adapters.wrappers.env_wrappers import wrap
 from algorithm.rollout import Step
 from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
 
@@ -181,7 +181,7 @@ class AgentSpaces:
 
     def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
         self.agent = agent
-        self.spec: ActionSpec = action_spec(env.action_space(agent), config.action_scale)
+        self.spec: ActionSpec = action_spec(env.action_space(agent), config.unbounded_action_limit)
         space = env.observation_space(agent)
         ignored = [name for name in config.ignore_observations if name in names_of(space)]
         self.observations = Observations(space, self.spec.branches, ignored)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.wrapping import refuse_wrappers
+from algorithm.adapters.wrappers.env_wrappers import refuse_wrappers
 from algorithm.rollout import Step
 from algorithm.specs import AGENT, ActionSpec, ObsSpec, Role
 
@@ -51,7 +51,7 @@ class ProbeAdapter(Adapter):
 
     Raises UnsupportedEnvironment for another name, and for what a probe does not have: arguments, something to
     render, processes to wait for, single environments to wrap, observations to ignore. There is nothing for
-    `action_scale` to bound.
+    `unbounded_action_limit` to bound.
     """
 
     def __init__(self, config: EnvConfig):

@@ -204,7 +204,8 @@ def _box(key: str | int | None, box: spaces.Box, scale: float | None) -> ActionP
         raise UnsupportedEnvironment(f"{_of_action(key)} is a Box with a bound on one side only; give it both, or none")
     if scale is None and not below.all():
         raise UnsupportedEnvironment(
-            f"{_of_action(key)} is a Box without bounds; base_config.action_scale says how far its numbers range"
+            f"{_of_action(key)} is a Box without bounds; "
+            "base_config.unbounded_action_limit says how far its numbers range"
         )
     low, high = np.where(below, box.low, -(scale or 0)), np.where(above, box.high, scale or 0)
     part = ActionPart(key, box.shape, str(box.dtype), _numbers(low), _numbers(high))

@@ -16,12 +16,12 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.extras import missing, refuse_other_types, starting
-from algorithm.adapters.guard import Factory
-from algorithm.adapters.modules import with_module
-from algorithm.adapters.plugins import register
-from algorithm.adapters.pool import Pool
-from algorithm.adapters.wrapping import Wrappers, refuse_wrappers, wrap
+from algorithm.adapters.env_modules import with_module
+from algorithm.adapters.env_plugins import register
+from algorithm.adapters.envpool import Pool
+from algorithm.adapters.missing_extras import missing, refuse_other_types, starting
+from algorithm.adapters.wrappers.env_wrappers import Wrappers, refuse_wrappers, wrap
+from algorithm.adapters.wrappers.fault_tolerant import Factory
 
 Make = Callable[..., gymnasium.Env]
 

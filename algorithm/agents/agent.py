@@ -31,19 +31,20 @@ class Group:
     epsilon: float
     epsilon_inside: bool  # rmsprop: under the root, as in the paper, or behind it, as in torch
     max_grad_norm: float
+    beta1: float = 0.9  # adam: decay of the mean of gradients
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is learned from, how much and when. Lengths are rows; `replay_start` counts rows over all lanes."""
+    """What is learned from, how much and when. Lengths are rows; `learning_starts` counts rows over all lanes."""
 
-    collect_steps: int
-    trace_length: int
+    rollout_length: int
+    sequence_length: int
     batch_size: int
     replay_ratio: float  # replayed batches for each collected rollout
     replay_draw: str  # poisson | fixed
-    replay_start: int
-    on_policy: bool = True  # also learn from the fresh rollout
+    learning_starts: int
+    on_policy_updates: bool = True  # also learn from the fresh rollout
     burn_in: int = 0  # rows in front of a window, to bring the memory up to date
     lead: int = 0  # the first of these, that rebuild what a replay does not keep of the memory
 
@@ -54,7 +55,7 @@ class RewardScaling:
 
     scale: float
     clip: float | None
-    normalize_returns: bool
+    reward_normalization: str | None  # return_std
     gamma: float  # of the returns whose std is taken
 
 

@@ -1,21 +1,21 @@
 """Networks as data: an nn.py fills in a Blueprint, agents build what they need from it."""
 
-from algorithm.networks.acting import ActingCopy
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.blueprint import Blueprint
-from algorithm.networks.critics import Critics
-from algorithm.networks.deviation import Deviation
+from algorithm.networks.cpu_inference import ActingCopy
+from algorithm.networks.critic_ensemble import Critics
 from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
 from algorithm.networks.encoders.vector import Vector
-from algorithm.networks.greedy import Greedy
+from algorithm.networks.flat_parameters import LaggingCopy, Parameters
 from algorithm.networks.memory.attention import Attention
 from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
 from algorithm.networks.mlp import Mlp
 from algorithm.networks.noisy import Noise, NoisyMlp
-from algorithm.networks.parameters import LaggingCopy, Parameters
 from algorithm.networks.policy import Policy
-from algorithm.networks.statistics import RunningMoments
+from algorithm.networks.q_policy import Greedy
+from algorithm.networks.running_statistics import RunningMoments
+from algorithm.networks.std_head import Deviation
 from algorithm.networks.temperature import Temperature
 from algorithm.networks.torso import Torso
 

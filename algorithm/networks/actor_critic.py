@@ -11,10 +11,10 @@ from torch import Tensor
 
 from algorithm.distributions import FORBIDDEN
 from algorithm.networks.blueprint import Blueprint
-from algorithm.networks.deviation import Deviation
 from algorithm.networks.heads import ActionHead, Head, SeparateHeads, SharedHeads
 from algorithm.networks.policy import Act, Policy
 from algorithm.networks.precision import in_precision
+from algorithm.networks.std_head import Deviation
 from algorithm.networks.torso import Torso
 from algorithm.specs import MASK, ObsSpec
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.flat_parameters import flatten
 from algorithm.networks.mlp import Layers, check_layers, numpy_linear
-from algorithm.networks.parameters import flatten
 
 
 class NoisyMlp:

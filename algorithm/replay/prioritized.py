@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from algorithm.replay.sampler import Drawn, Errors, Rating, Sampler
+from algorithm.replay.sequences import Windows
 from algorithm.replay.sum_tree import WIDTH, SumTree
-from algorithm.replay.windows import Windows
 
 
 class Prioritized(Sampler):

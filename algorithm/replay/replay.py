@@ -9,8 +9,8 @@ import numpy as np
 
 from algorithm.replay.ring import Arrays, Ring
 from algorithm.replay.sampler import Errors, Sampler, Uniform
+from algorithm.replay.sequences import Windows
 from algorithm.replay.storage import IN_MEMORY, Allocate
-from algorithm.replay.windows import Windows
 from algorithm.rollout import Rollout
 
 SAMPLER = "sampler/"  # before the names of the sampler's arrays

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.replay.stretches import Stretches
-from algorithm.replay.windows import Span, Starts, Windows, nth
+from algorithm.replay.sequence_index import Stretches
+from algorithm.replay.sequences import Span, Starts, Windows, nth
 
 REDRAWS = 8  # of windows across a break, before whole windows are counted
 
@@ -59,14 +59,16 @@ class Sampler(ABC):
 class Rating:
     """What errors make of a window's priority (Kapturowski et al. 2019, section 2.3), and its bounds."""
 
-    eta: float  # share of the largest error, the rest is the mean's
+    max_error_weight: float  # share of the largest error, the rest is the mean's
     td_error_min: float
     td_error_max: float
 
     def __call__(self, errors: np.ndarray) -> np.ndarray:
         """[B] of the largest and the mean errors [2, B]."""
         largest, mean = errors.astype(np.float64)
-        return np.clip(self.eta * largest + (1 - self.eta) * mean, self.td_error_min, self.td_error_max)
+        return np.clip(
+            self.max_error_weight * largest + (1 - self.max_error_weight) * mean, self.td_error_min, self.td_error_max
+        )
 
     def learned(self, windows: Windows, span: Span, index: np.ndarray, errors: Errors) -> tuple[Starts, np.ndarray]:
         """The starts of `index` that are there still, and their priorities; of no other number than a finite one.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from algorithm.loop.actor import Actor
-from algorithm.loop.divergence import Diverged, Divergence
-from algorithm.loop.monitor import Monitor
-from algorithm.loop.parts import Parts
 from algorithm.runtimes.signals import Deferred
+from algorithm.training.actor import Actor
+from algorithm.training.components import Parts
+from algorithm.training.divergence import Diverged, Divergence
+from algorithm.training.monitor import Monitor
 
 
 class LocalRuntime:

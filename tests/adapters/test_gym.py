@@ -9,8 +9,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.vector import NATIVE_FROM
-from algorithm.loop.actor import Actor
 from algorithm.returns import retrace
+from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import (
@@ -105,7 +105,7 @@ def targets_of(episode: list[tuple]) -> list[float]:
 
 def collected(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """The valid rows of each lane as an Actor stores them, with targets computed on the whole record."""
-    actor = Actor(parts_of(adapter, ShowingAgent(collect_steps=4)), seed)
+    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=4)), seed)
     rollouts = [rollout for _ in range(ticks) for _, rollout in actor.collect()]
     lanes = {}
     for lane, record in lanes_of(rollouts).items():

@@ -5,8 +5,8 @@ import pytest
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import PROBES, ProbeAdapter
-from algorithm.loop.actor import Actor
 from algorithm.rollout import Decision
+from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.doubles import ShowingAgent, lanes_of, parts_of
@@ -42,7 +42,7 @@ class TablePolicy(ShowingAgent):
     """Does what a table says for each one-hot state."""
 
     def __init__(self, *actions: int):
-        super().__init__(collect_steps=7, state=0)
+        super().__init__(rollout_length=7, state=0)
         self.actions = np.array(actions, np.float32)
 
     def act(self, step, memory):

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from algorithm.experiment.environments import BESIDE_MAIN
+from algorithm.runs.env_folder import BESIDE_MAIN
 
 # Those of the project: a folder that a user adds next to them is the user's to test.
 FOLDERS = [

@@ -2,11 +2,11 @@
 
 import pytest
 
-from algorithm.experiment.effects import check_effects
-from algorithm.experiment.environments import BESIDE_MAIN
-from algorithm.experiment.settings import read_own_variant, read_variant, read_yaml, resolve
-from algorithm.experiment.simulators import of_unity
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
+from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.make_env import of_unity
 from tests.envs.folders import FOLDERS, OWN, load
 
 
@@ -19,7 +19,7 @@ def test_every_variant_resolves(name):
         # A scene of Unity cannot be had where this is tested, so that nothing is claimed of it.
         # A variant that is measured after so many steps stops at none.
         goal = settings.goal
-        assert of_unity(settings) or goal is None or goal.within <= settings.base.max_step
+        assert of_unity(settings) or goal is None or goal.step_budget <= settings.base.max_step
 
 
 @pytest.mark.parametrize("name", FOLDERS)

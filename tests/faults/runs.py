@@ -15,10 +15,10 @@ import yaml
 
 import main
 from algorithm import load
-from algorithm.experiment.run_folder import RunFolder
+from algorithm.runs.run_folder import RunFolder
 
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
-AGENT = {"replay_start": 50, "batch_size": 2, "trace_length": 10, "collect_steps": 10, "replay_ratio": 1}
+AGENT = {"learning_starts": 50, "batch_size": 2, "sequence_length": 10, "rollout_length": 10, "replay_ratio": 1}
 CARTPOLE = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
 OUT, ERR = "out.txt", "err.txt"
 ARGUMENTS = ["own/task", "-n", "a"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import main
-from algorithm.loop.learner import Learner
+from algorithm.training.learner import Learner
 from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
 
 BROKEN = """
@@ -313,10 +313,10 @@ def test_a_time_limit_needs_processes(capsys):
 
 def test_divergence_ends_the_run_and_leaves_the_last_checkpoint(capsys):
     fault, fresh_only = "if Broken.steps > 320: reward = 1e30", ["--set", "acer_config.replay_ratio=0"]
-    status, out, err = train(capsys, fault, *fresh_only, max_bad_updates=5)
+    status, out, err = train(capsys, fault, *fresh_only, max_nonfinite_updates=5)
     assert status == 4
     assert err.count("\n") == 1
-    assert "role 'agent' had a NaN or infinite loss or gradient (base_config.max_bad_updates is 5)" in err
+    assert "role 'agent' had a NaN or infinite loss or gradient (base_config.max_nonfinite_updates is 5)" in err
     assert "updates of role 'agent' were skipped up to update" in out
     assert len(saved_steps()) == 1 and saved_steps()[0] < 320
     assert_playable()

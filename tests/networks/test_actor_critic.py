@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.loop.learner import Learner
 from algorithm.networks import ActorCritic, Blueprint, FrameStack, Mlp, Parameters, Vector
 from algorithm.specs import ObsSpec
+from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
 
 ONE = {"obs": ObsSpec((3,))}

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.loop.learner import Learner
 from algorithm.networks import Blueprint, Conv, ImpalaResNet, Mlp, NatureCnn, Parameters, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
 from tests.builders import make_acer, random_rollout
 
 FRAMES = ObsSpec((4, 84, 84), "uint8", high=255)

@@ -9,12 +9,12 @@ import torch
 from gymnasium.wrappers import FrameStackObservation
 from torch import nn
 
-from algorithm.loop.actor import Actor
-from algorithm.loop.learner import Learner
-from algorithm.loop.parts import Parts, Team
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
+from algorithm.training.actor import Actor
+from algorithm.training.components import Parts, Team
+from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.fakes import AnyAction, Skipping
@@ -51,7 +51,7 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
     simulator = ADAPTERS[adapter]()
     role = simulator.roles["agent"]
     agent = make_acer(
-        role, blueprint, collect_steps=7, trace_length=9, burn_in_step=burn_in, std="state", advantage_samples=1
+        role, blueprint, rollout_length=7, sequence_length=9, burn_in_step=burn_in, std="state_dependent", sdn_samples=1
     )
     learner = Learner(agent, role, {}, max_step=None)
     for parameter in agent.policy.parameters():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.loop.evaluator import _undisturbed
-from algorithm.loop.learner import Learner
 from algorithm.networks import Blueprint, Mlp, Noise, NoisyMlp
 from algorithm.networks.noisy import NoisyLinear, shape
+from algorithm.training.evaluator import _undisturbed
+from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
 
 OBS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)

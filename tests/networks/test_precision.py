@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.loop.learner import Learner
-from algorithm.loop.placement import Placement
 from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
+from algorithm.training.learner import Learner
+from algorithm.training.placement import Placement
 from tests.builders import make_acer, make_role, random_rollout
 from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
 
@@ -73,7 +73,7 @@ def test_acting_is_exact_and_both_networks_learn_in_the_precision():
 
 
 def test_everything_behind_the_torso_stays_float32():
-    learner = learner_of(BF16, Blueprint(body=Mlp(16)), normalize_returns=True)
+    learner = learner_of(BF16, Blueprint(body=Mlp(16)), reward_normalization="return_std")
     report = learner.learn(random_rollout(np.random.default_rng(0)))
     assert {value.dtype for value in report.metrics().values()} == {torch.float32}
     assert report.errors().dtype == np.float32

@@ -9,9 +9,9 @@ import numpy as np
 from algorithm.replay import Lazy, Prioritized, Rating, Replay
 from tests.doubles import EncodedLanes, window_of
 
-RATING = Rating(eta=0.9, td_error_min=0.01, td_error_max=100.0)
+RATING = Rating(max_error_weight=0.9, td_error_min=0.01, td_error_max=100.0)
 PRIORITIZED = partial(Prioritized, rating=RATING, alpha=0.6, beta=0.4, beta_increment_per_sampling=0.0)
-LAZY = partial(Lazy, rating=RATING, uniform_share=0.1)
+LAZY = partial(Lazy, rating=RATING, uniform_fraction=0.1)
 SAMPLERS = {"prioritized": PRIORITIZED, "lazy": LAZY}
 
 

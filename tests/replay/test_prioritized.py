@@ -9,7 +9,7 @@ from algorithm.replay import Prioritized, Rating
 from tests.doubles import EncodedLanes
 from tests.replay.samplers import PRIORITIZED, RATING, alike, replay_of
 
-WIDE = Rating(eta=0.9, td_error_min=1e-6, td_error_max=1e6)
+WIDE = Rating(max_error_weight=0.9, td_error_min=1e-6, td_error_max=1e6)
 
 
 def four(beta: float = 0.4, increment: float = 0.0, rating: Rating = WIDE):

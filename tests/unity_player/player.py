@@ -14,7 +14,7 @@ import numpy as np
 
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import STATUS_OK, STATUS_QUIT
-from algorithm.adapters.unity.counterpart import CONNECT, PACKAGE, VERSION, Counterpart, header
+from algorithm.adapters.unity.unity_stub import CONNECT, PACKAGE, VERSION, Counterpart, header
 from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
 from tests.unity_player.scene import Action, News, Sensor, Task

@@ -13,11 +13,11 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvironmentFailed, UnsupportedEnvironment, later_seed
 from algorithm.adapters.unity.behavior import TEAM, Offer, agent_name, role_name
+from algorithm.adapters.unity.curriculum import Scene
 from algorithm.adapters.unity.lanes import Batch, Crowded, Lanes
 from algorithm.adapters.unity.launch import Gone, Launch, Tick
-from algorithm.adapters.unity.player import LOOK, Player
-from algorithm.adapters.unity.scene import Scene
 from algorithm.adapters.unity.statistics import Statistics
+from algorithm.adapters.unity.supervised_scene import LOOK, Player
 from algorithm.rollout import Step
 from algorithm.specs import Role
 

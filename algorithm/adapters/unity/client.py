@@ -13,8 +13,8 @@ from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import Communicator
 from algorithm.adapters.unity.decoding import Decoder
+from algorithm.adapters.unity.os_process import Process
 from algorithm.adapters.unity.ports import LOOPBACK
-from algorithm.adapters.unity.process import Process
 
 api = compat.load()
 

@@ -11,10 +11,10 @@ import numpy as np
 from algorithm.adapters.adapter import EnvironmentFailed
 from algorithm.adapters.unity.behavior import Behavior
 from algorithm.adapters.unity.client import Client, PlayerQuit, api
+from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity.launch import Gone, Launch
+from algorithm.adapters.unity.os_process import find_player
 from algorithm.adapters.unity.ports import EDITOR_PORT
-from algorithm.adapters.unity.process import find_player
-from algorithm.adapters.unity.scene import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity.statistics import Told
 
 FREE = 0  # the port of a player that may have any

@@ -12,11 +12,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from algorithm.adapters.helper import prepare_helper
 from algorithm.adapters.unity.behavior import Behavior
+from algorithm.adapters.unity.curriculum import Value
 from algorithm.adapters.unity.lanes import Batch
 from algorithm.adapters.unity.launch import Launch, Tick
-from algorithm.adapters.unity.scene import Value
+from algorithm.adapters.worker_setup import prepare_helper
 
 PATIENCE = 1000  # ticks in a row in which no agent asks for anything
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.statistics import Normalization
+from algorithm.networks.running_statistics import Normalization
 from algorithm.specs import ObsSpec
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from algorithm.adapters.unity.adapter import UnityAdapter
+from algorithm.adapters.unity.curriculum import Scene
 from algorithm.adapters.unity.launch import Engine, Launch
-from algorithm.adapters.unity.scene import Scene
 from tests.unity_player.launcher import make_player
 
 ENGINE = Engine(time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60)

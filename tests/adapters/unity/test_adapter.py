@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
-from algorithm.adapters.restarting import Restarting
-from algorithm.adapters.unity import player as supervised
+from algorithm.adapters.unity import supervised_scene as supervised
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.behavior import Offer
+from algorithm.adapters.unity.curriculum import Lesson, Scene, Uniform
 from algorithm.adapters.unity.lanes import Batch
 from algorithm.adapters.unity.launch import Tick
-from algorithm.adapters.unity.scene import Lesson, Scene, Uniform
 from algorithm.adapters.unity.statistics import Statistics
+from algorithm.adapters.wrappers.restart import Restarting
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
 from tests.adapters.unity.scenes import launch_of, scene_of

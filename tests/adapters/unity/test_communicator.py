@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed  # noqa: E402
-from algorithm.adapters.unity import keeper  # noqa: E402
+from algorithm.adapters.unity import watchdog as keeper  # noqa: E402
 from algorithm.adapters.unity.client import Client, PlayerQuit, api  # noqa: E402
 from algorithm.adapters.unity.communicator import Communicator  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from algorithm.adapters.unity.lanes import Batch, Crowded, Lanes
-from algorithm.loop.actor import Actor, Episode
+from algorithm.training.actor import Actor, Episode
 from tests.doubles import ScriptedAdapter, ShowingAgent, lanes_of, parts_of
 
 NOT = ()

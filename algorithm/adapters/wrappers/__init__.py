@@ -1,0 +1,1 @@
+"""Adapters around another adapter, and wrappers of single environments."""

@@ -1,0 +1,117 @@
+"""Which checkpoint did best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+
+from algorithm.checkpointing.atomic_io import replace
+from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint, CheckpointError
+from algorithm.training.metrics_table import TABLE, mean_evaluations, read_table
+
+NONE = ("", float("-inf"))
+
+
+class Best:
+    """The file best.json alongside the checkpoints: which of them did best on evaluation episodes, and its mean return.
+
+    Raises CheckpointError, naming the file, if it is damaged; it is read once.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder / "best.json"
+        self._known: tuple[str, float] | None = None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the best checkpoint; None if none was evaluated, or it was removed."""
+        name = self._read()[0]
+        place = self.path.parent / name
+        return Checkpoint(place) if name and place.is_dir() else None
+
+    @property
+    def mean(self) -> float:
+        """Return its mean return over episodes and roles; minus infinity if none was evaluated."""
+        return self._read()[1]
+
+    def name(self, checkpoint: Checkpoint, mean: float) -> None:
+        """From now on it is this one."""
+        self._known = checkpoint.folder.name, mean
+        replace(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
+
+    def forget(self) -> None:
+        """Remove the file: from now on none is the best."""
+        self._known = NONE
+        self.path.unlink(missing_ok=True)
+
+    def recover(self, checkpoints: Iterable[Checkpoint], say: Callable[[str], None]) -> bool:
+        """Use the checkpoint with the best evaluation if the file, or the checkpoint that it names, is damaged.
+
+        `say` receives the reason. The file is not changed. Returns whether it was damaged.
+        """
+        why = self._trouble()
+        if why is None:
+            return False
+        evaluated = self._evaluated(checkpoints)
+        if not (evaluated or self.path.exists()):
+            return False  # of a run without an evaluation
+        self._known = name, _ = max(evaluated, key=lambda one: (one[1], one[0]), default=NONE)
+        found = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
+        say(f"{why}; {found}")
+        return True
+
+    def write(self) -> None:
+        """Write the file with the recovered checkpoint."""
+        if checkpoint := self.checkpoint:
+            self.name(checkpoint, self.mean)
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def _trouble(self) -> str | None:
+        """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
+        try:
+            name = self._read()[0]
+            if not name:
+                return f"{self.path} is missing"
+            checkpoint = Checkpoint(self.path.parent / name)
+            if not checkpoint.folder.is_dir():
+                return f"{self.path} names checkpoint {name}, which is no longer there"
+            checkpoint.check(WEIGHTS)
+        except CheckpointError as error:
+            return str(error)
+        return None
+
+    def _evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
+        """Return name and mean return of the playable checkpoints that were evaluated, according to the metrics."""
+        table = self.path.parent.parent / TABLE
+        means = mean_evaluations(read_table(table)) if table.exists() else {}
+        found = []
+        for checkpoint in checkpoints:
+            name = checkpoint.folder.name
+            if int(name) in means:
+                with suppress(CheckpointError):  # of one that is damaged
+                    checkpoint.check(WEIGHTS)
+                    found.append((name, means[int(name)]))
+        return found
+
+    def _read(self) -> tuple[str, float]:
+        if self._known is None:
+            self._known = self._content()
+        return self._known
+
+    def _content(self) -> tuple[str, float]:
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            name, mean = content["checkpoint"], float(content["return"])
+        except FileNotFoundError:
+            return NONE
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self.path} is damaged ({error})") from error
+        if not isinstance(name, str) or not name.isdecimal() or (self.path.parent / name).is_symlink():
+            raise CheckpointError(f"{self.path} is damaged ({name!r} is no checkpoint of this run)")
+        if not isfinite(mean):
+            raise CheckpointError(f"{self.path} is damaged (its return is {mean})")
+        return name, mean

@@ -1,0 +1,112 @@
+"""The digest of every file of a checkpoint, by which damage is noticed."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from algorithm.checkpointing.atomic_io import written
+
+MANIFEST = "manifest.json"
+SIZE = 32  # bytes of a digest
+BLOCK = 2**20  # bytes that are read at once, and from which a thread pays
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, broken, of something else, or could not be written."""
+
+
+class Manifest:
+    """The files of a folder, by their path in it, and the BLAKE2b digest of each (`b2sum -l 256`).
+
+    BLAKE2b reaches about 1 GB/s on every processor, SHA-256 only on those with instructions for it. The manifest holds
+    a digest of itself too.
+    """
+
+    def __init__(self, folder: Path, digests: Mapping[str, str] | None = None):
+        self.folder = folder
+        self.digests = dict(digests or {})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read the manifest of a folder. Raises CheckpointError if it is missing or damaged."""
+        path = folder / MANIFEST
+        try:
+            content = path.read_bytes()
+            manifest = cls(folder, json.loads(content)["files"])
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} is missing") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} is damaged ({error})") from error
+        if manifest._content() != content:
+            raise CheckpointError(f"{path} is damaged")
+        return manifest
+
+    def write(self) -> None:
+        """Write the manifest, after every file."""
+        with written(self.folder / MANIFEST) as file:
+            file.write(self._content())
+
+    @contextmanager
+    def open_file(self, name: str) -> Iterator[BinaryIO]:
+        """Yield a new file to write into, without seeking. It is on the disk when the block ends."""
+        with written(self.folder / name) as file, ThreadPoolExecutor(1) as thread:
+            digested = _Digested(file, thread)
+            yield digested
+        self.digests[name] = digested.digest.hexdigest()
+
+    def check(self, *names: str) -> None:
+        """Compare the files with these last names, or all files, with what was written.
+
+        Raises CheckpointError for the first that differs.
+        """
+        for name, digest in self.digests.items():
+            if not names or name.rpartition("/")[2] in names:
+                path = self.folder / name
+                if _digest(path) != digest:
+                    raise CheckpointError(f"{path} is damaged (it is not what was written)")
+
+    def _content(self) -> bytes:
+        files = json.dumps(self.digests, indent=1)
+        own = blake2b(files.encode(), digest_size=SIZE).hexdigest()
+        return f'{{"files": {files},\n"digest": "{own}"}}\n'.encode()
+
+
+class _Digested(io.RawIOBase):
+    """A file that digests what is written to it, large blocks in a thread meanwhile. It cannot seek."""
+
+    def __init__(self, file: BinaryIO, thread: ThreadPoolExecutor):
+        self._file, self._thread = file, thread
+        self.digest = blake2b(digest_size=SIZE)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if len(data) < BLOCK:
+            self.digest.update(data)
+            return self._file.write(data)
+        digesting = self._thread.submit(self.digest.update, data)
+        count = self._file.write(data)
+        digesting.result()
+        return count
+
+
+def _digest(path: Path) -> str:
+    """Return the digest of a file. Raises CheckpointError if it cannot be read."""
+    digest = blake2b(digest_size=SIZE)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from error
+    return digest.hexdigest()

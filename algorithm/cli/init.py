@@ -1,0 +1,202 @@
+"""`--init`: a commented environment folder for any environment that an installed package registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
+from algorithm.adapters.env_modules import with_module
+from algorithm.adapters.gym_ids import find_id, registered
+from algorithm.adapters.missing_extras import env_type_of
+from algorithm.cli.reference import entries
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
+from algorithm.config.registry import find
+from algorithm.config.yaml_text import commented
+from algorithm.errors import UserError
+from algorithm.runs.default_network import nn_file
+from algorithm.runs.env_folder import HERE, environment_name
+from algorithm.runs.make_env import env_config, missing_limit
+from algorithm.specs import AGENT, MASK, ObsSpec, Role
+
+OPENED = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
+GROUPS = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
+# Settings that people look for first; the others stand in default_config.yaml alone.
+SHOWN = ("env_type", "env_name", "env_args", "algorithm", "n_envs", "max_step", "max_step_each_iter", "evaluate_every")
+
+# Where nothing is known of an environment: rewards of any size, and for continuous actions what learns well in `envs`.
+SUGGESTED: Tree = {"reward_normalization": "return_std"}
+OF_CONTINUOUS: Tree = {
+    "std": "learned",
+    "std_init": 0.5,
+    "std_min": 0.2,
+    "average_policy_decay": 0.995,
+    "importance_clip": 5.0,
+    "batch_size": 32,
+    "replay_ratio": 8.0,
+}
+EVALUATIONS = 20  # in the course of a run that has no goal
+SIDE = 84  # pixels of an image that is learned from; larger ones are resized
+RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [SIDE, SIDE]}}
+GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
+VARIANT = """\
+
+# A variant stands on `default` and says what differs: python main.py {name} -c large
+large:
+  nn_config:
+    units: 512
+"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A record of what --init wrote, with lines for the user."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+
+def write(name: str, layers: list[Layer], force: bool = False) -> Written:
+    """Write envs/`name` for an environment that opens and can be learned from.
+
+    With `force` it replaces config.yaml and nn.py of a folder that exists. Raises UserError if it cannot be written,
+    EnvironmentFailed as adapters do.
+    """
+    name = environment_name(name)
+    if name.count("/") != 1:
+        raise UserError(f"--init {name}: expected group/name, for example gym/acrobot")
+    folder = HERE / name
+    if folder.exists() and not force:
+        raise UserError(
+            f"--init {name}: {folder} exists already, and is left as it is; choose another name, "
+            "or replace its config.yaml and nn.py with --force"
+        )
+    given: Tree = {}
+    for _, layer in layers:
+        given = merge(given, layer)
+    base = resolve(layers).base  # refuses what is no setting
+    env_type, env_name = _identify(name, base.env_name, given)
+    named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
+    roles, opened = _open(f"--init {name}", merge(named, given))
+    tree = _complete(opened, roles, registered(env_name).reward_threshold if env_type == "GYM" else None)
+    settings = resolve([(f"--init {name}", tree)])  # the suggested and the given settings fit together
+    check_effects(settings, layers)
+    text = _config(name, roles, merge(_shown(settings), tree))
+    note = missing_limit(settings)
+    return Written(folder, _write_files(folder, text, _network(roles)), (note,) if note else ())
+
+
+def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
+    """Return env_type and env_name of the environment, as given or as the folder's name suggests."""
+    group, _, task = name.partition("/")
+    chosen = given.get("base_config", {}).get("env_type")
+    env_type = (chosen or (env_type_of(env_name) if env_name else GROUPS.get(group.casefold(), "GYM"))).upper()
+    if env_type not in OPENED:
+        raise UserError(f"--init writes folders for env_type {', '.join(OPENED)}, not for {env_type}")
+    if env_name and env_name.endswith(".py"):
+        raise UserError(f"--init {name}: an {env_name} needs a config.yaml of its own; docs/environments.md shows one")
+    if env_name or env_type != "GYM":
+        return env_type, env_name or task
+    try:
+        return env_type, find_id(task, group)
+    except UnsupportedEnvironment as error:
+        suggested = with_module(task) or (name if env_type_of(name) in OPENED[1:] else "ID")
+        raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name={suggested}") from error
+
+
+def _open(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
+    """Return the roles of the environment, and `tree` with the settings that are needed to observe it."""
+    try:
+        roles = _roles(resolve([(source, tree)]))
+    except UnobservableParts as error:
+        ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
+        return _open(source, merge(tree, {"base_config": {"ignore_observations": ignored}}))
+    wrappers = _image_wrappers(roles) if tree["base_config"]["env_type"] == "GYM" else []
+    if wrappers and "env_wrappers" not in tree["base_config"]:
+        return _open(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}))
+    return roles, tree
+
+
+def _roles(settings: Settings) -> Mapping[str, Role]:
+    """Open the environment once and return its roles."""
+    adapter = find("env_type", settings.base.env_type)(env_config(settings, settings.base.env_name, 1))
+    try:
+        adapter.reset(settings.base.seed)
+        return adapter.roles
+    finally:
+        adapter.close()
+
+
+def _image_wrappers(roles: Mapping[str, Role]) -> list:
+    """Return the wrappers that turn a large color image into a gray one of `SIDE` pixels; none for anything else."""
+    specs = next(iter(roles.values())).obs_specs
+    spec = next(iter(specs.values()))
+    channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
+    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < SIDE:
+        return []
+    return [RESIZE] * (max(sides) > SIDE) + [GRAYSCALE]
+
+
+def _complete(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
+    """Return `opened` on top of suggestions: a goal or evaluations, and the algorithm's section."""
+    settings = resolve([("--init", opened)])
+    base = settings.base
+    suggested: Tree = {"goal": {"return": threshold}}
+    if base.algorithm.casefold() == "acer":
+        continuous = any(role.action_spec.continuous for role in roles.values())
+        suggested["acer_config"] = SUGGESTED | (OF_CONTINUOUS if continuous else {})
+    elif base.algorithm.casefold() == "sac":  # one update for each env step
+        suggested["sac_config"] = {"replay_ratio": float(base.n_envs * settings.agent.rollout_length)}
+    goal = merge(suggested, opened)["goal"]
+    if goal is None or goal["return"] is None:
+        suggested["base_config"] = {"evaluate_every": max(1, (base.max_step or base.save_every or 1) // EVALUATIONS)}
+    return merge(suggested, opened)
+
+
+def _shown(settings: Settings) -> Tree:
+    return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN}}
+
+
+def _network(roles: Mapping[str, Role]) -> str | None:
+    """Return the text of nn.py; None if roles need different ones."""
+    texts = {nn_file(role) for role in roles.values()}
+    return texts.pop() if len(texts) == 1 else None
+
+
+def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, ...]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(config, encoding="utf-8")
+    if network is None:
+        (folder / "nn.py").unlink(missing_ok=True)
+        return (folder / "config.yaml",)
+    (folder / "nn.py").write_text(network, encoding="utf-8")
+    return folder / "config.yaml", folder / "nn.py"
+
+
+def _config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
+    lines = [f"# {tree['base_config']['env_name']}: python main.py {name}", "#"]
+    alike: dict[str, list[str]] = {}  # roles by what they observe and do
+    for role, offer in roles.items():
+        alike.setdefault("\n".join(_offer(offer)), []).append(role)
+    for text, names in alike.items():
+        lines += [f"# {', '.join(names)}:"] * (names != [AGENT]) + text.splitlines()
+    lines += ["#", "# Every setting is in default_config.yaml; these override it."]
+    lines += ["default:", *commented(tree, {entry.path: entry.meaning for entry in entries()})]
+    variant = VARIANT.format(name=name) if _network(roles) else ""
+    return "\n".join(lines) + "\n" + variant
+
+
+def _offer(role: Role) -> list[str]:
+    lines = [
+        f"# {'receives the mask' if key == MASK else 'observes'} {_observation(key, spec)}"
+        for key, spec in role.obs_specs.items()
+    ]
+    return [*lines, f"# acts with {role.action_spec}"]
+
+
+def _observation(key: str, spec: ObsSpec) -> str:
+    one_hot = f", one-hot of {' + '.join(map(str, spec.counts))}" if spec.counts else ""
+    return f"{key}: {spec.dtype} {list(spec.shape)}{one_hot}"

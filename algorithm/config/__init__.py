@@ -1,0 +1,1 @@
+"""Settings: their files, types and bounds."""

@@ -1,0 +1,116 @@
+"""`reset_config`: what a scene is told, in the grammar of ML-Agents' environment parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from algorithm.adapters.unity.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
+from algorithm.config.schema import Section
+from algorithm.errors import UserError
+
+Parameter: TypeAlias = "Value | tuple[Lesson, ...]"
+
+
+class _Uniform(Section):
+    min_value: float
+    max_value: float
+
+    def value(self) -> Value:
+        return Uniform(self.min_value, self.max_value)
+
+
+class _Gaussian(Section):
+    mean: float
+    st_dev: float = Field(ge=0)
+
+    def value(self) -> Value:
+        return Gaussian(self.mean, self.st_dev)
+
+
+class _MultiRange(Section):
+    intervals: list[list[float]] = Field(min_length=1)
+
+    def value(self) -> Value:
+        return MultiRange(tuple((low, high) for low, high in self.intervals))
+
+
+SAMPLERS: Mapping[str, type[Section]] = {"uniform": _Uniform, "gaussian": _Gaussian, "multirangeuniform": _MultiRange}
+
+
+class _Criteria(Section):
+    measure: Measure
+    behavior: str
+    min_lesson_length: int = Field(ge=1)
+    threshold: float
+
+
+def read_parameters(section: Mapping[str, Any], max_step: int | None) -> dict[str, Parameter]:
+    """Every environment parameter of `reset_config`. Raises UserError, naming it, for one that cannot be."""
+    parameters = {name: _parameter(f"reset_config.{name}", given) for name, given in section.items()}
+    for name, parameter in parameters.items():
+        if max_step is None and isinstance(parameter, tuple) and any(one.measure == "progress" for one in parameter):
+            raise UserError(
+                f"reset_config.{name}: lessons by progress go by env steps / base_config.max_step, which is not set"
+            )
+    return parameters
+
+
+def _parameter(path: str, given: Any) -> Parameter:
+    if isinstance(given, Mapping) and set(given) == {"curriculum"}:
+        lessons = given["curriculum"]
+        if not isinstance(lessons, Sequence) or not lessons:
+            raise UserError(f"{path}.curriculum is {lessons!r}; it must be a list of lessons")
+        last = len(lessons) - 1
+        return tuple(_lesson(f"{path}.curriculum[{k}]", lesson, k == last) for k, lesson in enumerate(lessons))
+    return _value(path, given)
+
+
+def _lesson(path: str, given: Any, last: bool) -> Lesson:
+    needed = {"name", "value"} if last else {"name", "value", "completion_criteria"}
+    if not isinstance(given, Mapping) or set(given) != needed:
+        raise UserError(f"{path} is {given!r}; a lesson has {', '.join(sorted(needed))}{' when it is the last' * last}")
+    value = _value(f"{path}.value", given["value"])
+    if last:
+        return Lesson(str(given["name"]), value)
+    criteria = _read(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
+    if criteria.measure == "progress" and not 0 <= criteria.threshold <= 1:
+        raise UserError(
+            f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1, where the run ends"
+        )
+    return Lesson(
+        str(given["name"]),
+        value,
+        criteria.behavior,
+        criteria.min_lesson_length,
+        criteria.threshold,
+        criteria.measure,
+    )
+
+
+def _value(path: str, given: Any) -> Value:
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return float(given)
+    if not isinstance(given, Mapping) or set(given) != {"sampler_type", "sampler_parameters"}:
+        raise UserError(
+            f"{path} is {given!r}; it must be a number, or sampler_type and sampler_parameters, or a curriculum"
+        )
+    kind = str(given["sampler_type"]).casefold()
+    if kind not in SAMPLERS:
+        raise UserError(f"{path}.sampler_type is {given['sampler_type']!r}; there is {', '.join(SAMPLERS)}")
+    parameters = _read(f"{path}.sampler_parameters", SAMPLERS[kind], given["sampler_parameters"])
+    try:
+        return parameters.value()
+    except ValueError as error:
+        raise UserError(f"{path}.sampler_parameters.intervals: each is a list of two numbers, [low, high]") from error
+
+
+def _read(path: str, model: type[Section], given: Any) -> Any:
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join([path, *map(str, first["loc"])])
+        raise UserError(f"{place} is {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}") from error

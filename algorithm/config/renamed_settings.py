@@ -1,0 +1,192 @@
+"""Names that settings and flags had in programs this workflow comes from, and what serves instead here."""
+
+from __future__ import annotations
+
+_FEATURES = "gone: nothing but the task's own losses shapes the features"
+_CURIOSITY = "gone: the environment's reward is all that is learned from"
+_OPTIONS = "gone: there are no options, an agent has one policy"
+_ONE_PROCESS = "gone: one process collects and learns"
+_NO_EVOLUTION = "gone: there is one learner; --repeat trains with several seeds, one after the other"
+_RECORDS = "gone: nothing learns from records"
+
+# Settings are named by their last part, or by the whole path where that is a name of ours elsewhere, and flags without
+# dashes. What holds no blank is a setting of ours.
+
+# BlueFisher/Advanced-Soft-Actor-Critic; docs/from_advanced_sac.md has all of them.
+ADVANCED_SAC: dict[str, str] = {
+    "write_summary_per_step": "base_config.log_every",
+    "save_model_per_step": "base_config.save_every",
+    "save_model_per_minute": "base_config.save_every",
+    "reset_on_iteration": "gone: every lane starts its next episode by itself; an iteration only counts them",
+    "max_step_per_iter": "base_config.max_step_each_iter",
+    "n_agents": "base_config.n_envs",
+    "scene": "base_config.env_name",
+    "save_model_per_iter": "base_config.save_every",
+    "base_config.port": "base_config.unity_args.base_port",
+    "base_config.unity_args.port": "base_config.unity_args.base_port",
+    "additional_args": "base_config.unity_args.additional_args",
+    "force_vulkan": "base_config.unity_args.additional_args",
+    "max_n_envs_per_process": "gone: every player is a process of its own",
+    "group_aggregation": "gone: every agent is a lane of its own, and gets its group's reward beside its own",
+    "obs_preprocessor": "gone: an env.py wraps the environment, and changes what is observed",
+    "hit_reward": "gone: goal.return is a mean over episodes",
+    "offline_env_config": _RECORDS,
+    "offline_loss": _RECORDS,
+    "model_config": "nn_config, the keyword arguments of `blueprint` in nn.py",
+    "random_params": "gone: settings are not drawn; a variant says what differs, --repeat changes the seed",
+    "inherited": "inherit, in the variant itself",
+    "use_mongodb": "gone: replay_config.memory_map keeps the replay in files",
+    "sac_config.learning_rate": "learning_rate_critic, learning_rate_policy and learning_rate_alpha",
+    "_lambda": "sac_config.v_lambda",
+    "use_priority": "replay_config.sampler",
+    "use_add_with_td": "gone: what was never learned from has the largest priority found so far",
+    "use_replay_buffer": "gone: SAC learns from replay alone",
+    "use_rnn": "memory=Gru(units) of the Blueprint in nn.py",
+    "seq_encoder": "memory= of the Blueprint in nn.py: Gru, Lstm or Attention",
+    "use_normalization": "Vector(normalize=True) in nn.py",
+    "use_reward_normalization": "sac_config.reward_normalization",
+    "d_policy_entropy_penalty": "gone: sac_config.target_d_alpha and alpha_critic_scale say what entropy is worth",
+    "action_noise": "explorer: {action_noise: [min, max]}, a section of its own",
+    **dict.fromkeys(["siamese", "siamese_use_q", "siamese_use_adaptive"], _FEATURES),
+    **dict.fromkeys(["use_prediction", "transition_kl", "use_extra_data"], _FEATURES),
+    **dict.fromkeys(["curiosity", "use_curiosity", "curiosity_strength", "use_rnd", "rnd_n_sample"], _CURIOSITY),
+    **dict.fromkeys(["oc_config", "oc"], _OPTIONS),
+    **dict.fromkeys(["net_config", "learner_host", "learner_port", "replay_host", "replay_port"], _ONE_PROCESS),
+    **dict.fromkeys(
+        ["update_policy_mode", "update_policy_variables_per_step", "update_sac_bak_per_step"], _ONE_PROCESS
+    ),
+    **dict.fromkeys(["max_actors_each_learner", "episode_queue_size", "episode_sender_process_num"], _ONE_PROCESS),
+    **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
+    "max_episode_length": "gone: what is stored is rollout_length rows at a time, however long an episode is",
+    **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
+    **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
+    **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),
+    **dict.fromkeys(["evolver_host", "evolver_port"], _NO_EVOLUTION),
+    "o": "--set section.key=value",
+    "override": "--set section.key=value",
+    "envs": "base_config.n_envs",
+    "u_editor": "--editor",
+    "u_port": "--port",
+    "build_port": "--port",
+    "u_quality_level": "base_config.unity_args.quality_level",
+    "u_timescale": "base_config.unity_args.time_scale",
+    "run_a": "gone: --run plays with every role of a run",
+    "copy_model": "gone: a run begins with weights of its own; --resume goes on with one",
+    "hit": "gone: goal.return is a mean over episodes",
+}
+
+# fedetask/ACER-torch; docs/from_acer_torch.md
+ACER_TORCH: dict[str, str] = {
+    "env_name": "the folder's name, first on the command line; its config.yaml sets base_config.env_name",
+    "exp_name": "base_config.name",
+    "num_workers": "base_config.n_envs",
+    "t_max": "base_config.max_step",
+    "worker_steps": "acer_config.rollout_length",
+    "buffer_len": "replay_config.capacity",
+    "start_train_at": "acer_config.learning_starts",
+    "discount": "acer_config.gamma",
+    "c": "acer_config.trace_clip in the trace and acer_config.importance_clip in the policy gradient",
+    "trust_region_threshold": "acer_config.trust_region_delta",
+    "lr": "acer_config.learning_rate",
+    "entropy_weight": "acer_config.entropy_coef",
+    "no_lock": "gone: one process learns, there is nothing to lock",
+    "no_lock_update": "gone: one process learns, there is nothing to lock",
+}
+
+# Unity ML-Agents; docs/unity.md
+ML_AGENTS: dict[str, str] = {
+    "run_id": "base_config.name",
+    "num_envs": "base_config.n_envs",
+    "max_steps": "base_config.max_step",
+    "torch_device": "base_config.device",
+    "inference": "--run",
+    "deterministic": "--disable_sample",
+    "summary_freq": "base_config.log_every",
+    "checkpoint_interval": "base_config.save_every",
+    "buffer_size": "replay_config.capacity",
+    "time_horizon": "acer_config.rollout_length",
+}
+
+# What others call it.
+ELSEWHERE: dict[str, str] = dict.fromkeys(
+    ["evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
+)
+
+# Settings that had other names in earlier versions of this program.
+_RENAMED_IN_ACER = {
+    "entropy": "entropy_coef",
+    "critic_weight": "value_coef",
+    "average_decay": "average_policy_decay",
+    "decay": "trace_lambda",
+    "retrace_clip": "trace_clip",
+    "vtrace_clip": "rho_clip",
+    "advantage_samples": "sdn_samples",
+    "on_policy": "on_policy_updates",
+    "squash": "tanh_squash",
+}
+_RENAMED_IN_BOTH = {
+    "replay_start": "learning_starts",
+    "collect_steps": "rollout_length",
+    "trace_length": "sequence_length",
+    "std_floor": "std_min",
+    "normalize_returns": "reward_normalization (return_std or null)",
+}
+RENAMED: dict[str, str] = {
+    "base_config.action_scale": "base_config.unbounded_action_limit",
+    "base_config.act_on": "base_config.inference_device",
+    "base_config.max_bad_updates": "base_config.max_nonfinite_updates",
+    "replay_config.eta": "replay_config.max_error_weight",
+    "replay_config.uniform_share": "replay_config.uniform_fraction",
+    "goal.within": "goal.step_budget",
+    **{f"sac_config.{old}": f"sac_config.{new}" for old, new in _RENAMED_IN_BOTH.items()},
+    **{f"acer_config.{old}": f"acer_config.{new}" for old, new in (_RENAMED_IN_BOTH | _RENAMED_IN_ACER).items()},
+}
+# Values that had other names, by setting.
+RENAMED_VALUES: dict[str, dict[str, str]] = {
+    "acer_config.std": {"state": "state_dependent"},
+}
+
+FORMER: dict[str, str] = {**RENAMED, **ELSEWHERE, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
+
+
+def former_setting(path: str) -> str | None:
+    """What to write instead of the setting `path`; None where the name is not an old one."""
+    return _instead(FORMER.get(path) or FORMER.get(path.rpartition(".")[2]))
+
+
+def former_flag(name: str, flags: dict[str, str]) -> str | None:
+    """What to write instead of the flag `--name`; `flags` are ours by the setting they set."""
+    instead = FORMER.get(name) or FLAGS_ALONE.get(name) or _RENAMED_BY_NAME.get(name)
+    if instead is None or " " in instead or instead.startswith("-"):
+        return _instead(instead)
+    return f"it is now {flags.get(instead) or f'--set {instead}=...'}"
+
+
+def former_value(path: str, value: object) -> str | None:
+    """Return what to write instead of a value of the setting `path`; None if the value was never a valid one."""
+    return _instead(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
+
+
+# Renamed settings by the last part of their path, as a flag would name them.
+_RENAMED_BY_NAME: dict[str, str] = {path.rpartition(".")[2]: instead for path, instead in RENAMED.items()}
+
+# Flags of ACER-torch whose names are those of settings here.
+FLAGS_ALONE: dict[str, str] = {
+    "tau": "acer_config.average_policy_decay",
+    **{
+        name: f"acer_config.{name}"
+        for name in (
+            "batch_size",
+            "replay_ratio",
+            "trust_region",
+            "reward_clip",
+            "max_grad_norm",
+            "learning_rate",
+            "gamma",
+        )
+    },
+}
+
+
+def _instead(text: str | None) -> str | None:
+    return text if text is None or text.startswith("gone") else f"it is now {text}"

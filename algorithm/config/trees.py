@@ -1,0 +1,77 @@
+"""Settings as trees: mappings of sections as files and the command line hold them, on top of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from algorithm.config import yaml_text
+from algorithm.errors import UserError
+
+Tree = dict[str, Any]
+Layer = tuple[str, Tree]  # settings, and the name of where they come from
+DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
+MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
+OPEN = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
+
+
+def read_yaml(path: Path) -> Tree:
+    """Return the mapping in a YAML file. Raises UserError naming file and line."""
+    try:
+        tree = yaml_text.load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: expected a mapping of sections, found {type(tree).__name__}")
+    return tree
+
+
+def defaults() -> Tree:
+    """Return the tree of default_config.yaml."""
+    return deepcopy(_defaults())
+
+
+@cache
+def _defaults() -> Tree:
+    return read_yaml(DEFAULTS)
+
+
+def merge(below: Tree, above: Tree) -> Tree:
+    """Return `below` with the values of `above`, mapping by mapping."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else deepcopy(value)
+    return merged
+
+
+def paths(tree: Tree, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of all sections and settings in `tree`."""
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        yield path
+        if isinstance(value, Mapping) and path not in OPEN:
+            yield from paths(value, f"{path}.")
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of what `tree` sets, without the sections that hold it; `ma_config` holds sections of roles."""
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and path not in OPEN:
+            yield from leaves(value, f"{path}.")
+        elif path != "ma_config":
+            yield path
+
+
+def source_of(layers: list[Layer], path: str) -> str:
+    """Return the source that set a value last."""
+    for source, layer in reversed(layers):
+        if path in paths(layer):
+            return source
+    return DEFAULTS.name

@@ -1,0 +1,109 @@
+"""What Unity demands of a file that shows only when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from algorithm.export.onnx_model import Model, run, session
+from algorithm.export.signature import (
+    CONTINUOUS,
+    CONTINUOUS_MODE,
+    DISCRETE,
+    DISCRETE_MODE,
+    DISCRETE_SIZES,
+    MASKS,
+)
+
+FAR = 1e3  # observations that drive any action out of its bounds
+
+
+def probe(model: Model) -> list[str]:
+    """Every violation of a file whose inputs are as they should be, each with the number of its line."""
+    try:
+        runner = session(model.path.read_bytes())
+    except Exception as error:  # of several kinds
+        return [f"I7: onnxruntime cannot load it ({_line(error)})"]
+    rng = np.random.default_rng(0)
+    return [*_zeros(model, runner), *_bounds(model, runner, rng), *_forced(model, runner, rng)]
+
+
+def _zeros(model: Model, runner: Any) -> Iterator[str]:
+    """As Unity runs a file when it is opened: on zeros alone, masks included. A batch is of any length."""
+    for batch, rule in ((1, "I7"), (3, "I2")):
+        feed = {name: np.zeros((batch, *port.shape[1:]), np.float32) for name, port in model.inputs.items()}
+        outputs = _run(runner, feed)
+        if isinstance(outputs, str):
+            yield f"{rule}: it does not run on zeros in a batch of {batch} ({outputs})"
+            return
+        for name, value in outputs.items():
+            if not np.isfinite(value).all():
+                yield f"{rule}: {name} is not finite where all inputs are 0"
+            shape = tuple(batch if isinstance(axis, str) else axis for axis in model.outputs[name].shape)
+            if value.shape != shape:
+                yield f"{rule}: {name} has the shape {list(value.shape)} in a batch of {batch}, not {list(shape)}"
+        yield from _indices(model, outputs)
+
+
+def _bounds(model: Model, runner: Any, rng: np.random.Generator) -> Iterator[str]:
+    outputs = _run(runner, _feed(model, rng, 16, FAR))
+    if isinstance(outputs, str):
+        yield f"I7: it does not run ({outputs})"
+        return
+    for name in (CONTINUOUS, CONTINUOUS_MODE):
+        value = outputs.get(name)
+        if value is not None and not (np.abs(value) <= 1).all():
+            yield f"C3: {name} reaches {np.abs(value).max():.3g}; actions are from -1 to 1"
+    yield from _indices(model, outputs)
+
+
+def _forced(model: Model, runner: Any, rng: np.random.Generator) -> Iterator[str]:
+    """Allow one action of a branch alone: it must be taken, drawn or not."""
+    sizes = model.constant(DISCRETE_SIZES)
+    if MASKS not in model.inputs or sizes is None:
+        return
+    begin = 0
+    for branch, size in enumerate(sizes.ravel().astype(int)):
+        feed = _feed(model, rng, size, 1.0)
+        feed[MASKS][:] = 1
+        feed[MASKS][:, begin : begin + size] = np.eye(size)
+        begin += size
+        outputs = _run(runner, feed)
+        if isinstance(outputs, str):
+            yield f"I3: it does not run with masks ({outputs})"
+            return
+        for name in (DISCRETE, DISCRETE_MODE):
+            if name in outputs and not np.array_equal(outputs[name][:, branch], np.arange(size)):
+                yield f"I3: {name} takes forbidden actions of branch {branch}"
+
+
+def _indices(model: Model, outputs: dict[str, np.ndarray]) -> Iterator[str]:
+    sizes = model.constant(DISCRETE_SIZES)
+    for name in (DISCRETE, DISCRETE_MODE):
+        if name in outputs and sizes is not None:
+            value = outputs[name]
+            if value.shape[-1:] == (sizes.size,) and ((value < 0) | (value >= sizes.ravel())).any():
+                yield f"C4: {name} is {value.max()} at most and {value.min()} at least, beyond its branches"
+
+
+def _feed(model: Model, rng: np.random.Generator, batch: int, scale: float) -> dict[str, np.ndarray]:
+    feed = {
+        name: (scale * rng.standard_normal((batch, *port.shape[1:]))).astype(np.float32)
+        for name, port in model.inputs.items()
+    }
+    if MASKS in feed:
+        feed[MASKS] = np.ones_like(feed[MASKS])
+    return feed
+
+
+def _run(runner: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray] | str:
+    try:
+        return run(runner, feed)
+    except Exception as error:  # of several kinds
+        return _line(error)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

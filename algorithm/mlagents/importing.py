@@ -1,0 +1,201 @@
+"""`--import_mlagents`: an environment folder for every behavior of a trainer configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from algorithm.checkpointing.atomic_io import replace
+from algorithm.config.loader import Tree, defaults, read_variant, read_yaml, resolve
+from algorithm.errors import UserError
+from algorithm.mlagents.environment import Parameters
+from algorithm.mlagents.mapping import RUN, WITHOUT_VALUE
+from algorithm.mlagents.rules import Becomes
+from algorithm.mlagents.trainer_config import Entry, entries, merged, nearest
+from algorithm.mlagents.translation import Translation, given_of
+from algorithm.runs.env_folder import HERE, LONGEST, is_file_name
+from algorithm.runs.run_folder import RunFolder
+
+GROUP = "unity"
+SECTIONS = ("env_settings", "engine_settings", "torch_settings", "checkpoint_settings")
+TOP = ("behaviors", "default_settings", "environment_parameters", *SECTIONS, "debug")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was written, what of the file has no counterpart and why (by key), and what else to know."""
+
+    folders: list[Path]
+    lost: Mapping[str, str]
+    notes: list[str]
+
+
+def import_file(path: Path, force: bool) -> Imported:
+    """Write envs/unity/<behavior> for each behavior of the trainer configuration `path`.
+
+    A file with `default_settings` alone becomes one folder of the file's name. Folders that are there already are
+    refused; with `force` their config.yaml and nn.py are replaced. Raises UserError, before anything is written, for
+    what ML-Agents would refuse and what could not be trained.
+    """
+    tree = read_yaml(path)
+    if unknown := [str(key) for key in tree if key not in TOP]:
+        raise UserError(f"{path}: {unknown[0]}: ML-Agents has no such key{nearest(unknown[0], dict.fromkeys(TOP))}")
+    behaviors, unnamed = _mapping(path, tree, "behaviors"), _mapping(path, tree, "default_settings")
+    if not behaviors and unnamed:
+        behaviors = {path.stem: {}}
+    parameters = Parameters(str(path), _mapping(path, tree, "environment_parameters"))
+    if not behaviors:
+        raise UserError(
+            f"{path}: there is no `behaviors` and no `default_settings`: a trainer configuration lists its behaviors "
+            "under one of them"
+        )
+    names = folder_names(behaviors)
+    if taken := [name for name in names.values() if (HERE / GROUP / name).exists() and not force]:
+        raise UserError(f"{HERE / GROUP / taken[0]} exists already, and is left as it is; --force replaces it")
+    lost: dict[str, str] = {}
+    translations = {
+        names[behavior]: Translation(given_of(path, behavior, said), behavior, parameters)
+        for behavior, said in _said(path, tree, behaviors)
+    }
+    for translation in translations.values():
+        lost |= translation.lost
+    lost |= parameters.lost
+    _write(path, translations, names)
+    folders = [HERE / GROUP / name for name in translations]
+    notes = [*_notes(path, names, parameters, translations.values())]
+    if not tree.get("behaviors"):
+        notes.insert(0, f"default_settings: they apply to any behavior; {folders[0]} has the name of the file")
+    return Imported(folders, lost, notes)
+
+
+def folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
+    """A folder's name for each behavior: its own where every system can have it, and no two alike on any."""
+    names: dict[str, str] = {}
+    for behavior in behaviors:
+        plain = re.sub(r"[^\w.-]", "_", behavior)[: LONGEST - 4].strip(".") or "_"
+        plain = plain if is_file_name(plain) else f"_{plain}"
+        name, others = plain, {other.casefold() for other in names.values()}
+        count = 1
+        while name.casefold() in others:
+            count += 1
+            name = f"{plain}-{count}"
+        names[behavior] = name
+    return names
+
+
+def _mapping(path: Path, tree: Tree, key: str) -> dict[str, Any]:
+    """A section of the file, nothing where there is none."""
+    section = tree.get(key)
+    if not isinstance(section, Mapping | None):
+        raise UserError(f"{path}: {key} is {section!r}; it must be a mapping")
+    return {str(name): value for name, value in (section or {}).items()}
+
+
+def _said(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Entry]]]:
+    """All that the file says of each behavior, and of the run."""
+    run = {key: tree[key] for key in SECTIONS + ("debug",) if key in tree}
+    shared = dict(entries("", run)) | dict(entries("default_settings.", _mapping(path, tree, "default_settings")))
+    for behavior, settings in behaviors.items():
+        if not isinstance(settings, Mapping):
+            raise UserError(f"{path}: behaviors.{behavior} is {settings!r}; it must be a mapping of its settings")
+        own = dict(entries(f"behaviors.{behavior}.", settings))
+        for name, entry in {**shared, **own}.items():
+            if entry.value is None and name not in WITHOUT_VALUE:
+                raise UserError(f"{path}: {entry.key} has no value, which ML-Agents requires")
+        _check_trainer(path, shared, own)
+        yield behavior, merged({}, merged(shared, own))
+
+
+def _check_trainer(path: Path, shared: Mapping[str, Entry], own: Mapping[str, Entry]) -> None:
+    """Raise UserError for a trainer to which ML-Agents would pass the hyperparameters of another one."""
+    if not any((entry.key or "").startswith("default_settings.") for entry in shared.values()):
+        return
+    default = shared.get("trainer_type", Entry(None, "ppo")).value
+    if "trainer_type" in own and own["trainer_type"].value not in (default, *{"poca": ["ppo"]}.get(default, [])):
+        raise UserError(
+            f"{path}: {own['trainer_type'].key} is {own['trainer_type'].value!r}, but default_settings, whose "
+            f"hyperparameters ML-Agents passes to it, is of {default!r}; ML-Agents rejects this"
+        )
+
+
+def _write(source: Path, translations: Mapping[str, Translation], names: Mapping[str, str]) -> None:
+    """Everything, once all of it was found to be what a run can be made from."""
+    files: dict[Path, str] = {}
+    with tempfile.TemporaryDirectory() as draft:
+        for name, translation in translations.items():
+            texts = {
+                "config.yaml": translation.config(source.name, f"{GROUP}/{name}"),
+                "nn.py": translation.nn(f"{name} of {source.name}"),
+            }
+            folder = Path(draft, name)
+            folder.mkdir()
+            for file, text in texts.items():
+                (folder / file).write_text(text, encoding="utf-8")
+                files[HERE / GROUP / name / file] = text
+            _check(folder, translation, source)
+    made = [folder for name in translations if not (folder := HERE / GROUP / name).exists()]
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace(path, text)
+    except BaseException:  # a full disk, or Ctrl-C
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _check(folder: Path, translation: Translation, source: Path) -> None:
+    """Raises UserError, by the key of `source` it comes from, for settings that could not be trained."""
+    try:
+        settings = resolve([(str(source), read_variant(folder / "config.yaml", "default"))])
+    except UserError as error:
+        raise UserError(translation.blamed(str(error), str(source))) from error
+    RunFolder(folder).blueprint(settings)
+
+
+def _other_defaults(translation: Translation) -> Iterator[str]:
+    """Yield a line for each engine setting that the file leaves out and whose default differs here."""
+    ours: Any
+    for path, row in RUN.items():
+        if isinstance(row, Becomes) and row.theirs is not None and path not in translation.given.entries:
+            ours = defaults()
+            for part in row.setting.split("."):
+                ours = ours[part]
+            if ours != row.theirs:
+                theirs, here = json.dumps(row.theirs), json.dumps(ours)
+                yield f"{path} is not in the file: its default in ML-Agents is {theirs}, here {row.setting} is {here}"
+
+
+def _notes(
+    path: Path, names: Mapping[str, str], parameters: Parameters, translations: Collection[Translation]
+) -> Iterator[str]:
+    """What else to know."""
+    yield from _other_defaults(next(iter(translations)))
+    for translation in translations:
+        yield f"behaviors.{translation.behavior}.trainer_type: {translation.trainer.note}"
+    for behavior, name in names.items():
+        if behavior != name:
+            yield f"behaviors.{behavior}: its folder is called {name}; the role is called as the behavior is"
+    for key, behavior in parameters.measured.items():
+        if behavior not in names:
+            yield f"{key}: {behavior} is no behavior of {path}; without one the lesson never ends"
+    if len(names) > 1:
+        first, *others = translations
+        run = f"{GROUP}/{names[first.behavior]}"
+        for other in others:
+            told = f"a scene that has {other.behavior}, too, trains it in the same run: {run} by the "
+            if other.section != first.section:
+                yield f"{told}algorithm of {first.behavior}, since a run has one algorithm"
+                continue
+            yield (
+                f"{told}settings and the network of {first.behavior}, unless ma_config.{other.behavior} there holds "
+                f"the {other.section} and replay_config of {GROUP}/{names[other.behavior]}, and base_config.nn a copy "
+                "of its nn.py by another name"
+            )
+        yield "base_config.max_step, and so progress, counts the decisions of all behaviors of a scene together"

@@ -1,0 +1,172 @@
+"""Environment folders and the names and paths that mean them. Imports nothing but the standard library."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+
+from algorithm.adapters.env_modules import with_module
+from algorithm.errors import UserError
+
+BESIDE_MAIN = Path(__file__).resolve().parents[2] / "envs"
+HERE = Path("envs")
+CONFIG = "config.yaml"
+ORIGIN = "environment.txt"  # in a run folder: the environment that it was trained in
+RUNS = Path("runs")
+
+# An id of Gymnasium, as gymnasium.make takes it.
+IDENTIFIER = re.compile(r"((?P<module>[\w.]+):)?((?P<namespace>[\w.-]+)/)?(?P<name>[\w.-]+)-v\d+")
+LONGEST = 100  # characters of a name; paths below it must fit into what file systems allow
+RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}  # on Windows
+
+
+def environments() -> list[str]:
+    """The names of all environment folders, those of the working directory first."""
+    found: dict[str, None] = {}
+    for place in (HERE, BESIDE_MAIN):
+        found |= dict.fromkeys(sorted(path.parent.relative_to(place).as_posix() for path in place.rglob(CONFIG)))
+    return list(found)
+
+
+def environment_name(text: str) -> str:
+    """`text` as the name of an environment folder, its parts joined by `/`. Raises UserError for a path elsewhere."""
+    text = text.replace("\\", "/")
+    parts = PurePosixPath(text).parts
+    if not parts or text.startswith("/") or ".." in parts or not all(map(is_file_name, parts)):
+        raise UserError(f"environment {text!r}: give its folder below envs/, for example gym/cartpole")
+    return "/".join(parts)
+
+
+def locate_environment(text: str) -> str:
+    """Return the environment that a name or a path means: its name below envs/, or its absolute path elsewhere.
+
+    A name or path without a folder is accepted, since its runs may still exist. A name is looked for below envs/
+    before the working directory, unless it starts with a dot. Raises UserError if `text` is neither a name nor a path.
+    """
+    path = Path(text.replace("\\", "/"))
+    path = path.parent if path.name == CONFIG else path
+    name, there = path.as_posix(), _has_config(path)
+    if path.is_absolute() or ".." in path.parts or (there and (text.startswith(".") or find_folder(name) is None)):
+        return _identify(path.resolve())
+    if not path.parts or not all(map(is_file_name, path.parts)):
+        raise unknown_environment(text)
+    return name
+
+
+def find_folder(environment: str) -> Path | None:
+    """Return the folder of an environment, a name below envs/ or an absolute path; None if it has no config.yaml."""
+    places = [HERE / environment, BESIDE_MAIN / environment]  # an absolute path replaces the one before it
+    return next(filter(_has_config, places), None)
+
+
+def run_group(environment: str) -> str:
+    """Return the folder below runs/ for the runs of an environment: its name, or the last two parts of its path."""
+    path = Path(environment)
+    if not path.is_absolute():
+        return environment
+    if not is_file_name(path.name):
+        raise UserError(f"environment {environment!r}: {path.name!r} is no plain name for the folder of its runs")
+    return "/".join(part for part in path.parts[-2:] if is_file_name(part))
+
+
+def is_run_of(run: Path, environment: str) -> bool:
+    """Return whether a run was trained in this environment, not in another whose runs have the same place.
+
+    A folder that no longer exists was moved, so its runs are those of the environment that has their place now.
+    """
+    origin = _origin_of(run)
+    folder, other = find_folder(environment), origin and find_folder(origin)
+    return folder is None or not other or folder.resolve() == other.resolve()
+
+
+def check_origin(run: Path, environment: str) -> None:
+    """Raise UserError for a run of another environment, whose runs have the same place."""
+    if not is_run_of(run, environment):
+        raise UserError(
+            f"run {run} was trained in {_origin_of(run)}, not in {environment}; their runs have the same place, "
+            "so use another name (-n)"
+        )
+
+
+def first_step(environment: str) -> str:
+    """Return what to do for an environment without runs: train one, or name a folder that exists."""
+    if find_folder(environment) is None:
+        return str(unknown_environment(environment))
+    return f"train one with: python main.py {environment}"
+
+
+def unknown_environment(text: str) -> UserError:
+    """Return the error for an environment without a folder: it names near ones, or how to write one."""
+    if Path(text).is_absolute():
+        return UserError(f"no environment folder {text!r} with a {CONFIG}; give its name below envs/, or its path")
+    known = environments()
+    if near := _near(text, known):
+        advice = f"did you mean {' or '.join(near)}?"
+    elif match := IDENTIFIER.fullmatch(full := with_module(text) or text):
+        group = match["namespace"] or match["module"] or "gym"
+        folder = f"{_snake(group)}/{_snake(match['name'])}"
+        advice = f"write one with: python main.py --init {folder} --set base_config.env_name={full}"
+    else:
+        advice = f"the folders are {', '.join(known)}"
+    return UserError(f"no environment folder {text!r} with a {CONFIG} under ./envs; {advice}")
+
+
+def is_file_name(name: str) -> bool:
+    """Whether every system takes `name` for a file or a folder."""
+    plain = 0 < len(name) <= LONGEST and name.isprintable() and not any(sign in name for sign in '/\\:*?"<>|')
+    return plain and name[0] != "." and name[-1] not in ". " and name.partition(".")[0].casefold() not in RESERVED
+
+
+def _has_config(folder: Path) -> bool:
+    """Return whether a folder is one of an environment; what no system takes for a path is none."""
+    try:
+        return (folder / CONFIG).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _origin_of(run: Path) -> str | None:
+    """Return the environment that a run folder records; None if it records none that can be read."""
+    try:
+        return (run / ORIGIN).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _identify(path: Path) -> str:
+    """Return the name of a folder below envs/, if that name means this folder, and its path otherwise."""
+    for place in (HERE.resolve(), BESIDE_MAIN):
+        if path.is_relative_to(place) and path != place:
+            name = path.relative_to(place).as_posix()
+            folder = find_folder(name)
+            if folder is None or folder.resolve() == path:
+                return name
+    return path.as_posix()
+
+
+def _near(text: str, known: list[str]) -> list[str]:
+    """Return the folders that `text` may mean: of this id, of this name without its version, or spelled alike."""
+    ids = {name: _ids(find_folder(name)) for name in known}
+    exact = [name for name in known if text in ids[name]]
+    alike = [name for name in known if _plain(text) in {_plain(name), *map(_plain, ids[name])}]
+    is_id = IDENTIFIER.fullmatch(text)
+    return exact or alike or ([] if is_id else get_close_matches(text, known, 1))
+
+
+def _ids(folder: Path | None) -> list[str]:
+    """Return the ids that a folder's config.yaml names, read as text: it may be one that YAML cannot read."""
+    if folder is None:
+        return []
+    text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
+    return re.findall(r"""\benv_name:\s*["']?([^\s"'#,}]+)""", text)
+
+
+def _plain(name: str) -> str:
+    """Return a name without module, namespace, group and version."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"-v\d+$", "", re.split("[:/]", name)[-1]).casefold())
+
+
+def _snake(name: str) -> str:
+    """Return MountainCar-Continuous as mountain_car_continuous."""
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")

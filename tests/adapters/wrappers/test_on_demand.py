@@ -1,0 +1,47 @@
+"""An adapter that is opened by its first use."""
+
+from __future__ import annotations
+
+import pytest
+
+from algorithm.adapters.adapter import EnvironmentFailed
+from algorithm.adapters.probe import ProbeAdapter
+from algorithm.adapters.wrappers.on_demand import OnDemand
+from tests.adapters.configs import config
+from tests.adapters.contract import AdapterContract
+from tests.fakes import TwoRoles
+
+
+class TestProbeOnDemand(AdapterContract):
+    def make(self):
+        return OnDemand(lambda: ProbeAdapter(config("chain", 3, {})))
+
+
+class TestLateRolesOnDemand(AdapterContract):
+    def make(self):
+        return OnDemand(lambda: TwoRoles(config("", 2, {})))
+
+
+def test_it_is_opened_once_and_when_it_is_needed():
+    opened = []
+
+    def make():
+        opened.append(ProbeAdapter(config("chain", 1, {})))
+        return opened[-1]
+
+    adapter = OnDemand(make)
+    adapter.close()
+    assert opened == []
+    adapter.reset(0)
+    adapter.reset(1)
+    assert len(opened) == 1 and adapter.roles is opened[0].roles
+
+
+def test_what_does_not_open_is_reported_when_it_is_needed():
+    def make():
+        raise EnvironmentFailed("no licence")
+
+    adapter = OnDemand(make)
+    with pytest.raises(EnvironmentFailed, match="no licence"):
+        adapter.reset(0)
+    adapter.close()

@@ -1,0 +1,438 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.distributions import FORBIDDEN
+from algorithm.networks import Mlp
+from algorithm.replay import Replay
+from algorithm.rollout import Step
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.training.batch_scheduler import Feed
+from algorithm.training.learner import Learner
+from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout
+from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
+
+# Exact in float32, in which a bool times a float is computed.
+GAMMA = 0.875
+ROWS, COLUMNS = 6, 4
+OFF, LOGITS, PROBS = (
+    {"trust_region": "off"},
+    {"trust_region_space": "logits", "trust_region_delta": 0.02},
+    {"trust_region_space": "probs", "trust_region_delta": 0.5},
+)
+
+
+def gradients(scalar, module):
+    """The gradient of every parameter of `module`, as one vector."""
+    found = torch.autograd.grad(
+        scalar, list(module.parameters()), allow_unused=True, materialize_grads=True, retain_graph=True
+    )
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+def loss_gradients(agent, rollout):
+    return gradients(agent.loss(rollout)[0]["acer"], agent.policy)
+
+
+def forward(network, obs):
+    """Logits of three actions and the critic's values by the formulas of a network with one hidden layer."""
+    hidden, head = network.torso.body.layers[0], network.heads.linear
+    features = torch.relu(obs @ hidden.weight.T + hidden.bias)
+    outputs = features @ head.weight.T + head.bias
+    return outputs[..., :3], outputs[..., 3:]
+
+
+def literal_targets(s, rollout, taken, v, rho, prob_taken):
+    """What the policy compares with V, and what the critic regresses on, for each row; NaN where nothing is learned."""
+    episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), s.gamma)
+    ones = np.ones_like(rho)
+    trace = {
+        "retrace": np.minimum(s.trace_clip, rho),
+        "tree_backup": prob_taken,
+        "q_lambda": ones,
+    }.get(s.estimator)
+    if trace is not None:
+        target = retrace_by_definition(*episodes, taken, v, s.trace_lambda * trace)
+        return target, target
+    ratios = [np.minimum(clip, rho) for clip in (s.rho_clip, s.trace_clip)] if s.estimator == "vtrace" else [ones] * 2
+    of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.trace_lambda)
+    return of_action, of_action if s.critic == "action_value" else of_state
+
+
+def literal_loss(agent, rollout):
+    """Wang et al. 2017, Eq. 5-12, row by row, everything that is a constant there detached; and rows that it bound."""
+    s = agent.settings
+    logits, values = forward(agent.policy, rollout.obs["obs"])
+    average = forward(agent.average.copy, rollout.obs["obs"])[0].detach().softmax(-1)
+    pi, mu = logits.softmax(-1).detach(), rollout.behavior.softmax(-1)
+    action = rollout.sample.long()
+    if s.critic == "action_value":
+        v, taken, q = (pi * values.detach()).sum(-1), values[:-1].gather(-1, action).squeeze(-1), values.detach()
+    else:
+        v, taken, q = values.detach().squeeze(-1), values[:-1].squeeze(-1), None
+    rho = (pi[:-1] / mu).gather(-1, action).squeeze(-1)
+    prob_taken = pi[:-1].gather(-1, action).squeeze(-1)
+    numbers = (x.detach().numpy() for x in (taken, v, rho, prob_taken))
+    target, regressed = literal_targets(s, rollout, *numbers)
+    loss, learned, bound = 0.0, 0, 0
+    for t, b in np.argwhere(~np.isnan(target)):
+        a = action[t, b, 0]
+        phi = logits[t, b] if s.trust_region_space == "logits" else logits[t, b].softmax(-1)
+        known = None if q is None else q[t, b]
+        z, active = projected(s, phi.detach(), average[t, b], mu[t, b], a, target[t, b], v[t, b], known)
+        entropy = -(logits[t, b].softmax(-1) * logits[t, b].log_softmax(-1)).sum()
+        row = -z @ phi - s.entropy_coef * entropy + s.value_coef * (regressed[t, b] - taken[t, b]) ** 2 / 2
+        loss, learned, bound = loss + rollout.weight[b] * row, learned + 1, bound + active
+    return loss / learned, bound / learned
+
+
+def projected(settings, phi, average, mu, action, target, v, q):
+    """z of one row (Eq. 12), and whether the constraint bound; g (Eq. 9) and k by autograd."""
+    phi = phi.requires_grad_()
+    log_pi = phi.log_softmax(-1) if settings.trust_region_space == "logits" else phi.log()
+    rho, c = log_pi.detach().exp() / mu, settings.importance_clip
+    objective = rho[action].clamp(max=c) * (target - v) * log_pi[action]
+    if q is not None:  # a critic of states knows nothing of actions that were not taken
+        objective = objective + ((1 - c / rho).clamp(min=0) * log_pi.detach().exp() * (q - v) * log_pi).sum()
+    kl = (average * (average.log() - log_pi)).sum()
+    (g,), (k,) = torch.autograd.grad(objective, phi, retain_graph=True), torch.autograd.grad(kl, phi)
+    excess = k @ g - settings.trust_region_delta
+    if settings.trust_region == "off" or excess <= 0:
+        return g, False
+    return g - excess / (k @ k) * k, True
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
+def test_the_gradient_is_that_of_the_papers_equations(region, seed):
+    agent = make_exact_acer(
+        body=Mlp(16),
+        seed=seed,
+        gamma=GAMMA,
+        trace_lambda=0.9,
+        importance_clip=1.5,
+        entropy_coef=0.1,
+        value_coef=0.7,
+        **region,
+    )
+    rollout = exact(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
+    loss, bound = literal_loss(agent, rollout)
+    torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
+
+    active = agent.loss(rollout)[1].metrics()["train/trust_region_fraction"].item()
+    assert active == pytest.approx(bound)
+    assert bound == 0 if region is OFF else 0 < bound < 1
+
+
+def test_rows_with_a_single_allowed_action_are_not_counted_as_projected():
+    """In probabilities the bound is exceeded there, along a direction in which no policy can change."""
+    role = Role(COLUMNS, {"obs": ObsSpec((3,)), MASK: ObsSpec((3,), "uint8")}, ActionSpec(branches=(3,)))
+    agent = make_exact_acer(role, seed=1, importance_clip=1.5, **PROBS)
+    rollout = exact(random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
+
+    def active(single):
+        allowed = torch.ones(ROWS + 1, COLUMNS, 3, dtype=torch.uint8)
+        allowed[:, :single, 1:] = 0
+        sample, behavior = rollout.sample.clone(), rollout.behavior.clone()
+        sample[:, :single] = 0
+        behavior[:, :single, 1:] = FORBIDDEN
+        obs = {**rollout.obs, MASK: allowed}
+        _, report = agent.loss(replace(rollout, obs=obs, sample=sample, behavior=behavior))
+        return report.metrics()["train/trust_region_fraction"].item() * rollout.valid.sum().item()
+
+    everywhere = active(0)
+    assert 0 < active(2) < everywhere
+    assert active(COLUMNS) == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(estimator, critic, seed):
+    agent = make_exact_acer(
+        body=Mlp(16),
+        seed=seed,
+        gamma=GAMMA,
+        trace_lambda=0.75,  # exact as well
+        trace_clip=0.8,
+        rho_clip=1.5,
+        importance_clip=1.5,
+        value_coef=0.7,
+        estimator=estimator,
+        critic=critic,
+        **LOGITS,
+    )
+    rollout = exact(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
+    loss, _ = literal_loss(agent, rollout)
+    torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ["retrace", "tree_backup", "q_lambda"])
+def test_estimates_of_action_values_need_a_critic_of_actions(estimator):
+    with pytest.raises(
+        ValueError, match=f"{estimator} is of action values: with critic state_value there is vtrace, n_step"
+    ):
+        make_acer(estimator=estimator, critic="state_value")
+
+
+def test_vtraces_correction_is_not_cut_below_its_trace():
+    with pytest.raises(ValueError, match="rho_clip 0.5 must not be below trace_clip 1.0"):
+        make_acer(estimator="vtrace", rho_clip=0.5)
+    make_acer(rho_clip=0.5)  # another estimator does not read it
+
+
+def test_a_critic_of_states_has_no_action_values_for_auxiliaries():
+    agent = make_acer(estimator="vtrace", critic="state_value")
+    with pytest.raises(ValueError, match="critic: state_value"):
+        agent.q(torch.zeros(1, 16), torch.zeros(1, 1))
+
+
+def test_columns_count_by_their_weight():
+    agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
+    expected = gradients(literal_loss(agent, rollout)[0], agent.policy)
+    torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_what_is_told_is_the_mean_over_rows_whatever_their_weight():
+    agent = make_exact_acer(body=Mlp(16))
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    told = agent.loss(rollout)[1].metrics()
+    rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
+    assert agent.loss(rollout)[1].metrics() == told
+
+
+def test_the_errors_of_a_column_are_those_of_its_valid_rows():
+    agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout.first[1:, 0], rollout.alive[:, 0] = True, True  # a column of which nothing is learned
+    rollout.first[2, 1], rollout.alive[1, 1] = True, True
+    logits, q = forward(agent.policy, rollout.obs["obs"])
+    pi, action = logits.softmax(-1), rollout.sample.long()
+    taken, v = q[:-1].gather(-1, action).squeeze(-1), (pi * q).sum(-1)
+    rho = (pi[:-1] / rollout.behavior.softmax(-1)).gather(-1, action).squeeze(-1)
+    numbers = (x.detach().numpy() for x in (taken, v, rho, rho))
+    error = abs(literal_targets(agent.settings, rollout, *numbers)[1] - taken.detach().numpy())
+    largest, mean = agent.loss(rollout)[1].errors()
+    assert (largest[0], mean[0]) == (0, 0) and np.isnan(error[1, 1])
+    np.testing.assert_allclose(largest[1:], np.nanmax(error[:, 1:], 0), rtol=1e-10)
+    np.testing.assert_allclose(mean[1:], np.nanmean(error[:, 1:], 0), rtol=1e-10)
+
+
+def test_only_logits_and_taken_values_carry_gradient():
+    agent = make_exact_acer(body=Mlp(16), entropy_coef=0.1)
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    inputs = [value.requires_grad_() for value in (rollout.reward, rollout.behavior)]
+    losses, report = agent.loss(rollout)
+    assert torch.autograd.grad(losses["acer"], inputs, allow_unused=True) == (None, None)
+    assert not report.errors().requires_grad and not any(value.requires_grad for value in report.metrics().values())
+
+
+def test_the_policys_part_sends_nothing_into_the_critic():
+    agent = make_exact_acer(body=Mlp(16), value_coef=0.0)
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    agent.loss(rollout)[0]["acer"].backward()
+    policy, critic = agent.policy.heads.linear.weight.grad.split(3)
+    assert critic.eq(0).all() and policy.ne(0).any()
+
+
+def test_a_groups_scalar_has_no_gradient_outside_its_group():
+    agent = make_exact_acer(body=Mlp(16))
+    losses, _ = agent.loss(exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS)))
+    assert losses.keys() == agent.groups.keys()
+    for name, scalar in losses.items():
+        others = [group.module for other, group in agent.groups.items() if other != name]
+        for module in [*others, *(copy.copy for copy in agent.lagging.values())]:
+            assert all(p.requires_grad for p in module.parameters())
+            assert gradients(scalar, module).eq(0).all()
+
+
+def one_hot(rollout):
+    """The same record with an observation that names its row, so that a linear layer keeps a column for each."""
+    rows, columns = rollout.first.shape
+    rollout.obs = {"obs": np.eye(rows * columns, dtype=np.float32).reshape(rows, columns, -1)}
+    return exact(rollout)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 5), (7, 4)])
+def test_every_valid_row_and_no_other_moves_its_own_value(rows, columns):
+    rollout = one_hot(random_rollout(np.random.default_rng(1), rows, columns))
+    rollout.first[1:, 0] = False  # a column without any boundary
+    agent = make_exact_acer(make_role(columns, (rows + 1) * columns), value_coef=0.5)
+    agent.loss(rollout)[0]["acer"].backward()
+    by_row = agent.policy.heads.linear.weight.grad.T.unflatten(0, (rows + 1, columns))
+    policy, critic = by_row.split(3, -1)
+
+    taken = torch.nn.functional.one_hot(rollout.sample.long().squeeze(-1), 3).bool() & rollout.valid.unsqueeze(-1)
+    assert taken.any()
+    assert critic[:-1].ne(0).equal(taken) and critic[-1].eq(0).all()
+    assert policy[:-1].ne(0).any(-1).equal(rollout.valid) and policy[-1].eq(0).all()
+
+
+def test_what_stands_in_rows_that_are_not_learned_does_not_matter():
+    agent = make_exact_acer(body=Mlp(16))
+    rollout = exact(random_rollout(np.random.default_rng(2), 12, COLUMNS))
+    expected, ignored = loss_gradients(agent, rollout), ~rollout.valid
+    assert 0 < ignored.sum() < ignored.numel()
+    rollout.reward[ignored] = 1e6
+    rollout.sample[ignored] = (rollout.sample[ignored] + 1) % 3
+    rollout.behavior[ignored] = torch.tensor([5.0, -5.0, 0.0]).double()
+    torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
+def test_repeating_columns_changes_nothing(region):
+    agent = make_exact_acer(body=Mlp(16), **region)
+    rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
+    twice = np.tile(np.arange(COLUMNS), 2)
+    fields = ("first", "sample", "reward", "alive", "behavior")
+    doubled = replace(
+        rollout,
+        obs={"obs": rollout.obs["obs"][:, twice]},
+        **{name: getattr(rollout, name)[:, twice] for name in fields},
+        **{name: getattr(rollout, name)[twice] for name in ("memory", "lane", "joined", "weight", "index", "version")},
+    )
+    (once, report), (again, repeated) = agent.loss(exact(rollout)), agent.loss(exact(doubled))
+    torch.testing.assert_close(again["acer"], once["acer"], rtol=0, atol=1e-12)
+    expected = gradients(once["acer"], agent.policy)
+    torch.testing.assert_close(gradients(again["acer"], agent.policy), expected, rtol=0, atol=1e-12)
+    for name, value in report.metrics().items():
+        torch.testing.assert_close(repeated.metrics()[name], value, rtol=0, atol=1e-12)
+
+
+def test_rows_of_burn_in_are_not_learned():
+    agent = make_exact_acer(body=Mlp(16))
+    rollout = exact(random_rollout(np.random.default_rng(0), 9, COLUMNS))
+    rest = replace(
+        rollout,
+        obs={"obs": rollout.obs["obs"][3:]},
+        **{name: getattr(rollout, name)[3:] for name in ("first", "sample", "reward", "alive", "behavior")},
+    )
+    actual = loss_gradients(agent, replace(rollout, burn_in=3))
+    torch.testing.assert_close(actual, loss_gradients(agent, rest), rtol=0, atol=1e-12)
+
+
+def test_what_auxiliaries_see_are_the_agents_own_features_and_values():
+    agent = make_exact_acer(body=Mlp(16))
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    features, lagged = agent.features(rollout), agent.lagged_features(rollout)
+    assert not features.requires_grad and not lagged.requires_grad
+    torch.testing.assert_close(agent.loss(rollout)[1].features, features)
+    torch.testing.assert_close(agent.encode({"obs": rollout.obs["obs"][2]}), features[2])
+    q = forward(agent.policy, rollout.obs["obs"])[1][:-1]
+    taken = q.gather(-1, rollout.sample.long()).squeeze(-1)
+    torch.testing.assert_close(agent.q(features[:-1], rollout.sample), taken)
+    hidden = agent.average.copy.torso.body.layers[0]
+    torch.testing.assert_close(lagged, torch.relu(rollout.obs["obs"] @ hidden.weight.T + hidden.bias))
+
+
+def test_without_valid_rows_there_is_nothing_to_learn():
+    agent = make_exact_acer(body=Mlp(16))
+    rollout = exact(random_rollout(np.random.default_rng(0), 1, COLUMNS))
+    rollout.first[:], rollout.alive[:] = True, True
+    losses, report = agent.loss(rollout)
+    assert losses["acer"] == 0 and gradients(losses["acer"], agent.policy).eq(0).all()
+    assert all(value == 0 for value in report.metrics().values())
+
+
+@pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
+def test_actions_that_were_impossible_keep_everything_finite(region):
+    agent = make_exact_acer(body=Mlp(16), gamma=GAMMA, **region)
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout.behavior.scatter_(-1, (rollout.sample.long() + 1) % 3, -1e9)
+    expected = gradients(literal_loss(agent, rollout)[0], agent.policy)
+    torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
+    assert expected.isfinite().all()
+
+
+@pytest.mark.parametrize("logit", [-200.0, -1e9])
+def test_an_action_that_was_nearly_impossible_and_taken_keeps_everything_finite(logit):
+    agent = make_exact_acer(body=Mlp(16))
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout.behavior.scatter_(-1, rollout.sample.long(), logit)
+    assert loss_gradients(agent, rollout).isfinite().all()
+
+
+def critic_loss(agent, rollout):
+    return agent.loss(rollout)[1].metrics()["train/critic_loss"].item()
+
+
+def test_the_trace_is_cut_at_its_own_clip_and_not_at_that_of_the_policy_gradient():
+    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    default = critic_loss(make_exact_acer(body=Mlp(16)), rollout)
+    for clip in (0.5, 5.0, 1e9):
+        assert critic_loss(make_exact_acer(body=Mlp(16), importance_clip=clip), rollout) == default
+    assert critic_loss(make_exact_acer(body=Mlp(16), trace_clip=10.0), rollout) != pytest.approx(default, rel=1e-3)
+    assert critic_loss(make_exact_acer(body=Mlp(16), trace_lambda=0.5), rollout) != pytest.approx(default, rel=1e-3)
+
+
+def learner(**changes):
+    role = make_role(COLUMNS)
+    return Learner(make_acer(role, **changes), role, {}, max_step=None)
+
+
+def test_the_average_network_moves_by_exactly_its_share():
+    student = learner(average_policy_decay=0.9, learning_rate=0.05)
+    parameters, rollout = student.parameters, random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
+    assert parameters.copies.equal(parameters.vector)
+    for _ in range(3):
+        before = parameters.copies.double().clone()
+        student.learn(rollout)
+        moved = parameters.copies.double() - before
+        expected = 0.1 * (parameters.vector.double() - before)
+        torch.testing.assert_close(moved, expected, rtol=0, atol=1e-7)
+        assert moved.abs().max() > 1e-4
+    average = torch.cat([p.flatten() for p in student.agent.average.copy.parameters()])
+    assert average.equal(parameters.copies)
+
+
+def test_gradients_of_two_equal_batches_do_not_accumulate():
+    student = learner(learning_rate=1e-12)
+    rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
+    student.learn(rollout)
+    first = student.parameters.gradient.clone()
+    student.learn(rollout)
+    assert first.norm() > 1e-3
+    torch.testing.assert_close(student.parameters.gradient, first, rtol=1e-5, atol=1e-7)
+
+
+def test_acting_samples_from_the_statistics_it_reports():
+    agent, n = make_acer(), 5000
+    torch.nn.init.normal_(agent.policy.heads.linear.weight)
+    obs, memory = np.tile(np.float32([0.3, -1, 0.5]), (n, 1)), np.zeros((n, 0), np.float32)
+    step = Step(np.arange(n), {"obs": obs}, *np.zeros((2, n), bool), np.zeros(n, np.float32), np.ones(n, bool))
+    decision, best = agent.act(step, memory), agent.greedy(step, memory)
+
+    statistics = agent.policy({"obs": torch.from_numpy(obs)}, torch.from_numpy(memory))[0].detach().numpy()
+    for behavior in (decision.behavior, best.behavior):
+        np.testing.assert_allclose(behavior, statistics, rtol=0, atol=1e-5)
+    probs = softmax(statistics[0])
+    frequency = np.bincount(decision.sample[:, 0].astype(int), minlength=3) / n
+    assert (np.abs(frequency - probs) <= 3 * np.sqrt(probs * (1 - probs) / n)).all()
+    assert (best.action == probs.argmax()).all()
+
+
+def test_replayed_batches_are_poisson_distributed_around_the_ratio():
+    schedule = replace(make_acer(replay_ratio=4.0).schedule, sequence_length=2, batch_size=1, learning_starts=0)
+    rng = np.random.default_rng(0)
+    feed = Feed(Replay(64, COLUMNS, ROWS, 2, rng), schedule, rng)
+    rollout, n = random_rollout(rng, ROWS, COLUMNS), 3000
+    feed(rollout)
+    counts = np.array([sum(1 for _ in feed(rollout)) - 1 for _ in range(n)])  # the fresh rollout comes first
+    assert abs(counts.mean() - 4) <= 3 * 2 / np.sqrt(n)
+    none = np.exp(-4)
+    assert abs((counts == 0).mean() - none) <= 3 * np.sqrt(none * (1 - none) / n)
+    # The variance of the variance of n Poisson draws is (4 + 2 * 4^2) / n.
+    assert abs(counts.var() - 4) <= 3 * np.sqrt(36 / n)
+
+
+def test_learning_leaves_the_collected_record_as_it_was():
+    student = learner(reward_clip=0.5, reward_scale=0.1)
+    rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
+    reward, behavior = rollout.reward.copy(), rollout.behavior.copy()
+    for _ in range(3):
+        student.learn(rollout)
+    np.testing.assert_array_equal(rollout.reward, reward)
+    np.testing.assert_array_equal(rollout.behavior, behavior)

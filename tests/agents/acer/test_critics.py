@@ -1,0 +1,347 @@
+"""ACER where actions are not one branch: the stochastic dueling critic, its targets, and the gradient in the paper's
+equations by autograd and torch.distributions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
+from algorithm.agents.acer.critics import Opinion, StateValue, StochasticDueling
+from algorithm.distributions import Clipped, FixedGaussian, Gaussian, family_of
+from algorithm.networks import Mlp
+from algorithm.returns.estimators import ESTIMATORS, Rows, Targets, Truncation
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from tests.builders import PAIRS, exact, make_exact_acer, random_rollout
+from tests.oracles import retrace_by_definition, vtrace_by_definition
+
+GAMMA, ROWS, COLUMNS, SAMPLES = 0.875, 6, 4, 3
+SPECS = {
+    "box": ActionSpec(continuous=2),
+    "branches": ActionSpec(branches=(3, 2)),
+    "hybrid": ActionSpec(continuous=1, branches=(3,)),
+}
+# Numbers of section 2.2: means 0 -> (.3, -.15), std .3.
+MEANS, STD = torch.tensor([0.3, -0.15]), 0.3
+ACTIONS = torch.tensor([[0.1, 0.2], [0.4, -0.3], [-0.2, 0.1]])
+
+
+def make_agent(spec, masked=False, **changes):
+    obs_specs = {"obs": ObsSpec((3,)), **({MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {})}
+    return make_exact_acer(
+        Role(COLUMNS, obs_specs, spec), body=Mlp(16), gamma=GAMMA, sdn_samples=SAMPLES, trace_lambda=0.75, **changes
+    )
+
+
+def make_rollout(agent, spec, seed=0, masked=False):
+    """Random rows of samples that `agent`'s family may have drawn, from policies of any statistics."""
+    rng = np.random.default_rng(seed)
+    rollout = exact(random_rollout(rng, ROWS, COLUMNS))
+    drawn = [rng.normal(size=(ROWS, COLUMNS, spec.continuous))]
+    drawn += [rng.integers(branch, size=(ROWS, COLUMNS, 1)) for branch in spec.branches]
+    rollout.sample = torch.from_numpy(np.concatenate(drawn, -1)).double()
+    rollout.behavior = torch.from_numpy(rng.normal(0, 0.3, size=(ROWS, COLUMNS, agent.family.statistics)))
+    if masked:
+        allowed = torch.from_numpy(rng.integers(2, size=(ROWS + 1, COLUMNS, sum(spec.branches))))
+        offset = 0
+        for place, branch in enumerate(spec.branches):  # what was taken was allowed
+            taken = rollout.sample[..., spec.continuous + place].long() + offset
+            allowed[:-1].scatter_(-1, taken.unsqueeze(-1), 1)
+            allowed[-1, :, offset] = 1
+            offset += branch
+        rollout.obs = {**rollout.obs, MASK: allowed.to(torch.uint8)}
+        logits = rollout.behavior[..., -allowed.shape[-1] :]
+        logits[allowed[:-1] == 0] = -1e9
+    return rollout
+
+
+def independent(spec, statistics):
+    """The parts of a policy in torch.distributions, with the columns of their samples."""
+    d = spec.continuous
+    parts = [(Independent(Normal(statistics[..., :d], statistics[..., d : 2 * d].exp()), 1), slice(0, d))] if d else []
+    logits = statistics[..., 2 * d :].split(list(spec.branches), -1)
+    return parts + [(Categorical(logits=part), d + place) for place, part in enumerate(logits)]
+
+
+def log_prob(spec, statistics, sample):
+    return sum(part.log_prob(sample[..., where]) for part, where in independent(spec, statistics))
+
+
+def kl(spec, average, statistics):
+    pairs = zip(independent(spec, average), independent(spec, statistics), strict=True)
+    return sum(kl_divergence(one, other) for (one, _), (other, _) in pairs)
+
+
+def literal_targets(s, episodes, taken, v, rho, root, prob):
+    """Of Q, of Q as the policy compares it with V, and of V; [T, B] each, NaN where nothing is learned."""
+    ones = np.ones_like(rho)
+    if s.estimator in ("vtrace", "n_step"):
+        clips = (s.rho_clip, s.trace_clip)
+        ratios = [np.minimum(clip, rho) for clip in clips] if s.estimator == "vtrace" else [ones] * 2
+        of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.trace_lambda)
+        return of_action, of_action, of_state
+    trace = {"retrace": np.minimum(s.trace_clip, root), "tree_backup": prob, "q_lambda": ones}[s.estimator]
+    ret = retrace_by_definition(*episodes, taken, v, s.trace_lambda * trace)
+    opc = retrace_by_definition(*episodes, taken, v, s.trace_lambda * ones) if s.estimator == "retrace" else ret
+    return ret, opc, np.minimum(1, rho) * (ret - taken) + v[:-1]  # Eq. 14
+
+
+def literal_loss(agent, spec, rollout):
+    """Wang et al. 2017, Eq. 10-16, row by row; and the share of rows that the trust region bound."""
+    s, S = agent.settings, agent.family.statistics
+    features = agent.policy.torso.unroll(rollout.obs, rollout.first, rollout.memory)
+    outputs = agent.policy.outputs(features)
+    statistics, v = agent.policy.mask(outputs[..., :S], rollout.obs), outputs[..., S]
+    lagged = agent.average.copy
+    lagged_outputs = lagged.outputs(lagged.torso.unroll(rollout.obs, rollout.first, rollout.memory))
+    average = lagged.mask(lagged_outputs[..., :S], rollout.obs).detach()
+
+    samples, q = rollout.sample.unsqueeze(0), v[:-1].unsqueeze(0)
+    if s.critic == "action_value":
+        samples = torch.cat((samples, agent.family(statistics[:-1].detach()).draw(1 + SAMPLES)))
+        advantage = agent.policy.advantage(features[:-1], agent.family.encode(samples))
+        q = v[:-1] + advantage - advantage[2:].mean(0)  # Eq. 13: of the taken action, of a', of the u_i
+    logs = [log_prob(spec, statistics[:-1], x).detach() for x in samples[:2]]
+    log_rho = [log_pi - log_prob(spec, rollout.behavior, x) for log_pi, x in zip(logs, samples, strict=False)]
+    ratio = [log.clamp(-20, 20).exp() for log in log_rho]
+    root = (log_rho[0] / (spec.continuous + len(spec.branches))).clamp(-20, 20).exp().numpy()
+    numbers = (rollout.reward, rollout.alive, rollout.first)
+    episodes = (*(x.numpy() for x in numbers), s.gamma)
+    rho = ratio[0].numpy()
+    of_rows = (q[0].detach().numpy(), v.detach().numpy(), rho, root, logs[0].exp().numpy())
+    ret, compared, v_target = literal_targets(s, episodes, *of_rows)
+    loss, learned, bound = 0.0, 0, 0
+    for t, b in np.argwhere(~np.isnan(ret)):
+        phi = statistics[t, b].detach().requires_grad_()
+        c, v_here = s.importance_clip, v[t, b].detach()
+        weight = ratio[0][t, b].clamp(max=c) * (compared[t, b] - v_here)
+        objective = weight * log_prob(spec, phi, rollout.sample[t, b])
+        if s.critic == "action_value":  # a critic of states knows nothing of actions that were not taken
+            above = (q[1, t, b] - v[t, b]).detach()
+            correction = (1 - c / ratio[1][t, b]).clamp(min=0) * above
+            objective = objective + correction * log_prob(spec, phi, samples[1, t, b])
+        (g,) = torch.autograd.grad(objective, phi)
+        (k,) = torch.autograd.grad(kl(spec, average[t, b], phi), phi)
+        if s.std == "fixed":
+            deviations = slice(spec.continuous, 2 * spec.continuous)
+            g[deviations], k[deviations] = 0, 0
+        excess = k @ g - s.trust_region_delta
+        if s.trust_region == "efficient" and excess > 0:
+            g, bound = g - excess / (k @ k) * k, bound + 1
+        entropy = sum(part.entropy() for part, _ in independent(spec, statistics[t, b]))
+        error = (v_target[t, b] - v[t, b]) ** 2
+        error = error + (ret[t, b] - q[0, t, b]) ** 2 if s.critic == "action_value" else error
+        row = -g @ statistics[t, b] - s.entropy_coef * entropy + s.value_coef * error / 2
+        loss, learned = loss + rollout.weight[b] * row, learned + 1
+    return loss / learned, bound / learned
+
+
+def gradients(scalar, module):
+    found = torch.autograd.grad(
+        scalar, list(module.parameters()), allow_unused=True, materialize_grads=True, retain_graph=True
+    )
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])
+@pytest.mark.parametrize("space", SPECS)
+def test_the_gradient_is_that_of_the_papers_equations(space, std, seed):
+    spec = SPECS[space]
+    agent = make_agent(
+        spec, seed=seed, std=std, importance_clip=1.5, entropy_coef=0.1, value_coef=0.7, trust_region_delta=0.02
+    )
+    rollout = make_rollout(agent, spec, seed)
+    torch.manual_seed(seed)
+    losses, report = agent.loss(rollout)
+    torch.manual_seed(seed)
+    loss, bound = literal_loss(agent, spec, rollout)
+    expected = gradients(loss, agent.policy)
+    torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
+    assert report.metrics()["train/trust_region_fraction"].item() == pytest.approx(bound)
+    assert 0 < bound < 1
+
+
+@pytest.mark.parametrize("space", ["branches", "hybrid"])
+def test_what_is_forbidden_has_no_part_in_the_gradient(space):
+    spec = SPECS[space]
+    agent = make_agent(spec, masked=True, importance_clip=1.5, trust_region_delta=0.02)
+    rollout = make_rollout(agent, spec, masked=True)
+    torch.manual_seed(0)
+    losses, _ = agent.loss(rollout)
+    torch.manual_seed(0)
+    loss, _ = literal_loss(agent, spec, rollout)
+    expected = gradients(loss, agent.policy)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("spec", [ActionSpec(branches=(3,)), SPECS["branches"], SPECS["hybrid"]], ids=str)
+def test_masks_of_rows_of_burn_in_are_left_behind_with_them(spec):
+    agent = make_agent(spec, masked=True, importance_clip=1.5, trust_region_delta=0.02)
+    rollout = make_rollout(agent, spec, masked=True)
+    rest = replace(
+        rollout,
+        obs={name: value[2:] for name, value in rollout.obs.items()},
+        **{name: getattr(rollout, name)[2:] for name in ("first", "sample", "reward", "alive", "behavior")},
+    )
+    found = []
+    for batch in (replace(rollout, burn_in=2), rest):
+        torch.manual_seed(0)
+        found.append(gradients(agent.loss(batch)[0]["acer"], agent.policy))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+def test_known_ratios_targets_and_roots():
+    """Item 13: two numbers, std .3, the means move from 0 to (.3, -.15)."""
+    family = family_of(2, (), Clipped, FixedGaussian)
+    log_std = torch.full((3, 2), STD).log()
+    policy, behavior = (
+        family(torch.cat((MEANS.expand(3, 2), log_std), -1)),
+        family(torch.cat((0 * log_std, log_std), -1)),
+    )
+    log_rho = policy.log_prob(ACTIONS) - behavior.log_prob(ACTIONS)
+    rho, root = log_rho.exp(), (log_rho / family.dimensions).exp()
+    torch.testing.assert_close(rho, torch.tensor([0.535261, 3.347900, 0.232624]), rtol=1e-5, atol=0)
+    torch.testing.assert_close(root.clamp(max=1), torch.tensor([0.731616, 1, 0.482311]), rtol=1e-5, atol=0)
+    column = {
+        "reward": torch.tensor([1.0, 0, 2]),
+        "discount": torch.full((3,), 0.9),
+        "valid": torch.ones(3, dtype=torch.bool),
+        "v": torch.tensor([0.4, 1, 0.8, 3]),
+        "q_taken": torch.tensor([0.5, 1.5, 1]),
+        "rho": rho,
+        "root": root,
+    }
+    rows = Rows(**{name: value.unsqueeze(-1) for name, value in column.items()}, prob_taken=lambda: rho)
+    targets = ESTIMATORS["retrace"](rows, Truncation(1.0, 1.0, 1.0))
+    opc = ESTIMATORS["q_lambda"](rows, Truncation(1.0, 1.0, 1.0))
+    expected = [(2.643485, 2.326095, 4.7), (4.195, 4.05, 4.7), (1.547325, 1.826095, 1.660707)]
+    for actual, numbers in zip((targets.q, opc.q, targets.v()), expected, strict=True):
+        torch.testing.assert_close(actual.squeeze(-1), torch.tensor(numbers), rtol=1e-5, atol=1e-6)
+
+
+def judge(advantages, policy, values, sample=None):
+    family = family_of(1, (), Clipped, Gaussian)
+    critic, opinion = StochasticDueling(family, len(advantages) - 2), Opinion(advantages, torch.zeros(1, 1, 1))
+    return critic.judge(values, family(policy), torch.zeros(1, 1, 1) if sample is None else sample, opinion)
+
+
+def test_known_dueling_value_and_what_its_error_reaches():
+    """Item 14: V = 1, A(a) = .6, A(u) = (.2, .4, -.1, .5, 0) gives Q = 1.4."""
+    advantages = torch.tensor([0.6, 9.0, 0.2, 0.4, -0.1, 0.5, 0.0]).view(-1, 1, 1)
+    judged = judge(advantages, torch.zeros(2, 1, 2), torch.ones(2, 1, 1))
+    assert judged.taken.item() == pytest.approx(1.4)
+    target = Targets(judged.taken + 2, lambda: judged.v[:-1] + 0.5)
+    of_values, of_advantages = judged.pull(judged.target(target) - judged.taken, target)
+    assert of_values.item() == pytest.approx(2.5)
+    # The taken action's, none to a', minus a fifth to each u_i.
+    np.testing.assert_allclose(of_advantages.flatten(), [2, 0, *[-0.4] * 5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("space", SPECS)
+def test_the_mean_of_q_over_the_policy_is_v(space):
+    agent = make_agent(SPECS[space])
+    torch.manual_seed(0)
+    features = torch.randn(1, 16).double().expand(40_000, 16)
+    statistics = agent.policy.outputs(features)[..., : agent.family.statistics].detach()
+    with torch.no_grad():
+        q = agent.q(features, agent.family(statistics).draw(1)[0])
+        v = agent.policy.outputs(features[:1])[..., -1]
+    assert abs(q.mean() - v).item() < 4 * q.std().item() / len(q) ** 0.5
+
+
+def test_nothing_reaches_the_policy_through_the_draws():
+    agent = make_agent(SPECS["box"], importance_clip=1e9)
+    rollout = make_rollout(agent, SPECS["box"])
+    features = agent.features(rollout)
+    statistics = torch.randn(ROWS + 1, COLUMNS, 4).double().requires_grad_()
+    opinion = agent.critic.ask(agent.policy, features, agent.family(statistics.detach()), rollout.sample)
+    assert opinion.advantages.requires_grad and not opinion.drawn.requires_grad
+    assert torch.autograd.grad(opinion.advantages.sum(), statistics, allow_unused=True) == (None,)
+
+
+def test_on_policy_there_is_no_correction_and_without_truncation_only_the_correction():
+    """Item 18: mu = pi and c >= 1; c = 0."""
+    family = family_of(2, (), Clipped, Gaussian)
+    torch.manual_seed(0)
+    statistics = torch.randn(2, 1, 4).double()
+    advantages, weight = torch.randn(7, 1, 1).double(), torch.ones(1, 1).double()
+    critic, sample = StochasticDueling(family, 5), torch.randn(1, 1, 2).double()
+    opinion = Opinion(advantages, torch.randn(1, 1, 2).double())
+    judged = critic.judge(torch.zeros(2, 1, 1).double(), family(statistics), sample, opinion)
+    policy = judged.policy
+    torch.testing.assert_close(judged.gradient(weight, policy, 1.0), policy.score(sample, weight), rtol=0, atol=1e-12)
+    above = (advantages[1] - advantages[2:].mean(0)).view(1, 1)
+    expected = policy.score(opinion.drawn, above)
+    torch.testing.assert_close(judged.gradient(0 * weight, policy, 0.0), expected, rtol=0, atol=1e-12)
+
+
+def test_truncation_and_correction_together_are_unbiased():
+    """Item 18: E_mu[min(c, rho) f] + E_pi[[1 - c / rho]_+ f] = E_pi[f], here of f = (a - .2)^2."""
+    torch.manual_seed(0)
+    n, c = 1_000_000, 0.8
+    policy, behavior = Normal(0.4, 0.5), Normal(-0.1, 0.8)
+    a, other = behavior.sample((n,)), policy.sample((n,))
+    rho, rho_other = ((policy.log_prob(x) - behavior.log_prob(x)).exp() for x in (a, other))
+    f = lambda x: (x - 0.2) ** 2  # noqa: E731
+    terms = rho.clamp(max=c) * f(a) + (1 - c / rho_other).relu() * f(other)
+    assert abs(terms.mean() - (0.5**2 + 0.2**2)).item() < 3 * terms.std().item() / n**0.5
+
+
+def test_a_root_of_21_numbers_stays_finite():
+    """Item 16: mixed signs of the logarithms of the ratios, which lie far beyond 1e3."""
+    spec = ActionSpec(continuous=21)
+    agent = make_agent(spec)
+    for shift in (50, -50):
+        rollout = make_rollout(agent, spec)
+        rollout.behavior[..., :10] += shift
+        torch.manual_seed(0)
+        losses, _ = agent.loss(rollout)
+        torch.manual_seed(0)
+        expected = gradients(literal_loss(agent, spec, rollout)[0], agent.policy)
+        assert expected.isfinite().all()
+        torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("space", SPECS)
+@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(space, estimator, critic):
+    spec = SPECS[space]
+    if estimator == "tree_backup" and spec.continuous:
+        with pytest.raises(ValueError, match="tree_backup needs probabilities"):
+            make_agent(spec, estimator=estimator)
+        return
+    clips = {"trace_clip": 0.8, "rho_clip": 1.5, "importance_clip": 1.5}
+    agent = make_agent(spec, estimator=estimator, critic=critic, value_coef=0.7, trust_region_delta=0.02, **clips)
+    rollout = make_rollout(agent, spec)
+    rollout.weight = torch.tensor([0.5, 1, 2, 0.25]).double()
+    torch.manual_seed(0)
+    losses, report = agent.loss(rollout)
+    torch.manual_seed(0)
+    expected = gradients(literal_loss(agent, spec, rollout)[0], agent.policy)
+    torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
+    assert all(value.isfinite() for value in report.metrics().values())
+    assert isinstance(agent.critic, StateValue if critic == "state_value" else StochasticDueling)
+
+
+def test_probabilities_as_coordinates_are_of_one_branch():
+    for spec in SPECS.values():
+        with pytest.raises(ValueError, match="trust_region_space probs is of a single discrete branch"):
+            make_agent(spec, trust_region_space="probs")
+
+
+def test_a_learned_deviation_starts_above_its_floor():
+    with pytest.raises(ValueError, match="std_init 0.3 must be above std_min 0.3"):
+        make_agent(SPECS["box"], std="learned", std_init=0.3, std_min=0.3)
+    make_agent(SPECS["box"], std="fixed", std_init=0.3, std_min=0.3)
+
+
+def test_every_number_of_a_batch_keeps_its_place():
+    """Shapes [T, B] with T = B would hide a (T, T); these do not."""
+    spec = ActionSpec(continuous=1)
+    agent = make_agent(spec)
+    rollout = make_rollout(agent, spec)
+    losses, report = agent.loss(replace(rollout, weight=torch.ones(COLUMNS).double()))
+    assert losses["acer"].shape == () and report.errors().shape == (2, COLUMNS)

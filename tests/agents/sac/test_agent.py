@@ -1,0 +1,549 @@
+"""SAC's gradients are those of the papers' losses, written out row by row and differentiated by autograd."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from algorithm.agents.sac.actors import KINDS, Choices
+from algorithm.agents.sac.agent import Sac
+from algorithm.losses import clipped_error
+from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.returns import rescale, unscale
+from algorithm.rollout import Rollout, Step
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
+from tests.builders import Raw, exact, make_sac, random_boundaries
+from tests.oracles import retrace_by_definition, soft_vtrace_by_definition
+
+SPECS = {
+    "continuous": ActionSpec(2),
+    "discrete": ActionSpec(0, (3,)),
+    "multi-discrete": ActionSpec(0, (2, 3)),
+    "hybrid": ActionSpec(1, (3,)),
+    "hybrid of two branches": ActionSpec(2, (2, 2)),
+}
+COLUMNS, GAMMA = 4, 0.875
+
+
+def sac_of(spec: ActionSpec, blueprint: Blueprint | None = None, mask: bool = False, seed: int = 0, **changes) -> Sac:
+    obs = {"obs": ObsSpec((3,))} | ({MASK: ObsSpec((sum(spec.branches),), "uint8")} if mask else {})
+    blueprint = blueprint or Blueprint(policy=Mlp(16), critic=Mlp(16))
+    return make_sac(Role(COLUMNS, obs, spec), blueprint, seed, **{"gamma": GAMMA, **changes})
+
+
+def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
+    """In float64, its networks far from where they begin and from each other."""
+    blueprint = Blueprint(encoders={"*": Raw()}, policy=Mlp(8), critic=Mlp(8))
+    agent = sac_of(spec, blueprint, seed=seed, **changes)
+    for network in (agent.policy, agent.critics, agent.target.copy, agent.chooser.temperature):
+        network.double()
+        for parameter in network.parameters():
+            nn.init.normal_(parameter, std=0.4)
+    return agent
+
+
+def random_window(spec: ActionSpec, agent: Sac, seed: int, rows: int) -> Rollout:
+    rng = np.random.default_rng(seed)
+    first, alive, final = random_boundaries(rng, rows, COLUMNS)
+    sample = [rng.normal(size=(rows, COLUMNS, spec.continuous))]
+    sample += [rng.integers(actions, size=(rows, COLUMNS, 1)) for actions in spec.branches]
+    return Rollout(
+        obs={"obs": rng.normal(size=(rows + 1, COLUMNS, 3)).astype(np.float32)},
+        first=first,
+        sample=np.concatenate(sample, -1).astype(np.float32),
+        reward=np.where(final, 0, rng.normal(size=(rows, COLUMNS))).astype(np.float32),
+        alive=alive,
+        behavior=rng.normal(size=(rows, COLUMNS, agent.family.statistics)).astype(np.float32) * 0.5,
+        memory=np.zeros((COLUMNS, 0), np.float32),
+        lane=np.arange(COLUMNS),
+        joined=np.ones(COLUMNS, bool),
+        weight=rng.uniform(0.5, 1.5, COLUMNS).astype(np.float32),
+        index=np.arange(COLUMNS),
+        version=np.zeros(COLUMNS, np.int64),
+    )
+
+
+class Literal:
+    """The losses as they stand in the papers, for rows in loops."""
+
+    def __init__(self, agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int):
+        self.agent, self.spec, self.rollout = agent, spec, rollout
+        self.combinations = list(product(*map(range, spec.branches)))
+        alphas = agent.chooser.temperature.log_alpha.detach().exp().tolist()
+        kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
+        self.alpha = {"d": 0.0, "c": 0.0} | dict(zip(kinds, alphas, strict=True))
+        obs = rollout.obs["obs"]
+        torch.manual_seed(seed)  # the draws are the same
+        critics, some = agent.settings.ensemble_q_num, agent.settings.ensemble_q_sample
+        self.members = torch.randperm(critics)[:some].tolist() if some < critics else slice(None)
+        shape = (COLUMNS, len(self.combinations), spec.continuous)
+        self.noise = torch.empty(len(obs), *shape).double().normal_()
+        self.statistics = agent.policy.outputs(obs)
+        self.choices = {
+            (t, b): self.choice(self.statistics[t, b], self.noise[t, b])
+            for t in range(len(obs))
+            for b in range(COLUMNS)
+        }
+
+    def choice(self, statistics, noise):
+        """log pi(d), log pi(c|d) and c of every combination."""
+        numbers, count = self.spec.continuous, len(self.combinations)
+        mean, log_std, *logits = statistics.split([count * numbers, count * numbers, *self.spec.branches])
+        found = []
+        for k, indices in enumerate(self.combinations):
+            log_d = sum((branch.log_softmax(-1)[i] for branch, i in zip(logits, indices, strict=True)), torch.zeros(()))
+            normal = torch.distributions.Normal(
+                *(part[k * numbers : (k + 1) * numbers] for part in (mean, log_std.exp()))
+            )
+            draw = normal.mean + normal.stddev * noise[k]
+            log_c = (normal.log_prob(draw) - (1 - draw.tanh() ** 2).log()).sum()
+            found.append((log_d, log_c, draw.tanh()))
+        return found
+
+    def q(self, critics, t, b, k, numbers):
+        """[N] what every critic says of combination `k` with `numbers`."""
+        x = self.rollout.obs["obs"][t, b]
+        if not self.spec.continuous:
+            return torch.stack([member(x)[k] for member in critics.members])
+        codes = [
+            nn.functional.one_hot(torch.tensor(i), n)
+            for i, n in zip(self.combinations[k], self.spec.branches, strict=True)
+        ]
+        x = torch.cat([x, numbers, *codes])
+        return torch.stack([member(x)[0] for member in critics.members])
+
+    def reduced(self, q):
+        """One value of the critics that this update reads."""
+        q = unscale(q[self.members]) if self.agent.settings.rescale_values else q[self.members]
+        return q.min() if self.spec.continuous else q.mean()
+
+    def cost(self, log_d, log_c):
+        return self.alpha["d"] * log_d + self.alpha["c"] * log_c
+
+    def soft_v(self, t, b):
+        scale = self.agent.settings.alpha_critic_scale
+        return sum(
+            log_d.exp() * (self.reduced(self.q(self.agent.target.copy, t, b, k, c)) - scale * self.cost(log_d, log_c))
+            for k, (log_d, log_c, c) in enumerate(self.choices[t, b])
+        ).item()
+
+    def taken(self, critics, t, b):
+        sample = self.rollout.sample[t, b]
+        indices = tuple(sample[self.spec.continuous :].long().tolist())
+        return self.q(critics, t, b, self.combinations.index(indices), sample[: self.spec.continuous].tanh())
+
+    def log_probs(self, of, t, b):
+        """log p(d), log p(u|d) of the taken action, of statistics `of`."""
+        sample, numbers = self.rollout.sample[t, b], self.spec.continuous
+        k = self.combinations.index(tuple(sample[numbers:].long().tolist()))
+        count = len(self.combinations) * numbers
+        mean, log_std, *logits = of[t, b].split([count, count, *self.spec.branches])
+        own = slice(k * numbers, (k + 1) * numbers)
+        log_u = torch.distributions.Normal(mean[own], log_std[own].exp()).log_prob(sample[:numbers]).sum()
+        chosen = zip(logits, self.combinations[k], strict=True)
+        return sum((branch.log_softmax(-1)[i] for branch, i in chosen), torch.zeros(())), log_u
+
+    def log_rho(self, t, b):
+        return (sum(self.log_probs(self.statistics, t, b)) - sum(self.log_probs(self.rollout.behavior, t, b))).item()
+
+    def taken_cost(self, t, b):
+        """w alpha log pi of the taken action, its numbers executed as c = tanh(u)."""
+        log_d, log_u = self.log_probs(self.statistics, t, b)
+        c = self.rollout.sample[t, b, : self.spec.continuous].tanh()
+        return (self.agent.settings.alpha_critic_scale * self.cost(log_d, log_u - (1 - c**2).log().sum())).item()
+
+    def targets(self):
+        """[T, B], NaN where nothing is learned."""
+        s, rollout = self.agent.settings, self.rollout
+        rows = range(len(rollout))
+        v = np.array([[self.soft_v(t, b) for b in range(COLUMNS)] for t in range(len(rollout) + 1)])
+        rho = np.array([[math.exp(self.log_rho(t, b)) for b in range(COLUMNS)] for t in rows])
+        if not s.use_n_step_is:
+            rho = np.ones_like(rho)
+        trace = np.minimum(s.v_c, rho)
+        episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), s.gamma)
+        if s.estimator == "retrace" and s.use_n_step_is:
+            taken = [
+                [self.reduced(self.taken(self.agent.target.copy, t, b)).item() for b in range(COLUMNS)] for t in rows
+            ]
+            target = retrace_by_definition(*episodes, np.array(taken), v, s.v_lambda * trace, s.n_step)
+        else:
+            cost = np.array([[self.taken_cost(t, b) for b in range(COLUMNS)] for t in rows])
+            rho = np.minimum(s.v_rho, rho)
+            target = soft_vtrace_by_definition(*episodes, v, rho, trace, cost, s.v_lambda, s.n_step)
+        return rescale(torch.from_numpy(target)).numpy() if s.rescale_values else target
+
+    def errors(self):
+        """[2, B] the largest and the mean |target - mean of all critics| of each column."""
+        target = self.targets()
+        rows = [
+            [target[t, b] - self.taken(self.agent.critics, t, b).mean().item() for b in range(COLUMNS)]
+            for t in range(len(target))
+        ]
+        size = np.ma.masked_invalid(np.abs(rows))
+        return np.stack((size.max(0).filled(0), size.mean(0).filled(0)))
+
+    def losses(self):
+        agent, spec, target = self.agent, self.spec, self.targets()
+        shares = {"d": agent.settings.target_d_alpha, "c": agent.settings.target_c_alpha}
+        wanted = {"d": shares["d"] * math.log(len(self.combinations)), "c": -shares["c"] * spec.continuous}
+        learned = np.argwhere(~np.isnan(target))
+        critic = policy = alpha = 0.0
+        for t, b in learned:
+            weight = self.rollout.weight[b] / len(learned)
+            q, clip = self.taken(agent.critics, t, b), agent.settings.clip_epsilon
+            squares = (target[t, b] - q).square()
+            if clip is not None:
+                lagging = self.taken(agent.target.copy, t, b)
+                near = lagging + (q - lagging).clamp(-clip, clip)
+                squares = torch.maximum(squares, (target[t, b] - near).square())
+            critic = critic + weight * 0.5 * squares.sum()
+            entropies = {"d": 0.0, "c": 0.0}
+            for k, (log_d, log_c, c) in enumerate(self.choices[t, b]):
+                q = self.reduced(self.q(agent.critics, t, b, k, c))
+                policy = policy + weight * log_d.exp() * (self.cost(log_d, log_c) - q)
+                entropies["d"] -= (log_d.exp() * log_d).item()
+                entropies["c"] -= (log_d.exp() * log_c).item()
+            kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
+            for log_alpha, kind in zip(agent.chooser.temperature.log_alpha, kinds, strict=True):
+                alpha = alpha - weight * log_alpha * (wanted[kind] - entropies[kind])
+        return {"critic": critic, "policy": policy, "alpha": alpha}
+
+
+def gradient(scalar, module: nn.Module) -> torch.Tensor:
+    found = torch.autograd.grad(
+        scalar, list(module.parameters()), allow_unused=True, materialize_grads=True, retain_graph=True
+    )
+    return torch.cat([part.flatten() for part in found])
+
+
+def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int) -> None:
+    torch.manual_seed(seed)
+    losses, report = agent.loss(rollout)
+    literal = Literal(agent, spec, rollout, seed)
+    written = literal.losses()
+    for name, group in agent.groups.items():
+        wanted = gradient(written[name], group.module)
+        assert wanted.abs().max() > 1e-3
+        torch.testing.assert_close(gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(report.errors(), literal.errors(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_gradients_are_those_of_the_papers(spec, seed):
+    agent = make_exact_sac(spec, seed, alpha_critic_scale=0.5 if seed else 1.0)
+    assert_as_written(agent, spec, exact(random_window(spec, agent, seed, 1)), seed)
+
+
+@pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"], SPECS["hybrid"]], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"estimator": "retrace"},
+        {"use_n_step_is": False},
+        {"v_lambda": 0.75, "v_rho": 2.0},
+        {"rescale_values": True},
+        {"clip_epsilon": 0.5},
+        {"alpha_critic_scale": 0.25},
+        {"estimator": "retrace", "use_n_step_is": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_step", [2, 4])
+def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes, n_step):
+    agent = make_exact_sac(spec, sequence_length=4, n_step=n_step, ensemble_q_num=3, ensemble_q_sample=3, **changes)
+    assert_as_written(agent, spec, exact(random_window(spec, agent, 3, 4)), 3)
+
+
+@pytest.mark.parametrize("estimator", ["vtrace", "retrace"])
+@pytest.mark.parametrize("n_step", [1, 2, 3])
+@pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"]], ids=str)
+def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
+    agent = make_exact_sac(spec, sequence_length=5, n_step=n_step, estimator=estimator)
+    rollout = exact(random_window(spec, agent, 0, 5))
+    first, alive = torch.zeros(6, COLUMNS, dtype=torch.bool), torch.ones(5, COLUMNS, dtype=torch.bool)
+    rollout = replace(rollout, first=first, alive=alive)
+    rollout.obs["obs"].requires_grad_()
+
+    def row_gradients(reward):
+        """[T+1, ...] of each row's observation: as long as its target is."""
+        torch.manual_seed(0)
+        losses, _ = agent.loss(replace(rollout, reward=reward))
+        return torch.autograd.grad(losses["critic"], rollout.obs["obs"])[0]
+
+    before = row_gradients(rollout.reward)
+    for row in range(5):
+        reward = rollout.reward.clone()
+        reward[row] += 1
+        changed = (row_gradients(reward) != before).flatten(1).any(1)
+        assert changed.nonzero().flatten().tolist() == list(range(max(0, row - n_step + 1), row + 1))
+
+
+@pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"], SPECS["hybrid"]], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"estimator": "retrace", "sequence_length": 3, "n_step": 2}, {"clip_epsilon": 0.5}], ids=str
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_target_and_policy_read_the_same_critics_of_an_ensemble(spec, changes, seed):
+    agent = make_exact_sac(spec, seed, ensemble_q_num=4, ensemble_q_sample=2, **changes)
+    rows = changes.get("sequence_length", 1)
+    assert_as_written(agent, spec, exact(random_window(spec, agent, seed, rows)), seed)
+
+
+def test_a_target_of_several_steps_holds_no_ratio_of_its_own_row():
+    """What the policy that acted thought of a row's own action is of no account, and of the next row's it is."""
+    for spec in (SPECS["continuous"], SPECS["hybrid"]):
+        agent = make_exact_sac(spec, sequence_length=3, n_step=3)
+        rollout = exact(random_window(spec, agent, 0, 3))
+        rollout = replace(rollout, first=torch.zeros(4, COLUMNS, dtype=torch.bool), alive=torch.ones(3, COLUMNS).bool())
+        told = []
+        for row in (None, 0, 1):
+            behavior = rollout.behavior.clone()
+            if row is not None:
+                behavior[row] += 0.3 * torch.randn_like(behavior[row])
+            torch.manual_seed(0)
+            losses, _ = agent.loss(replace(rollout, behavior=behavior))
+            told.append(gradient(losses["critic"], agent.critics))
+        assert torch.equal(told[0], told[1])
+        assert (told[0] - told[2]).abs().max() > 1e-3
+
+
+def test_no_group_reaches_into_another():
+    for spec in SPECS.values():
+        agent = sac_of(spec, Blueprint(body=Mlp(8), critic=Mlp(8)))
+        rollout = random_window(spec, agent, 0, 1).convert(torch.from_numpy)
+        losses, _ = agent.loss(rollout)
+        for name, loss in losses.items():
+            for other, group in agent.groups.items():
+                assert (gradient(loss, group.module).abs().max() > 0) == (name == other)
+
+
+def test_groups_are_stepped_as_by_optimizers_of_their_own():
+    spec = SPECS["hybrid"]
+    changes = {"learning_rate_critic": 0.01, "learning_rate_policy": 0.003, "learning_rate_alpha": 0.02}
+    clips = {"max_grad_norm_critic": 0.05, "max_grad_norm_policy": 0.02, "max_grad_norm_alpha": 0.01}
+    agent = sac_of(spec, **changes, **clips)
+    twin = copy.deepcopy(agent)
+    twin.target.copy.load_state_dict(twin.critics.state_dict())
+    learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
+    steps = [
+        (name, group, torch.optim.Adam(group.module.parameters(), group.learning_rate, (0.9, 0.999), 1e-8))
+        for name, group in twin.groups.items()
+    ]
+    for update in range(1, 6):
+        rollout = random_window(spec, agent, update, 1)
+        torch.manual_seed(update)
+        learner.learn(rollout)
+        torch.manual_seed(update)
+        losses, _ = twin.loss(rollout.convert(torch.from_numpy))
+        gradients = {
+            name: torch.autograd.grad(losses[name], list(group.module.parameters())) for name, group, _ in steps
+        }
+        for name, group, optimizer in steps:
+            for parameter, found in zip(group.module.parameters(), gradients[name], strict=True):
+                parameter.grad = found
+            nn.utils.clip_grad_norm_(group.module.parameters(), group.max_grad_norm)
+            optimizer.step()
+        with torch.no_grad():
+            pairs = zip(twin.target.copy.parameters(), twin.critics.parameters(), strict=True)
+            for slow, fast in pairs:
+                slow.lerp_(fast, twin.settings.tau)
+    for mine, other in zip(agent.critics.parameters(), twin.critics.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+    for mine, other in zip(agent.target.copy.parameters(), twin.target.copy.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+    for mine, other in zip(agent.policy.parameters(), twin.policy.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+    mine, other = (each.chooser.temperature.log_alpha for each in (agent, twin))
+    torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_target_critics_follow_every_so_many_updates():
+    spec = SPECS["discrete"]
+    agent = sac_of(spec, tau=0.25, update_target_per_step=3)
+    learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
+    moved = []
+    for update in range(1, 7):
+        before = agent.target.numbers.clone()
+        learner.learn(random_window(spec, agent, update, 1))
+        moved.append(not torch.equal(before, agent.target.numbers))
+        if moved[-1]:
+            wanted = before + 0.25 * (agent.target.source_numbers - before)
+            torch.testing.assert_close(agent.target.numbers, wanted)
+    assert moved == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(("share", "step"), [(0.98, -0.178694), (0.5, 0.348640)], ids=["too little", "enough"])
+def test_the_known_step_of_the_temperature(share, step):
+    """Descended: too little entropy raises log alpha, more than enough lowers it."""
+    agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True, target_d_alpha=share)
+    policy = agent.family(torch.tensor([[[0.6, 0.3, 0.1]]], dtype=torch.float64).log())
+    choices = Choices(policy, policy.propose(), torch.zeros_like(policy.probs))
+    weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
+    losses = agent.chooser.losses(choices, policy.statistics.clone(), weights, lambda numbers: (values, None))
+    (found,) = torch.autograd.grad(losses["alpha"], agent.chooser.temperature.log_alpha)
+    assert found.item() == pytest.approx(step, abs=1e-6)
+
+
+def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():
+    """And the temperature rises where the entropy is below its target, and falls where it is above."""
+    agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True)
+    rollout = exact(random_window(SPECS["discrete"], agent, 0, 1))
+    alpha = agent.chooser.temperature.alpha()[0]
+    q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
+    choices, outputs = agent.chooser.choices(rollout.obs["obs"], rollout.obs)
+    choices = choices.rows(slice(-1))
+    rest = agent.family(q / alpha)
+    choices = replace(choices, policy=rest, cost=alpha * rest.log_probs)
+    losses = agent.chooser.losses(choices, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None))
+    (direction,) = torch.autograd.grad(losses["policy"], outputs)
+    assert direction.abs().max() < 1e-12
+    (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.chooser.temperature.log_alpha)
+    above = (rest.entropy - agent.settings.target_d_alpha * math.log(3)).sum()
+    torch.testing.assert_close(of_alpha[0], above)  # descended: down where there is more entropy than wanted
+
+
+def test_of_an_ensemble_each_update_reads_another_part():
+    agent = sac_of(SPECS["continuous"], ensemble_q_num=5, ensemble_q_sample=2)
+    parts = {tuple(sorted(agent._members())) for _ in range(200)}
+    assert len(parts) == 10
+    assert sac_of(SPECS["continuous"])._members() == [0, 1]
+
+
+def test_a_critic_is_not_pulled_out_of_its_reach():
+    target, value, lagging = torch.tensor([2.0, 2.0, -2.0, 0.3]), torch.tensor([0.5, 0.1, 0.5, 0.1]), torch.zeros(4)
+    # Above the reach of .2 and asked to rise further; within it; above it and asked to come back; within it.
+    assert clipped_error(target, value, lagging, 0.2).tolist() == pytest.approx([0.0, 1.9, -2.5, 0.2])
+
+
+@pytest.mark.parametrize("changes", [{}, {"discrete_dqn_like": True, "discrete_dqn_epsilon": 1.0}], ids=str)
+@pytest.mark.parametrize("branches", [(3,), (3, 2)])
+def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
+    spec = ActionSpec(0, branches)
+    agent = sac_of(spec, mask=True, **changes)
+    rng = np.random.default_rng(0)
+    allowed = (rng.random((1000, sum(branches))) < 0.5).astype(np.uint8)
+    allowed[:, np.cumsum((0, *branches[:-1])) + 1] = 1
+    obs = {"obs": rng.normal(size=(1000, 3)).astype(np.float32), MASK: allowed}
+    flags = np.zeros(1000, bool)
+    step = Step(np.arange(1000), obs, ~flags, flags, np.zeros(1000, np.float32), ~flags)
+    for decide in (agent.act, agent.greedy):
+        action = decide(step, np.zeros((1000, 0), np.float32)).action.astype(int)
+        for branch, start in enumerate(np.cumsum((0, *branches[:-1]))):
+            assert allowed[np.arange(1000), start + action[:, branch]].all()
+    if not changes:
+        tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
+        choices, _ = agent.chooser.choices(tensors["obs"], tensors)
+        assert torch.isfinite(choices.cost * choices.policy.probs).all()
+        (entropies,) = agent.chooser._entropies(choices.policy)
+        parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
+        wanted = agent.settings.target_d_alpha * sum(np.log(part.sum(-1)) for part in parts)
+        np.testing.assert_allclose(entropies[0], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_metrics_are_means_over_valid_rows(spec):
+    agent = make_exact_sac(spec, sequence_length=3, n_step=2)
+    rollout = exact(random_window(spec, agent, 5, 3))
+    torch.manual_seed(0)
+    metrics = {name: value.item() for name, value in agent.loss(rollout)[1].metrics().items()}
+    literal = Literal(agent, spec, rollout, 0)
+    target, wanted = literal.targets(), {}
+    rows = [(t, b) for t, b in np.argwhere(~np.isnan(target))]
+    taken = {row: literal.taken(agent.critics, *row) for row in rows}
+    wanted["train/critic_loss"] = [(0.5 * (target[row] - taken[row]).square()).mean().item() for row in rows]
+    wanted["train/value"] = [taken[row].mean().item() for row in rows]
+    for kind, of_kind in (("d", spec.branches), ("c", spec.continuous)):
+        if of_kind:
+            wanted[f"train/alpha_{KINDS[kind]}"] = [literal.alpha[kind]]
+            logs = {
+                row: [(log_d.exp(), {"d": log_d, "c": log_c}[kind]) for log_d, log_c, _ in literal.choices[row]]
+                for row in rows
+            }
+            wanted[f"train/entropy_{KINDS[kind]}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
+    assert metrics == pytest.approx({name: np.mean(values) for name, values in wanted.items()}, rel=1e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_decision_holds_the_sample_its_action_the_statistics_and_the_next_memory(spec):
+    agent, rng = sac_of(spec, Blueprint(body=Mlp(8), memory=Gru(6))), np.random.default_rng(0)
+    flags, memory = np.zeros(5, bool), rng.normal(size=(5, 6)).astype(np.float32)
+    obs = {"obs": rng.normal(size=(5, 3)).astype(np.float32)}
+    step = Step(np.arange(5), obs, flags, flags, np.zeros(5, np.float32), ~flags)
+    statistics, following = agent.policy.act(obs, memory)
+    assert np.abs(following - memory).max() > 0.01
+    agent.rng = np.random.default_rng(3)
+    samples = agent.family.sample(statistics, np.random.default_rng(3)), agent.family.mode(statistics)
+    for decide, sample in zip((agent.act, agent.greedy), samples, strict=True):
+        decision = decide(step, memory)
+        np.testing.assert_array_equal(decision.sample, sample)
+        np.testing.assert_array_equal(decision.action, agent.family.to_action(sample))
+        np.testing.assert_array_equal(decision.behavior, statistics)
+        np.testing.assert_array_equal(decision.memory, following)
+
+
+def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
+    spec = SPECS["discrete"]
+    agent = sac_of(spec, discrete_dqn_like=True, discrete_dqn_epsilon=0.3)
+    with torch.no_grad():
+        for parameter in agent.target.copy.parameters():
+            parameter.normal_()
+    rollout = random_window(spec, agent, 0, 1).convert(torch.from_numpy)
+    obs = rollout.obs["obs"]
+    statistics, _ = agent.policy.act({"obs": obs[0].numpy()}, np.zeros((COLUMNS, 0), np.float32))
+    best = agent.critics(obs).mean(0).argmax(-1)
+    wanted = np.full((COLUMNS, 3), 0.1)
+    wanted[np.arange(COLUMNS), best[0]] += 0.7
+    np.testing.assert_allclose(np.exp(statistics), wanted, rtol=1e-5)
+
+    losses, report = agent.loss(rollout)
+    assert list(losses) == ["critic"]
+    following = agent.target.copy(obs).mean(0)[1].gather(-1, best[1].unsqueeze(-1)).squeeze(-1)
+    target = rollout.reward[0] + GAMMA * rollout.alive[0] * following
+    taken = agent.critics(obs[:1]).gather(-1, rollout.sample.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
+    error = 0.5 * (target - taken).square().mean(0)
+    weight = rollout.valid[0] / rollout.valid[0].sum()
+    assert report.metrics()["train/critic_loss"].item() == pytest.approx((weight * error).sum().item(), rel=1e-4)
+
+
+def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself():
+    spec = SPECS["continuous"]
+    blueprint = Blueprint(body=Mlp(8), memory=Gru(6))
+    agent = sac_of(spec, blueprint, burn_in_step=3, sequence_length=2)
+    rollout = random_window(spec, agent, 0, 5).convert(torch.from_numpy)
+    rollout = replace(rollout, memory=torch.zeros(COLUMNS, 6), burn_in=3)
+    rollout.obs["obs"].requires_grad_()
+    losses, _ = agent.loss(rollout)
+    (reached,) = torch.autograd.grad(losses["critic"], rollout.obs["obs"])
+    assert (reached[:3] == 0).all() and reached[3:].abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "message"),
+    [
+        ("continuous", {"n_step": 2}, "n_step 2 must not be above sequence_length 1"),
+        ("continuous", {"ensemble_q_sample": 3}, "ensemble_q_sample 3 is above ensemble_q_num 2"),
+        ("continuous", {"v_rho": 0.5}, "v_rho 0.5 must not be below v_c 1.0"),
+        ("continuous", {"std_init": 0.005}, "std_init 0.005 must be above std_min 0.01"),
+        ("hybrid", {"discrete_dqn_like": True}, "discrete_dqn_like is of discrete branches alone"),
+        ("discrete", {"burn_in_step": 2}, "burn_in_step is 2, but the network has no memory"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(spec, changes, message):
+    with pytest.raises(ValueError, match=message):
+        sac_of(SPECS[spec], **changes)
+
+
+def test_more_combinations_than_can_be_summed_are_refused():
+    with pytest.raises(ValueError, match="there are 1331 combinations of discrete branches"):
+        sac_of(ActionSpec(0, (11, 11, 11)))

@@ -1,0 +1,261 @@
+"""Known answers and fixed points of SAC's targets, from the soft Bellman equation and nothing else."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from algorithm.agents.sac.agent import Sac
+from algorithm.networks import Blueprint
+from algorithm.returns import rescale
+from algorithm.rollout import Rollout
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.builders import Raw, make_sac
+
+GAMMA = 0.875  # exact in float32, in which discounts are
+ESTIMATORS = {
+    "vtrace": {"estimator": "vtrace"},
+    "retrace": {"estimator": "retrace"},
+    "uncorrected": {"use_n_step_is": False},
+}
+every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
+
+
+def tabular_sac(spec: ActionSpec, states: int, alpha: float | tuple[float, ...], **changes) -> Sac:
+    """Return an agent in float64 whose networks are tables over one-hot observations, all zero."""
+    role = Role(1, {"obs": ObsSpec((states,))}, spec)
+    agent = make_sac(role, Blueprint(encoders={"*": Raw()}), **{"gamma": GAMMA, "ensemble_q_reduce": "mean", **changes})
+    for network in (agent.policy, agent.critics, agent.target.copy):
+        network.double()
+        for parameter in network.parameters():
+            nn.init.zeros_(parameter)
+    if not agent.settings.discrete_dqn_like:
+        agent.chooser.temperature.log_alpha.data = torch.as_tensor(alpha, dtype=torch.float64).log().reshape(-1)
+    return agent
+
+
+def set_q(agent: Sac, q: Tensor) -> None:
+    """Give every critic and target critic the values [states, K]."""
+    for critics in (agent.critics, agent.target.copy):
+        for member in critics.members:
+            member.head.weight.data = q.T.clone()
+
+
+def window(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> Rollout:
+    """Return rows [T, B] of one episode, without rewards and of equal weights, unless `changes` give others."""
+    rows, columns = sample.shape[:2]
+    fields = {
+        "first": torch.zeros(rows + 1, columns, dtype=torch.bool),
+        "reward": torch.zeros(rows, columns).double(),
+        "alive": torch.ones(rows, columns, dtype=torch.bool),
+        "weight": torch.ones(columns).double(),
+        "memory": torch.zeros(columns, 0).double(),
+    }
+    number = np.arange(columns)
+    return Rollout(
+        obs={"obs": obs},
+        sample=sample,
+        behavior=behavior,
+        lane=number,
+        joined=number < 0,
+        index=number,
+        version=number,
+        **{**fields, **changes},
+    )
+
+
+@every_estimator
+@pytest.mark.parametrize(("n_step", "sequence_length"), [(1, 1), (1, 3), (2, 2), (2, 3), (3, 3), (5, 5)])
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, sequence_length, rescaled):
+    """Two actions, no reward, a uniform policy, on-policy: Q = gamma alpha log 2 / (1 - gamma)."""
+    agent = tabular_sac(
+        ActionSpec(0, (2,)),
+        1,
+        0.1,
+        gamma=0.9,
+        n_step=n_step,
+        sequence_length=sequence_length,
+        rescale_values=rescaled,
+        **estimator,
+    )
+    sample = torch.tensor(list(product([0.0, 1.0], repeat=sequence_length))).double().T.unsqueeze(-1)
+    columns = sample.shape[1]
+    rollout = window(
+        torch.ones(sequence_length + 1, columns, 1).double(), sample, torch.zeros(sequence_length, columns, 2).double()
+    )
+    q = 0.9 * 0.1 * math.log(2) / (1 - 0.9)
+    assert q == pytest.approx(0.6238, abs=1e-4)
+    for value in (0.3185, q):
+        table = torch.full((1, 2), value).double()
+        set_q(agent, rescale(table) if rescaled else table)
+        _, report = agent.loss(rollout)
+        largest = report.errors()[0]
+        assert (largest < 1e-7).all() if value == q else (largest > 0.01).all()
+
+
+class Chain:
+    """A random decision process of a few states, the soft values of a policy in it, and every window of it.
+
+    Action 1 in the last state ends the episode, and another one starts anywhere.
+    """
+
+    def __init__(self, states: int, actions: int, rows: int, seed: int = 0):
+        self.rng = np.random.default_rng(seed)
+        self.states, self.actions, self.rows = states, actions, rows
+        self.next = self.rng.dirichlet(np.ones(states), (states, actions))
+        self.reward = self.rng.normal(size=(states, actions))
+        self.alive = np.ones((states, actions), bool)
+        self.alive[-1, 1] = False
+
+    def soft_q(self, policy: np.ndarray, alpha: float) -> np.ndarray:
+        """Solve Q(x, a) = r + gamma E sum_b policy(b|x') (Q(x', b) - alpha log policy(b|x')) [states, actions]."""
+        onward = GAMMA * (self.alive[..., None] * self.next).reshape(-1, self.states)  # [S A, S]
+        entropy = -(policy * np.log(np.where(policy > 0, policy, 1))).sum(-1)
+        mean = np.zeros((self.states, self.states * self.actions))  # V = mean @ Q + alpha entropy
+        for state in range(self.states):
+            mean[state, state * self.actions : (state + 1) * self.actions] = policy[state]
+        own = self.reward.reshape(-1) + onward @ (alpha * entropy)
+        return np.linalg.solve(np.eye(len(own)) - onward @ mean, own).reshape(self.states, self.actions)
+
+    def windows(self, behavior: np.ndarray) -> Rollout:
+        """Return every window there can be, weighted by its probability under `behavior` [states, actions]."""
+        paths = np.array(list(product(range(self.states), *[range(self.actions), range(self.states)] * self.rows)))
+        state, action = paths[:, 0::2].T, paths[:, 1::2].T
+        before = state[:-1]
+        weight = (behavior[before, action] * self.next[before, action, state[1:]]).prod(0)
+        alive = self.alive[before, action]
+        return window(
+            torch.eye(self.states).double()[torch.from_numpy(state)],
+            torch.from_numpy(action).double().unsqueeze(-1),
+            torch.from_numpy(np.log(behavior[before])),
+            reward=torch.from_numpy(self.reward[before, action]),
+            alive=torch.from_numpy(alive),
+            first=torch.from_numpy(np.concatenate((np.ones_like(alive[:1]), ~alive))),
+            weight=torch.from_numpy(weight),
+        )
+
+
+def mean_errors(agent: Sac, rollout: Rollout) -> Tensor:
+    """Return the mean of target - Q [states, K] over what rows there are of each state and action, up to a factor."""
+    losses, _ = agent.loss(rollout)
+    return -torch.autograd.grad(losses["critic"], agent.critics.members[0].head.weight)[0].T
+
+
+@every_estimator
+@pytest.mark.parametrize("off_policy", [False, True])
+@pytest.mark.parametrize("n_step", [1, 2, 3])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_the_exact_soft_q_is_a_fixed_point_in_the_mean(estimator, off_policy, n_step, scale):
+    """Over all windows of three rows, each row of which is a target; without correction on-policy only."""
+    chain = Chain(2, 2, 3)
+    policy = chain.rng.dirichlet(np.ones(2), 2)
+    behavior = chain.rng.dirichlet(np.ones(2), 2) if off_policy else policy
+    clips = {"v_rho": 1e6, "v_c": 1e6} if estimator.get("estimator") == "vtrace" else {"v_c": 1.0}
+    agent = tabular_sac(
+        ActionSpec(0, (2,)), 2, 0.3, n_step=n_step, sequence_length=3, alpha_critic_scale=scale, **estimator, **clips
+    )
+    weight, _ = agent.policy.heads.parameters()
+    weight.data = torch.from_numpy(np.log(policy)).T.clone()
+    q = torch.from_numpy(chain.soft_q(policy, scale * 0.3))
+    rollout = chain.windows(behavior)
+    uncorrected = "use_n_step_is" in estimator and off_policy and n_step > 1
+    set_q(agent, q)
+    errors = mean_errors(agent, rollout)
+    assert (errors.abs().max() > 1e-4) if uncorrected else (errors.abs().max() < 1e-12)
+    set_q(agent, q + 0.1 * torch.randn(2, 2, generator=torch.Generator().manual_seed(0)).double())
+    assert mean_errors(agent, rollout).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("estimator", ["vtrace", "retrace"])
+def test_like_dqn_the_exact_q_of_the_greedy_policy_is_a_fixed_point_in_the_mean(estimator):
+    """There is no entropy in it, and what acts is another policy."""
+    chain = Chain(2, 2, 3, seed=1)
+    clips = {"v_rho": 1e6, "v_c": 1e6}
+    settings = {"n_step": 3, "sequence_length": 3, "estimator": estimator, "discrete_dqn_like": True, **clips}
+    agent = tabular_sac(ActionSpec(0, (2,)), 2, 0.1, **settings)
+    q, policy = np.zeros((2, 2)), None
+    for _ in range(4):  # policy iteration
+        policy = np.eye(2)[q.argmax(-1)]
+        q = chain.soft_q(policy, 0.0)
+    assert (np.eye(2)[q.argmax(-1)] == policy).all()
+    set_q(agent, torch.from_numpy(q))
+    errors = mean_errors(agent, chain.windows(0.8 * policy + 0.1))
+    assert errors.abs().max() < 1e-6  # the choice of an action is made in float32
+
+
+SPACES = {
+    "continuous": (ActionSpec(2), 0.2),
+    "discrete": (ActionSpec(0, (3,)), 0.3),
+    "multi-discrete": (ActionSpec(0, (2, 3)), 0.3),
+    "hybrid": (ActionSpec(1, (3,)), (0.3, 0.2)),
+}
+COLUMNS = 20_000
+
+
+def entropies(agent: Sac, statistics: np.ndarray) -> tuple[float, float]:
+    """Return those of pi(d), and of pi(c|d) in the mean over d, by sums and by quadrature over u."""
+    family = agent.family
+    count, width = family.combinations, family.combinations * family.numbers
+    mean, log_std = (statistics[part * width : (part + 1) * width].reshape(count, family.numbers) for part in range(2))
+    probs, of_branches, start = np.ones(1), 0.0, 2 * width
+    for actions in family.branches:
+        own = np.exp(statistics[start : start + actions])
+        own, start = own / own.sum(), start + actions
+        of_branches -= (own * np.log(own)).sum()
+        probs = np.outer(probs, own).ravel()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(100)
+    u = mean[..., None] + np.exp(log_std)[..., None] * nodes
+    slope = (np.log(1 / np.cosh(u) ** 2) * weights).sum(-1) / weights.sum()
+    of_values = (log_std + 0.5 * np.log(2 * np.pi * np.e) + slope).sum(-1)
+    return of_branches, float((probs * of_values).sum())
+
+
+@every_estimator
+@pytest.mark.parametrize(("spec", "alpha"), SPACES.values(), ids=SPACES)
+def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(spec, alpha, estimator):
+    """Q = gamma / (1 - gamma) (alpha_d H_d + alpha_c H_c), whatever was drawn: in the mean over many windows."""
+    agent = tabular_sac(spec, 1, alpha, n_step=3, sequence_length=3, **estimator)
+    weight, _ = agent.policy.heads.parameters()
+    weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(3))
+    statistics = agent.policy.outputs(torch.ones(1, 1).double())[0].detach().numpy()
+    rates = agent.chooser.temperature.alpha().tolist()
+    of_kind = dict(zip(agent.chooser.kinds, rates, strict=True))
+    of_branches, of_values = entropies(agent, statistics)
+    q = GAMMA / (1 - GAMMA) * (of_kind.get("d", 0) * of_branches + of_kind.get("c", 0) * of_values)
+    for critics in (agent.critics, agent.target.copy):
+        for member in critics.members:
+            member.head.bias.data.fill_(q)
+
+    behavior = np.tile(statistics.astype(np.float32), (3 * COLUMNS, 1))
+    sample = agent.family.sample(behavior, np.random.default_rng(0)).reshape(3, COLUMNS, -1)
+    obs = torch.ones(4, COLUMNS, 1).double()
+    rollout = window(obs, *(torch.from_numpy(part).double() for part in (sample, behavior.reshape(3, COLUMNS, -1))))
+    torch.manual_seed(0)
+    losses, _ = agent.loss(rollout)
+    bias = agent.critics.members[0].head.bias
+    error = -torch.autograd.grad(losses["critic"], bias)[0].sum().item()
+    assert abs(error) < 0.005 < 0.1 * (1 - GAMMA) * q  # what one row's entropy adds, discounted
+
+
+@pytest.mark.parametrize(("policy", "behavior", "bound"), [(0.0, -60.0, 20), (-60.0, 0.0, -20)], ids=["above", "below"])
+def test_a_ratio_is_bounded_by_twenty_in_its_logarithm(policy, behavior, bound):
+    """Whatever the replay holds: pi and mu of the second row's action are e^60 apart."""
+    agent = tabular_sac(ActionSpec(0, (2,)), 1, 0.1, n_step=2, sequence_length=2, v_rho=1e30, v_c=1e30)
+    _, bias = agent.policy.heads.parameters()
+    bias.data[0] = policy
+    mu = torch.zeros(2, 1, 2).double()
+    mu[1, 0, 0] = behavior
+    reward = torch.tensor([[0.5], [math.exp(-bound)]]).double()
+    rollout = window(torch.ones(3, 1, 1).double(), torch.zeros(2, 1, 1).double(), mu, reward=reward)
+    _, report = agent.loss(rollout)
+    log_pi = bias.detach().log_softmax(-1)
+    v = -0.1 * (log_pi.exp() * log_pi).sum().item()
+    delta = reward[1].item() - 0.1 * log_pi[0].item() + GAMMA * v - v
+    targets = 0.5 + GAMMA * (v + math.exp(bound) * delta), reward[1].item() + GAMMA * v
+    assert report.errors()[:, 0].tolist() == pytest.approx([max(targets), sum(targets) / 2], rel=1e-9)

@@ -1,0 +1,136 @@
+"""The best checkpoint has a name, and is never pruned."""
+
+import shutil
+
+import pytest
+
+from algorithm.checkpointing.best import Best
+from algorithm.checkpointing.checkpoint import CheckpointError
+from algorithm.checkpointing.store import Checkpoints
+from algorithm.training.components import Parts
+from algorithm.training.history import Counters
+
+
+class Nothing:
+    """An actor that cannot be put back, and a monitor that decides nothing."""
+
+    def state(self):
+        return {}
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return Checkpoints(tmp_path / "checkpoints", keep=2)
+
+
+def save(checkpoints, *env_steps):
+    for each in env_steps:
+        checkpoint = checkpoints.save(Parts(None, None), Counters(each), Nothing(), Nothing())
+    return checkpoint
+
+
+def kept(checkpoints):
+    return sorted(int(path.name) for path in checkpoints.folder.iterdir() if path.is_dir())
+
+
+def test_without_an_evaluation_there_is_no_best(checkpoints):
+    assert checkpoints.best.checkpoint is None
+    assert checkpoints.best.mean == float("-inf")
+
+
+def test_the_best_outlives_the_newest_and_goes_when_there_is_a_better_one(checkpoints):
+    checkpoints.best.name(save(checkpoints, 1, 2), 7.5)
+    save(checkpoints, 3, 4, 5)
+    assert kept(checkpoints) == [2, 4, 5]
+    checkpoints.best.name(save(checkpoints, 6), 8.0)
+    assert checkpoints.best.checkpoint.counters.env_steps == 6
+    save(checkpoints, 7)
+    assert kept(checkpoints) == [6, 7]
+    assert checkpoints.latest(print).counters.env_steps == 7
+
+
+def test_another_process_finds_it(checkpoints):
+    checkpoints.best.name(save(checkpoints, 3), -12.25)
+    again = Best(checkpoints.folder)
+    assert (again.checkpoint.counters.env_steps, again.mean) == (3, -12.25)
+
+
+DAMAGED = [
+    "",
+    "[]",
+    '{"checkpoint": "000000000001"}',
+    '{"checkpoint": "000000000001", "return": "high"}',
+    '{"checkpoint": 1, "return": 2}',
+    '{"checkpoint": "000000000001", "return": NaN}',
+    '{"checkpoint": "000000000001", "return": Infinity}',
+    '{"checkpoint": "../elsewhere", "return": 2}',
+    '{"checkpoint": "000000000009", "return": 2}',  # a link to elsewhere
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_file_that_is_damaged_or_points_elsewhere_is_named(checkpoints, text):
+    saved = save(checkpoints, 1)
+    shutil.copytree(saved.folder, checkpoints.folder.parent / "elsewhere")
+    (checkpoints.folder / "000000000009").symlink_to(checkpoints.folder.parent / "elsewhere")
+    checkpoints.best.path.write_text(text)
+    with pytest.raises(CheckpointError, match=r"best\.json is damaged"):
+        Best(checkpoints.folder).mean  # noqa: B018
+
+
+def evaluated(checkpoints, means):
+    """A checkpoint for each number of env steps; those with a mean return were evaluated, by the metrics of the run."""
+    (checkpoints.folder.parent / "metrics.csv").write_text(
+        "env_steps,eval/return/red,eval/return_low/red,eval/return/blue\n"
+        + "".join(f"{steps},{mean - 1},-99,{mean + 1}\n" for steps, mean in means.items() if mean is not None)
+    )
+    for steps, mean in means.items():
+        checkpoint = save(checkpoints, steps)
+        if mean is not None and mean > checkpoints.best.mean:
+            checkpoints.best.name(checkpoint, mean)
+
+
+HARM = {
+    "damaged": lambda folder: (folder / "best.json").write_bytes(b'{"checkp\xff'),
+    "missing": lambda folder: (folder / "best.json").unlink(),
+    "naming a damaged one": lambda folder: (folder / "best.json").write_text(
+        '{"checkpoint": "000000000004", "return": 9.0}'
+    ),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_it_is_found_again_among_the_checkpoints(tmp_path, harm):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=9)
+    evaluated(checkpoints, {1: 5.0, 2: 5.0, 3: None, 4: 7.0, 5: 4.0})
+    (checkpoints.folder / "000000000004" / "counters.json").write_text("{}")
+    HARM[harm](checkpoints.folder)
+    said = []
+    again = Checkpoints(checkpoints.folder, keep=9)
+    again.begin(again.latest(print), said.append)
+    assert len(said) == 1 and said[0].endswith("checkpoint 000000000002 has the best evaluation")
+    for best in (again.best, Best(checkpoints.folder)):
+        assert (best.checkpoint.folder.name, best.mean) == ("000000000002", 5.0)
+
+
+def test_what_cannot_be_found_again_is_none(checkpoints):
+    save(checkpoints, 1)
+    checkpoints.best.path.write_text("[]")
+    said = []
+    again = Checkpoints(checkpoints.folder, keep=2)
+    again.begin(None, said.append)
+    assert len(said) == 1 and said[0].endswith("no other checkpoint was evaluated")
+    assert again.best.checkpoint is None and not again.best.path.exists()
+
+
+def test_a_checkpoint_that_was_set_aside_is_named_as_no_longer_there(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=9)
+    evaluated(checkpoints, {1: 3.0, 2: 5.0})
+    (checkpoints.folder / "000000000002" / "counters.json").write_text("{}")
+    said = []
+    again = Checkpoints(checkpoints.folder, keep=9)
+    again.begin(again.latest(lambda line: None), said.append)
+    assert said == [
+        f"{again.best.path} names checkpoint 000000000002, which is no longer there; "
+        "checkpoint 000000000001 has the best evaluation"
+    ]

@@ -1,0 +1,323 @@
+"""A run that goes on is the run that was never interrupted."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.store import Checkpoints
+from algorithm.config.loader import merge, read_variant, resolve
+from algorithm.runs import team_builder
+from algorithm.runs.build import limits, train
+from algorithm.runs.make_env import make_adapter
+from algorithm.runs.run_folder import RunFolder, environment_folder
+from algorithm.runs.team_builder import TeamBuilder
+from algorithm.training.actor import Actor
+from algorithm.training.components import Parts
+from algorithm.training.history import History
+from algorithm.training.metrics import Metrics
+from algorithm.training.monitor import Monitor
+from algorithm.training.placement import CPU, Placement
+from algorithm.training.reporter import Reporter
+
+pytestmark = pytest.mark.usefixtures("registered_fakes")
+
+NN = """
+from torch import nn
+from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, NoisyMlp, Vector
+from tests.fakes import RunningSum
+blueprint = Blueprint(encoders={{"*": {encoder}}}, body={body}{memory})
+"""
+SETTINGS = {
+    "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
+    "replay_config": {"capacity": 150},  # which is full before the end
+    "acer_config": {
+        "rollout_length": 8,
+        "sequence_length": 12,
+        "batch_size": 4,
+        "learning_starts": 32,
+        "replay_ratio": 1.5,
+    },
+    "sac_config": {
+        "rollout_length": 8,
+        "sequence_length": 12,
+        "batch_size": 4,
+        "learning_starts": 32,
+        "replay_ratio": 1.5,
+    },
+}
+# What each run has beside these.
+RUNS = {
+    "probe": {"base_config": {"env_type": "PROBE", "env_name": "chain"}},
+    "normalised observations": {
+        "base_config": {"env_type": "PROBE", "env_name": "leak"},
+        "encoder": "Vector(normalize=True)",
+    },
+    "goal and evaluation": {
+        "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
+        "acer_config": {"reward_normalization": "return_std", "optimizer": "rmsprop"},
+        "goal": {"return": 0.85},  # passed by luck in training and not in every evaluation
+    },
+    "recurrent and skipping": {"base_config": {"env_type": "SKIPPING", "env_name": "skipping"}, "memory": "RunningSum"},
+    "gru and last action": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain", "observe_previous": ["action", "reward"]},
+        "acer_config": {"burn_in_step": 3},
+        "memory": "Gru(6)",
+    },
+    "attention, skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping", "observe_previous": ["action"]},
+        "memory": "Attention(8, heads=2, window=5)",
+    },
+    "frame stack and lstm, skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Lstm(6)",
+    },
+    # A critic that samples draws from torch's generator of the process.
+    "continuous, noisy and normalised": {
+        "base_config": {"env_type": "ANY_ACTION", "env_name": "any", "env_args": {"continuous": 2}},
+        "acer_config": {"std": "learned"},
+        "explorer": {"action_noise": [0.0, 0.4]},
+        "encoder": "Vector(normalize=True)",
+    },
+    "prioritized": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
+    },
+    "lazy, gru and skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "replay_config": {"capacity": 300, "sampler": "lazy"},
+        "acer_config": {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2},
+        "memory": "Gru(6)",
+    },
+    "noisy layers": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50, "evaluate_greedy": False},
+        "body": "NoisyMlp(8)",
+    },
+    "hybrid": {
+        "base_config": {
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3, 2]},
+            "evaluate_every": 50,
+        },
+        "acer_config": {"std": "state_dependent", "tanh_squash": True},
+    },
+    "sac, hybrid and recurrent": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3]},
+            "evaluate_every": 50,
+            "evaluate_greedy": False,
+        },
+        "sac_config": {
+            "n_step": 3,
+            "burn_in_step": 3,
+            "update_target_per_step": 3,
+            "ensemble_q_num": 3,
+            "ensemble_q_sample": 2,
+        },
+        "memory": "Gru(6)",
+    },
+    "sac like dqn": {
+        "base_config": {"algorithm": "SAC", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "sac_config": {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3},
+    },
+    "agents that are added": {
+        "base_config": {"env_type": "GROWING", "env_name": "growing", "observe_previous": ["action"]},
+        "acer_config": {"reward_normalization": "return_std"},
+        "explorer": {"action_noise": [0.0, 0.4]},
+    },
+    "agents that are added, prioritized": {
+        "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
+        "replay_config": {"capacity": 150, "sampler": "prioritized"},
+    },
+    "agents that are added, lazy and recurrent": {
+        "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
+        "replay_config": {"capacity": 150, "sampler": "lazy"},
+        "memory": "Gru(6)",
+    },
+    "several roles, one of them late": {
+        "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "TWO_GROUPS"},
+        "auxiliaries": {"distillation": {"weight": 0.5}},
+        "explorer": {"mixture": {"epsilon": 0.3}},
+        "memory": "RunningSum",
+    },
+}
+
+
+def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
+    own = dict(RUNS[kind])
+    source = tmp_path / "envs" / "fake" / "task"
+    source.mkdir(parents=True, exist_ok=True)
+    memory = f", memory={own.pop('memory')}" if "memory" in own else ""
+    body, encoder = own.pop("body", "Mlp(8)"), own.pop("encoder", "Vector()")
+    (source / "nn.py").write_text(NN.format(encoder=encoder, body=body, memory=memory))
+    tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
+    return RunFolder.create("fake/task", source, name, tree)
+
+
+def go_on(folder: RunFolder) -> Checkpoint:
+    train(folder.settings(), folder, lambda line: None)
+    return folder.latest()
+
+
+def shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
+    """A copy of a run as if it had been killed some time behind one of its first checkpoints."""
+    copy = RunFolder(folder.path.with_name(name))
+    shutil.copytree(folder.path, copy.path)
+    for later in sorted((copy.path / "checkpoints").glob("0*"))[checkpoints:]:
+        shutil.rmtree(later)
+    return copy
+
+
+def content(checkpoint: Checkpoint) -> dict:
+    """Every number in a checkpoint, but for the time it took."""
+    about = json.loads((checkpoint.folder / "counters.json").read_text())
+    about["counters"].pop("seconds")
+    found = {"about": about}
+    for path in sorted(checkpoint.folder.rglob("*.npz")):
+        with np.load(path) as arrays:
+            found |= {f"{path.relative_to(checkpoint.folder)}/{name}": arrays[name].copy() for name in arrays}
+    for path in sorted(checkpoint.folder.rglob("*.pt")):
+        found |= flat(str(path.relative_to(checkpoint.folder)), torch.load(path, weights_only=True))
+    return found
+
+
+def flat(prefix: str, tree) -> dict:
+    if isinstance(tree, dict):
+        return {key: leaf for name, branch in tree.items() for key, leaf in flat(f"{prefix}/{name}", branch).items()}
+    return {prefix: tree.numpy()}
+
+
+def assert_equal(one: Checkpoint, other: Checkpoint) -> None:
+    left, right = content(one), content(other)
+    assert left.keys() == right.keys()
+    assert left.pop("about") == right.pop("about")
+    for name, value in left.items():
+        np.testing.assert_array_equal(value, right[name], name)
+        assert value.dtype == right[name].dtype
+
+
+def rows(folder: RunFolder) -> list[dict[str, str]]:
+    with (folder.path / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_that_was_killed_and_goes_on_ends_bit_for_bit_where_it_would_have(kind, seed, tmp_path):
+    straight = new_run(tmp_path, "straight", kind, seed=seed)
+    end = go_on(straight)
+    saved = sorted((straight.path / "checkpoints").glob("0*"))
+    assert len(saved) >= 3
+    assert any(int(path.name) % (3 * 8) for path in saved[:-1])  # in the middle of a rollout
+    for point in {1, len(saved) - 2}:
+        resumed = shortened(straight, f"from {point}", point)
+        assert_equal(go_on(resumed), end)
+        assert [row["env_steps"] for row in rows(resumed)] == [row["env_steps"] for row in rows(straight)]
+        assert list(rows(resumed)[0]) == list(rows(straight)[0])
+        for name in rows(straight)[0]:
+            if name.startswith(("rollout/", "eval/")):
+                assert [row[name] for row in rows(resumed)] == [row[name] for row in rows(straight)]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_saving_on_the_way_changes_nothing(kind, tmp_path):
+    often = go_on(new_run(tmp_path, "often", kind))
+    never = go_on(new_run(tmp_path, "never", kind, save_every=None))
+    assert_equal(often, never)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "continuous, noisy and normalised",
+        "noisy layers",
+        "recurrent and skipping",
+        "sac, hybrid and recurrent",
+        "several roles, one of them late",
+    ],
+)
+def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
+    plain = go_on(new_run(tmp_path, "plain", kind))
+    apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # to torch the same processor
+    monkeypatch.setattr(team_builder, "placement", lambda settings, agent, role: apart)
+    copied = new_run(tmp_path, "copied", kind)
+    assert_equal(go_on(copied), plain)
+    assert_equal(go_on(shortened(copied, "resumed", 2)), plain)
+
+
+def test_stopping_at_half_the_steps_and_going_on_is_the_same_too(tmp_path):
+    straight = go_on(new_run(tmp_path, "straight", "probe"))
+    halves = new_run(tmp_path, "halves", "probe", max_step=115)
+    go_on(halves)
+    halves.record(merge(halves.settings().tree, {"base_config": {"max_step": 230}}), 115)
+    assert_equal(go_on(halves), straight)
+
+
+def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
+    source = environment_folder("gym/cartpole")
+    short = {"base_config": {"max_step": 1300, "log_every": 400}, "acer_config": {"reward_normalization": "return_std"}}
+    settings = resolve([("test", read_variant(source / "config.yaml", "default")), ("test", short)])
+    folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
+    saved = go_on(folder)
+    assert not (saved.folder / "actor.npz").exists()
+
+    parts = Parts(
+        make_adapter(settings, folder, settings.base.n_envs), TeamBuilder(settings, folder, saved, lambda line: None)
+    )
+    for role in saved.roles:
+        parts.teams[role] = parts.build(role, folder.roles()[role])
+    actor = Actor(parts, seed=77)
+    counters = saved.counters
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(5)
+    history, ends = History(parts, counters), limits(settings)
+    monitor = Monitor(history, ends, Reporter(history, ends, Metrics(tmp_path / "m"), print, print), None, None, None)
+    saved.resume(actor, monitor)
+    assert history.recent["agent"].full
+    assert_equal(Checkpoints(tmp_path / "again", 1).save(parts, counters, actor, monitor), saved)
+
+    rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())
+    assert not rollout.joined.any()
+    assert rollout.first[0].all()
+    parts.adapter.close()
+
+
+def test_new_episodes_start_with_the_next_seeds(tmp_path):
+    source = environment_folder("gym/cartpole")
+    settings = resolve([("test", {"base_config": {"env_name": "CartPole-v1", "max_step": 100, "n_envs": 2}})])
+    folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
+    go_on(folder)
+    folder.record(merge(settings.tree, {"base_config": {"max_step": 300}}), 100)
+    go_on(folder)
+    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+        starts = arrays["obs/obs"][arrays["first"]]
+    assert len(np.unique(starts, axis=0)) == len(starts)
+
+
+def test_an_actor_that_was_interrupted_in_a_tick_keeps_nothing_unfinished(tmp_path):
+    folder = new_run(tmp_path, "a", "probe")
+    settings = folder.settings()
+    parts = Parts(make_adapter(settings, folder, 3), TeamBuilder(settings, folder, None, lambda line: None))
+    actor = Actor(parts, seed=0)
+    actor.collect()
+    assert actor.state() is not None
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    parts.adapter.receive = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        actor.collect()
+    assert actor.state() is None

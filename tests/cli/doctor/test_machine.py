@@ -1,0 +1,128 @@
+"""The machine's own: tables of what is found, and what is said of it."""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from algorithm.adapters.unity import ports
+from algorithm.cli.doctor import machine
+from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check
+from algorithm.runs import memory_budget as of_memory
+from algorithm.training.placement import CPU, describe_device
+
+CUDA = {
+    "version": "2.13.0",
+    "processor": "cpu (x86_64, AVX2, no bfloat16)",
+    "cuda": "13.0",
+    "devices": [["H100", None]],
+    "mps": False,
+    "threads": 1,
+}
+
+
+def test_python_is_held_against_setup_py(monkeypatch):
+    assert machine.python()[0] == OK
+    monkeypatch.setattr(machine.platform, "python_version", lambda: "3.9.19")
+    state, line = machine.python()
+    assert state == BROKEN and line.startswith("3.9.19 is not >=3.10: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "line"),
+    [
+        ({}, OK, "cores of cpu (x86_64, AVX2, no bfloat16), cuda:0 (H100); torch 2.13.0 is built for CUDA 13.0"),
+        ({"devices": []}, OK, "no bfloat16); torch 2.13.0 is built for CUDA 13.0, which finds no device"),
+        ({"devices": [], "cuda": None, "mps": True}, OK, ", mps; this torch has no CUDA"),
+        ({"devices": [["H100", None], ["K80", "no kernel image"]]}, BROKEN, "cuda:1 (K80) does not compute (no kernel"),
+    ],
+)
+def test_devices(monkeypatch, said, state, line):
+    monkeypatch.setattr(machine, "torch_says", lambda: {**CUDA, **said})
+    found = machine.devices()
+    assert found[0] == state and line in found[1]
+
+
+def test_torch_says_so_in_a_process_of_its_own():
+    import torch
+
+    said = machine.torch_says()
+    assert said["version"] == torch.__version__ and len(said["devices"]) == torch.cuda.device_count()
+    assert said["threads"] == 1  # as the environment of the tests says
+    assert said["processor"] == describe_device(CPU)
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "line"),
+    [
+        ("1", OK, "OMP_NUM_THREADS=1"),
+        ("8", OK, "unset OMP_NUM_THREADS"),
+        ("many", BROKEN, "'many': set it to 1"),
+        ("0", BROKEN, "'0'"),
+    ],
+)
+def test_threads(monkeypatch, value, state, line):
+    monkeypatch.setattr(machine, "torch_says", lambda: CUDA)
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    found = machine.threads()
+    assert found[0] == state and line in found[1]
+
+
+def test_a_full_disk_is_broken(monkeypatch, tmp_path):
+    assert machine.disk() == (OK, machine.disk()[1])
+    assert str(tmp_path) in machine.disk()[1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=5 * 10**6))
+    state, line = machine.disk()
+    assert state == BROKEN and line.startswith("5 MB are free in ")
+
+
+def test_a_place_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
+    (tmp_path / "runs").mkdir()
+    assert machine.place_of_runs() == tmp_path / "runs"
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "runs").write_text("a file")
+    assert machine.place_of_runs() == tmp_path
+
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", refuse)
+    state, line = machine.disk()
+    assert state == BROKEN and f"nothing can be written to {tmp_path} (Permission denied)" in line
+
+
+@pytest.mark.parametrize(("free", "state"), [(10**8, BROKEN), (10**10, OK), (None, OK)])
+def test_memory(monkeypatch, free, state):
+    monkeypatch.setattr(of_memory, "available", lambda: free)
+    assert machine.memory()[0] == state
+
+
+def test_a_port_that_somebody_has_is_missing_and_says_who():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        state, line = machine.ports([port], "take another")
+        assert state == MISSING
+        assert line.startswith(f"{port} is taken by ") and line.endswith(": end it, or take another")
+        if Path("/proc/net/tcp").exists():
+            assert f"(process {os.getpid()})" in line
+        assert Check("port", lambda: machine.ports([port], "")).asked()().state == BROKEN
+    assert machine.ports([port], "") == (OK, f"{port} is free")
+
+
+def test_a_port_beyond_the_last_is_broken():
+    assert machine.ports(range(65530, 65540), "take another") == (
+        BROKEN,
+        "65539 is no port, the last one is 65535: take another",
+    )
+
+
+def test_the_ports_that_unity_uses_are_looked_at(monkeypatch):
+    looked = []
+    monkeypatch.setattr(machine, "taken", lambda port: looked.append(port) or False)
+    assert {check().state for check in machine.port_checks()} == {OK}
+    assert looked == [ports.EDITOR_PORT, *range(5005, 5013)]

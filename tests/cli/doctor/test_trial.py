@@ -1,0 +1,128 @@
+"""The start of a run that lacks something, in this process."""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from algorithm.cli.command_line import parse
+from algorithm.cli.doctor import trial
+from algorithm.cli.doctor.check import BROKEN, OK
+from algorithm.cli.doctor.start import start_checks
+from algorithm.runs import memory_budget as of_memory
+
+OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
+
+
+@pytest.fixture(autouse=True)
+def task():
+    """The folder mine/task."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "default:\n  base_config: {env_type: PROBE, env_name: truncation, n_envs: 3}\n"
+        "unity:\n  base_config: {env_type: UNITY, n_envs: 2}\n"
+    )
+    return folder
+
+
+def seen(*words: str) -> dict[str, str]:
+    """What there is of a trial, up to the first thing that is broken."""
+    found = trial.try_out(vars(parse(["mine/task", *words, "--doctor"])))
+    broken = {name: line for name, (state, line) in found.items() if state == BROKEN}
+    assert list(found) == ["device", "environment", "agent", "replay", "checkpoints"][: len(found)]
+    return broken
+
+
+def test_all_is_there():
+    assert seen() == {}
+    assert not Path("runs").exists()
+
+
+def test_a_device_that_is_not_there_is_no_hindrance_to_look_further():
+    wrong = seen("--device", "cuda:77")
+    assert set(wrong) == {"device"} and "torch finds no such device" in wrong["device"]
+
+
+def test_an_environment_that_does_not_open(task):
+    (task / "env.py").write_text("def make():\n    raise OSError('no licence')\n")
+    wrong = seen(*OWN)
+    assert set(wrong) == {"environment"} and "no licence" in wrong["environment"]
+
+
+def test_a_network_that_breaks(task):
+    (task / "nn.py").write_text("blueprint = 1 / 0\n")
+    wrong = seen()
+    assert set(wrong) == {"agent"} and "nn.py, line 1: ZeroDivisionError" in wrong["agent"]
+
+
+def test_a_replay_that_does_not_fit(monkeypatch):
+    monkeypatch.setattr(of_memory, "available", lambda: 10**5)
+    wrong = seen()
+    assert set(wrong) == {"replay"} and "of memory are free; at most" in wrong["replay"]
+
+
+def test_checkpoints_that_do_not_fit_on_the_disk(monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=5 * 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+    assert trial._fits(10**6, kept=3) == (OK, "at most 5 of 1 MB, 5 MB are free")
+    state, line = trial._fits(10**6, kept=4)
+    assert state == BROKEN and line.startswith("6 of 1 MB do not fit on the disk, 5 MB are free: lower ")
+    assert set(seen()) == {"checkpoints"}
+
+
+def of_scene(*words: str) -> dict[str, tuple[str, str]]:
+    """What is found of a scene's player and ports; the handshake and packages are looked at elsewhere."""
+    checks = list(start_checks(parse(["mine/task", "-c", "unity", *words, "--doctor"])))
+    names = [check.name for check in checks]
+    assert names[:2] == ["device", "handshake"]
+    found = [check() for check in checks[2:]]
+    return {finding.name: (finding.state, finding.line) for finding in found}
+
+
+def test_a_player_that_is_not_there_or_may_not_be_run(tmp_path):
+    player = tmp_path / "scene.x86_64"
+    words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
+    assert of_scene(*words)["player"][1].startswith(f"there is no player at {player}: ")
+    player.write_text("")
+    if os.name == "posix":
+        assert of_scene(*words) == {"player": (BROKEN, f"{player} may not be run: chmod +x it")}
+    player.chmod(0o755)
+    assert of_scene(*words) == {"player": (OK, str(player))}
+
+
+def test_every_port_that_a_scene_may_use_is_looked_at(tmp_path):
+    player = tmp_path / "scene.x86_64"
+    player.touch(0o755)
+    words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        state, line = of_scene(*words, "-p", str(port - 2))["ports"]  # the third is for evaluation
+        assert state == BROKEN and line.startswith(f"{port} is taken by ") and "base_port" in line
+    state, line = of_scene(*words, "-p", "65534")["ports"]
+    assert state == BROKEN and line.startswith("65536 is no port")
+
+
+@pytest.mark.parametrize("variant", ["default", "unity"])
+def test_a_run_that_exports_asks_for_the_packages_and_a_round_trip(variant):
+    def names(export: str) -> list[str]:
+        words = ["mine/task", "-c", variant, "--agents", "1", "--set", f"base_config.export={export}", "--doctor"]
+        return [check.name for check in start_checks(parse(words))]
+
+    never = names("never")
+    assert not any("onnx" in name for name in never)
+    for export in ("end", "checkpoints"):
+        assert [name for name in names(export) if name not in never] == ["extra onnx", "onnx round trip"]
+
+
+def test_the_editor_has_one_port():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        state, line = of_scene("--agents", "1", "-p", str(port))["ports"]
+    assert state == BROKEN and line.endswith("give --port, and set it in Unity too")

@@ -1,0 +1,515 @@
+"""What a user may get wrong: every row is an exit status and one line that says what, where and what would be right."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import main
+
+SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
+PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}
+SPACES = """from gymnasium import Env, spaces as s
+from numpy import inf
+BOX = s.Box(0, 1)
+class Own(Env):
+    observation_space, action_space = %s, %s
+make = Own
+"""
+NN = "from algorithm.networks import *\n"
+BODY = (
+    NN
+    + """import torch
+class Body(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.layer = size, torch.nn.Linear(size, size)
+    def forward(self, x):
+        %s
+        return self.layer(x)
+blueprint = Blueprint(body=Body)
+"""
+)
+COUNTER = """import gymnasium, numpy
+class Counter(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(0, 1), gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        %s
+        return numpy.zeros(1, numpy.float32), {}
+    def step(self, action):
+        self.steps += 1
+        info = {}
+        %s
+        return numpy.zeros(1, numpy.float32), 1.0, self.steps == 9, False, info
+make = %s
+"""
+
+
+def environment(config=None, **files) -> None:
+    """An environment folder mine/task with these files; the configuration is that of a probe where it is not given."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    text = config if isinstance(config, str) else yaml.safe_dump(config or {"default": {"base_config": PROBE}})
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    for name, code in files.items():
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+
+
+def default(**sections) -> dict:
+    """A configuration of the probe with more settings."""
+    base = {**PROBE, **sections.pop("base_config", {})}
+    return {"default": {"base_config": base, **sections}}
+
+
+def gym(env_name, **base) -> dict:
+    """A configuration of a Gymnasium environment."""
+    return {"default": {"base_config": {"env_type": "GYM", "env_name": env_name, **SHORT, **base}}}
+
+
+def fails(capsys, command: str) -> tuple[int, str]:
+    """Exit status and the line on standard error of a command line, which shows nothing else."""
+    status = main.main(command.split())
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1, shown.err
+    assert "Traceback" not in shown.err + shown.out
+    return status, shown.err
+
+
+COMMANDS = [
+    # options
+    ("mine/task --nonsense", "--nonsense is no option"),
+    ("mine/task --rendr", "did you mean --render?"),
+    ("mine/task --conf default", "did you mean --config?"),
+    ("mine/task more", "'more' is one word too many"),
+    ("-n a", "name the environment's folder first"),
+    ("mine/task --agents", "--agents"),
+    ("mine/task --agents two", "invalid int value: 'two'"),
+    ("mine/task --agents 0", "base_config.n_envs is 0"),
+    ("mine/task --max_step -5", "base_config.max_step is -5"),
+    ("mine/task --max-iter 0", "--max_iter is 0; it must be at least 1"),
+    ("mine/task --seed 1.5", "invalid int value: '1.5'"),
+    ("mine/task --seed 010", "invalid int value: '010': 010 is no decimal number"),
+    ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is no decimal number"),
+    ("mine/task --seed yes", "invalid int value: 'yes'"),
+    ("mine/task --seed -1", "base_config.seed is -1"),
+    ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
+    ("mine/task --port 5005", "--port is for env_type UNITY"),
+    ("mine/task --editor", "--editor is for env_type UNITY"),
+    ("mine/task --render", "--render goes with --run, not with training"),
+    ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
+    ("mine/task --disable-sample", "--disable_sample goes with --run"),
+    ("mine/task --use-env-nn", "--use_env_nn goes with --resume and --run"),
+    ("mine/task --run --resume", "--resume and --run exclude each other"),
+    ("mine/task --resume --force", "--force goes with training and --init and --import_mlagents, not with --resume"),
+    ("mine/task --run --max_step 5", "--max_step goes with"),
+    ("mine/task --run --config x", "--config goes with training and --doctor, not with --run"),
+    ("mine/task --resume --repeat 2", "--repeat goes with training"),
+    ("mine/task --list --seed 1", "--seed goes with"),
+    # old names
+    ("mine/task --lr 1e-3", "it is now --set acer_config.learning_rate=..."),
+    ("mine/task --num-workers 4", "it is now --agents"),
+    ("mine/task --t-max 1000", "it is now --max_step"),
+    ("mine/task --env-name CartPole-v1", "the folder's name, first on the command line"),
+    ("mine/task --no-lock", "gone: one process learns"),
+    ("mine/task --set base_config.write_summary_per_step=9", "it is now base_config.log_every"),
+    ("mine/task --set acer_config.save_model_per_step=9", "it is now base_config.save_every"),
+    ("mine/task --set base_config.reset_on_iteration=true", "gone: every lane starts its next episode by itself"),
+    ("mine/task --set base_config.port=5006", "it is now base_config.unity_args.base_port"),
+    ("mine/task --set sac_config.learning_rate=1e-3", "it is now learning_rate_critic, learning_rate_policy and"),
+    ("mine/task --set sac_config.siamese=ATC", "gone: nothing but the task's own losses shapes the features"),
+    ("mine/task --set net_config.learner_port=61001", "gone: one process collects and learns"),
+    ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
+    ("mine/task --u-port 5006", "it is now --port"),
+    ("mine/task --replay-start 9", "it is now --set acer_config.learning_starts=..."),
+    ("mine/task --set acer_config.entropy=0.1", "is no setting; it is now acer_config.entropy_coef"),
+    ("mine/task --tau 0.99", "it is now --set acer_config.average_policy_decay=..."),
+    # places
+    ("mine/tusk", "did you mean mine/task?"),
+    ("nowhere", "no environment folder 'nowhere' with a config.yaml under ./envs; the folders are mine/task"),
+    ("../envs/mine/task", "give its name below envs/, or its path"),
+    ("/mine/task", "give its name below envs/, or its path"),
+    ("mine/task -n a/b", "use a plain folder name"),
+    ("mine/task -n ..", "use a plain folder name"),
+    ("mine/task -n a:b", "use a plain folder name"),
+    ("mine/task -n con", "use a plain folder name"),
+    ("mine/task -n {tme}", "{time} in it for the start time"),
+    ("mine/task -c fast", "no variant 'fast'; there is default"),
+    ("mine/task --run", "there is no run under runs"),
+    ("mine/task --run -n b", "there is no run 'b' under runs"),
+    ("mine/task --resume", "train one with: python main.py mine/task"),
+    ("mine/task --resume -n b", "there is no run 'b'"),
+    ("--list", "there is no run under runs yet"),
+    ("mine/task --list", "there is no run under runs/mine/task yet"),
+    ("--init acrobot", "expected group/name"),
+    ("--init gym/a:b", "give its folder below envs/"),
+    ("--init mine/task", "exists already, and is left as it is"),
+    ("--init gym/acrobat", "near it is Acrobot-v1"),
+    ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
+    (
+        "--init gym/chain --set base_config.env_type=PROBE",
+        "--init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT",
+    ),
+    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs a config.yaml of its own"),
+    ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
+    # assignments
+    ("mine/task --set gamma", "--set gamma: expected section.key=value"),
+    ("mine/task --set =1", "--set =1: expected section.key=value"),
+    ("mine/task --set acer_config.gamma=[", "the value cannot be read: not YAML"),
+    ("mine/task --set base_config.seed=1:30", "base_config.seed=1:30: the value cannot be read: 1:30 is no decimal"),
+    ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is no decimal number"),
+    ("mine/task --env_args limit=1:30", "--env_args limit=1:30: the value cannot be read: 1:30 is no decimal number"),
+    ("mine/task --set acer_config.gama=1", "did you mean acer_config.gamma?"),
+    ("mine/task --set base_config.gamma=1", "did you mean acer_config.gamma?"),
+    ("mine/task --set base_config=1", "base_config is a section"),
+    ("mine/task --set base_config.seed.x=1", "base_config.seed is {'x': 1}"),
+    ("mine/task --set acer_config.gamma=high", "acer_config.gamma is 'high'; input should be a valid number"),
+    ("mine/task --set acer_config.gamma=2", "acer_config.gamma is 2.0; it must be from 0 to 1"),
+    ("mine/task --set acer_config.gamma=.nan", "acer_config.gamma is nan"),
+    ("mine/task --set acer_config.learning_rate=.inf", "acer_config.learning_rate is inf"),
+    ("mine/task --set acer_config.learning_rate=true", "acer_config.learning_rate is True"),
+    ("mine/task --set base_config.n_envs='3'", "base_config.n_envs is '3'; input should be a valid integer"),
+    ("mine/task --set base_config.n_envs=true", "base_config.n_envs is True"),
+    ("mine/task --set base_config.n_envs=1.5", "base_config.n_envs is 1.5"),
+    ("mine/task --set base_config.evaluate_greedy=1", "base_config.evaluate_greedy is 1"),
+    ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
+    (
+        "mine/task --set base_config.device=tpu",
+        "it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda), mps or auto",
+    ),
+    ("mine/task --set base_config.precision=float16", "input should be 'float32', 'bfloat16' or 'bfloat16_forced'"),
+    (
+        "mine/task --set base_config.env_wrappers=TimeAware",
+        "base_config.env_wrappers is 'TimeAware'; it must be a list",
+    ),
+    (
+        "mine/task --set base_config.env_wrappers=[TimeAware]",
+        "'TimeAware' is neither module:Wrapper nor {module:Wrapper",
+    ),
+    ("mine/task --set base_config.env_wrappers=[3]", "3 is neither module:Wrapper nor"),
+    ("mine/task --set base_config.env_wrappers=[{'a:B':{},'a:C':{}}]", "is neither module:Wrapper nor"),
+    ("mine/task --set base_config.env_wrappers=[{'a:B':3}]", "is neither module:Wrapper nor"),
+    (
+        "mine/task --set base_config.env_wrappers=['a:B']",
+        "env_wrappers (a:B) wrap single environments, and a probe has",
+    ),
+    ("mine/task --set base_config.ignore_observations=mission", "base_config.ignore_observations is 'mission'"),
+    ("mine/task --set base_config.ignore_observations=[mission]", "ignore_observations: a probe has nothing but obs"),
+    ("mine/task --device cuda:99", "torch finds no such device"),
+    ("mine/task --set replay_config.capacity=5", "replay_config.capacity"),
+    ("mine/task --env_args limit", "--env_args limit: expected key=value"),
+    ("mine/task --env_args limit=3", "probes take none"),
+    ("mine/task --nn other.py", "there is no other.py"),
+    ("mine/task --set nn_config.units=3", "nn_config: "),
+    ("mine/task --set acer_config.on_policy_updates=false acer_config.replay_ratio=0", "leaves nothing to learn from"),
+    (
+        "mine/task --set acer_config.estimator=tree_backup acer_config.critic=state_value",
+        "acer_config: estimator tree_backup is",
+    ),
+    (
+        "mine/task --set acer_config.std=state_dependent acer_config.std_min=0.7",
+        "std_init 0.5 must be above std_min 0.7",
+    ),
+    ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
+    ("mine/task --set acer_config.optimizer_beta1=1", "optimizer_beta1 is 1.0; it must be at least 0 and below 1"),
+    ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
+    ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),
+    (
+        "mine/task --set base_config.algorithm=SAC sac_config.target_d_alpha=1.01",
+        "sac_config.target_d_alpha is 1.01; it must be from 0 to 1, the largest entropy that there is",
+    ),
+    (
+        "mine/task --set base_config.algorithm=SAC sac_config.target_c_alpha=-0.7",
+        "sac_config.target_c_alpha is -0.7; it must be at least -0.6931, the largest entropy that there is",
+    ),
+    # sizes
+    ("mine/task --agents 9223372036854775808", "base_config.n_envs is 9223372036854775808;"),
+    ("mine/task --agents 100000", "base_config.n_envs is 100000; input should be less than or equal to 65536"),
+    ("mine/task --set acer_config.reward_clip=1e200", "reward_clip is 1e+200; it must be at most 3.40282e+38, the la"),
+    ("mine/task --set replay_config.capacity=1e18", "replay_config.capacity: 1,000,000,000,000,000,000 rows"),
+    ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
+    ("mine/task --set acer_config.batch_size=9223372036854775808", "it must be at most 2,147,483,647"),
+    ("mine/task --set base_config.seed=9223372036854775808", "it must be at most 9,223,372,036,854,775,807"),
+    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 windows of 20 rows are"),
+    (
+        "mine/task --set acer_config.rollout_length=2147483647",
+        "replay_config.capacity: 50000 rows over 1 lanes hold no",
+    ),
+    (f"mine/task --set {'a.' * 3000}b=1", "a setting is at most 40 levels deep"),
+    (f"mine/task --set base_config.env_args={'[' * 3000}", "nested more than 40 levels deep"),
+    ("mine/task --repeat 1000000", "--repeat is 1000000; it must be at most 1000"),
+    ("mine/task --set acer_config.critic=state_value", "acer_config: estimator retrace is of action values"),
+    ("mine/task --set acer_config.std=learned acer_config.std_min=0.6", "must be above std_min 0.6"),
+    ("mine/task --set acer_config.estimator=vtrace acer_config.rho_clip=0.5", "must not be below trace_clip"),
+    (
+        "mine/task --set base_config.algorithm=SAC",
+        "sac_config.learning_starts is 1000, but base_config.max_step 40 ends",
+    ),
+    (
+        "mine/task --set base_config.algorithm=SAC base_config.max_step=2000 replay_config.capacity=1000",
+        "sac_config.learning_starts is 1000, but replay_config.capacity 1000 stores at most 999 rows",
+    ),
+    (
+        "mine/task --set acer_config.on_policy_updates=false",
+        "acer_config.learning_starts is 1000, but base_config.max_step 40",
+    ),
+]
+
+FOLDERS = [
+    # config.yaml
+    (default(acer_config={"gama": 0.9}), {}, 2, "config.yaml: acer_config.gama is no setting; did you mean"),
+    (default(base_config={"gamma": 0.9}), {}, 2, "base_config.gamma is no setting; did you mean acer_config.gamma?"),
+    (default(replay_config={"batch_size": 3}), {}, 2, "did you mean acer_config.batch_size?"),
+    (default(acer_config={"collect_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
+    (default(acer_config={"worker_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
+    (default(goal=475), {}, 2, "goal is a section"),
+    (default(explorer={3: [0, 1]}), {}, 2, "explorer: the name 3 is not text"),
+    (default(auxiliaries={None: {}}), {}, 2, "auxiliaries: the name None is not text"),
+    (default(ma_config={True: {}}), {}, 2, "ma_config: the name True is not text"),
+    (default(nn_config={3: 4}), {}, 2, "nn_config: the name 3 is not text"),
+    ({"default": None, "fast": {"inherit": ["default"]}}, {}, 2, "'fast' inherits ['default']; expected the name"),
+    ({"default": None, "fast": {"inherit": 3}}, {}, 2, "'fast' inherits 3; expected the name of a variant"),
+    (default(base_config={"n_envs": "many"}), {}, 2, "config.yaml: base_config.n_envs is 'many'"),
+    ({"default": 3}, {}, 2, "the variant 'default' is 3"),
+    ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which is not there"),
+    ({"default": {"inherited": "default"}}, {}, 2, "it is now inherit, in the variant itself"),
+    ({"fast": None}, {}, 2, "no variant 'default'; there is fast"),
+    ("default: [", {}, 2, "config.yaml: not YAML"),
+    ("- 1", {}, 2, "expected a mapping of sections, found list"),
+    ("default: {goal: null}\ndefault: {}", {}, 2, "default is defined twice"),
+    ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is no decimal number"),
+    (f"default: {'[' * 3000}", {}, 2, "config.yaml: it is nested more than 40 levels deep"),
+    ({"default": None}, {}, 2, "base_config.env_name is not set"),
+    # environments
+    (gym("Nothing-v1"), {}, 2, "env_name 'Nothing-v1'"),
+    (gym("CartPole-v9"), {}, 2, "versioned environments"),
+    (
+        gym("CartPole-v1", env_wrappers=["no_such_module:Wrapper"]),
+        {},
+        2,
+        "env_wrappers: no_such_module:Wrapper: Module",
+    ),
+    (gym("CartPole-v1", ignore_observations=["mission"]), {}, 2, "there is no observation 'mission'; there is obs"),
+    (gym("classic/rps_v2"), {}, 2, "'classic/rps_v2' is one of env_type PETTINGZOO: set base_config.env_type to PETT"),
+    (gym("ALE/Pong-v5"), {}, 2, "'ALE/Pong-v5' is one of env_type ATARI"),
+    (gym("no_such_module:Thing-v1"), {}, 2, "pip install no_such_module"),
+    (gym("env.py"), {"env": SPACES % ("s.Text(3)", "s.Discrete(2)")}, 2, "base_config: observation 'obs' is Text"),
+    (gym("env.py"), {"env": SPACES % ("s.Dict(a=s.Dict(b=BOX))", "s.Discrete(2)")}, 2, "observation 'a' is Dict"),
+    (gym("env.py"), {"env": SPACES % ("s.Dict(a=s.Graph(BOX, None))", "s.Discrete(2)")}, 2, "observation 'a' is Graph"),
+    (gym("env.py"), {"env": SPACES % ("s.Tuple([BOX, s.Sequence(BOX)])", "BOX")}, 2, "observation '1' is Sequence"),
+    (gym("env.py"), {"env": SPACES % ("BOX", "s.Dict(gear=s.Text(3))")}, 2, "action 'gear' is Text"),
+    (gym("env.py"), {"env": SPACES % ("BOX", "s.Tuple([BOX, s.Dict(a=BOX)])")}, 2, "action 1 is Dict"),
+    (
+        gym("env.py"),
+        {"env": SPACES % ("BOX", "s.Dict(gas=s.Box(-inf, inf))")},
+        2,
+        "action 'gas' is a Box without bounds",
+    ),
+    (gym("env.py"), {"env": SPACES % ("BOX", "s.Dict(gas=s.Box(-9, inf))")}, 2, "'gas' is a Box with a bound on one"),
+    (
+        gym("env.py"),
+        {"env": SPACES % ("BOX", "s.Box(-inf, inf)")},
+        2,
+        "without bounds; base_config.unbounded_action_limit",
+    ),
+    (gym("env.py"), {"env": SPACES % ("s.Dict(a=BOX, action_mask=BOX)", "s.Discrete(3)")}, 2, "need 3 of a Box"),
+    (
+        gym("env.py", unbounded_action_limit=0),
+        {"env": SPACES % ("BOX", "BOX")},
+        2,
+        "base_config.unbounded_action_limit is 0",
+    ),
+    (gym("CartPole-v1", env_args={"gravity_of_mars": 1}), {}, 3, "unexpected keyword argument 'gravity_of_mars'"),
+    (default(base_config={"env_name": "chains"}), {}, 2, "the probes are"),
+    (gym("env.py"), {}, 2, "there is no env.py"),
+    (gym("env.py"), {"env": "def make(:"}, 2, "env.py: SyntaxError"),
+    (gym("env.py"), {"env": "x = 1"}, 2, "expected a function make(**env_args)"),
+    (gym("env.py"), {"env": "import nothing_of_this_name"}, 2, "ModuleNotFoundError"),
+    (gym("env.py"), {"env": "def make(): raise OSError('no\\ndisplay')"}, 3, "does not start: OSError: no display"),
+    (
+        gym("env.py"),
+        {"env": COUNTER % ("assert options", "", "Counter")},
+        3,
+        "env.py' does not start: AssertionError in",
+    ),
+    (gym("env.py"), {"env": COUNTER % ("assert options", "", "lambda: Counter()")}, 3, "env.py, line 6"),
+    (gym("env.py"), {"env": COUNTER % ("", "", "Counter()")}, 2, "expected a function make(**env_args)"),
+    (
+        gym("env.py"),
+        {"env": "import functools\ndef made(x): return x\nmake = functools.partial(made, 3)"},
+        3,
+        "env.py' d",
+    ),
+    (gym("env.py"), {"env": "class Own:\n    def __call__(self): return 3\nmake = Own()"}, 3, "env.py' does not start"),
+    (gym("env.py"), {"env": "make = print"}, 3, "the environment 'print' does not start"),
+    (gym("env.py"), {"env": "make = 3"}, 2, "expected a function make(**env_args)"),
+    (gym("env.py"), {"env": "def make():\n    import nothing_of_this_name"}, 2, "env.py' needs a package"),
+    # networks
+    (None, {"nn": "def blueprint(:"}, 2, "nn.py: SyntaxError"),
+    (None, {"nn": "x = 1\n1/0"}, 2, "nn.py, line 2: ZeroDivisionError"),
+    (None, {"nn": "import sys\nsys.exit(5)"}, 2, "nn.py, line 2: SystemExit: 5"),
+    (None, {"nn": "x = 1"}, 2, "expected `blueprint`"),
+    (None, {"nn": "blueprint = 3"}, 2, "expected `blueprint`"),
+    (None, {"nn": "def blueprint(): return 3"}, 2, "expected `blueprint`"),
+    (None, {"nn": "def blueprint(units): ..."}, 2, "nn_config does not fit"),
+    (None, {"nn": "def blueprint():\n    raise KeyError('x')"}, 2, "nn.py, line 2: KeyError: 'x'"),
+    (None, {"nn": NN + "blueprint = Blueprint(encoders={'eye': Vector()})"}, 2, "eye"),
+    (None, {"nn": "assert False"}, 2, "nn.py, line 1: AssertionError\n"),
+    (None, {"nn": "def blueprint():\n    import sys\n    sys.exit(5)"}, 2, "nn.py, line 3: SystemExit: 5"),
+    (None, {"nn": BODY % "raise KeyError('x')"}, 2, "nn.py, line 8: KeyError: 'x'"),
+    (None, {"nn": NN + "blueprint = Blueprint(policy=Gru(4))"}, 2, "Gru made a GruMemory, which has no `forward`"),
+    (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a Layers, which has no `step`"),
+    (
+        default(acer_config={"critic": "action_value"}),
+        {"nn": NN + "blueprint = Blueprint(critic=int)"},
+        2,
+        "int made a value of type int; it must",
+    ),
+    (None, {"nn": BODY % "assert False"}, 2, "nn.py, line 8: AssertionError\n"),
+    (None, {"nn": BODY % "return x[:, :0]"}, 2, "nn.py: RuntimeError"),
+    (None, {"nn": BODY % "return None"}, 2, "nn.py: "),
+    (None, {"nn": (BODY % "").replace("size)\n    def", "'x')\n    def")}, 2, "nn.py, line 6: TypeError"),
+    *(
+        (
+            None,
+            {"nn": NN + f"blueprint = Blueprint({layers})"},
+            2,
+            f"nn.py, line 2: ValueError: {name} has the size {size}",
+        )
+        for layers, name, size in [
+            ("body=Mlp(0)", "Mlp", "0"),
+            ("body=Mlp(-3)", "Mlp", "-3"),
+            ("body=Mlp(64, 2.5)", "Mlp", "2.5"),
+            ("body=Mlp(2**63)", "Mlp", "9223372036854775808"),
+            ("body=NoisyMlp('64')", "NoisyMlp", "'64'"),
+            ("memory=Gru(0)", "Gru", "0"),
+            ("memory=Lstm(None)", "Lstm", "None"),
+            ("memory=Attention(0)", "Attention", "0"),
+            ("encoders={'*': NatureCnn(0)}", "NatureCnn", "0"),
+            ("encoders={'*': ImpalaResNet((0,))}", "ImpalaResNet", "0"),
+            ("encoders={'*': FrameStack(2.0, Vector())}", "FrameStack", "2.0"),
+        ]
+    ),
+    (
+        default(nn_config={"width": 3}),
+        {"nn": NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))"},
+        2,
+        "unexpected keyword argument 'width'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_a_command_that_cannot_be_is_one_line_and_status_2(command, message, capsys):
+    environment()
+    status, line = fails(capsys, command)
+    assert message in line
+    assert status == 2
+    assert not list(Path.cwd().rglob("runs/**/config.yaml"))  # the name stays free
+
+
+@pytest.mark.parametrize(("config", "files", "status", "message"), FOLDERS)
+def test_a_broken_folder_is_one_line_that_names_it(config, files, status, message, capsys):
+    environment(config, **files)
+    found, line = fails(capsys, "mine/task -n a")
+    assert message in line
+    assert found == status
+    assert not Path("runs/mine/task/a").exists()
+
+
+LATER = [
+    # what only shows while it trains
+    (
+        gym("env.py"),
+        {"env": COUNTER % ("", "info = {'action_mask': numpy.ones(2)}", "Counter")},
+        2,
+        "env.py' gives info['action_mask'] with steps but gave none with its first reset; give it with every reset",
+    ),
+    (
+        default(acer_config={"batch_size": 4, "learning_starts": 8}),
+        {"nn": BODY % "assert len(x) < 5"},
+        2,
+        "nn.py, line 8: AssertionError\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "files", "status", "message"), LATER)
+def test_what_breaks_while_it_trains_is_one_line_that_names_it(config, files, status, message, capsys):
+    environment(config, **files)
+    found, line = fails(capsys, "mine/task -n a")
+    assert message in line
+    assert found == status
+
+
+@pytest.mark.parametrize(("name", "env_name"), [("nn", "choice"), ("env", "env.py")])
+def test_a_folder_in_the_place_of_a_file_is_one_line(name, env_name, capsys):
+    environment(default(base_config={"env_name": env_name, "env_type": "GYM" if name == "env" else "PROBE"}))
+    Path(f"envs/mine/task/{name}.py").mkdir()
+    assert fails(capsys, "mine/task -n a") == (2, f"{Path('envs/mine/task', name)}.py is a folder; expected a file\n")
+    assert not Path("runs").exists()
+
+
+def test_the_folder_that_these_rows_break_works_when_whole(capsys):
+    environment(nn=NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))")
+    assert main.main("mine/task -n a --set nn_config.units=8".split()) == 0
+    assert (
+        main.main("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0 --agents 1.0".split()) == 0
+    )
+
+
+EXISTING = [
+    ("mine/task -n a", 2, "run runs/mine/task/a exists already; --resume goes on with it, --force replaces it"),
+    ("mine/task -n b --repeat 2", 2, "run runs/mine/task/b-2 exists already"),
+    ("mine/task -n a --run --ckpt 39", 2, "--ckpt 39: there is no such checkpoint; runs/mine/task/a has 40"),
+    ("mine/task -n a --run --ckpt runs", 2, "/runs is outside of"),
+    ("mine/task -n a --run --nn other.py", 2, "there is no other.py"),
+    ("mine/task -n a --run --set acer_config.gama=1", 2, "did you mean acer_config.gamma?"),
+    ("mine/task -n a --run --render", 2, "there is nothing to see of a probe"),
+    ("mine/task -n a --resume --use_env_nn", 2, "--use_env_nn: there is no nn.py in "),
+    ("mine/task -n a --resume --set base_config.env_name=chain", 2, "the saved experience is of this environment"),
+    ("mine/task -n a --resume --agents 3", 2, "the saved replay has a lane for each copy"),
+    ("mine/task -n . --run", 2, "there is no run '.'"),
+    ("mine/other --list", 2, "there is no run under runs/mine/other yet"),
+    ("mine --force -n task", 2, "no environment folder 'mine'"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A working directory with two runs, made once."""
+    place = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        environment()
+        assert main.main("mine/task -n a".split()) == 0
+        assert main.main("mine/task -n b-2".split()) == 0
+    return place
+
+
+def files_of_runs() -> dict[Path, int]:
+    """When each file was written last; a lock is no part of what is left."""
+    return {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*") if path.name != ".lock"}
+
+
+@pytest.mark.parametrize(("command", "status", "message"), EXISTING, ids=[row[0] for row in EXISTING])
+def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
+    command, status, message, trained, monkeypatch, capsys
+):
+    monkeypatch.chdir(trained)
+    before = files_of_runs()
+    found, line = fails(capsys, command)
+    assert message in line.replace("\\", "/")
+    assert found == status
+    assert files_of_runs() == before
+
+
+def test_an_unexpected_error_is_named_and_debug_shows_where(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr("algorithm.runs.results.table", lambda records: 1 / 0)
+    status, line = fails(capsys, "--list")
+    assert status == 1
+    assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")
+    assert main.main(["--list", "--debug"]) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "1 / 0" in shown

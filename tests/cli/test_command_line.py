@@ -1,0 +1,192 @@
+"""The options: spellings, what they set, and that each one that is documented is there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from algorithm.cli.command_line import overrides, page, parse
+from algorithm.cli.options import FLAGS, OPTIONS, TRAIN
+from algorithm.config import renamed_settings as former
+from algorithm.config.loader import defaults, resolve
+from algorithm.runs.env_folder import is_file_name
+
+ROOT = Path(__file__).resolve().parents[2]
+SPELLINGS = {option.spelling for option in OPTIONS} | {"--help"}
+# Written as a user would, with what they come to.
+USES = {
+    "--config": ("-c fast", {"config": "fast"}),
+    "--name": ("-n a", {"name": "a"}),
+    "--run": ("--run", {"run": True, "mode": "--run"}),
+    "--resume": ("--resume", {"resume": True, "mode": "--resume"}),
+    "--export": ("--export", {"export": True, "mode": "--export"}),
+    "--barracuda": ("--export --barracuda", {"barracuda": True}),
+    "--force": ("--force", {"force": True, "mode": TRAIN}),
+    "--list": ("--list", {"list": True, "mode": "--list"}),
+    "--init": ("--init gym/acrobot", {"init": "gym/acrobot", "env": None}),
+    "--import_mlagents": ("--import-mlagents walker.yaml", {"import_mlagents": "walker.yaml", "env": None}),
+    "--repeat": ("--repeat 3", {"repeat": 3}),
+    "--set": ("--set a.b=1 c.d=2 --set e.f=3", {"set": ["a.b=1", "c.d=2", "e.f=3"]}),
+    "--env_args": ("--env-args limit=3", {"env_args": ["limit=3"]}),
+    "--doctor": ("--doctor", {"doctor": True, "mode": "--doctor"}),
+    "--agents": ("--agents=4", {"agents": 4}),
+    "--max_step": ("--max-step 9", {"max_step": 9}),
+    "--max_iter": ("--run --max-iter 9", {"max_iter": 9}),
+    "--seed": ("--seed 9", {"seed": 9}),
+    "--device": ("--device gpu", {"device": "gpu"}),
+    "--nn": ("--nn other.py", {"nn": "other.py"}),
+    "--use_env_nn": ("--run --use-env-nn", {"use_env_nn": True}),
+    "--ckpt": ("--run --ckpt 500", {"ckpt": "500"}),
+    "--render": ("--run --render", {"render": True}),
+    "--disable_sample": ("--run --disable-sample", {"disable_sample": True}),
+    "--sample": ("--run --sample", {"sample": True}),
+    "--logger_in_file": ("--logger-in-file", {"logger_in_file": True}),
+    "--json": ("--json", {"json": True}),
+    "--debug": ("--debug", {"debug": True}),
+    "--port": ("-p 5005", {"port": 5005}),
+    "--editor": ("--editor", {"editor": "editor"}),
+}
+
+
+def test_every_option_has_its_row():
+    assert set(USES) == SPELLINGS - {"--help"}
+
+
+@pytest.mark.parametrize("option", USES)
+def test_options_are_read_as_people_write_them(option):
+    text, expected = USES[option]
+    words = text.split() if option in ("--init", "--import_mlagents") else ["gym/cartpole", *text.split()]
+    options = vars(parse(words))
+    assert {name: options[name] for name in expected} == expected
+    dashed = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]
+    underscored = [f"--{word[2:].replace('-', '_')}" if word.startswith("--") else word for word in words]
+    assert parse(dashed) == parse(underscored) == parse(words)
+
+
+@pytest.mark.parametrize("words", ["-n a gym/cartpole", "gym/cartpole -n a", "-n a --seed 3 gym/cartpole --json"])
+def test_the_environment_may_stand_anywhere(words):
+    options = parse(words.split())
+    assert (options.env, options.name) == ("gym/cartpole", "a")
+
+
+@pytest.mark.parametrize("env", ["gym/cartpole/", "gym\\cartpole", "./gym/cartpole"])
+def test_folders_are_named_as_shells_complete_them(env):
+    assert parse([env]).env == "gym/cartpole"
+
+
+def test_flags_are_short_for_settings():
+    words = "gym/cartpole -n a --agents 3 --max_step 8 --max_iter 7 --seed 5 --device cpu --nn x.py"
+    tree = overrides(parse(words.split()))
+    assert tree == {
+        "base_config": {
+            "name": "a",
+            "n_envs": 3,
+            "max_step": 8,
+            "max_iter": 7,
+            "seed": 5,
+            "device": "cpu",
+            "nn": "x.py",
+        }
+    }
+    assert resolve([("flags", tree)]).base.n_envs == 3
+    unity = overrides(parse("unity/3dball --editor --port 6000".split()))
+    assert unity == {"base_config": {"unity_args": {"build_path": "editor", "base_port": 6000}}}
+    assert overrides(parse("gym/cartpole -n a --run".split())) == {}  # it names a run that is there
+
+
+@pytest.mark.parametrize("name", [name for name, instead in former.FORMER.items() if " " not in instead])
+def test_an_old_name_leads_to_one_that_exists(name):
+    instead = former.FORMER[name]
+    assert instead in SPELLINGS or is_setting(instead)
+    assert former.former_setting(name if "." in name else f"sac_config.{name}") == f"it is now {instead}"
+
+
+def is_setting(path: str) -> bool:
+    *sections, key = path.split(".")
+    place = defaults()
+    for section in sections:
+        place = place[section]
+    return key in place
+
+
+def test_no_old_name_hides_one_of_ours():
+    ours = {key for section in defaults().values() for key in (section if isinstance(section, dict) else {})}
+    assert not (set(former.FORMER) - {"env_name"}) & ours
+    assert not {f"--{name}" for name in former.FORMER} & SPELLINGS
+    assert all(map(is_setting, former.FLAGS_ALONE.values()))
+    whole = [name for name in former.FORMER if "." in name]
+    assert whole
+    assert not [name for name in whole if is_setting(name)]
+
+
+def documented(page: str) -> set[str]:
+    """The options of ours that a page speaks of: in command lines with main.py, and where they stand alone as code."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    ours = [line.split("main.py")[1].split("#")[0] for line in text.splitlines() if "main.py" in line]
+    alone = re.findall(r"`(--?[a-z][\w-]*)", text)
+    found = {option for line in ours for option in re.findall(r"(?<=\s)--?[a-z][\w-]*", line)}
+    return found | set(alone)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_documented_options_exist(page):
+    shorts = {option.short for option in OPTIONS if option.short}
+    found = documented(page)
+    assert "--run" in found
+    assert {option if option in shorts else option.replace("-", "_").replace("__", "--", 1) for option in found} <= (
+        SPELLINGS | shorts
+    )
+
+
+def test_the_reference_lists_every_option():
+    assert documented("docs/configuration.md") >= SPELLINGS - {"--help"}
+
+
+@pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
+def test_file_names(name):
+    assert is_file_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a.", "a ", "a/b", "a\n", "a*", "nul", "Com1.txt", "x" * 101])
+def test_what_some_system_takes_for_no_file_name(name):
+    assert not is_file_name(name)
+
+
+def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
+    code = (
+        "import sys, main\n"
+        "assert main.main([]) == 0 and main.main(['gym/cartpole', '--nonsense']) == 2\n"
+        "assert not {'torch', 'numpy', 'gymnasium', 'pydantic', 'rich', 'yaml'} & set(sys.modules)"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == page()
+    assert "gym/cartpole" in finished.stdout
+
+
+def test_something_is_printed_before_torch_is_imported():
+    code = (
+        "import builtins, sys, main\n"
+        "whole = builtins.__import__\n"
+        "def loaded(name, *rest):\n"
+        "    if name.partition('.')[0] in ('torch', 'gymnasium', 'rich'):\n"
+        "        raise OSError('too early')\n"
+        "    return whole(name, *rest)\n"
+        "builtins.__import__ = loaded\n"
+        "for mode in ([], ['--resume'], ['--run'], ['--export']):\n"
+        "    assert main.main(['gym/cartpole', *mode]) == 1\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == ["loading PyTorch for gym/cartpole ..."] * 4
+    assert finished.stderr.splitlines() == ["OSError: too early"] * 4
+
+
+def test_flags_name_settings_that_exist():
+    for setting in FLAGS:
+        place = defaults()
+        for key in setting.split("."):
+            assert key in place
+            place = place[key]

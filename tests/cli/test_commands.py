@@ -1,0 +1,446 @@
+"""What each command leaves behind and tells, for people and for scripts."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import main
+from algorithm.runs.run_folder import RunFolder
+from algorithm.training.monitor import Monitor
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+default:
+  base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
+  acer_config: {rollout_length: 5, sequence_length: 5}
+goal:
+  goal: {return: 10}
+"""
+NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
+
+
+@pytest.fixture(autouse=True)
+def task():
+    """The folder mine/task: episodes of ten steps and return 10 in three lanes."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "nn.py").write_text(NN)
+    return folder
+
+
+def result(name: str) -> dict:
+    """result.json of a run."""
+    return json.loads(Path(f"runs/mine/task/{name}/result.json").read_text())
+
+
+def call(command: str, capsys) -> dict:
+    """What a command tells a script."""
+    status = main.main([*command.split(), "--json"])
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1, shown
+    record = json.loads(shown)
+    assert record["status"] == status
+    return record
+
+
+def test_a_run_leaves_its_result_and_tells_it(capsys):
+    told = call("mine/task -n a -c goal", capsys)
+    assert told == {"run": "runs/mine/task/a", **result("a")}
+    seconds = told.pop("seconds")
+    assert 0 < seconds < 60
+    assert told.pop("updates") > 0
+    assert told.pop("versions").keys() >= {"python", "torch", "numpy", "gymnasium"}
+    told.pop("commit", None)  # of the project, where it is a checkout
+    assert told == {
+        "run": "runs/mine/task/a",
+        "environment": "mine/task",
+        "algorithm": "ACER",
+        "variant": "goal",
+        "seed": 0,
+        "confirmed_by": None,
+        "reached": False,  # there are not yet 20 episodes
+        "status": 0,
+        "env_steps": 90,
+        "episodes": 6,
+        "returns": {"agent": 10.0},
+        "evaluation": told["evaluation"],
+    }
+    told = call("mine/task -n b -c goal --max_step 400", capsys)
+    assert (told["reached"], told["confirmed_by"]) == (True, "evaluation")
+    assert told["evaluation"] == {
+        "agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}
+    }
+    assert call("mine/task -n c", capsys)["reached"] is None
+
+
+def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monkeypatch, capsys):
+    from algorithm.cli import display
+
+    shown = []
+    monkeypatch.setattr(display, "lines", lambda say: shown.append)
+    assert main.main("mine/task -n a".split()) == 0
+    seconds = result("a")["seconds"]
+    assert shown[-1].ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)
+    assert sum(shown[-1].pace.shares.values()) == pytest.approx(1) and shown[-1].pace.shares["starting"] > 0
+    assert f"done after 90 env steps, 6 episodes, {seconds:.1f} s" in capsys.readouterr().out
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["seconds"] > seconds
+
+
+def test_what_is_for_people_goes_to_standard_error_with_json(capsys):
+    assert main.main("mine/task -n a --json".split()) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("{") and "run folder: " in shown.err
+    assert main.main("mine/task -n b".split()) == 0
+    shown = capsys.readouterr()
+    assert "run folder: " in shown.out and shown.err == ""
+
+
+def test_what_native_code_prints_stays_out_of_the_json(task):
+    loud = "import os, gymnasium\ndef make():\n    os.write(1, b'loud')\n    return gymnasium.make('CartPole-v1')\n"
+    (task / "env.py").write_text(loud)
+    changes = ["--set", "base_config.env_type=GYM", "base_config.env_name=env.py", "base_config.max_step=30"]
+    command = [sys.executable, main.__file__, "mine/task", "-n", "a", "--json", *changes]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(process.stdout)["env_steps"] >= 30
+    assert "loud" in process.stderr
+
+
+def test_a_script_hears_of_failures_too(capsys):
+    assert call("mine/tusk", capsys)["error"].startswith("no environment folder 'mine/tusk'")
+    assert call("mine/task --nonsense", capsys)["status"] == 2
+
+
+def test_a_run_that_breaks_leaves_its_result(task, capsys):
+    (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 500}}\n")
+    (task / "env.py").write_text(
+        "import gymnasium, itertools\n"
+        "STEPS = itertools.count()\n"  # of all copies: another one breaks too
+        "class Breaks(gymnasium.Wrapper):\n"
+        "    def step(self, action):\n"
+        "        if next(STEPS) > 100:\n"
+        "            raise OSError('the motor is hot')\n"
+        "        return super().step(action)\n"
+        "def make():\n"
+        "    return Breaks(gymnasium.make('CartPole-v1'))\n"
+    )
+    told = call("mine/task -n a", capsys)
+    assert "broke 11 times" in told.pop("error")
+    assert told == {"run": "runs/mine/task/a", **result("a")}
+    assert told["status"] == 1 and told["env_steps"] > 50 and told["episodes"] > 0
+
+
+def test_an_interrupted_run_leaves_its_result(monkeypatch, capsys):
+    def interrupt(monitor, actor):
+        tick(monitor, actor)
+        raise KeyboardInterrupt
+
+    tick = Monitor.tick
+    monkeypatch.setattr(Monitor, "tick", interrupt)
+    error = call("mine/task -n a", capsys)["error"]
+    resume = "python main.py mine/task -n a --resume"
+    assert error == f"Interrupted. Checkpoint saved in runs/mine/task/a; resume with: {resume}"
+    assert result("a")["status"] == 130
+    assert result("a")["returns"] == {"agent": None}  # no episode has ended
+
+
+def test_repeated_runs_are_runs_with_successive_seeds(capsys):
+    told = call("mine/task -n a --seed 5 --repeat 3 --set base_config.env_name=choice", capsys)
+    assert [Path(one["run"]).name for one in told["runs"]] == ["a-1", "a-2", "a-3"]
+    assert [RunFolder.find("mine/task", f"a-{k}").settings().base.seed for k in (1, 2, 3)] == [5, 6, 7]
+    alone = call("mine/task -n b --seed 6 --set base_config.env_name=choice", capsys)
+    for key in ("env_steps", "updates", "episodes", "returns"):
+        assert alone[key] == told["runs"][1][key]
+    returns = [one["returns"]["agent"] for one in told["runs"]]
+    assert len(set(returns)) > 1
+    spread = told["spread"]["return"]
+    assert spread["mean"] == pytest.approx(sum(returns) / 3)
+    assert spread["std"] == pytest.approx((sum((x - spread["mean"]) ** 2 for x in returns) / 2) ** 0.5)
+    assert (spread["min"], spread["max"], spread["runs"]) == (min(returns), max(returns), 3)
+
+
+def test_repeated_runs_end_with_their_spread_for_people(capsys):
+    assert main.main("mine/task -n a --repeat 2 -c goal --max_step 400".split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "2 runs: a-1, a-2" in lines
+    assert "goal reached in 2 of 2" in lines
+    assert "evaluation: 10.00 +- 0.00 (10.00 to 10.00)" in lines
+
+
+def test_repeated_runs_stop_at_the_first_that_fails_and_say_what_there_is(monkeypatch, capsys):
+    from algorithm.runs import build as assembly
+
+    whole = assembly.train
+    monkeypatch.setattr(
+        assembly, "train", lambda settings, *rest: whole(settings, *rest) if settings.base.seed == 0 else 1 / 0
+    )
+    told = call("mine/task -n a --repeat 3", capsys)
+    assert told["status"] == 1 and len(told["runs"]) == 1
+    assert not Path("runs/mine/task/a-2").exists()
+
+
+def test_runs_are_listed_with_their_results_newest_last(capsys):
+    for name in ("b", "a"):
+        assert main.main(["mine/task", "-n", name, "-c", "goal"]) == 0
+    shutil.copytree("envs/mine/task", "envs/mine/other")
+    assert main.main("mine/other -n c".split()) == 0
+    capsys.readouterr()
+    killed = {**result("a"), "env_steps": 0, "status": None}  # as it was written when the run began
+    (Path("runs/mine/task/a") / "result.json").write_text(json.dumps(killed))
+    assert main.main(["--list"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "mine/" in line]
+    assert [next(word for word in row.split() if "/" in word) for row in rows] == [
+        "mine/task/b",
+        "mine/task/a",
+        "mine/other/c",
+    ]
+    for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
+        assert state in row and " 90 " in row and " 6 " in row and " 10.00 " in row
+    assert ["ACER (goal)" in row for row in rows] == [True, True, False]
+    told = call("mine/task --list", capsys)
+    assert [one["run"] for one in told["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
+    assert told["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
+    assert told["runs"][1]["status"] is None and told["runs"][1]["env_steps"] == 90
+    assert told["runs"][1]["variant"] == "goal"
+
+
+def test_a_run_that_goes_on_keeps_its_variant(capsys):
+    assert main.main("mine/task -n a -c goal".split()) == 0
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert (result("a")["variant"], result("a")["env_steps"]) == ("goal", 150)
+    Path("runs/mine/task/a/result.json").unlink()
+    assert main.main("mine/task -n a --resume --max_step 200".split()) == 0
+    assert (result("a")["variant"], result("a")["env_steps"]) == (None, 201)
+
+
+def test_a_run_has_its_origin_from_the_start(monkeypatch):
+    from algorithm.runs import build as assembly
+
+    seen = []
+    monkeypatch.setattr(assembly, "train", lambda *_, **__: seen.append(result("a")) or 1 / 0)
+    assert main.main("mine/task -n a -c goal --seed 3".split()) == 1
+    (began,) = seen
+    assert (began["environment"], began["algorithm"], began["variant"]) == ("mine/task", "ACER", "goal")
+    assert (began["seed"], began["status"], began["env_steps"]) == (3, None, 0)
+    assert not Path("runs/mine/task/a").exists()
+
+
+def test_a_run_that_went_on_after_its_result_is_unfinished(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    old = Path("runs/mine/task/a/result.json").read_text()
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["env_steps"] == 150
+    Path("runs/mine/task/a/result.json").write_text(old)
+    capsys.readouterr()
+    told = call("--list", capsys)["runs"][0]
+    assert told["status"] is None and told["env_steps"] == 150
+
+
+def test_the_list_is_made_without_torch_and_the_like():
+    folder = Path("runs/mine/task/a")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    (folder / "metrics.csv").write_text("env_steps,time/seconds,rollout/return\n90,1.5,10\n")
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import main; assert main.main(['--list']) == 0; "
+    code += "print(*{name.partition('.')[0] for name in sys.modules})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert " 90 " in shown
+    loaded = set(shown.splitlines()[-1].split())
+    assert "algorithm" in loaded
+    assert not loaded & {"torch", "gymnasium", "pydantic", "yaml", "tensorboard", "google"}
+
+
+def test_a_run_with_nothing_yet_is_listed(capsys):
+    folder = Path("runs/mine/task/a")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    assert call("--list", capsys)["runs"][0]["env_steps"] == 0
+    assert main.main(["--list"]) == 0
+    assert "unfinished" in capsys.readouterr().out
+
+
+# What harms result.json, and metrics.csv; then what is said, and how far the run is by what can be read.
+HARM = {
+    "no JSON": ("{", None, "result.json is damaged", 0),
+    "no UTF-8": (b"\xff{}", None, "result.json is damaged", 0),
+    "no record": ("[]", None, "result.json is damaged", 0),
+    "not of this form": ('{"status": 0, "env_steps": "many"}', None, "result.json is damaged", 0),
+    "a byte in a row": (None, b"env_steps,time/seconds\n10,1\n2\xff,2\n", "metrics.csv is damaged: 1 of its lines", 10),
+    "a byte in the header": (None, b"env_steps,time/s\xffconds\n10,1\n20,2\n", "metrics.csv is damaged: 3 of its", 0),
+    "a row too short": (None, b"env_steps,time/seconds\n10,1\n20\n", "metrics.csv is damaged: 1 of its lines", 10),
+}
+
+
+@pytest.mark.parametrize(("record", "metrics", "said", "env_steps"), HARM.values(), ids=HARM)
+def test_damaged_results_are_told_and_all_runs_are_listed(record, metrics, said, env_steps, capsys):
+    for name in ("a", "b"):
+        folder = Path("runs/mine/task") / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("")
+    for name, content in (("result.json", record), ("metrics.csv", metrics)):
+        if content is not None:
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main.main(["--list", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert {one["run"]: one["env_steps"] for one in json.loads(shown.out)["runs"]} == {
+        "runs/mine/task/a": 0,
+        "runs/mine/task/b": env_steps,
+    }
+    assert shown.err.count("damaged") == 1 and f"runs/mine/task/b/{said}" in shown.err
+
+
+def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    old = result("a")
+    assert main.main("mine/task -n a --force --set base_config.env_name=nothing".split()) == 2
+    assert result("a") == old
+    assert main.main("mine/task -n a --force --max_step 30".split()) == 0
+    assert result("a")["env_steps"] == 30
+    assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
+    assert main.main("mine/task -n b --force".split()) == 0  # nothing to replace
+
+
+def test_force_leaves_a_folder_that_is_no_run(capsys):
+    Path("runs/mine/task/a").mkdir(parents=True)
+    assert main.main("mine/task -n a --force".split()) == 2
+    assert "is no run" in capsys.readouterr().err
+    assert Path("runs/mine/task/a").exists()
+
+
+def test_playing_tells_what_was_played(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    capsys.readouterr()
+    told = call("mine/task --run", capsys)
+    played = {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
+    assert told == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
+
+
+def test_max_iter_is_episodes_per_lane_with_run(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    capsys.readouterr()
+    told = call("mine/task --run --agents 3 --max_iter 4", capsys)
+    assert told["evaluation"]["agent"]["episodes"] == 12
+    cut = call("mine/task --run --agents 1 --max_iter 1 --set base_config.max_step_each_iter=4", capsys)
+    assert cut["evaluation"]["agent"] == {
+        "mean": 4.0,
+        "low": None,
+        "high": None,
+        "std": 0.0,
+        "length": 4.0,
+        "episodes": 1,
+    }
+
+
+def test_max_iter_ends_training_when_every_lane_has_ended_so_many_episodes(capsys):
+    told = call("mine/task -n a --max_iter 2 --max_step 9999", capsys)
+    assert (told["episodes"], told["env_steps"]) == (6, 60)
+    cut = call("mine/task -n b --max_iter 2 --set base_config.max_step_each_iter=4", capsys)
+    assert (cut["episodes"], cut["env_steps"], cut["returns"]) == (6, 24, {"agent": 4.0})
+
+
+def test_an_iteration_wants_an_end_of_every_lane_since_the_last_one(task, capsys):
+    (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 2, max_step: 500}}\n")
+    (task / "env.py").write_text(
+        "import gymnasium, numpy\n"
+        "LANES = iter([[1, 1, 1, 30], [6, 6, 6, 6, 6]] + [[1]] * 20)\n"
+        "class Lane(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(0, 1, (1,))\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n"
+        "    def __init__(self):\n"
+        "        self.own = next(LANES) * 99\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        self.lengths = self.lengths if seed is None else iter(self.own)\n"
+        "        self.left = next(self.lengths)\n"
+        "        return numpy.zeros(1, numpy.float32), {}\n"
+        "    def step(self, action):\n"
+        "        self.left -= 1\n"
+        "        return numpy.zeros(1, numpy.float32), 1.0, self.left == 0, False, {}\n"
+        "make = Lane\n"
+    )
+    # The first lane ends three episodes in the first iteration; none of them counts for the second.
+    assert call("mine/task -n a --max_iter 2", capsys)["episodes"] == 4 + 5
+
+
+def test_a_checkpoint_is_played_by_its_env_steps_or_its_folder(monkeypatch, capsys):
+    from algorithm.runs import build as assembly
+
+    played = []
+    load = assembly.load_agent
+    monkeypatch.setattr(assembly, "load_agent", lambda *args: played.append(args[2].folder.name) or load(*args))
+    assert main.main("mine/task -n a".split()) == 0
+    for which in ("30", "runs/mine/task/a/checkpoints/000000000060", None):
+        assert main.main(["mine/task", "--run", *(["--ckpt", which] if which else [])]) == 0
+    assert [int(name) for name in played] == [30, 60, 90]
+
+
+def test_the_environments_network_is_used_where_asked_for(task, capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    own = Path("runs/mine/task/a/nn.py")
+    (task / "nn.py").write_text(NN.replace("8", "4"))
+    for mode in ("--run", "--resume"):
+        assert main.main(["mine/task", mode, "--use_env_nn", "--seed", "1"]) == 1
+        assert "another network" in capsys.readouterr().err
+        assert own.read_text() == NN
+    changed = NN + "# the same network, with another comment\n"
+    (task / "nn.py").write_text(changed)
+    assert main.main("mine/task --run --use_env_nn".split()) == 0
+    assert own.read_text() == NN
+    assert main.main("mine/task --resume --use_env_nn --max_step 120".split()) == 0
+    assert own.read_text() == changed
+
+
+def test_another_file_may_hold_the_network(task, capsys):
+    (task / "other.py").write_text(NN.replace("8", "4"))
+    assert main.main("mine/task -n a --nn other.py".split()) == 0
+    assert main.main("mine/task --run".split()) == 0
+
+
+def test_what_is_printed_is_kept_in_the_run_folder(capsys):
+    assert main.main("mine/task -n a --logger_in_file".split()) == 0
+    first, _, shown = capsys.readouterr().out.partition("\n")
+    assert first == "loading PyTorch for mine/task ..."  # before there is a folder
+    log = Path("runs/mine/task/a/log.txt")
+    assert log.read_text() == shown
+    assert main.main("mine/task -n a --run --logger_in_file".split()) == 0
+    assert log.read_text() == shown + capsys.readouterr().out.partition("\n")[2]
+    assert main.main("mine/task -n a --run --logger_in_file --ckpt 7".split()) == 2
+    assert capsys.readouterr().err in log.read_text()
+    assert "Traceback" in log.read_text()
+
+
+def test_env_args_reach_the_environment(task, capsys):
+    (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, max_step: 60, n_envs: 1}}\n")
+    (task / "env.py").write_text(
+        "import gymnasium\n"
+        "def make(limit, names):\n"
+        "    assert names == ['a', 'b']\n"
+        "    return gymnasium.make('CartPole-v1', max_episode_steps=limit)\n"
+    )
+    assert main.main(["mine/task", "-n", "a", "--env_args", "limit=3", "names=[a, b]"]) == 0
+    assert result("a")["returns"] == {"agent": 3.0}
+    assert "training mine/task with ACER in runs/mine/task/a" in capsys.readouterr().out
+    assert RunFolder.find("mine/task", "a").settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
+
+
+@pytest.mark.parametrize(("word", "meaning"), [("CPU", "cpu"), ("gpu", "cuda"), ("GPU:1", "cuda:1"), ("Auto", "auto")])
+def test_devices_are_named_as_people_write_them(word, meaning):
+    from algorithm.config.loader import resolve
+
+    assert resolve([("test", {"base_config": {"device": word}})]).base.device == meaning
+
+
+def test_a_checkpoint_that_is_passed_over_is_told_beside_the_json(capsys):
+    call("mine/task -n a -c goal --max_step 400", capsys)
+    places = sorted(Path("runs/mine/task/a/checkpoints").glob("0*"))
+    shutil.copytree(places[-1], places[-1].with_name("0" * 12))
+    weights = places[-1] / "agent" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert main.main("mine/task -n a --run --json".split()) == 0
+    shown = capsys.readouterr()
+    assert shown.out.count("\n") == 1 and json.loads(shown.out)["evaluation"]
+    assert "weights.pt is damaged" in shown.err

@@ -1,0 +1,435 @@
+"""The command line as a user types it."""
+
+import builtins
+import csv
+import gc
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import ANY
+
+import numpy as np
+import pytest
+
+import main
+from algorithm import load
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.runs.run_folder import RunFolder
+from algorithm.training.evaluator import Evaluator
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ["--set", "base_config.max_step=600", "base_config.log_every=200", "base_config.save_every=300"]
+
+
+def fails(capsys, *arguments) -> tuple[int, str]:
+    """Exit status and the one line on standard error."""
+    try:
+        status = main.main(list(arguments))
+    except SystemExit as error:
+        status = error.code
+    return status, capsys.readouterr().err
+
+
+def test_training_then_playing(capsys):
+    assert main.main(["gym/cartpole", "-n", "test_{time}", *SHORT]) == 0
+    shown = capsys.readouterr().out
+    folder = RunFolder.find("gym/cartpole", None)
+    assert folder.path.name.startswith("test_2")
+    assert "steps/s" in shown
+    assert "device: learning and acting on cpu (" in shown
+    assert "goal not reached within" in shown
+    assert f"run folder: {folder}" in shown.replace("\n", "")
+    assert f"python main.py gym/cartpole -n {folder.path.name} --run" in shown
+    assert f"python main.py gym/cartpole -n {folder.path.name} --resume" in shown
+    assert f"tensorboard --logdir {folder}" in shown
+    assert "last evaluation: return" in shown and "95% interval" in shown
+    for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints", "curve.png"):
+        assert (folder.path / name).exists(), name
+    assert len(list((folder.path / "checkpoints").iterdir())) >= 2
+    assert "rollout/return" in (folder.path / "metrics.csv").read_text().splitlines()[0]
+
+    assert main.main(["gym/cartpole", "--run", "--disable_sample"]) == 0
+    played = capsys.readouterr().out
+    assert "return" in played and "std" in played and "length" in played and "20 episodes, greedy" in played
+
+
+@pytest.mark.parametrize(
+    ("greedy", "mode", "other"), [(True, "greedy", "sample"), (False, "sampled", "disable_sample")]
+)
+def test_a_run_is_played_as_its_best_weights_were_evaluated(greedy, mode, other, capsys):
+    changes = [*SHORT, "base_config.evaluate_every=150", f"base_config.evaluate_greedy={greedy}"]
+    assert main.main(["gym/cartpole", "-n", "a", *changes]) == 0
+    shown = capsys.readouterr().out
+    evaluations = dict(re.findall(r"evaluation at (\d+) env steps: (.*)", shown))
+    assert len(evaluations) > 2 and all(text.endswith(f"20 episodes, {mode}") for text in evaluations.values())
+    best = str(RunFolder.find("gym/cartpole", "a").best().counters.env_steps)
+    assert main.main(["gym/cartpole", "--run"]) == 0
+    played = capsys.readouterr().out
+    assert f"playing runs/gym/cartpole/a after {best} env steps, {mode}" in played
+    assert f"runs/gym/cartpole/a: {evaluations[best]}; std" in played
+    assert main.main(["gym/cartpole", "--run", f"--{other}", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["mode"] == {"sample": "sampled", "disable_sample": "greedy"}[other]
+    assert evaluations[best] not in played.replace(mode, told["mode"])
+
+
+def test_the_run_acts_from_python():
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    player = load("runs/gym/cartpole/a", disable_sample=True)
+    one = player.act(np.zeros(4))
+    assert one.dtype == np.int64 and one.shape == () and one in (0, 1)
+    batch = player.act(np.zeros((3, 4), np.float32))
+    assert batch.shape == (3,)
+    with pytest.raises(ValueError, match=r"shapes.*\(4,\)"):
+        player.act(np.zeros(5))
+
+
+def test_greedy_play_repeats_itself_and_sampling_does_not():
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    greedy = load("runs/gym/cartpole/a", disable_sample=True)
+    assert len({int(greedy.act(np.zeros(4))) for _ in range(30)}) == 1
+    sampling = load("runs/gym/cartpole/a")  # as it is evaluated
+    assert len({int(sampling.act(np.zeros(4))) for _ in range(60)}) == 2
+    config = Path("runs/gym/cartpole/a/config.yaml")
+    config.write_text(config.read_text().replace("evaluate_greedy: false", "evaluate_greedy: true"))
+    assert load("runs/gym/cartpole/a").disable_sample
+    assert not load("runs/gym/cartpole/a", disable_sample=False).disable_sample
+
+
+def test_the_run_goes_on_where_it_was():
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    folder = RunFolder.find("gym/cartpole", "a")
+    before = folder.latest().counters
+    config = folder.path / "config.yaml"
+    config.write_text(config.read_text().replace("max_step: 600", "max_step: 900"))
+    assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
+    after = folder.latest().counters
+    assert before.env_steps < 900 <= after.env_steps
+    assert after.updates > before.updates and after.episodes > before.episodes
+
+
+def test_only_the_newest_checkpoints_are_kept():
+    many = ["--set", "base_config.max_step=600", "base_config.save_every=50", "base_config.keep_checkpoints=2"]
+    assert main.main(["gym/cartpole", "-n", "a", *many]) == 0
+    assert len([path for path in Path("runs/gym/cartpole/a/checkpoints").iterdir() if path.is_dir()]) == 2
+
+
+def test_what_is_played_is_the_best_that_can_be_read_and_what_goes_on_is_the_newest(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    folder = RunFolder.find("gym/cartpole", "a")
+    assert folder.best().folder == folder.latest().folder  # evaluated at the end, and nothing else was
+    checkpoints = folder.checkpoints(keep=5)
+    oldest = Checkpoint(min(path for path in checkpoints.folder.iterdir() if path.is_dir()))
+    checkpoints.best.name(oldest, 1000.0)
+    weights = oldest.folder / "agent" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    capsys.readouterr()
+    assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
+    assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
+    assert f"checkpoint {folder.latest().folder.name} has the best evaluation" in shown
+    checkpoints.best.name(folder.latest(), 1000.0)
+    longer = folder.path / "config.yaml"
+    longer.write_text(longer.read_text().replace("max_step: 600", "max_step: 700"))
+    assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
+    assert "weights after" in capsys.readouterr().out
+
+
+def test_the_weights_that_confirmed_the_goal_are_played(capsys):
+    easy = ["--set", "goal.return=12", "base_config.save_every=100", "base_config.evaluate_every=100"]
+    assert main.main(["gym/cartpole", "-n", "a", *easy]) == 0
+    assert "goal reached and confirmed" in capsys.readouterr().out
+    folder = RunFolder.find("gym/cartpole", "a")
+    assert folder.best().folder == folder.latest().folder
+
+
+def test_a_run_in_parts_is_held_out_as_one_run_is(tmp_path, monkeypatch):
+    played, real = [], Evaluator.play
+    monkeypatch.setattr(
+        Evaluator, "play", lambda self, episodes, seed: played.append(seed) or real(self, episodes, seed)
+    )
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    text = (
+        "default: {base_config: {env_type: PROBE, env_name: truncation, n_envs: 3, evaluate_every: 300, max_step: 600}}"
+    )
+    (folder / "config.yaml").write_text(text)
+    assert main.main(["own/task", "-n", "one"]) == 0
+    whole, played[:] = list(played), []
+    assert main.main(["own/task", "-n", "two", "--set", "base_config.max_step=300"]) == 0
+    config = RunFolder.find("own/task", "two").path / "config.yaml"
+    config.write_text(config.read_text().replace("max_step: 300", "max_step: 600"))
+    assert main.main(["own/task", "-n", "two", "--resume"]) == 0
+    assert played == whole
+    assert len(set(whole)) == 2
+
+
+def test_iterations_end_a_run():
+    assert main.main(["gym/cartpole", "-n", "a", "--set", "base_config.max_iter=3"]) == 0
+    counters = RunFolder.find("gym/cartpole", "a").latest().counters
+    assert counters.iterations == 3
+    assert counters.episodes >= 6  # two lanes
+
+
+def test_episodes_are_cut_after_max_step_each_iter():
+    limit = ["--set", "base_config.max_step_each_iter=7", "base_config.max_step=200", "base_config.log_every=50"]
+    assert main.main(["gym/cartpole", "-n", "a", *limit]) == 0
+    counters = RunFolder.find("gym/cartpole", "a").latest().counters
+    assert counters.episodes >= 200 // 7 - 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gym/cartpol"], "no environment folder 'gym/cartpol'"),
+        (["gym/cartpole", "-c", "fast"], "no variant 'fast'; there is default"),
+        (["gym/cartpole", "-n", "a/b"], "plain folder name"),
+        (["gym/cartpole", "--set", "acer_config.gama=1"], "did you mean acer_config.gamma?"),
+        (["gym/cartpole", "--set", "base_config.env_name=Cart-v9"], "env_name 'Cart-v9'"),
+        (["gym/cartpole", "--set", "base_config.env_name=tests.adapters.spaced:Words-v0"], "observation 'obs' is Text"),
+        (["gym/cartpole", "--set", "base_config.nn=none.py"], "there is no none.py"),
+        (["gym/cartpole", "--set", "base_config.env_name=env.py"], "there is no env.py"),
+        (["gym/cartpole", "--set", "replay_config.capacity=100"], "at least 320 are needed"),
+        (["gym/cartpole", "--set", "gamma"], "expected section.key=value"),
+        (["gym/cartpole", "--run"], "no run under"),
+        (["gym/cartpole", "--run", "-n", "b"], "no run 'b'"),
+        (["gym/cartpole", "--nonsense"], "--nonsense"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_status_2(arguments, message, capsys):
+    status, line = fails(capsys, *arguments)
+    assert status == 2
+    assert message in line
+    assert "Traceback" not in line
+    assert "--nonsense" in message or line.count("\n") == 1
+
+
+def test_a_run_that_never_began_leaves_its_name_free(capsys):
+    assert fails(capsys, "gym/cartpole", "-n", "a", "--set", "base_config.env_name=Cart-v9")[0] == 2
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    assert fails(capsys, "gym/cartpole", "-n", "a", *SHORT) == (2, ANY)
+    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+
+
+def test_an_environment_that_does_not_start_is_status_3(tmp_path, capsys):
+    folder = tmp_path / "envs" / "broken" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py}}\n")
+    (folder / "env.py").write_text("def make():\n    raise OSError('no display')\n")
+    status, line = fails(capsys, "broken/task")
+    assert status == 3
+    assert "OSError: no display" in line
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_plays(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    *_, before, last = sorted(Path("runs/gym/cartpole/a/checkpoints").glob("0*"))
+    weights = last / "agent" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    capsys.readouterr()
+    assert main.main(["gym/cartpole", "--run", "-n", "a"]) == 0
+    assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
+    assert f"checkpoint {before.name} is used instead" in shown
+    (last / "agent" / "replay.npz").unlink()  # which is not needed for playing
+    shutil.rmtree(before / "agent")
+    status, line = fails(capsys, "gym/cartpole", "--run", "-n", "a")
+    assert status == 1
+    assert str(weights) in line and str(before / "agent" / "weights.pt") in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["agent/replay.npz", "agent/learner.pt", "counters.json"])
+def test_a_damaged_checkpoint_is_named_and_resume_goes_on_from_the_one_before_it(name, capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    place = Path("runs/gym/cartpole/a/checkpoints")
+    *_, before, last = sorted(place.glob("0*"))
+    (last / name).write_bytes((last / name).read_bytes()[:100])
+    capsys.readouterr()
+    assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
+    assert f"{last / name} is damaged" in (shown := capsys.readouterr().out)
+    assert f"checkpoint {before.name} is used instead" in shown
+    assert (place / f"damaged-{last.name}").is_dir()
+    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+
+
+def test_no_checkpoint_that_can_be_read_is_one_line_naming_all(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    places = sorted(Path("runs/gym/cartpole/a/checkpoints").glob("0*"))
+    for place in places:
+        (place / "agent" / "learner.pt").unlink()
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume")
+    assert status == 1
+    assert line.count("\n") == 1
+    for place in places:
+        assert f"{place / 'agent' / 'learner.pt'} is missing" in line
+
+
+def test_weights_of_another_network_are_named(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    folder = RunFolder.find("gym/cartpole", "a")
+    nn = folder.path / "nn.py"
+    nn.write_text(nn.read_text().replace("Mlp(64, 64)", "Mlp(32)"))
+    status, line = fails(capsys, "gym/cartpole", "--run", "-n", "a")
+    assert status == 1
+    assert "another network" in line
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume")
+    assert status == 1
+    assert "another network" in line
+
+
+def test_what_changes_on_resuming_is_said_and_kept(capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    config = Path("runs/gym/cartpole/a/config.yaml")
+    config.write_text(config.read_text().replace("keep_checkpoints: 5", "keep_checkpoints: 4"))
+    capsys.readouterr()
+    more = ["--set", "base_config.max_step=900", "acer_config.learning_rate=0.0005"]
+    assert main.main(["gym/cartpole", "-n", "a", "--resume", *more]) == 0
+    shown = capsys.readouterr().out
+    assert "base_config.max_step: 600 -> 900" in shown
+    assert "base_config.keep_checkpoints: 5 -> 4" in shown
+    assert "acer_config.learning_rate:" in shown and "-> 0.0005" in shown
+    settings = RunFolder.find("gym/cartpole", "a").settings()
+    assert (settings.base.max_step, settings.base.keep_checkpoints) == (900, 4)
+    assert settings.agent.learning_rate == 0.0005
+    history = [path.name for path in sorted(config.parent.glob("configs/*.yaml"))]
+    assert len(history) == 2 and history[0] == "000000000000.yaml"
+    assert int(history[1][:12]) >= 600
+
+
+@pytest.mark.parametrize("change", ["base_config.n_envs=3", "replay_config.capacity=900", "acer_config.optimizer=adam"])
+def test_what_cannot_change_on_resuming_is_refused_and_the_run_kept(change, capsys):
+    rmsprop = ["acer_config.optimizer=rmsprop"]
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT, *rmsprop]) == 0
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume", "--set", change)
+    assert status == 2
+    assert line.startswith(change.split("=")[0]) and "not possible with --resume" in line
+    assert line.count("\n") == 1
+    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+
+
+def test_a_replay_that_does_not_fit_into_memory_is_refused(capsys):
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--set", "replay_config.capacity=1_000_000_000_000")
+    assert status == 2
+    assert "MB of memory are free" in line and "rows fit" in line
+    assert not Path("runs/gym/cartpole/a").exists()
+
+
+def test_an_environment_of_the_folders_own(tmp_path):
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "default: {base_config: {env_name: env.py, env_args: {limit: 9}, max_step: 300, log_every: 100}}\n"
+    )
+    (folder / "env.py").write_text(
+        "import gymnasium\ndef make(limit):\n    return gymnasium.make('CartPole-v1', max_episode_steps=limit)\n"
+    )
+    assert main.main(["own/task", "-n", "a"]) == 0
+    assert main.main(["own/task", "--run"]) == 0
+
+
+def test_ctrl_c_saves_what_was_learned():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a", "--set", "base_config.log_every=200"]
+    process = subprocess.Popen([*command, "goal=null"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    for line in process.stdout:
+        if b"steps/s" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    resume = b"python main.py gym/cartpole -n a --resume"
+    assert errors == b"Interrupted. Checkpoint saved in runs/gym/cartpole/a; resume with: " + resume + b"\n"
+    assert json.loads(Path("runs/gym/cartpole/a/result.json").read_text())["status"] == 130
+    assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
+
+
+def test_what_cannot_be_shown_is_said(monkeypatch, capsys):
+    assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
+    monkeypatch.setitem(sys.modules, "pygame", None)  # as where the extra is not installed
+    status, line = fails(capsys, "gym/cartpole", "-n", "a", "--run", "--render")
+    assert status == 2
+    assert "pip install" in line
+
+
+def test_a_process_goes_on_where_another_ended():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a"]
+    base = ["--set", "base_config.log_every=500", "goal=null"]
+    for arguments in ([*base, "base_config.max_step=1500"], ["--resume", "--set", "base_config.max_step=3000"]):
+        finished = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, timeout=100)
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stderr == ""
+    assert "base_config.max_step: 1500 -> 3000" in finished.stdout
+    checkpoint = RunFolder.find("gym/cartpole", "a").latest()
+    assert 3000 <= checkpoint.counters.env_steps < 3010
+    with Path("runs/gym/cartpole/a/metrics.csv").open(newline="") as file:
+        steps = [int(row["env_steps"]) for row in csv.DictReader(file) if row["time/seconds"]]
+    assert len(steps) == 6 and steps == sorted(set(steps))
+    with np.load(checkpoint.folder / "agent" / "replay.npz") as arrays:
+        assert arrays["head"].sum() > 2700
+
+
+def test_every_kind_of_failure_with_a_status_exists():
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py"))
+    for kind in main.STATUSES:
+        assert hasattr(builtins, kind) or f"class {kind}(" in code, kind
+
+
+def test_the_command_line_runs_as_a_process():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a", *SHORT]
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+    assert finished.returncode == 0, finished.stderr
+    assert "steps/s" in finished.stdout
+    assert finished.stderr == ""
+
+
+def test_garbage_is_collected_while_a_run_trains_and_what_was_imported_is_not_searched(tmp_path, capsys):
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 100}}\n")
+    (folder / "env.py").write_text(
+        "import gc, sys\nimport gymnasium\ndef make():\n"
+        "    print(gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    command = [sys.executable, str(ROOT / "main.py"), "own/task", "-n", "a"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=100).stderr == "True True\n"
+    before = gc.get_freeze_count()
+    assert main.main(["own/task", "-n", "b"]) == 0
+    assert gc.isenabled() and gc.get_freeze_count() == before  # in a process that is not only this run's
+
+
+ENDING = """
+import atexit, sys
+import gymnasium
+
+class Module:
+    def __del__(self):
+        print("taken apart", file=sys.stderr)
+
+kept = Module()
+kept.itself = kept
+atexit.register(lambda: print("registered", file=sys.stderr))
+
+def make(fails=False):
+    sys.stdout.write("no line")
+    return 1 / 0 if fails else gymnasium.make("CartPole-v1")
+"""
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--env_args", "fails=true"], 3)])
+def test_the_process_ends_with_its_status_after_all_that_is_registered(tmp_path, arguments, status):
+    folder = tmp_path / "envs" / "own" / "task"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 100}}\n")
+    (folder / "env.py").write_text(ENDING)
+    command = [sys.executable, str(ROOT / "main.py"), "own/task", "-n", "a", *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert finished.returncode == status
+    assert "no line" in finished.stdout
+    assert finished.stderr.splitlines()[-1] == "registered"

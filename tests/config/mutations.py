@@ -1,0 +1,355 @@
+"""Mutated inputs: settings, command lines and networks as no one means them, each from a seed of its own.
+
+`python -m tests.config.mutations 2000` runs so many of them in an empty folder and prints what was not expected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import main
+from algorithm.cli.options import OPTIONS
+from algorithm.config.loader import defaults
+from algorithm.config.trees import leaves
+from algorithm.config.yaml_text import dump
+
+DOCUMENTED = (0, 1, 2, 3, 4)  # exit statuses
+FOLDER = Path("envs/mine/task")
+BASE = {
+    "default": {
+        "base_config": {"env_type": "PROBE", "env_name": "choice", "n_envs": 1, "max_step": 8, "log_every": 8},
+        "goal": {"return": 1.0, "step_budget": 8},
+        "nn_config": {"units": 4},
+        "replay_config": {"capacity": 200},
+        "acer_config": {"rollout_length": 4, "sequence_length": 4, "batch_size": 2, "learning_starts": 4},
+        "explorer": {"action_noise": [0.0, 0.1]},
+    },
+    "sac": {
+        "base_config": {"algorithm": "SAC"},
+        "sac_config": {"batch_size": 2, "learning_starts": 2},
+    },
+    "wide": {"inherit": "sac", "nn_config": {"units": 8}},
+}
+NN = """from algorithm.networks import *
+
+
+def blueprint(units=4, memory=None):
+    return Blueprint(encoders={'*': Vector()}, body=Mlp(units, 4), memory=memory)
+"""
+# What a value is replaced with. Sizes are small or impossible: what a machine can hold would take its time.
+VALUES = [None, True, False, "", "x", "off", "null", "{time}", "é" * 200, -1, 0, 1, 2, 0.5, -0.0, 1e-320, 1e300]
+VALUES += [2**31, 2**63, -(2**63), 2**64 + 1, 10**200, float("inf"), float("nan"), [], {}, [1], ["x"], [[]], {"a": 1}]
+VALUES += [{1: 2}, {None: None}, {"a": {"b": [1, {}]}}, [0.5, 2**70], {"curriculum": []}, [None], {"x": None}]
+TEXTS = [
+    "",
+    "1:30",
+    "010",
+    "0x1F",
+    "1e400",
+    "1_000",
+    ".inf",
+    "-.inf",
+    ".nan",
+    "yes",
+    "off",
+    "null",
+    "~",
+    "=",
+    "<<",
+    "*a",
+]
+TEXTS += [
+    "[",
+    "{",
+    "]",
+    "{a: 1, a: 2}",
+    "&a [*a]",
+    "!!int x",
+    "!!python/object:os.system x",
+    "'",
+    '"',
+    "\0",
+    "\x85",
+    "- 1",
+]
+TEXTS += ["[" * 3000, "{a: " * 3000, "9" * 5000, "9" * 30, "é", "\ud800", "a: b: c", "#", "? x", "| x", "@x", "%x", "`"]
+TEXTS += [
+    "2026-01-01",
+    "1,000",
+    "[1, 2",
+    "{1: 2}",
+    "{[1]: 2}",
+    "-",
+    "--",
+    ".",
+    "..",
+    "/",
+    "a.b",
+    "%s",
+    "{}",
+    "{0}",
+    "\t",
+]
+# In the place of an argument in nn.py.
+ARGUMENTS = [
+    "0",
+    "-1",
+    "2.5",
+    "2**31",
+    "2**63",
+    "10**200",
+    "None",
+    "'x'",
+    "[]",
+    "()",
+    "{}",
+    "object()",
+    "True",
+    "Mlp",
+    "Mlp(4)",
+]
+ARGUMENTS += [
+    "Vector()",
+    "Gru(0)",
+    "Gru(4)",
+    "Lstm(2**63)",
+    "Attention(4, heads=0)",
+    "Attention(4, window=1)",
+    "NoisyMlp()",
+]
+ARGUMENTS += [
+    "NatureCnn()",
+    "FrameStack(4, Vector())",
+    "FrameStack(0, 3)",
+    "lambda x: x",
+    "lambda *x: None",
+    "print",
+    "int",
+]
+ARGUMENTS += [
+    "Mlp(0)",
+    "Mlp()",
+    "Mlp(4, activation='x')",
+    "Vector(scale=0)",
+    "Vector(normalize=3)",
+    "1/0",
+    "nothing",
+    "(yield)",
+]
+OPTION_WORDS = [
+    "-",
+    "--",
+    "-c",
+    "-n",
+    "-p",
+    "--set",
+    "--config",
+    "--name",
+    "x",
+    "..",
+    "default",
+    "sac",
+    "wide",
+    "{",
+    "a/b",
+]
+
+
+@dataclass
+class Input:
+    """The files of an environment's folder and a command line."""
+
+    kind: str
+    config: str | bytes = field(default_factory=lambda: dump(BASE))
+    nn: str | None = NN
+    arguments: list[str] = field(default_factory=list)
+
+
+def mutated(seed: int) -> Input:
+    """Draw the input of a seed."""
+    rng = random.Random(seed)
+    kind = rng.choice(KINDS)
+    made = kind(rng)
+    made.kind = kind.__name__.removeprefix("_")
+    return made
+
+
+def run(given: Input) -> tuple[int, str]:
+    """Exit status and standard error of an input, in the working directory."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    config = given.config if isinstance(given.config, bytes) else given.config.encode("utf-8", "surrogatepass")
+    (FOLDER / "config.yaml").write_bytes(config)
+    if given.nn is not None:
+        (FOLDER / "nn.py").write_bytes(given.nn.encode("utf-8", "surrogatepass"))
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numbers that diverge
+        # What is mutated may take the limits away; those of the command line come last.
+        status = main.main(["mine/task", "-n", "a", "--force", *given.arguments, "--max_step", "8"])
+    return status, err.getvalue()
+
+
+def wrong(status: int, err: str) -> str | None:
+    """Describe what should not be; None if all is well."""
+    if "(unexpected" in err or "Traceback" in err:
+        return err
+    if status not in DOCUMENTED:
+        return f"status {status}: {err}"
+    lines = [line for line in err.splitlines() if line]
+    return None if bool(lines) == bool(status) and len(lines) <= 1 else f"status {status}, {len(lines)} lines: {err}"
+
+
+def _value_of_config(rng: random.Random) -> Input:
+    tree = _copy(BASE)
+    for _ in range(rng.choice([1, 1, 2])):
+        variant = rng.choice(list(tree))
+        path = rng.choice([path for path in leaves(defaults()) if path != "base_config.env_type"])
+        if not isinstance(tree[variant], dict):
+            break
+        keys = path.split(".")[: rng.choice([1, 2, 2, 2, 3])]
+        place = tree[variant]
+        for key in keys[:-1]:
+            place = place.setdefault(key, {}) if isinstance(place.setdefault(key, {}), dict) else {}
+        place[keys[-1]] = rng.choice(VALUES)
+    return Input("", dump(tree), arguments=_variant(rng))
+
+
+def _shape_of_config(rng: random.Random) -> Input:
+    tree = _copy(BASE)
+    what = rng.randrange(5)
+    if what == 0:
+        tree[rng.choice(list(tree))] = rng.choice(VALUES)
+    elif what == 1:
+        tree[rng.choice(["sac", "wide", "default"])]["inherit"] = rng.choice([*VALUES, "wide", "sac", "default"])
+    elif what == 2:
+        tree[rng.choice([1, None, True, "x", "", 2.5])] = tree.pop(rng.choice(list(tree)))
+    elif what == 3:
+        section = tree["default"][rng.choice(list(tree["default"]))]
+        section[rng.choice([1, None, True, "x", "", 2.5, "a.b"])] = rng.choice(VALUES)
+    else:
+        section = rng.choice(["explorer", "auxiliaries", "reset_config", "ma_config", "nn_config"])
+        name = rng.choice(["action_noise", "x", "", 1, None, "agent", "Action_Noise", "é"])
+        tree["default"][section] = {name: rng.choice(VALUES)}
+    return Input("", dump(tree), arguments=_variant(rng))
+
+
+def _text_of_config(rng: random.Random) -> Input:
+    text = _scrambled(rng, dump(BASE))
+    if rng.random() < 0.1:
+        return Input("", text.encode("utf-8", "surrogatepass")[: rng.randrange(400)] + rng.randbytes(rng.randrange(8)))
+    return Input("", text, arguments=_variant(rng))
+
+
+def _assignments(rng: random.Random) -> Input:
+    paths = [path for path in leaves(defaults()) if path != "base_config.env_type"]
+    given = []
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        path = rng.choice(paths) if rng.random() < 0.8 else rng.choice([*TEXTS, "ma_config.agent.acer_config", "goal"])
+        value = rng.choice(TEXTS) if rng.random() < 0.5 else dump(rng.choice(VALUES)).removesuffix("...\n").strip()
+        given.append(f"{path}={value}" if rng.random() < 0.95 else path)
+    flag = "--set" if rng.random() < 0.8 else "--env_args"
+    return Input("", arguments=[*_variant(rng), flag, *given])
+
+
+def _flags(rng: random.Random) -> Input:
+    skipped = ("doctor", "init", "import_mlagents", "editor", "render", "list", "debug", "json")
+    options = [option for option in OPTIONS if option.name not in skipped]
+    given = []
+    for option in rng.sample(options, rng.choice([1, 1, 2])):
+        given.append(option.spelling)
+        if "action" not in option.parse or rng.random() < 0.1:
+            given.append(rng.choice([*TEXTS, *OPTION_WORDS, "1", "0", "-1", "1e3", "9" * 25, "a.b=c", "env_type=x"]))
+    return Input("", arguments=given)
+
+
+def _network(rng: random.Random) -> Input:
+    argument = rng.choice(ARGUMENTS)
+    made = rng.choice(
+        ["body=Mlp({})", "body={}", "encoders={}", "encoders={{'*': {}}}", "memory={}", "policy={}", "critic={}"]
+    )
+    text = f"from algorithm.networks import *\n\nblueprint = Blueprint({made.format(argument)})\n"
+    if rng.random() < 0.3:
+        text = text.replace("blueprint = ", "def blueprint(units=4):\n    return ")
+    if rng.random() < 0.2:
+        text = f"from algorithm.networks import *\n\nblueprint = {argument}\n"
+    units = dump({"units": rng.choice(VALUES)}) if "def " in text else ""
+    tree = _copy(BASE)
+    tree["default"]["nn_config"] = {"units": rng.choice(VALUES)} if units else {}
+    tree["wide"]["nn_config"] = {}
+    return Input("", dump(tree), text, _variant(rng))
+
+
+def _text_of_network(rng: random.Random) -> Input:
+    return Input("", nn=_scrambled(rng, NN), arguments=_variant(rng))
+
+
+KINDS = [_value_of_config, _value_of_config, _shape_of_config, _text_of_config, _assignments, _assignments, _flags]
+KINDS += [_network, _text_of_network]
+
+
+def _variant(rng: random.Random) -> list[str]:
+    return rng.choice([[], ["-c", "sac"], ["-c", "wide"]])
+
+
+def _scrambled(rng: random.Random, text: str) -> str:
+    """Some characters or lines of a text removed, doubled, exchanged, or added."""
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        at = rng.randrange(len(text) + 1)
+        end = min(len(text), at + rng.choice([1, 1, 2, 8]))
+        lines = text.splitlines(keepends=True)
+        first, second = rng.randrange(len(lines)), rng.randrange(len(lines))
+        choice = rng.randrange(5)
+        if choice == 0:
+            text = text[:at] + text[end:]
+        elif choice == 1:
+            text = text[:at] + rng.choice([*TEXTS, *":-{}[]()'\"#&*!|>%@,\t\n ="]) + text[at:]
+        elif choice == 2:
+            text = text[:at] + text[at:end] * 2 + text[end:]
+        elif choice == 3:
+            lines[first], lines[second] = lines[second], lines[first]
+            text = "".join(lines)
+        else:
+            del lines[first]
+            text = "".join(lines)
+    return text
+
+
+def _copy(tree):
+    return {key: _copy(value) for key, value in tree.items()} if isinstance(tree, dict) else tree
+
+
+def _main(number: int, first: int) -> int:
+    sys.dont_write_bytecode = True
+    counts: Counter = Counter()
+    failures = 0
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        for seed in range(first, first + number):
+            given = mutated(seed)
+            begin = time.perf_counter()
+            status, err = run(given)
+            seconds = time.perf_counter() - begin
+            counts[status] += 1
+            if trouble := wrong(status, err):
+                failures += 1
+                print(f"seed {seed} ({given.kind}, {given.arguments}): {trouble[:600]}", flush=True)
+            elif seconds > 5:
+                print(f"seed {seed} ({given.kind}, {given.arguments}): {seconds:.1f} s", flush=True)
+    print(f"{number} inputs, {failures} not expected; by exit status: {dict(sorted(counts.items()))}")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(_main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))

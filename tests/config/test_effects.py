@@ -1,0 +1,210 @@
+"""A setting that was written for a run and has no effect in it is an error."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import yaml
+
+import main
+from algorithm.agents.acer.agent import AcerSettings
+from algorithm.agents.sac.agent import SacSettings
+from algorithm.annotations import Condition
+from algorithm.config.effects import check_action_effects, check_effects, find_failure
+from algorithm.config.loader import read_assignments, resolve
+from algorithm.config.schema import BaseConfig, ReplayConfig
+from algorithm.errors import UserError
+from algorithm.specs import ActionSpec, Role
+
+SAC = ["base_config.algorithm=SAC"]
+SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
+SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
+
+
+def check(*assignments):
+    layers = [("--set", read_assignments(list(assignments)))]
+    check_effects(resolve(layers), layers)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER, and so has no effect"),
+        ([*SAC, "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER, not for SAC"),
+        (["base_config.algorithm=sac", "acer_config.gamma=0.5"], "acer_config.gamma is for algorithm ACER"),
+        (["base_config.unity_args.width=50"], "base_config.unity_args.width is for env_type UNITY, not for GYM"),
+        (
+            ["base_config.device=cpu", "base_config.inference_device=device"],
+            "base_config.inference_device has no effect, since device is",
+        ),
+        (["replay_config.alpha=0.5"], "replay_config.alpha is for sampler prioritized, not for uniform"),
+        (
+            ["replay_config.max_error_weight=0.5"],
+            "replay_config.max_error_weight has no effect, since sampler is uniform",
+        ),
+        (["replay_config.sampler=lazy", "replay_config.beta=0.5"], "beta is for sampler prioritized, not for lazy"),
+        (["replay_config.sampler=PRIORITIZED", "replay_config.uniform_fraction=0.5"], "is for sampler lazy, not for"),
+        (["acer_config.replay_ratio=0", "replay_config.capacity=9"], "replay_config.capacity has no effect, since rep"),
+        (["acer_config.replay_ratio=0", "acer_config.batch_size=9"], "acer_config.batch_size has no effect, since rep"),
+        (["acer_config.rho_clip=2"], "acer_config.rho_clip is for estimator vtrace, not for retrace"),
+        (
+            ["acer_config.optimizer=rmsprop", "acer_config.optimizer_beta1=0.5"],
+            "acer_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
+        ),
+        (["acer_config.std_min=0.2"], "acer_config.std_min has no effect, since std is fixed"),
+        (["acer_config.trust_region=off", "acer_config.trust_region_delta=1"], "since trust_region is off"),
+        (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),
+        ([*SAC, "sac_config.v_rho=2"], "sac_config.v_rho has no effect, since n_step is 1"),
+        (
+            [*SAC, *SEVERAL, "sac_config.estimator=retrace", "sac_config.v_rho=2"],
+            "sac_config.v_rho is for estimator vtrace, not for retrace",
+        ),
+        ([*SAC, "sac_config.use_auto_alpha=false", "sac_config.target_d_alpha=0.1"], "is for use_auto_alpha true, not"),
+        ([*SAC, "sac_config.discrete_dqn_epsilon=0.2"], "is for discrete_dqn_like true, not for false"),
+        (["ma_config.a.sac_config.gamma=0.5"], "--set: ma_config.a.sac_config.gamma is for algorithm SAC, not"),
+        (["ma_config.a.replay_config.alpha=0.5"], "--set: ma_config.a.replay_config.alpha is for sampler prioritized"),
+    ],
+)
+def test_a_setting_without_effect_is_an_error(assignments, message):
+    with pytest.raises(UserError) as error:
+        check(*assignments)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["acer_config.gamma=0.5", "replay_config.capacity=900", "nn_config.units=3", "goal=null"],
+        [*SAC, "sac_config.gamma=0.5"],
+        ["base_config.env_type=unity", "base_config.unity_args.width=50"],
+        ["replay_config.sampler=lazy", "replay_config.max_error_weight=0.5", "replay_config.uniform_fraction=0.5"],
+        ["ma_config.a.replay_config.sampler=prioritized", "ma_config.a.replay_config.alpha=0.5"],
+        ["acer_config.estimator=vtrace", "acer_config.rho_clip=2"],
+        [*SAC, *SEVERAL, "sac_config.v_rho=2"],
+        ["base_config.env_args.acer_config=1"],
+    ],
+)
+def test_a_setting_with_an_effect_is_none(assignments):
+    check(*assignments)
+
+
+@pytest.mark.parametrize("section", [BaseConfig, ReplayConfig, AcerSettings, SacSettings])
+def test_conditions_name_settings_and_values_that_there_are(section):
+    hints = get_type_hints(section, include_extras=True)
+    for name, hint in hints.items():
+        for condition in getattr(hint, "__metadata__", ()):
+            if isinstance(condition, Condition):
+                assert set(condition.values) < set(hints) - {name}
+
+
+def test_every_default_of_acer_and_sac_can_have_an_effect():
+    """A section is never without effect as a whole where its algorithm learns."""
+    for algorithm, section in (("ACER", AcerSettings), ("SAC", SacSettings)):
+        settings = resolve([("test", {"base_config": {"algorithm": algorithm}})])
+        name = f"{algorithm.lower()}_config"
+        effective = [field.name for field in fields(section) if not find_failure(settings, f"{name}.{field.name}")]
+        assert {"gamma", "batch_size", "rollout_length", "replay_ratio"} < set(effective)
+
+
+CONFIG = {
+    "default": {
+        "base_config": SHORT,
+        "acer_config": {"gamma": 0.9},
+        "sac_config": {"gamma": 0.9, "batch_size": 4, "learning_starts": 10},
+    },
+    "sac": {"base_config": {"algorithm": "SAC"}},
+    "child": {"inherit": "mistaken"},
+    "mistaken": {"base_config": {"algorithm": "SAC"}, "acer_config": {"gamma": 0.5}},
+}
+
+
+def run(capsys, config, *options):
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    status = main.main(["mine/task", *options])
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variant", ["default", "sac", "child"])
+def test_what_variants_share_may_be_of_others(capsys, variant):
+    assert run(capsys, CONFIG, "-c", variant) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4", "sac_config.learning_starts=10"],
+        ["--set", "acer_config.replay_ratio=0"],
+        ["--set", "base_config.max_step=null", "--max_iter", "1"],
+    ],
+)
+def test_the_command_line_may_take_the_effect_from_what_a_file_sets(capsys, options):
+    config = {"default": {"base_config": SHORT, "acer_config": {"batch_size": 4}}}
+    assert run(capsys, config, *options) == (0, "")
+
+
+def test_a_file_may_need_the_command_line(capsys):
+    acer = {"learning_rate_schedule": "linear", "std_min": 0.2}
+    config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
+    status, line = run(capsys, config)
+    assert (status, "which is not set" in line) == (2, True)
+    status, line = run(capsys, config, "--max_step", "40")
+    assert (status, "config.yaml: acer_config.std_min has no effect, since std is fixed" in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (CONFIG, ["-c", "mistaken"], "config.yaml: acer_config.gamma is for algorithm ACER, not for SAC"),
+        (CONFIG, ["-c", "sac", "--set", "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER"),
+        (CONFIG, ["--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER"),
+        (CONFIG, ["--doctor", "--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC"),
+        (CONFIG, ["--port", "5005"], "--port is for env_type UNITY, not for PROBE, and so has no effect"),
+        ({"default": CONFIG["default"]}, [], "config.yaml: sac_config.gamma is for algorithm SAC, not for ACER"),
+    ],
+)
+def test_what_was_written_for_the_run_must_have_an_effect(capsys, config, options, message):
+    status, line = run(capsys, config, *options)
+    assert status == 2
+    assert message in line
+    assert not Path("runs").exists()
+
+
+def test_a_change_with_resume_must_have_an_effect(capsys):
+    assert run(capsys, CONFIG, "-c", "sac", "-n", "a")[0] == 0
+    status, line = run(capsys, CONFIG, "-n", "a", "--resume", "--set", "acer_config.gamma=0.5")
+    assert (status, "--set: acer_config.gamma is for algorithm ACER" in line) == (2, True)
+    config = Path("runs/mine/task/a/config.yaml")
+    config.write_text(config.read_text(encoding="utf-8").replace("gamma: 0.9", "gamma: 0.8", 1), encoding="utf-8")
+    status, line = run(capsys, CONFIG, "-n", "a", "--resume", "--max_step", "60")
+    assert status == 2
+    assert "acer_config.gamma: 0.9 -> 0.8 is for algorithm ACER, not for SAC, and so has no effect" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["acer_config.std=learned"], "acer_config.std is for continuous actions"),
+        (["acer_config.tanh_squash=true"], "acer_config.tanh_squash is for continuous actions"),
+        (
+            [*SAC, "sac_config.learning_starts=10", "sac_config.target_c_alpha=2"],
+            "sac_config.target_c_alpha is for continuous",
+        ),
+    ],
+)
+def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(capsys, options, name):
+    config = {"default": {"base_config": SHORT, "sac_config": {"batch_size": 4}}, "own": {}}
+    status, line = run(capsys, config, "-c", "own", "--set", *options)
+    assert (status, line.count("\n")) == (2, 1)
+    assert f"--set: {name}" in line and "which the environment does not have" in line
+    assert not Path("runs").exists()
+
+
+def test_a_setting_for_actions_of_one_role_has_an_effect():
+    settings = replace(resolve([("test", {})]), given=[("--set", {"acer_config": {"std": "learned"}})])
+    discrete, box = (Role(1, {}, ActionSpec(**kind)) for kind in ({"branches": (2,)}, {"continuous": 1}))
+    check_action_effects(settings, {"a": discrete, "b": box})
+    with pytest.raises(UserError, match="acer_config.std is for continuous actions"):
+        check_action_effects(settings, {"a": discrete})

@@ -1,0 +1,162 @@
+"""Defaults stand once, files are merged strictly, and what cannot be is one clear line."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from algorithm.agents.acer.agent import AcerSettings
+from algorithm.config.loader import (
+    BaseConfig,
+    Goal,
+    ReplayConfig,
+    defaults,
+    read_assignments,
+    read_variant,
+    resolve,
+)
+from algorithm.config.trees import DEFAULTS
+from algorithm.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("section", "fields"),
+    [
+        ("base_config", {field.alias or name for name, field in BaseConfig.model_fields.items()}),
+        ("replay_config", {field.alias or name for name, field in ReplayConfig.model_fields.items()}),
+        ("goal", {field.alias or name for name, field in Goal.model_fields.items()}),
+        ("acer_config", {field.name for field in dataclasses.fields(AcerSettings)}),
+    ],
+)
+def test_every_setting_has_its_type_and_its_default_in_one_place_each(section, fields):
+    assert set(defaults()[section]) == fields
+
+
+@pytest.mark.parametrize("model", [BaseConfig, ReplayConfig, Goal])
+def test_models_hold_no_second_default(model):
+    assert all(field.is_required() for field in model.model_fields.values())
+
+
+def test_an_agents_settings_hold_no_second_default():
+    for field in dataclasses.fields(AcerSettings):
+        assert field.default is dataclasses.MISSING
+        assert field.default_factory is dataclasses.MISSING
+
+
+def test_every_default_is_explained_in_its_line():
+    for line in DEFAULTS.read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.startswith("#") and not line.rstrip().endswith(":"):
+            assert "#" in line or line.startswith(("nn_config", "auxiliaries", "explorer")), line
+
+
+def test_the_resolved_tree_resolves_to_itself():
+    settings = resolve([("test", {"base_config": {"env_name": "CartPole-v1"}, "goal": {"return": 475}})])
+    again = resolve([("again", yaml.safe_load(yaml.safe_dump(settings.tree)))])
+    assert again == settings
+
+
+def test_layers_override_in_order_and_mapping_by_mapping():
+    settings = resolve(
+        [
+            ("one", {"acer_config": {"gamma": 0.9, "entropy_coef": 0.5}}),
+            ("two", read_assignments(["acer_config.gamma=0.95", "base_config.env_args.size=3"])),
+        ]
+    )
+    assert settings.agent.gamma == 0.95
+    assert settings.agent.entropy_coef == 0.5
+    assert settings.base.env_args == {"size": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 0.001), ("2.5e-4", 0.00025), ("1E5", 100000.0), ("3", 3), ("off", False), ("-1.5", -1.5)],
+)
+def test_numbers_are_read_as_people_write_them(text, value):
+    assert read_assignments([f"a.b={text}"])["a"]["b"] == value
+
+
+@pytest.mark.parametrize("spelling", ["RMSprop", "rmsprop", "RMSPROP"])
+def test_words_are_matched_without_case(spelling):
+    assert resolve([("test", {"acer_config": {"optimizer": spelling}})]).agent.optimizer == "rmsprop"
+
+
+def test_a_bare_off_is_the_word_off():
+    assert resolve([("test", read_assignments(["acer_config.trust_region=off"]))]).agent.trust_region == "off"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("acer_config.gama=0.9", "acer_config.gama is no setting; did you mean acer_config.gamma?"),
+        ("base_config.gamma=0.9", "base_config.gamma is no setting; did you mean acer_config.gamma?"),
+        ("gamma=0.9", "gamma is no setting; did you mean acer_config.gamma?"),
+        ("acer_config.gamma=high", "acer_config.gamma is 'high'; input should be a valid number"),
+        ("acer_config.gamma=1.5", "acer_config.gamma is 1.5; it must be from 0 to 1"),
+        ("acer_config.batch_size=0", "acer_config.batch_size is 0; it must be at least 1"),
+        ("acer_config.batch_size=2.5", "acer_config.batch_size is 2.5; input should be a valid integer"),
+        ("acer_config.trust_region=full", "acer_config.trust_region is 'full'; input should be 'off' or 'efficient'"),
+        ("acer_config.optimizer=sgd", "acer_config.optimizer is 'sgd'; input should be 'adam' or 'rmsprop'"),
+        ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
+        ("base_config.n_envs=0", "base_config.n_envs is 0; input should be greater than or equal to 1"),
+        ("base_config.device=tpu", "base_config.device is 'tpu'"),
+        ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
+        ("base_config.env_type=ROS", "env_type 'ROS' is unknown; there is GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY"),
+        ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; there is LOCAL"),
+        ("replay_config.capacity=-1", "replay_config.capacity is -1"),
+        ("replay_config.sampler=rank", "replay_config.sampler is 'rank'; input should be 'uniform', 'prioritized' or"),
+        ("replay_config.td_error_min=0", "replay_config.td_error_min is 0; input should be greater than 0"),
+        ("replay_config.td_error_min=2", "replay_config: td_error_min 2.0 must not be above td_error_max 1.0"),
+        ("goal.return=much", "goal.return is 'much'"),
+        ("nn_config=3", "nn_config is 3; it must be a mapping"),
+        ("auxiliaries=3", "auxiliaries is 3; it must be a mapping"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line_with_its_place(assignment, message):
+    with pytest.raises(UserError) as error:
+        resolve([("--set", read_assignments([assignment]))])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_linear_schedule_needs_an_end():
+    layers = [("--set", read_assignments(["acer_config.learning_rate_schedule=linear", "base_config.max_step=null"]))]
+    with pytest.raises(UserError, match="learning_rate_schedule is linear to 0 at base_config.max_step"):
+        resolve(layers)
+
+
+def test_variants_stand_on_default_and_on_what_they_inherit(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "default: {base_config: {n_envs: 2, seed: 1}}\n"
+        "slow: {base_config: {n_envs: 1}}\n"
+        "slower: {inherit: slow, base_config: {seed: 5}}\n"
+    )
+    assert read_variant(path, "default") == {"base_config": {"n_envs": 2, "seed": 1}}
+    assert read_variant(path, "slower") == {"base_config": {"n_envs": 1, "seed": 5}}
+    with pytest.raises(UserError, match="no variant 'fast'; there is default, slow, slower"):
+        read_variant(path, "fast")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("default: {inherit: other}", "inherits 'other', which is not there"),
+        ("default: {inherit: default}", "inherits 'default', which inherits it"),
+        ("default: [", "not YAML"),
+        ("- 1", "expected a mapping"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, text, message):
+    path = Path(tmp_path) / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_variant(path, "default")
+    assert str(path) in str(error.value)
+    assert message in str(error.value)
+
+
+def test_a_goal_that_is_null_below_is_set_in_part():
+    settings = resolve([("file", {"goal": None}), ("--set", {"goal": {"return": 5}})])
+    assert (settings.goal.return_, settings.goal.step_budget) == (5, None)
+    assert resolve([("file", {"goal": {"return": 5}}), ("--set", {"goal": None})]).goal is None

@@ -1,0 +1,39 @@
+"""Whatever is written in files and on the command line ends with a documented status and at most one line."""
+
+import sys
+
+import pytest
+
+from tests.config.mutations import KINDS, mutated, run, wrong
+
+INPUTS = 300
+AT_ONCE = 30
+
+
+@pytest.fixture(autouse=True)
+def _without_bytecode_and_curves(monkeypatch):
+    """Files of the same size that follow each other within a second would be taken for one; curves take a while."""
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+@pytest.mark.parametrize("first", range(0, INPUTS, AT_ONCE))
+def test_no_mutated_input_is_unexpected(first):
+    found = {}
+    for seed in range(first, first + AT_ONCE):
+        given = mutated(seed)
+        if trouble := wrong(*run(given)):
+            found[seed, given.kind] = trouble
+    assert found == {}
+
+
+def test_every_kind_of_mutation_is_drawn():
+    kinds = {kind.__name__.removeprefix("_") for kind in KINDS}
+    assert {mutated(seed).kind for seed in range(INPUTS)} == kinds
+
+
+def test_what_is_not_mutated_trains():
+    given = mutated(0)
+    for variant in ("default", "sac", "wide"):
+        whole = type(given)("whole", arguments=["-c", variant])
+        assert run(whole) == (0, "")

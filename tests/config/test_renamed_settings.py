@@ -1,0 +1,77 @@
+import pytest
+
+from algorithm.cli.options import FLAGS
+from algorithm.config.loader import resolve
+from algorithm.config.renamed_settings import former_flag
+from algorithm.config.trees import defaults
+from algorithm.errors import UserError
+
+SAC, ACER = "sac_config", "acer_config"
+RENAMED = [
+    (ACER, "entropy", "entropy_coef"),
+    (ACER, "critic_weight", "value_coef"),
+    (ACER, "average_decay", "average_policy_decay"),
+    (ACER, "decay", "trace_lambda"),
+    (ACER, "retrace_clip", "trace_clip"),
+    (ACER, "vtrace_clip", "rho_clip"),
+    (ACER, "advantage_samples", "sdn_samples"),
+    (ACER, "on_policy", "on_policy_updates"),
+    (ACER, "squash", "tanh_squash"),
+    *((section, "replay_start", "learning_starts") for section in (ACER, SAC)),
+    *((section, "collect_steps", "rollout_length") for section in (ACER, SAC)),
+    *((section, "trace_length", "sequence_length") for section in (ACER, SAC)),
+    *((section, "std_floor", "std_min") for section in (ACER, SAC)),
+    *((section, "normalize_returns", "reward_normalization") for section in (ACER, SAC)),
+    ("base_config", "action_scale", "unbounded_action_limit"),
+    ("base_config", "act_on", "inference_device"),
+    ("base_config", "max_bad_updates", "max_nonfinite_updates"),
+    ("replay_config", "eta", "max_error_weight"),
+    ("replay_config", "uniform_share", "uniform_fraction"),
+    ("goal", "within", "step_budget"),
+]
+OF_ROLES = [entry for entry in RENAMED if entry[0] not in ("base_config", "goal")]
+
+
+@pytest.mark.parametrize(("section", "old", "new"), RENAMED)
+def test_an_earlier_name_is_an_error_that_names_the_setting(section, old, new):
+    assert new in defaults()[section] and old not in defaults()[section]
+    with pytest.raises(UserError, match=f"here: {section}.{old} is no setting; it is now {section}.{new}"):
+        resolve([("here", {section: {old: 1}})])
+    assert new in former_flag(old, FLAGS)
+
+
+@pytest.mark.parametrize(("section", "old", "new"), OF_ROLES)
+def test_so_it_is_in_the_sections_of_a_role(section, old, new):
+    with pytest.raises(UserError, match=f"ma_config.a: {section}.{old} is no setting; it is now {section}.{new}"):
+        resolve([("here", {"ma_config": {"a": {section: {old: 1}}}})])
+
+
+@pytest.mark.parametrize("section", [ACER, SAC])
+def test_the_name_that_was_a_switch_says_what_its_values_are_now(section):
+    with pytest.raises(UserError, match=r"reward_normalization \(return_std or null\)"):
+        resolve([("here", {section: {"normalize_returns": True}})])
+
+
+@pytest.mark.parametrize("value", ["state", "State"])
+@pytest.mark.parametrize("layer", ["top", "role"])
+def test_an_earlier_value_is_an_error_that_names_the_value(value, layer):
+    tree = {ACER: {"std": value}}
+    with pytest.raises(UserError, match=f"acer_config.std is '{value}'; it is now state_dependent"):
+        resolve([("here", tree if layer == "top" else {"ma_config": {"a": tree}})])
+
+
+@pytest.mark.parametrize(("spelled", "word"), [("q", "action_value"), ("V", "state_value")])
+def test_critics_have_short_spellings_and_the_run_records_the_word(spelled, word):
+    settings = resolve([("here", {ACER: {"critic": spelled, "estimator": "vtrace"}})])
+    assert settings.agent.critic == settings.tree[ACER]["critic"] == word
+
+
+@pytest.mark.parametrize(("value", "read"), [(None, None), ("return_std", "return_std"), ("Return_STD", "return_std")])
+def test_reward_normalization_is_a_word_or_null(value, read):
+    assert resolve([("here", {ACER: {"reward_normalization": value}})]).agent.reward_normalization == read
+
+
+@pytest.mark.parametrize("value", [True, False, "max"])
+def test_reward_normalization_is_no_switch(value):
+    with pytest.raises(UserError, match=f"reward_normalization is {value!r}; input should be 'return_std'"):
+        resolve([("here", {ACER: {"reward_normalization": value}})])

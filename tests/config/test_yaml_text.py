@@ -1,0 +1,93 @@
+"""YAML that is written is read back as it was."""
+
+import math
+
+import pytest
+import yaml
+
+from algorithm.config import yaml_text
+from algorithm.config.yaml_text import commented
+
+
+def test_what_is_commented_is_read_as_it_was():
+    tree = {
+        "a": {"b": "x" * 60, "c": 1e-5, "d": None, "e": [1, "off", "1e-3", "010", "1:30"], "f": {}, "h" * 50: "1"},
+        "g": "#: '",
+    }
+    lines = list(commented(tree, {"a": "one", "a.b": "two # of it", f"a.{'h' * 50}": "three"}))
+    text = "default:\n" + "\n".join(lines)
+    assert yaml_text.load(text) == {"default": tree}
+    assert yaml.safe_load(text)["default"]["a"]["b"] == "x" * 60
+    assert [line.partition("# ")[2] for line in lines[:2]] == ["one", "two # of it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30", 30),
+        ("+3", 3),
+        ("-0", 0),
+        ("1_000_000", 1_000_000),
+        ("1e-3", 0.001),
+        ("-.5", -0.5),
+        ("5.", 5.0),
+        ("0.5", 0.5),
+        ("1_000.5", 1000.5),
+        ("-.inf", -math.inf),
+        ("off", False),
+        ("Yes", True),
+        ("~", None),
+        ("", None),
+        # what is no number is text
+        ("1,000", "1,000"),
+        ("2026-01-01", "2026-01-01"),
+        ("1.2.3", "1.2.3"),
+        ("'010'", "010"),
+        ('"1:30"', "1:30"),
+    ],
+)
+def test_a_word_is_what_people_take_it_for(text, value):
+    found = yaml_text.load(text)
+    assert (found, type(found)) == (value, type(value))
+    assert yaml_text.load(yaml_text.dump({"a": value})) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    "text", ["010", "-010", "08", "00", "00.5", "1:30", "12:00:00", "1:30.5", "0x1F", "0b11", "0o17", "1_", "1__0"]
+)
+def test_a_number_that_is_not_decimal_is_refused(text):
+    with pytest.raises(ValueError, match=f"^{text} is no decimal number; write one without leading zeros, or text in"):
+        yaml_text.load(text)
+    assert yaml_text.load(yaml_text.dump([text])) == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 010", "line 2: 010 is no decimal number"),
+        ("[" * 3000, "it is nested more than 40 levels deep"),
+        ("{a: " * 3000, "it is nested more than 40 levels deep"),
+        ("1" * 301, "an integer has more than 300 digits"),
+        ("1e400", "1e400 is larger than any float"),
+        ("!!python/object:os.system {}", "tags are not read"),
+        ("!!bool word", "tags are not read"),
+        ("a: &a [*a]", "*a contains itself"),
+        ("a: {b: 1, b: 2}", "not YAML: b is defined twice"),
+        ("<<", "not YAML"),
+        ("[", "not YAML"),
+        ("\0", "not YAML"),
+    ],
+)
+def test_what_is_not_read_is_one_line(text, message):
+    with pytest.raises(ValueError) as error:
+        yaml_text.load(text)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_anchors_and_merges_are_read():
+    assert yaml_text.load("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: *a") == {
+        "a": {"x": 1},
+        "b": {"x": 1, "y": 2},
+        "c": {"x": 1},
+    }

@@ -1,0 +1,218 @@
+"""Noise around every action: whose level, whose statistics, and where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import main
+from algorithm.agents.acer.agent import Acer
+from algorithm.exploration.action_noise import ActionNoise
+from algorithm.rollout import Decision, Step
+from algorithm.runs.run_folder import RunFolder
+from algorithm.specs import ActionSpec, ObsSpec, Role
+
+OBS = {"obs": ObsSpec((1,))}
+
+
+class Logits:
+    """A family over one branch; its statistics are logits."""
+
+    def sample(self, statistics, rng):
+        noise = rng.gumbel(size=statistics.shape)
+        return (statistics + noise).argmax(-1)[:, None].astype(np.float32)
+
+    def to_action(self, sample):
+        return sample
+
+    def noisy(self, statistics, level):
+        probs = np.exp(statistics - statistics.max(-1, keepdims=True))
+        probs /= probs.sum(-1, keepdims=True)
+        return np.log((1 - level[:, None]) * probs + level[:, None] / probs.shape[-1]).astype(np.float32)
+
+
+class Numbers:
+    """A family over one number; its statistics are mean and logarithm of the standard deviation."""
+
+    def sample(self, statistics, rng):
+        mean, log_std = statistics.T
+        return rng.normal(mean, np.exp(log_std)).astype(np.float32)[:, None]
+
+    def to_action(self, sample):
+        return sample.clip(-1, 1)
+
+    def noisy(self, statistics, level):
+        mean, log_std = statistics.T
+        return np.stack((mean, np.log(np.hypot(np.exp(log_std), level))), -1).astype(np.float32)
+
+
+class Fixed:
+    """An agent with the same statistics in every lane."""
+
+    def __init__(self, family, *statistics: float):
+        self.family, self.statistics = family, np.array(statistics, np.float32)
+        self.rng = np.random.default_rng(0)
+
+    def act(self, step, memory):
+        behavior = np.tile(self.statistics, (len(step.lane), 1))
+        sample = self.family.sample(behavior, self.rng)
+        return Decision(sample, self.family.to_action(sample), behavior, memory + 1)
+
+
+def step_of(lane) -> Step:
+    lane = np.asarray(lane)
+    none, all_of = np.zeros(len(lane), bool), np.ones(len(lane), bool)
+    return Step(lane, {"obs": lane[:, None].astype(np.float32)}, none, none, np.zeros(len(lane), np.float32), all_of)
+
+
+def decide(agent, levels, lane, lanes=None, spec=None) -> Decision:
+    spec = spec or ActionSpec(branches=(2,))
+    explorer = ActionNoise(Role(lanes or len(lane), OBS, spec), levels)
+    return explorer.choose(agent, step_of(lane), np.zeros((len(lane), 3), np.float32))
+
+
+def test_each_lane_has_its_own_level_from_the_first_to_the_last():
+    agent = Fixed(Numbers(), 0.2, np.log(0.3))
+    decision = decide(agent, [0.1, 0.7], range(5))
+    expected = np.sqrt(0.3**2 + np.linspace(0.1, 0.7, 5) ** 2)
+    np.testing.assert_allclose(np.exp(decision.behavior[:, 1]), expected, rtol=1e-5)
+    asked = decide(agent, [0.1, 0.7], [1, 4], lanes=5)  # the others do not await a decision
+    np.testing.assert_array_equal(asked.behavior, decision.behavior[[1, 4]])
+
+
+def test_a_single_lane_has_the_lowest_level():
+    decision = decide(Fixed(Numbers(), 0.0, 0.0), [0.0, 1.0], [0])
+    np.testing.assert_array_equal(decision.behavior, [[0, 0]])
+
+
+def test_memory_is_the_agents_and_what_is_executed_is_made_from_the_stored_sample():
+    decision = decide(Fixed(Numbers(), 0.9, 0.0), (2, 2), range(200), spec=ActionSpec(continuous=1))
+    np.testing.assert_array_equal(decision.memory, np.ones((200, 3)))
+    np.testing.assert_array_equal(decision.action, decision.sample.clip(-1, 1))
+    assert (np.abs(decision.sample) > 1).any()
+
+
+@pytest.mark.parametrize("level", [0.0, 0.4, 1.0])
+def test_samples_follow_the_statistics_that_are_stored(level):
+    decision = decide(Fixed(Logits(), 2.0, 0.0, -1.0), [level, level], range(40_000))
+    stored = np.exp(decision.behavior[0])
+    np.testing.assert_allclose(stored.sum(), 1, rtol=1e-5)
+    found = np.bincount(decision.sample[:, 0].astype(int), minlength=3) / 40_000
+    np.testing.assert_allclose(found, stored, atol=0.01)
+    softmax = np.exp([2, 0, -1]) / np.exp([2, 0, -1]).sum()
+    np.testing.assert_allclose(stored, (1 - level) * softmax + level / 3, rtol=1e-4)
+
+
+def test_noise_of_a_number_widens_what_is_executed():
+    decision = decide(Fixed(Numbers(), 0.1, np.log(0.3)), [0.4, 0.4], range(40_000), spec=ActionSpec(continuous=1))
+    assert decision.sample.std() == pytest.approx(0.5, rel=0.02)
+    assert decision.sample.mean() == pytest.approx(0.1, abs=0.01)
+
+
+BAD = [
+    None,
+    0.3,
+    "high",
+    [],
+    [0.3],
+    [0, 0.1, 0.2],
+    [0.3, 0.1],
+    [-0.1, 0.1],
+    [0, "high"],
+    [True, True],
+    [0, float("inf")],
+]
+
+
+@pytest.mark.parametrize("levels", [*BAD, [float("nan")] * 2], ids=str)
+def test_levels_that_cannot_be_are_refused(levels):
+    for spec in (ActionSpec(continuous=2), ActionSpec(branches=(3,))):
+        with pytest.raises(ValueError, match=r"levels are .*; they must be two numbers \[min, max\] with 0 <= min"):
+            ActionNoise(Role(2, OBS, spec), levels)
+
+
+def test_only_a_probability_is_at_most_one():
+    ActionNoise(Role(2, OBS, ActionSpec(continuous=1)), [0, 3])
+    for spec in (ActionSpec(branches=(3,)), ActionSpec(1, (2,))):
+        with pytest.raises(ValueError, match="<= 1, since it is the probability of a random action"):
+            ActionNoise(Role(2, OBS, spec), [0, 1.5])
+
+
+CONFIG = """
+default:
+  base_config: {{env_type: PROBE, env_name: choice, n_envs: 3, max_step: 240, log_every: 80, evaluate_every: 80}}
+  acer_config: {{rollout_length: 8, sequence_length: 8, batch_size: 4, learning_starts: 32}}
+  explorer: {explorer}
+"""
+
+
+def environment(explorer: str) -> None:
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(CONFIG.format(explorer=explorer))
+
+
+@pytest.mark.parametrize("explorer", ["{action_noise: [0.0, 0.6]}", "{Action_Noise: {levels: [0.0, 0.6]}}"])
+def test_a_run_explores_in_training_alone_and_stores_what_was_executed(explorer, monkeypatch):
+    monkeypatch.setattr(Acer, "family", Logits(), raising=False)
+    rows = []
+    choose = ActionNoise.choose
+
+    def watched(self, agent, step, memory):
+        rows.append(np.count_nonzero(~step.final))
+        return choose(self, agent, step, memory)
+
+    monkeypatch.setattr(ActionNoise, "choose", watched)
+    environment(explorer)
+    assert main.main("mine/task -n a".split()) == 0
+    folder = RunFolder.find("mine/task", "a")
+    # No evaluation among them: the last decisions of a run have not been counted as executed yet.
+    assert 0 <= sum(rows) - folder.latest().counters.env_steps <= 3
+    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+        probs = np.exp(arrays["behavior"][: arrays["head"].min()])  # [rows, lanes, actions], normalised where noisy
+    assert (probs[:, 1].min(-1) >= 0.15 - 1e-6).all() and (probs[:, 2].min(-1) >= 0.3 - 1e-6).all()
+
+    before = len(rows)
+    for command in ("--run", "--run --disable_sample"):
+        assert main.main(["mine/task", "-n", "a", *command.split()]) == 0
+    assert len(rows) == before
+
+
+@pytest.mark.parametrize(
+    ("explorer", "message"),
+    [
+        ("{action_noise: [0.3]}", "explorer.action_noise: levels are [0.3]; they must be two numbers [min, max]"),
+        ("{action_noise: }", "explorer.action_noise: levels are None; they must be two numbers [min, max]"),
+        ("{action_noise: [0.5, 0.1]}", "explorer.action_noise: levels are [0.5, 0.1]"),
+        ("{action_noise: [0, 2]}", "explorer.action_noise: levels are [0, 2]"),
+        ("{action_noise: {level: [0, 1]}}", "explorer.action_noise: "),
+        ("{noise: [0, 1]}", "explorer 'noise' is unknown; there is action_noise"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line_and_status_2(explorer, message, capsys):
+    environment(explorer)
+    assert main.main("mine/task -n a".split()) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and message in shown
+    assert not Path("runs/mine/task/a").exists()
+
+
+def test_lanes_that_are_added_have_levels_in_between_and_the_others_keep_theirs():
+    explorer = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
+    before = explorer.level.copy()
+    for lanes in (4, 8):
+        explorer.grow(lanes, 3)
+    np.testing.assert_array_equal(explorer.level[:3], before)
+    np.testing.assert_allclose(explorer.level[3:], [0.6, 0.4, 0.8, 0.3, 0.7], rtol=1e-6)
+    assert explorer.level.dtype == before.dtype
+    at_once = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
+    at_once.grow(8, 3)
+    np.testing.assert_array_equal(explorer.level, at_once.level)
+
+
+def test_lanes_that_are_added_before_anything_is_stored_are_spread_as_if_they_had_been_there():
+    explorer = ActionNoise(Role(1, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
+    explorer.grow(5, 5)
+    np.testing.assert_array_equal(explorer.level, ActionNoise(Role(5, OBS, ActionSpec(continuous=1)), [0.2, 1.0]).level)

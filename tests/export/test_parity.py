@@ -1,0 +1,93 @@
+"""A file that does something else than its agent is found out."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from algorithm.export.export import write
+from algorithm.export.onnx_model import Model
+from algorithm.export.parity import allow, draw, parity
+from algorithm.export.signature import Signature
+from algorithm.networks import Blueprint, Lstm, Mlp
+from algorithm.specs import ObsSpec
+from tests.export.brains import ACTIONS, NETS, agent_of, role_of
+
+
+def exported(net: str, action: str, into):
+    """An agent, its role and signature, and the model of its file."""
+    specs, blueprint = NETS[net]
+    role = role_of(specs, ACTIONS[action])
+    agent = agent_of(role, blueprint)
+    path = write(agent, "a", role, 0, into).path
+    return agent, role, Signature.of(role, agent.state), Model(path).proto
+
+
+def change(proto: onnx.ModelProto, name: str, function) -> None:
+    """Other numbers in the initializer whose name ends so."""
+    (tensor,) = (one for one in proto.graph.initializer if one.name.endswith(name))
+    tensor.CopyFrom(numpy_helper.from_array(function(numpy_helper.to_array(tensor)).astype(np.float32), tensor.name))
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ("continuous", "deterministic_continuous_actions differs"),
+        ("discrete", "deterministic_discrete_actions differs"),
+    ],
+)
+def test_other_weights_are_noticed(action, expected, tmp_path):
+    agent, role, signature, proto = exported("mlp", action, tmp_path)
+    assert parity(agent, role, signature, proto.SerializeToString()).violations == []
+    change(proto, "head.weight", np.negative)
+    found = parity(agent, role, signature, proto.SerializeToString())
+    assert [violation.startswith(expected) for violation in found.violations] == [True]
+
+
+def test_another_memory_is_noticed(tmp_path):
+    agent, role, signature, proto = exported("lstm", "continuous", tmp_path)
+    change(proto, "recurrent.weight", lambda weight: 1.01 * weight)
+    found = parity(agent, role, signature, proto.SerializeToString())
+    assert any(violation.startswith("recurrent_out differs") for violation in found.violations)
+    assert found.error > 1e-4
+
+
+def test_a_memory_that_drifts_is_noticed_over_twenty_steps(tmp_path):
+    """From no memory, the first step shows nothing of this weight."""
+    role = role_of({"obs": ObsSpec((3,))}, ACTIONS["continuous"])
+    agent = agent_of(role, Blueprint(body=Mlp(4), memory=Lstm(3)))
+    signature = Signature.of(role, agent.state)
+    proto = Model(write(agent, "a", role, 0, tmp_path).path).proto
+    change(proto, "recurrent.weight", lambda weight: weight + 0.01)
+    found = parity(agent, role, signature, proto.SerializeToString())
+    assert found.violations
+
+
+def test_a_file_that_does_not_mind_masks_is_noticed(tmp_path):
+    agent, role, signature, proto = exported("mlp", "multi-discrete", tmp_path)
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "value" and numpy_helper.to_array(attribute.t) == np.float32(1e8):
+                attribute.t.CopyFrom(numpy_helper.from_array(np.float32(0)))
+    found = parity(agent, role, signature, proto.SerializeToString())
+    for branch in range(2):
+        assert any(f"what is forbidden in branch {branch}" in violation for violation in found.violations)
+
+
+def test_random_observations_are_what_the_specs_say():
+    rng = np.random.default_rng(0)
+    specs = {
+        "image": ObsSpec((1, 4, 4), "uint8", high=255.0),
+        "choice": ObsSpec((5,), "uint8", (2,), (2, 3)),
+        "vector": ObsSpec((2,)),
+    }
+    role = role_of(specs, ACTIONS["multi-discrete"])
+    obs = draw(role, rng, 200)
+    assert {name: value.shape[1:] for name, value in obs.items()} == {n: s.shape for n, s in role.obs_specs.items()}
+    assert {name: str(value.dtype) for name, value in obs.items()} == {n: s.dtype for n, s in role.obs_specs.items()}
+    assert obs["image"].max() > 200
+    np.testing.assert_array_equal(obs["choice"].sum(1), 2)
+    masks = allow((3, 2), rng, 500)
+    assert masks[:, :3].any(1).all() and masks[:, 3:].any(1).all() and masks.mean() < 0.9

@@ -1,0 +1,20 @@
+"""An agent to a file and back."""
+
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from algorithm.distributions.gaussian import Continuous  # noqa: E402
+from algorithm.export import round_trip  # noqa: E402
+from algorithm.export.export import ExportFailed  # noqa: E402
+
+
+def test_the_file_computes_what_torch_does():
+    assert "opset 15" in round_trip.round_trip()
+
+
+def test_another_file_is_told(monkeypatch):
+    monkeypatch.setattr(Continuous, "mode", lambda self, statistics: statistics[:, : self.size] + 0.1)
+    with pytest.raises(ExportFailed, match="agent was not exported"):
+        round_trip.round_trip()

@@ -1,0 +1,507 @@
+"""`--import_mlagents`: folders that can be trained, and a word for every key that is not in them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import main
+from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import defaults, read_variant, resolve
+from algorithm.mlagents import importing
+from algorithm.mlagents.importing import folder_names, import_file
+from algorithm.mlagents.rules import Becomes
+from algorithm.mlagents.trainers import TRAINERS
+from algorithm.mlagents.translation import rows_of
+from algorithm.runs.env_folder import is_file_name
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.team_builder import make_agent
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.mlagents.configurations import EXAMPLES, HYPERPARAMETERS, OF_ANY, OF_RUN
+from tests.unity_player.launcher import make_player
+
+OBSERVED = {
+    "VectorSensor_size8": ObsSpec((8,)),
+    "BufferSensor": ObsSpec((3, 2)),
+    "Camera": ObsSpec((3, 40, 40), "uint8", high=255.0),
+}
+
+
+def write(text: str | dict, name: str = "trainer.yaml") -> Path:
+    path = Path(name)
+    path.write_text(text if isinstance(text, str) else yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def settings_of(name: str):
+    """The settings of a folder that was written."""
+    config = Path("envs/unity", name, "config.yaml")
+    layers = [(str(config), read_variant(config, "default"))]
+    settings = resolve(layers)
+    check_effects(settings, layers)
+    return settings
+
+
+def at(tree: dict, path: str):
+    for key in path.split("."):
+        tree = tree[key]
+    return tree
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_becomes_folders_that_fit(name):
+    example = EXAMPLES[name]
+    imported = import_file(write(example.text), force=False)
+    assert [folder.as_posix() for folder in imported.folders] == [f"envs/unity/{role}" for role in example.settings]
+    assert set(imported.lost) == example.lost
+    assert all(imported.lost.values())
+    for role, expected in example.settings.items():
+        settings = settings_of(role)
+        assert {path: at(settings.tree, path) for path in expected} == expected
+        assert example.nn.get(role, "Mlp") in Path("envs/unity", role, "nn.py").read_text()
+        told = f"becomes {settings.base.algorithm}"
+        assert any(f"behaviors.{role}.trainer_type: " in note and told in note for note in imported.notes)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("action", [ActionSpec(continuous=2), ActionSpec(branches=(3, 2))], ids=["box", "branches"])
+def test_its_network_reads_every_sensor(name, action):
+    for folder in import_file(write(EXAMPLES[name].text), force=False).folders:
+        settings = settings_of(folder.name)
+        agent = make_agent(settings, RunFolder(folder), Role(2, OBSERVED, action), np.random.default_rng(0))
+        assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
+
+
+def walked(tree: dict, above: str = ""):
+    """The path of every value."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from walked(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}"
+
+
+def without(tree: dict, path: str) -> dict:
+    tree = copy.deepcopy(tree)
+    *sections, key = path.split(".")
+    place = tree
+    for section in sections:
+        place = place[section]
+    del place[key]
+    return tree
+
+
+def texts_and_lost(tree: dict):
+    imported = import_file(write(tree), force=True)
+    config, nn = ((imported.folders[0] / file).read_text() for file in ("config.yaml", "nn.py"))
+    return yaml.safe_load(config), nn, imported.lost
+
+
+@pytest.mark.parametrize("trainer", HYPERPARAMETERS)
+def test_every_key_of_ml_agents_says_something_here_or_is_told_to_be_lost(trainer):
+    behavior = {"trainer_type": trainer, "hyperparameters": HYPERPARAMETERS[trainer], **OF_ANY}
+    whole = {"behaviors": {"A": behavior}, **OF_RUN}
+    config, nn, lost = texts_and_lost(whole)
+    assert not [key for key, why in lost.items() if "no such key" in why]
+    keys = [f"behaviors.A.{path}" for path in walked(behavior) if path != "trainer_type"]
+    keys += walked(OF_RUN)
+    assert len(keys) > 100
+    # Others say it already: even_checkpoints the one, a memory, which is always shared, the other.
+    hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
+    for key in keys:
+        others = trainer != "ppo" and ".hyperparameters." not in key  # which are the same for all trainers
+        if key not in lost and key not in hidden and not others:
+            less = without(whole, key)
+            if key == "env_settings.env_path":  # which others need
+                less["env_settings"] = {"timeout_wait": 77}
+            assert texts_and_lost(less)[:2] != (config, nn), key
+    interval = without(whole, "behaviors.A.even_checkpoints")
+    assert texts_and_lost(interval)[0] != texts_and_lost(without(interval, hidden[0]))[0]
+    assert {"behaviors.A.self_play.save_steps", "behaviors.A.reward_signals.gail.use_vail"} <= set(lost)
+
+
+@pytest.mark.parametrize("trainer", HYPERPARAMETERS)
+def test_every_setting_of_the_tables_exists(trainer):
+    section = f"{TRAINERS[trainer].algorithm.lower()}_config."
+    rows = [row for row in rows_of(trainer).values() if isinstance(row, Becomes)]
+    assert len(rows) > 25
+    for row in rows:
+        for setting in (row.setting, *row.also):
+            at(defaults(), setting.replace("agent.", section))
+
+
+def test_a_rate_of_sac_is_that_of_all_its_groups():
+    import_file(
+        write({"behaviors": {"A": {"trainer_type": "sac", "hyperparameters": {"learning_rate": 0.002}}}}), False
+    )
+    given = settings_of("A").tree["sac_config"]
+    rates = [given[f"learning_rate_{group}"] for group in ("critic", "policy", "alpha")]
+    assert rates == [0.002] * 3
+
+
+def test_what_sac_is_not_told_is_ml_agents_own():
+    imported = import_file(write({"behaviors": {"A": {"trainer_type": "sac"}}}), force=False)
+    given = settings_of("A").tree["sac_config"]
+    assert (given["batch_size"], given["learning_starts"]) == (128, 128)
+    assert given["init_log_alpha"] == 0
+    assert imported.lost == {}
+    warm = {"trainer_type": "sac", "hyperparameters": {"init_entcoef": 0.1}}
+    import_file(write({"behaviors": {"A": warm}}), force=True)
+    assert settings_of("A").tree["sac_config"]["init_log_alpha"] == pytest.approx(-2.3026)
+
+
+def test_what_a_value_comes_from_stands_behind_it():
+    import_file(write(EXAMPLES["Crawler"].text), force=False)
+    text = Path("envs/unity/Crawler/config.yaml").read_text()
+    assert "# 'Crawler' of trainer.yaml" in text
+    lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
+    assert lines["init_log_alpha"].endswith("# hyperparameters.init_entcoef: 1.0")
+    assert lines["capacity"].endswith("# hyperparameters.buffer_size")
+    assert lines["n_envs"].endswith("# ML-Agents' default of env_settings.num_envs")
+    import_file(write(EXAMPLES["Hallway"].text), force=False)
+    assert "gamma" not in Path("envs/unity/Hallway/config.yaml").read_text()  # which is our default, too
+
+
+def test_policy_and_critic_are_apart_where_they_can_be():
+    for memory, shared, heads, told in [
+        (None, False, "policy=hidden, critic=hidden", False),
+        (None, True, "body=hidden)", False),
+        ({}, True, "body=hidden, memory=", False),
+        ({}, False, "body=hidden, memory=", True),
+    ]:
+        networks = {"hyperparameters": {"shared_critic": shared}, "network_settings": {"memory": memory}}
+        _, nn, lost = texts_and_lost({"behaviors": {"A": {"trainer_type": "ppo", **networks}}})
+        assert heads in nn
+        assert ("behaviors.A.hyperparameters.shared_critic" in lost) is told
+
+
+def behavior(trainer: str = "ppo", **keys) -> dict:
+    return {"behaviors": {"A": {"trainer_type": trainer, **keys}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            behavior(hyperparameters={"learning_rat": 1}),
+            "behaviors.A.hyperparameters.learning_rat: ML-Agents has no such key; "
+            "did you mean hyperparameters.learning_rate?",
+        ),
+        (behavior(num_layers=3), "A.num_layers: ML-Agents has no such key; did you mean network_settings.num_layers?"),
+        (behavior(netwrk_settings={"normalize": True}), "A.netwrk_settings.normalize: ML-Agents has no such key"),
+        (behavior(max_step=3), "behaviors.A.max_step: ML-Agents has no such key; did you mean max_steps?"),
+        (behavior(reward_signals={"curiosty": {"strength": 1}}), "reward_signals.curiosty.strength: ML-Agents has no"),
+        (behavior(reward_signals={"rnd": {"strengh": 1}}), "rnd.strengh: ML-Agents has no such key"),
+        (behavior() | {"engine_setings": {"width": 3}}, "engine_setings: ML-Agents has no such key; did you mean eng"),
+        (behavior() | {"env_settings": {"num_env": 1}}, "env_settings.num_env: ML-Agents has no such key"),
+        (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is of ppo, not of sac, which"),
+        (behavior("poca", hyperparameters={"shared_critic": True}), "shared_critic: it is of ppo, not of poca, which"),
+        (
+            {"behaviors": {"A": {"hyperparameters": {"beta": 1}}}},
+            "A has hyperparameters and no trainer_type, which ML-Agents requires then",
+        ),
+        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be a whole number"),
+        (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
+        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be a whole number"),
+        (behavior(hyperparameters={"beta_schedule": "cosine"}), "beta_schedule is 'cosine'; there is linear, constant"),
+        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; there is simple, "),
+        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; there is"),
+        (behavior(reward_signals={"gail": {"strength": 1}}), "reward_signals.gail has no demo_path, which ML-Agents"),
+        (behavior(behavioral_cloning={"steps": 1}), "behavioral_cloning has no demo_path, which ML-Agents requires"),
+        (
+            behavior(hyperparameters={"batch_size": 32}, network_settings={"memory": {}}),
+            "A has a sequence_length of 64 and a batch_size of 32; ML-Agents requires a batch of at least one sequence",
+        ),
+        (behavior() | {"env_settings": {"num_areas": 0}}, "env_settings.num_areas is 0; it must be above 0"),
+        (
+            behavior("sac") | {"default_settings": {"max_steps": 3}},
+            "behaviors.A.trainer_type is 'sac', but default_settings, whose hyperparameters ML-Agents passes to it",
+        ),
+    ],
+)
+def test_a_file_that_ml_agents_refuses_is_refused(given, said, capsys):
+    write(given)
+    assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err and shown.err.count("\n") == 1
+    assert shown.out == "" and not Path("envs").exists()
+
+
+def test_a_key_that_ml_agents_ignores_is_told():
+    given = behavior(network_settings={"num_layer": 3}, self_play={"windw": 3})
+    lost = import_file(write(given | {"torch_settings": {"devise": "cpu"}}), force=False).lost
+    assert lost["behaviors.A.network_settings.num_layer"] == (
+        "ML-Agents has no such key and ignores it; did you mean network_settings.num_layers?"
+    )
+    assert lost.keys() > {"behaviors.A.self_play.windw", "torch_settings.devise"}
+
+
+def test_a_file_with_default_settings_alone_is_that_of_any_behavior():
+    given = {"default_settings": {"trainer_type": "sac", "max_steps": 77, "network_settings": {"hidden_units": 33}}}
+    imported = import_file(write(given, "my trainer.yaml"), force=False)
+    assert [folder.as_posix() for folder in imported.folders] == ["envs/unity/my_trainer"]
+    settings = settings_of("my_trainer")
+    assert (settings.base.algorithm, settings.base.max_step) == ("SAC", 77)
+    assert "units: int = 33" in Path("envs/unity/my_trainer/nn.py").read_text()
+    assert imported.notes[0].startswith("default_settings: they apply to any behavior; envs/unity/my_trainer has")
+
+
+def test_defaults_of_the_engine_that_differ_are_told():
+    def notes(**engine):
+        given = behavior() | {"engine_settings": engine}
+        return [note for note in import_file(write(given), force=True).notes if "its default in ML-Agents" in note]
+
+    assert notes(time_scale=3) == [
+        "engine_settings.quality_level is not in the file: its default in ML-Agents is 5, "
+        "here base_config.unity_args.quality_level is 1",
+        "engine_settings.no_graphics is not in the file: its default in ML-Agents is false, "
+        "here base_config.unity_args.no_graphics is true",
+    ]
+    assert notes(quality_level=1, no_graphics=True) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "setting", "kept"),
+    [
+        ("env_settings.seed", -1, "base_config.seed", 0),
+        ("env_settings.base_port", 5005, "base_config.unity_args.base_port", None),
+        ("checkpoint_settings.run_id", "{day}", "base_config.name", "{time}"),
+        ("behaviors.A.reward_signals.extrinsic.strength", 0, "acer_config.reward_scale", 1.0),
+    ],
+)
+def test_a_value_without_a_counterpart_is_told_and_our_default_stays(path, value, setting, kept):
+    tree = value
+    for key in reversed(path.split(".")):
+        tree = {key: tree}
+    assert import_file(write({"behaviors": {"A": {}}} | tree), force=False).lost.keys() == {path}
+    assert at(settings_of("A").tree, setting) == kept
+
+
+def test_samplers_have_the_defaults_of_ml_agents():
+    named = {name: {"sampler_type": name, "sampler_parameters": {}} for name in ("uniform", "gaussian")}
+    named["ranges"] = {"sampler_type": "multirangeuniform", "sampler_parameters": None}
+    import_file(write({"behaviors": {"A": {}}, "environment_parameters": named}), force=False)
+    assert settings_of("A").reset == {
+        "uniform": Uniform(0.0, 1.0),
+        "gaussian": Gaussian(1.0, 1.0),
+        "ranges": MultiRange(((0.0, 1.0),)),
+    }
+
+
+def test_pictures_that_no_convolution_reads_are_brought_to_one():
+    flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
+    (folder,) = import_file(write(flat), force=False).folders
+    encoder = RunFolder(folder).blueprint(settings_of("A")).encoders["*"](OBSERVED["Camera"])
+    white = torch.full((1, *OBSERVED["Camera"].shape), 255, dtype=torch.uint8)
+    assert encoder(white).shape == (1, 4800)
+    torch.testing.assert_close(encoder(white), torch.ones(1, 4800))
+
+
+PERCENT = {"behavior": "A", "measure": "progress", "threshold": 40}
+LESSON = {"name": "a", "value": 1, "completion_criteria": {"behavior": "A", "threshold": 1}}
+
+
+def parameter(given) -> dict:
+    return {"behaviors": {"A": {}}, "environment_parameters": {"p": given}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "trainer.yaml: there is no such file"),
+        ("behaviors: [1", "trainer.yaml: not YAML"),
+        ("- 1", "trainer.yaml: expected a mapping"),
+        ("debug: true", "trainer.yaml: there is no `behaviors` and no `default_settings`"),
+        ("behaviours: {A: {}}", "trainer.yaml: behaviours: ML-Agents has no such key; did you mean behaviors?"),
+        ("behaviors: {}", "trainer.yaml: there is no `behaviors`"),
+        ("behaviors: [A]", "trainer.yaml: behaviors is ['A']; it must be a mapping"),
+        ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
+        ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
+        ({"behaviors": {"A": {"trainer_type": "a2c"}}}, "behaviors.A.trainer_type is 'a2c'; there is ppo, poca, sac"),
+        ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be a whole number"),
+        ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
+        ({"behaviors": {"A": {"network_settings": 3}}}, "behaviors.A.network_settings is 3; it must be a mapping"),
+        ({"behaviors": {"A": {"max_steps": {"b": 1}}}}, "behaviors.A.max_steps.b: max_steps is one value"),
+        (
+            {"behaviors": {"A": {"network_settings": {"normalize": 1}}}},
+            "behaviors.A.network_settings.normalize is 1; it must be true or false",
+        ),
+        (
+            {"behaviors": {"A": {"network_settings": {"vis_encode_type": "big"}}}},
+            "vis_encode_type is 'big'; there is simple, nature_cnn, resnet",
+        ),
+        (
+            {"behaviors": {"A": {"network_settings": {"memory": {"memory_size": 7}}}}},
+            "memory.memory_size is 7; it must be an even number above 0",
+        ),
+        (
+            {"behaviors": {"A": {"reward_signals": {"extrinsic": {"gamma": 2}}}}},
+            "behaviors.A.reward_signals.extrinsic.gamma becomes acer_config.gamma is 2",
+        ),
+        (
+            {"behaviors": {"A": {}}, "engine_settings": {"time_scale": 500}},
+            "engine_settings.time_scale becomes base_config.unity_args.time_scale is 500",
+        ),
+        (
+            {"behaviors": {"A": {}}, "env_settings": {"num_envs": 2}},
+            "env_settings.num_envs is 2; without env_settings.env_path it must be 1",
+        ),
+        (
+            {"behaviors": {"A": {}}, "env_settings": {"env_args": "-a"}},
+            "env_settings.env_args is '-a'; it must be a list",
+        ),
+        ({"behaviors": {"A": {}}, "default_settings": [1]}, "default_settings is [1]; it must be a mapping"),
+        (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
+        (parameter({"sampler_type": "unifrom", "sampler_parameters": {}}), "p.sampler_type is 'unifrom'; there is"),
+        (
+            parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
+            "p.sampler_parameters.min_value is 'a'; it must be a number",
+        ),
+        (parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": 2}}), "2 is above 1.0"),
+        (
+            parameter({"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[1]]}}),
+            "p.sampler_parameters.intervals is [[1]]; it must be a list of lists of two numbers",
+        ),
+        (parameter({"curriculum": []}), "p.curriculum is []; it must be a list of lessons"),
+        (parameter({"curriculum": [{"name": "a", "value": 1}, LESSON]}), "p.curriculum[0] is"),
+        (
+            parameter({"curriculum": [LESSON | {"completion_criteria": {"threshold": 1}}, LESSON]}),
+            "it must name the behavior",
+        ),
+        (
+            parameter({"curriculum": [LESSON | {"completion_criteria": PERCENT}, LESSON]}),
+            "p.curriculum[0].completion_criteria.threshold is 40; progress is from 0 to 1",
+        ),
+        (
+            parameter({"curriculum": [LESSON | {"completion_criteria": {"behavior": "A", "measure": "x"}}, LESSON]}),
+            "p.curriculum[0].completion_criteria.measure is 'x'; there is reward, progress",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(given, said, capsys):
+    if given is not None:
+        write(given)
+    assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "trainer.yaml" in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert not Path("envs").exists()
+
+
+def test_a_folder_is_overwritten_only_by_force(capsys):
+    path = write({"behaviors": {"A": {"max_steps": 7}, "B": {}}})
+    own = Path("envs/unity/B/mine.py")
+    own.parent.mkdir(parents=True)
+    own.write_text("1")
+    assert main.main(["--import_mlagents", str(path)]) == 2
+    assert "B exists already, and is left as it is; --force replaces it" in capsys.readouterr().err
+    assert not Path("envs/unity/A").exists()
+    assert main.main(["--import_mlagents", str(path), "--force"]) == 0
+    write({"behaviors": {"A": {"max_steps": 8}}})
+    assert main.main(["--import_mlagents", str(path), "--force"]) == 0
+    assert settings_of("A").base.max_step == 8
+    assert sorted(file.name for file in own.parent.iterdir()) == ["config.yaml", "mine.py", "nn.py"]
+    assert own.read_text() == "1"
+
+
+def test_what_breaks_while_it_is_written_leaves_nothing(monkeypatch, capsys):
+    written = []
+
+    def full(path, text):
+        if len(written) == 3:
+            raise OSError("no space left on the device")
+        path.write_text(text)
+        written.append(path)
+
+    monkeypatch.setattr(importing, "replace", full)
+    assert main.main(["--import_mlagents", str(write({"behaviors": {"A": {}, "B": {}}}))]) == 1
+    assert "no space left" in capsys.readouterr().err
+    assert len(written) == 3
+    assert list(Path("envs/unity").iterdir()) == []
+
+
+def test_names_of_folders_are_safe_and_differ_everywhere():
+    behaviors = ["My Behavior", "a/b", "a:b", "A?B", "..", "con", "CON", "Läufer", "x" * 300, "x" * 301, ".x", "A_B-2"]
+    names = folder_names(dict.fromkeys(behaviors))
+    assert list(names) == behaviors
+    assert all(is_file_name(name) and " " not in name for name in names.values())
+    assert len({name.casefold() for name in names.values()}) == len(behaviors)
+    assert names["Läufer"] == "Läufer"
+    imported = import_file(write({"behaviors": {"a/b": {}, 'quoted """ \\': {}}}), force=False)
+    assert [folder.name for folder in imported.folders] == ["a_b", "quoted______"]
+    assert "behaviors.a/b: its folder is called a_b; the role is called as the behavior is" in imported.notes
+
+
+def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
+    path = write(EXAMPLES["SoccerTwos"].text)
+    assert main.main(["--import-mlagents", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["folders"] == ["envs/unity/SoccerTwos"]
+    assert told["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
+    assert told["status"] == 0
+
+
+def test_people_get_a_line_for_each(capsys):
+    assert main.main(["--import_mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for key in EXAMPLES["WallJump"].lost:
+        assert [line for line in lines if line.startswith(f"{key}: not served: ")], key
+    assert "train it: python main.py unity/SmallWallJump" in lines
+    assert [line for line in lines if "unless ma_config.SmallWallJump there holds the acer_config" in line]
+
+
+def test_a_run_has_one_algorithm():
+    both = {"A": {"trainer_type": "sac"}, "B": {"trainer_type": "ppo"}}
+    notes = import_file(write({"behaviors": both}), force=False).notes
+    assert [note for note in notes if "B, too, trains it in the same run: unity/A by the algorithm of A" in note]
+    alike = import_file(write({"behaviors": {**both, "B": both["A"]}}), force=True).notes
+    assert [note for note in alike if "unless ma_config.B there holds the sac_config and replay_config" in note]
+
+
+def test_a_lesson_that_waits_for_nobody_is_told():
+    notes = import_file(write(parameter({"curriculum": [LESSON, LESSON]})), force=False).notes
+    assert not [note for note in notes if "never ends" in note]
+    other = LESSON | {"completion_criteria": {"behavior": "Other"}}
+    notes = import_file(write(parameter({"curriculum": [other, LESSON]})), force=True).notes
+    assert [note for note in notes if "p.curriculum[0].completion_criteria.behavior: Other is no behavior" in note]
+
+
+@pytest.mark.parametrize("words", [["unity/3dball"], ["--run"], ["--name", "a"], ["--set", "base_config.seed=1"]])
+def test_it_goes_with_nothing_else(words, capsys):
+    path = write(EXAMPLES["3DBall"].text)
+    assert main.main(["--import_mlagents", str(path), *words]) == 2
+    assert "--import_mlagents" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "sac"])
+def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
+    record = tmp_path / "told.jsonl"
+    player = make_player(tmp_path, "balance_ball", "--record", str(record))
+    text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
+    tree = yaml.safe_load(text) | {"env_settings": {"env_path": str(player), "num_envs": 2, "timeout_wait": 20}}
+    behavior = tree["behaviors"]["3DBall"]
+    behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
+    behavior |= {"trainer_type": trainer}
+    behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
+    assert main.main(["--import_mlagents", str(write(tree))]) == 0
+    quick = [
+        f"{TRAINERS[trainer].algorithm.lower()}_config.{key}={value}"
+        for key, value in {"learning_starts": 100, "batch_size": 2, "sequence_length": 20, "burn_in_step": 0}.items()
+    ]
+    assert main.main(["unity/3DBall", "-n", "a", "--set", *quick]) == 0
+    folder = RunFolder.find("unity/3DBall", "a")
+    assert folder.latest().counters.env_steps >= 600
+    assert folder.latest().counters.updates > 2
+    assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
+    told = record.read_text()
+    for name in ("mass", "gravity", "scale", "friction"):
+        assert f'"{name}"' in told

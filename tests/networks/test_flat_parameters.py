@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks import Blueprint, LaggingCopy, Mlp, Parameters, RunningMoments
+from algorithm.networks.flat_parameters import dtype_on
+from algorithm.training.learner import Learner
+from tests.builders import make_acer, make_role, random_rollout
+
+
+def two_groups(size: int = 3) -> tuple[dict[str, nn.Module], dict[str, LaggingCopy], dict[str, nn.Module]]:
+    torch.manual_seed(size)
+    policy, critic = nn.Sequential(nn.Linear(2, size), nn.Linear(size, 1)), nn.Linear(4, 2)
+    return (
+        {"policy": policy, "critic": critic},
+        {"target": LaggingCopy(critic, nn.Linear(4, 2)), "average": LaggingCopy(policy[1], nn.Linear(size, 1))},
+        {"returns": RunningMoments(), "states": RunningMoments(5)},
+    )
+
+
+def is_view(part: Tensor, flat: Tensor) -> bool:
+    begin, end = flat.data_ptr(), flat.data_ptr() + flat.numel() * flat.element_size()
+    return begin <= part.data_ptr() and part.data_ptr() + part.numel() * part.element_size() <= end
+
+
+def assert_laid_out(parameters: Parameters, groups, lagging, statistics) -> None:
+    """Every module is a view on its slice of the flat tensors, one parameter behind the other."""
+
+    def assert_fills(tensors: list[Tensor], flat: Tensor) -> None:
+        start = flat.data_ptr()
+        for tensor in tensors:
+            assert tensor.data_ptr() == start
+            assert tensor.is_contiguous()
+            start += tensor.numel() * tensor.element_size()
+        assert start == flat.data_ptr() + flat.numel() * flat.element_size()
+
+    for name, module in groups.items():
+        where = parameters.groups[name]
+        assert_fills(list(module.parameters()), parameters.vector[where])
+        assert_fills([parameter.grad for parameter in module.parameters()], parameters.gradient[where])
+    for name, copy in lagging.items():
+        assert_fills(list(copy.copy.parameters()), parameters.copies[parameters.lagging[name]])
+        assert_fills([copy.numbers], parameters.copies[parameters.lagging[name]])
+        assert_fills(list(copy.source.parameters()), copy.source_numbers)
+        assert is_view(copy.source_numbers, parameters.vector)
+    for name, module in statistics.items():
+        assert_fills(list(module.buffers()), parameters.statistics[parameters.running[name]])
+
+
+def everything(parameters: Parameters) -> list[Tensor]:
+    return [flat.clone() for flat, _ in parameters.parts().values()]
+
+
+def randomize(parameters: Parameters) -> None:
+    for flat, _ in parameters.parts().values():
+        flat.normal_()
+
+
+def test_modules_are_views_on_the_flat_tensors_and_keep_their_numbers():
+    groups, lagging, statistics = two_groups()
+    before = [parameter.detach().clone() for module in groups.values() for parameter in module.parameters()]
+    parameters = Parameters(groups, lagging, statistics)
+    assert_laid_out(parameters, groups, lagging, statistics)
+    assert torch.equal(parameters.vector, torch.cat([tensor.ravel() for tensor in before]))
+    assert (parameters.vector.dtype, parameters.statistics.dtype) == (torch.float32, torch.float64)
+
+
+def test_groups_stand_one_behind_the_other():
+    parameters = Parameters(*two_groups())
+    for flat, slices in parameters.parts().values():
+        ends = [0]
+        for where in slices.values():
+            assert where.start == ends[-1]
+            ends.append(where.stop)
+        assert ends[-1] == len(flat)
+    assert list(parameters.groups) == ["policy", "critic"]
+
+
+def test_loading_changes_numbers_and_moves_nothing():
+    parts = two_groups()
+    parameters, other = Parameters(*parts), Parameters(*two_groups())
+    randomize(other)
+    parameters.load(other.state())
+    assert_laid_out(parameters, *parts)
+    for own, saved in zip(everything(parameters), everything(other), strict=True):
+        assert torch.equal(own, saved)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_updates_change_numbers_and_move_nothing(optimizer):
+    agent = make_acer(
+        blueprint=Blueprint(body=Mlp(8), critic=Mlp(4)), optimizer=optimizer, reward_normalization="return_std"
+    )
+    learner = Learner(agent, make_role(), {}, max_step=None)
+    groups = {name: group.module for name, group in agent.groups.items()}
+    statistics = {"returns": learner.returns.moments}
+    before = everything(learner.parameters)
+    assert_laid_out(learner.parameters, groups, agent.lagging, statistics)
+    for seed in range(3):
+        rollout = random_rollout(np.random.default_rng(seed))
+        learner.observe(rollout)
+        learner.learn(rollout)
+        assert_laid_out(learner.parameters, groups, agent.lagging, statistics)
+    for old, new in zip(before, everything(learner.parameters), strict=True):
+        assert not torch.equal(old, new)
+
+
+def test_the_gradient_is_gathered_in_the_flat_tensor():
+    groups, lagging, statistics = two_groups()
+    parameters = Parameters(groups, lagging, statistics)
+    groups["critic"](torch.ones(3, 4)).sum().backward()
+    where = parameters.groups["critic"]
+    assert parameters.gradient[where].tolist() == [3.0] * 10
+    assert not parameters.gradient[: where.start].any()
+
+
+def test_a_parameter_of_two_groups_is_refused_by_their_names():
+    body = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"\['policy', 'critic'\]"):
+        Parameters({"policy": body, "critic": nn.Sequential(body, nn.Linear(2, 1))}, {}, {})
+
+
+def test_a_parameter_used_twice_in_one_group_stands_there_once():
+    layer = nn.Linear(2, 2)
+    parameters = Parameters({"policy": nn.Sequential(layer, layer)}, {}, {})
+    assert len(parameters.vector) == 6
+
+
+def test_a_copy_of_another_shape_is_refused():
+    source = nn.Linear(2, 3)
+    with pytest.raises((ValueError, RuntimeError), match="size mismatch|look like"):
+        Parameters({"policy": source}, {"average": LaggingCopy(source, nn.Linear(3, 3))}, {})
+
+
+def test_the_source_of_a_copy_must_be_one_stretch():
+    layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)])
+    ends = nn.ModuleList([layers[0], layers[2]])
+    with pytest.raises(ValueError, match="stretch"):
+        Parameters(
+            {"policy": layers}, {"ends": LaggingCopy(ends, nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))}, {}
+        )
+
+
+def other_networks():
+    wider, narrower = two_groups(size=7), two_groups()
+    no_target = (narrower[0], {"average": narrower[1]["average"]}, narrower[2])
+    groups, lagging, _ = two_groups()
+    return {
+        "policy": (wider, r"parameters 'policy' are 29 numbers where this network has 13"),
+        "missing copy": (no_target, r"copies 'target' are missing"),
+        "statistics": (
+            (groups, lagging, {"returns": RunningMoments(), "states": RunningMoments(6)}),
+            "'states' are 13",
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", ["policy", "missing copy", "statistics"])
+def test_the_state_of_another_network_is_refused_by_name_and_changes_nothing(case):
+    parts, message = other_networks()[case]
+    parameters, other = Parameters(*two_groups()), Parameters(*parts)
+    randomize(other)
+    before = everything(parameters)
+    with pytest.raises(ValueError, match=message):
+        parameters.load(other.state())
+    for old, new in zip(before, everything(parameters), strict=True):
+        assert torch.equal(old, new)
+
+
+def test_a_state_may_hold_more_names_than_are_needed():
+    groups, lagging, statistics = two_groups()
+    fewer = Parameters({"policy": groups["policy"]}, {"average": lagging["average"]}, {})
+    more = Parameters(*two_groups())
+    randomize(more)
+    fewer.load(more.state())
+    assert torch.equal(fewer.vector, more.vector[more.groups["policy"]])
+
+
+def test_a_state_holds_everything_by_kind_and_name_and_is_a_copy():
+    _, lagging, statistics = parts = two_groups()
+    parameters = Parameters(*parts)
+    statistics["states"].merge(torch.randn(4, 5))
+    parameters.copies.normal_()
+    state = parameters.state()
+    assert {kind: list(names) for kind, names in state.items()} == {
+        "parameters": ["policy", "critic"],
+        "copies": ["target", "average"],
+        "statistics": ["returns", "states"],
+    }
+    target = torch.cat([number.ravel() for number in lagging["target"].copy.parameters()])
+    assert torch.equal(state["copies"]["target"], target)
+    assert state["statistics"]["states"][-1] == 4  # values seen
+    before = {kind: {name: value.clone() for name, value in names.items()} for kind, names in state.items()}
+    randomize(parameters)
+    for kind, names in state.items():
+        for name, value in names.items():
+            assert torch.equal(value, before[kind][name])
+
+
+def test_statistics_that_are_loaded_go_on_from_there():
+    parts, others = two_groups(), two_groups()
+    parameters, other = Parameters(*parts), Parameters(*others)
+    values = torch.randn(9, 5, dtype=torch.float64)
+    others[2]["states"].merge(values[:6])
+    parameters.load(other.state())
+    parts[2]["states"].merge(values[6:])
+    np.testing.assert_allclose(parts[2]["states"].mean, values.mean(0))
+    np.testing.assert_allclose(parts[2]["states"].std, values.std(0, correction=0))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.005, 0.3, 0.9, 1.0])
+def test_a_lagging_copy_moves_by_the_rate_towards_its_source_alone(rate):
+    _, lagging, _ = parts = two_groups()
+    parameters = Parameters(*parts)
+    randomize(parameters)
+    vector, copies = parameters.vector.clone(), parameters.copies.clone()
+    lagging["target"].move(rate)
+    where, source = parameters.lagging["target"], vector[parameters.groups["critic"]]
+    expected = copies[where].double() + rate * (source.double() - copies[where].double())
+    torch.testing.assert_close(parameters.copies[where], expected.float(), rtol=1e-6, atol=1e-7)
+    if rate in (0, 1):
+        assert torch.equal(parameters.copies[where], [copies[where], source][int(rate)])
+    assert torch.equal(parameters.vector, vector)
+    assert torch.equal(parameters.copies[where.stop :], copies[where.stop :])
+
+
+def test_the_buffers_of_a_lagging_copy_are_those_of_its_source():
+    def network() -> nn.Module:
+        return nn.ModuleDict({"moments": RunningMoments(3), "layer": nn.Linear(3, 2)})
+
+    source, copy = network(), network()
+    source["moments"].merge(torch.randn(4, 3))
+    parameters = Parameters({"policy": source}, {"average": LaggingCopy(source, copy)}, {"obs": source["moments"]})
+    assert copy["moments"].count == 4
+    source["moments"].merge(torch.randn(5, 3))
+    assert copy["moments"].count == 9
+    parameters.load({**parameters.state(), "statistics": {"obs": torch.arange(7.0)}})
+    assert copy["moments"].mean.tolist() == [0, 1, 2]
+    assert copy["moments"].count == 6
+
+
+def test_a_lagging_copy_begins_as_its_source_and_has_no_gradient():
+    groups, lagging, _ = parts = two_groups()
+    Parameters(*parts)
+    obs = torch.randn(5, 4)
+    assert torch.equal(lagging["target"].copy(obs), groups["critic"](obs))
+    assert not lagging["target"].copy(obs).requires_grad
+
+
+def test_copies_and_statistics_may_be_absent():
+    parameters = Parameters({"policy": nn.Linear(2, 1)}, {}, {})
+    assert (len(parameters.vector), len(parameters.copies), len(parameters.statistics)) == (3, 0, 0)
+    parameters.load(parameters.state())
+
+
+def test_statistics_are_float64_where_the_device_has_it():
+    assert dtype_on("cpu", torch.float64) == dtype_on("cuda:1", torch.float64) == torch.float64
+    assert dtype_on("mps", torch.float64) == dtype_on("mps", torch.float32) == torch.float32
+    assert dtype_on("mps", torch.int64) == torch.int64

@@ -1,0 +1,29 @@
+"""What the settings say reaches the simulator."""
+
+import numpy as np
+import pytest
+
+from algorithm.config.loader import resolve
+from algorithm.errors import UserError
+from algorithm.runs.make_env import make_adapter
+from algorithm.runs.run_folder import RunFolder
+
+ENV = """from gymnasium import Env, spaces
+from numpy import inf
+class Own(Env):
+    observation_space, action_space = spaces.Box(0, 1), spaces.Dict(gas=spaces.Box(-inf, inf))
+make = Own
+"""
+
+
+def test_the_scale_of_actions_without_bounds(tmp_path):
+    (tmp_path / "env.py").write_text(ENV)
+    base = {"env_name": "env.py", "unbounded_action_limit": 2.5}
+    adapter = make_adapter(resolve([("test", {"base_config": base})]), RunFolder(tmp_path), 1)
+    native = adapter.roles["agent"].action_spec.native(np.array([[-1], [1]], np.float32))
+    assert native["gas"].tolist() == [[-2.5], [2.5]]
+    adapter.close()
+    with pytest.raises(
+        UserError, match="base_config: action 'gas' is a Box without bounds; base_config.unbounded_action_limit"
+    ):
+        make_adapter(resolve([("test", {"base_config": {"env_name": "env.py"}})]), RunFolder(tmp_path), 1)

@@ -1,0 +1,74 @@
+"""The default network suits what is seen and done, and an nn.py can say the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.config.loader import resolve
+from algorithm.config.registry import find
+from algorithm.runs.default_network import default_blueprint, nn_file
+from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+
+FRAMES, BOARD = ObsSpec((4, 84, 84), "uint8", high=255), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))
+VECTOR, MANY = ObsSpec((3,)), ObsSpec((100,), "uint8", counts=(100,))
+
+
+def network(role, blueprint):
+    """Names and shapes of all numbers of the agent's network."""
+    agent = find("algorithm", "acer")(resolve([]).agent, blueprint, role, np.random.default_rng(0))
+    return {name: value.shape for name, value in agent.policy.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("obs", "action"),
+    [
+        ({"obs": VECTOR}, ActionSpec(0, (4,))),
+        ({"obs": VECTOR}, ActionSpec(2)),
+        ({"obs": VECTOR, "seen": MANY}, ActionSpec(0, (2, 3))),
+        ({"obs": VECTOR}, ActionSpec(1, (3,))),
+        ({"obs": FRAMES}, ActionSpec(0, (6,))),
+        ({"obs": BOARD}, ActionSpec(2)),
+        ({"a [left]": FRAMES, "a l": VECTOR, "it's": BOARD}, ActionSpec(0, (2,))),
+    ],
+)
+def test_the_file_makes_the_default_network(obs, action):
+    role, names = Role(1, obs, action), {}
+    exec(nn_file(role), names)
+    assert network(role, names["blueprint"]()) == network(role, default_blueprint(role))
+
+
+@pytest.mark.parametrize(
+    ("side", "kind"),
+    [(3, "Vector"), (7, "Vector"), (8, "Conv"), (35, "Conv"), (36, "NatureCnn"), (210, "NatureCnn")],
+)
+def test_images_are_encoded_by_what_fits_their_size(side, kind):
+    spec = ObsSpec((3, side, side + 7), "uint8", high=255)
+    role = Role(1, {"seen": spec, "told": VECTOR}, ActionSpec(0, (2,)))
+    encoders = default_blueprint(role).encoders
+    assert type(encoders.get("seen", encoders["*"])).__name__ == kind
+    assert torch.isfinite(
+        encoders.get("seen", encoders["*"])(spec)(torch.zeros(2, *spec.shape, dtype=torch.uint8))
+    ).all()
+
+
+def test_policy_and_critic_share_nothing_where_actions_are_continuous():
+    assert default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(1))).body is None
+    assert default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(0, (2,)))).body is not None
+
+
+def test_a_mask_is_nothing_that_is_seen():
+    mask = ObsSpec((100,), "uint8")
+    role = Role(1, {"obs": VECTOR, MASK: mask}, ActionSpec(0, (100,)))
+    assert (
+        default_blueprint(role).body(3).size
+        == default_blueprint(Role(1, {"obs": VECTOR}, role.action_spec)).body(3).size
+    )
+
+
+def test_numbers_are_normalised_and_one_hots_are_not():
+    encoder = default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(1))).encoders["*"]
+    rows = torch.tensor([[0.0, 0.0, 1000.0], [2.0, 4.0, 1002.0]])
+    numbers = encoder(VECTOR)
+    numbers.observe(rows)
+    assert numbers(rows).tolist() == [[-1, -1, -1], [1, 1, 1]]
+    assert not hasattr(encoder(MANY).units, "moments")

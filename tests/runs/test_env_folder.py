@@ -1,0 +1,201 @@
+"""Which folder a name or a path means, where its runs are, and what is suggested for one that is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import main
+from algorithm.cli.command_line import parse
+from algorithm.errors import UserError
+from algorithm.runs.env_folder import (
+    BESIDE_MAIN,
+    ORIGIN,
+    environments,
+    find_folder,
+    locate_environment,
+    run_group,
+    unknown_environment,
+)
+from algorithm.runs.run_folder import RunFolder, environment_folder
+
+CONFIG = "default: {base_config: {env_type: PROBE, env_name: truncation, max_step: 60, n_envs: 3}}\n"
+
+
+def make(folder: Path, config: str = CONFIG) -> Path:
+    """A folder with settings alone."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    return folder
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch) -> Path:
+    """A folder outside of ./envs: the working directory is another."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return make(tmp_path / "my" / "task")
+
+
+def call(command: str, capsys) -> dict:
+    """The result of a command for a script."""
+    main.main([*command.split(), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_name_is_a_folder_below_envs():
+    assert locate_environment("gym/cartpole") == "gym/cartpole"
+    assert environment_folder("gym/cartpole") == BESIDE_MAIN / "gym/cartpole"
+    make(Path("envs/gym/cartpole"))
+    assert environment_folder("gym/cartpole") == Path("envs/gym/cartpole")
+    assert run_group("gym/cartpole") == "gym/cartpole"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["./envs/mine/task", "envs/mine/task/", "./mine/task", "envs/mine/task/config.yaml", "../{here}/envs/mine/task"],
+)
+def test_a_path_below_envs_is_that_name(text, tmp_path):
+    make(Path("envs/mine/task"))
+    assert locate_environment(text.format(here=tmp_path.name)) == "mine/task"
+    assert locate_environment(str(tmp_path / "envs/mine/task")) == "mine/task"
+
+
+def test_the_projects_own_folder_is_its_name_unless_that_means_another_folder():
+    path = (BESIDE_MAIN / "gym/cartpole").as_posix()
+    assert locate_environment(path) == "gym/cartpole"
+    make(Path("envs/gym/cartpole"))
+    assert locate_environment(path) == path
+    assert locate_environment("envs/gym/cartpole") == "gym/cartpole"
+
+
+def test_a_path_elsewhere_is_absolute_and_its_runs_have_its_last_two_names(outside, monkeypatch):
+    for text in ("../my/task", str(outside), "../my/../my/task/"):
+        assert locate_environment(text) == outside.as_posix()
+    monkeypatch.chdir(outside)
+    assert locate_environment(".") == outside.as_posix()
+    monkeypatch.chdir(outside.parents[1])
+    assert locate_environment("my/task") == outside.as_posix()
+    assert run_group(outside.as_posix()) == "my/task"
+    assert run_group("/home/.hidden/task") == run_group("/task") == "task"
+    with pytest.raises(UserError, match="no plain name"):
+        run_group("/home/my/.task")
+
+
+def test_a_dot_means_the_working_directory_first(outside, monkeypatch):
+    monkeypatch.chdir(outside.parents[1])
+    make(Path("envs/my/task"))
+    assert locate_environment("my/task") == "my/task"
+    assert locate_environment("./my/task") == outside.as_posix()
+
+
+def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
+    told = call("../my/task -n a", capsys)
+    assert (told["status"], told["run"]) == (0, "runs/my/task/a")
+    assert Path("runs/my/task/a", ORIGIN).read_text() == f"{outside.as_posix()}\n"
+    assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
+    assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
+    assert [run["run"] for run in call("../my/task --list", capsys)["runs"]] == ["runs/my/task/a"]
+    assert main.main(["../my/task", "-n", "b"]) == 0
+    assert f"play it:    python main.py {outside} -n b --run" in capsys.readouterr().out
+    shutil.rmtree(outside)  # runs need it no longer, neither by its path nor by their place
+    assert call("../my/task -n a --run", capsys)["status"] == 0
+    assert call("my/task -n a --run", capsys)["status"] == 0
+
+
+def test_runs_of_two_folders_with_one_place_are_not_confused(outside, tmp_path, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    other = make(tmp_path / "other" / "my" / "task")
+    capsys.readouterr()
+    for arguments in ("--run -n a", "--resume -n a", "-n a", "-n a --force"):
+        error = call(f"{other} {arguments}", capsys)["error"]
+        assert error.startswith(f"run {Path('runs/my/task/a')} was trained in {outside.as_posix()}, not in {other}")
+    assert "there is no run" in call(f"{other} --run", capsys)["error"]
+    assert "there is no run" in call(f"{other} --list", capsys)["error"]
+    assert main.main([str(other), "-n", "b"]) == 0
+    capsys.readouterr()
+    assert [run["run"] for run in call(f"{other} --list", capsys)["runs"]] == ["runs/my/task/b"]
+    assert RunFolder.find(outside.as_posix(), None).given == Path("runs/my/task/a")
+    assert len(call("--list", capsys)["runs"]) == 2
+
+
+def test_a_folder_that_was_moved_keeps_its_runs(outside, tmp_path, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    moved = tmp_path / "elsewhere" / "my" / "task"
+    moved.parent.mkdir(parents=True)
+    outside.rename(moved)
+    capsys.readouterr()
+    assert call(f"{moved} --run", capsys)["run"] == "runs/my/task/a"
+
+
+def test_a_run_without_a_record_of_its_folder_is_taken(outside, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    capsys.readouterr()
+    for damage in (lambda path: path.write_bytes(b"\xff"), os.remove):
+        damage(Path("runs/my/task/a", ORIGIN))
+        assert call("../my/task --run", capsys)["run"] == "runs/my/task/a"
+
+
+def test_other_commands_find_the_folder_too(outside):
+    assert parse(["../my/task", "--export"]).env == outside.as_posix()
+    assert parse(["../my/task", "--doctor"]).env == outside.as_posix()
+    assert environment_folder(parse(["../my/task", "--doctor"]).env) == outside
+
+
+@pytest.mark.parametrize(
+    ("text", "folders"),
+    [
+        ("CartPole-v1", ["gym/cartpole"]),
+        ("CartPole-v0", ["gym/cartpole"]),
+        ("cartpole", ["gym/cartpole"]),
+        ("gym/cartpol", ["gym/cartpole"]),
+        ("Pong", ["atari/pong"]),
+        ("breakout", ["atari/breakout", "minatar/breakout"]),
+        ("InvertedPendulum-v5", ["mujoco/inverted_pendulum"]),
+    ],
+)
+def test_an_id_or_a_name_suggests_the_folders_that_it_may_mean(text, folders, capsys):
+    advice = str(unknown_environment(text)).rpartition("; ")[2]
+    assert advice == f"did you mean {' or '.join(folders)}?"
+    assert main.main([text]) == 2
+    assert advice in capsys.readouterr().err
+    assert all(find_folder(folder) for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("text", "folder", "env_name"),
+    [
+        ("MountainCar-v0", "gym/mountain_car", "MountainCar-v0"),
+        ("ALE/Tetris-v5", "ale/tetris", "ALE/Tetris-v5"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
+    ],
+)
+def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, env_name, capsys):
+    assert main.main([text]) == 2
+    advice = f"write one with: python main.py --init {folder} --set base_config.env_name={env_name}\n"
+    assert capsys.readouterr().err.endswith(advice)
+
+
+@pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
+def test_what_is_unknown_lists_what_there_is(text, capsys):
+    for more in ([], ["--run"], ["--list"]):
+        assert main.main([text, *more]) == 2
+        assert capsys.readouterr().err.rstrip().endswith(", ".join(environments()))
+
+
+def test_what_is_missing_says_so(capsys):
+    assert main.main([str(Path("nothing").absolute())]) == 2
+    assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
+    assert main.main(["CartPole-v1", "--run"]) == 2
+    assert "there is no run under" in (line := capsys.readouterr().err) and "did you mean gym/cartpole?" in line
+
+
+def test_a_config_that_yaml_cannot_read_does_not_hide_the_suggestion():
+    make(Path("envs/mine/broken"), "default: {base_config: {env_name: Lost-v0")
+    assert "did you mean mine/broken?" in str(unknown_environment("Lost-v0"))

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+
+from algorithm.config.loader import read_assignments, resolve
+from algorithm.replay import Lazy, Prioritized, Rating, Uniform
+from algorithm.replay.ring import Ring
+from algorithm.replay.sequences import Windows
+from algorithm.runs.make_sampler import make_sampler
+
+GIVEN = [
+    "alpha=0.3",
+    "beta=0.2",
+    "beta_increment_per_sampling=0.1",
+    "td_error_min=0.02",
+    "td_error_max=5",
+    "max_error_weight=0.4",
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("uniform", Uniform), ("Prioritized", Prioritized), ("lazy", Lazy)])
+def test_the_settings_of_a_replay_reach_its_sampler(name, kind):
+    assignments = [f"replay_config.{each}" for each in (*GIVEN, "uniform_fraction=0.25", f"sampler={name}")]
+    sampler = make_sampler(resolve([("test", read_assignments(assignments))]).replay)(Windows(Ring(40, 2, 5), 4))
+    assert type(sampler) is kind
+    if kind is not Uniform:
+        assert sampler.rating == Rating(max_error_weight=0.4, td_error_min=0.02, td_error_max=5)
+        assert sampler.rating(np.array([[1.0], [0.5]])) == pytest.approx(0.4 + 0.6 * 0.5)
+    if kind is Prioritized:
+        assert (sampler.alpha, sampler.beta, sampler.increment) == (0.3, 0.2, 0.1)
+    if kind is Lazy:
+        assert sampler.uniform_fraction == 0.25

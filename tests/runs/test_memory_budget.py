@@ -1,0 +1,102 @@
+"""What does not fit into memory is refused before it is allocated, and a replay that nothing is ever drawn from."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from algorithm.agents.agent import Schedule
+from algorithm.config.loader import resolve
+from algorithm.errors import UserError
+from algorithm.replay import Replay, Size
+from algorithm.runs import memory_budget as memory
+from algorithm.runs.memory_budget import Budget, available, check_batch, check_learning_starts
+from tests.builders import make_acer, make_role, make_sac
+from tests.doubles import EncodedLanes
+
+
+def test_the_memory_of_this_machine_is_known_where_it_says_so():
+    free = available()
+    assert free is None or 10**7 < free < 10**15
+
+
+def test_available_memory_is_what_linux_calls_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemFree: 5 kB\nMemAvailable:   400 kB\n")
+    assert available() == 400 * 1024
+
+
+def test_sizes_are_told_and_added_up(monkeypatch):
+    said = []
+    monkeypatch.setattr(memory, "available", lambda: 10_000_000)
+    budget = Budget(said.append)
+    budget.plan("agent", Size(10_000, 600_000))
+    assert said == ["replay: 10,000 rows of 60 bytes are 0.6 MB"]
+    with pytest.raises(UserError, match=r"capacity: 100,000 rows.*9\.5 MB.*but 9\.4 MB.*at most 98,947 rows fit"):
+        budget.plan("other", Size(100_000, 9_500_000))
+    assert said[1].startswith("replay of other:")
+
+
+def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 1_000_000)
+    schedule = Schedule(8, 10, 100, 4, "fixed", 32)
+    check_batch(schedule, Size(1000, 1_000_000))
+    with pytest.raises(UserError, match=r"batch_size: 101 windows of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
+        check_batch(replace(schedule, batch_size=101), Size(1000, 1_000_000))
+    check_batch(replace(schedule, batch_size=101, replay_ratio=0), Size(1000, 1_000_000))
+
+
+def test_nothing_is_refused_where_the_memory_is_unknown(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: None)
+    said = []
+    Budget(said.append).plan("agent", Size(10**12, 10**15))
+    assert len(said) == 1
+
+
+def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
+    """Return the line that refuses these settings, or None if they are accepted."""
+    algorithm = make_agent.__name__.removeprefix("make_").upper()
+    base = {"algorithm": algorithm, "max_step": max_step}
+    settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
+    role = make_role(lanes)
+    try:
+        check_learning_starts(settings, make_agent(role, **changes), lanes, lanes)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("make_agent", [make_acer, make_sac])
+@pytest.mark.parametrize(
+    ("lanes", "chunk", "start"),
+    [(1, 1, 1000), (1, 1, 1), (3, 5, 57), (3, 5, 58), (4, 20, 156), (4, 20, 157), (7, 3, 100)],
+)
+def test_the_capacity_that_a_refusal_names_is_the_least_that_holds_learning_starts(make_agent, lanes, chunk, start):
+    changes = {"rollout_length": chunk, "learning_starts": start}
+    line = refusal(make_agent, lanes, capacity=lanes * chunk, **changes)
+    most, needed = (int(number) for number in re.findall(r"at most (\d+) rows .* at least (\d+),", line)[0])
+    assert line.endswith(f"or learning_starts to at most {most}")
+    assert "rows" in refusal(make_agent, lanes, capacity=needed - 1, **changes)
+    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+
+    replay, written = Replay(needed, lanes, chunk, 1, np.random.default_rng(0)), EncodedLanes(lanes, chunk)
+    for _ in range(needed // lanes // chunk + 1):
+        replay.add(written.rollout(*range(lanes)))
+    assert start <= replay.rows
+    changes["learning_starts"] = replay.rows
+    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+    changes["learning_starts"] += 1
+    assert f"at most {replay.rows} rows" in refusal(make_agent, lanes, capacity=needed, **changes)
+
+
+def test_a_run_that_ends_before_its_first_update_is_refused():
+    assert "base_config.max_step 999 ends the run" in refusal(make_sac, 1, max_step=999)
+    assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy_updates=False)
+    assert refusal(make_sac, 1, max_step=1000) is refusal(make_sac, 1) is None
+    assert refusal(make_acer, 1, max_step=10) is None  # which learns from its rollouts
+
+
+def test_without_replay_its_start_is_of_no_account():
+    assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
+    assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)

@@ -1,0 +1,118 @@
+"""Normalised observations from training to a checkpoint, and from there to --resume, --run and `load`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import main
+from algorithm import load
+from algorithm.runs.run_folder import RunFolder
+from algorithm.training.evaluator import Evaluator
+from algorithm.training.learner import Learner
+
+CONFIG = """
+default:
+  base_config: {{env_name: {env_name}, max_step_each_iter: 90, n_envs: 2, max_step: 400, evaluate_every: 200}}
+  acer_config: {{rollout_length: 10, sequence_length: 10, batch_size: 4, learning_starts: 40}}
+"""
+NN = """
+from algorithm.networks import Blueprint, Mlp, Vector
+blueprint = Blueprint(encoders={{"*": Vector({settings})}}, body=Mlp(8))
+"""
+
+
+NUMBERS = {"CartPole-v1": 4, "Pendulum-v1": 3}  # of an observation; of discrete and of continuous actions
+on_both = pytest.mark.parametrize(("env_name", "numbers"), NUMBERS.items())
+
+
+def write(settings: str, env_name: str = "CartPole-v1") -> None:
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(CONFIG.format(env_name=env_name))
+    (folder / "nn.py").write_text(NN.format(settings=settings))
+
+
+def run(*arguments: str) -> RunFolder:
+    assert main.main(["mine/task", "-n", "a", *arguments]) == 0
+    return RunFolder.find("mine/task", "a")
+
+
+def moments(state, numbers: int) -> tuple[float, np.ndarray]:
+    """Count and mean in a checkpoint."""
+    saved = state["statistics"]["obs/acer"].numpy()
+    assert saved.shape == (2 * numbers + 1,)
+    return saved[-1], saved[:numbers]
+
+
+@pytest.fixture
+def observed(monkeypatch):
+    """Every observation that a learner has counted."""
+    rows: list[np.ndarray] = []
+    observe = Learner.observe
+
+    def watched(self, rollout):
+        rows.extend(rollout.obs["obs"][:-1][rollout.valid])
+        observe(self, rollout)
+
+    monkeypatch.setattr(Learner, "observe", watched)
+    return rows
+
+
+@on_both
+def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(env_name, numbers, observed):
+    write("normalize=True", env_name)
+    folder = run()
+    count, mean = moments(folder.latest().weights("agent"), numbers)
+    assert 300 < count == len(observed) <= 400
+    np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
+    run("--resume", "--set", "base_config.max_step=700")
+    count, mean = moments(folder.latest().weights("agent"), numbers)
+    assert 600 < count == len(observed)
+    np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
+
+
+@on_both
+def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monkeypatch):
+    write("normalize=True", env_name)
+    folder = run()
+    saved = folder.best().weights("agent")
+    agents = []
+    play = Evaluator.play
+
+    def watched(self, *arguments):
+        played = play(self, *arguments)
+        agents.append(self.agent_of("agent"))
+        return played
+
+    monkeypatch.setattr(Evaluator, "play", watched)
+    run("--run")
+    player = load(folder.path)
+    player.act(np.full((3, numbers), 2.0))
+    for agent in (*agents, player.agent):
+        for network in (agent.policy, agent.average.copy):
+            kept = torch.cat([buffer.ravel() for buffer in network.buffers()])
+            assert kept.equal(saved["statistics"]["obs/acer"])
+    assert len(agents) == 1
+
+    # The same weights without them decide otherwise.
+    obs = {"obs": np.array([[0.5, 1.0, 0.1, 0.2][:numbers]], np.float32)}
+    found = player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0]
+    for buffer in player.agent.policy.buffers():
+        buffer.zero_()
+    assert not np.allclose(player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0], found, rtol=1e-3)
+
+
+@pytest.mark.parametrize("command", ["--run", "--resume"])
+def test_a_run_without_them_is_refused_where_the_network_wants_them(command, capsys):
+    write("")
+    run()
+    write("normalize=True")
+    capsys.readouterr()
+    status = main.main(["mine/task", "-n", "a", command, "--use_env_nn"])
+    shown = capsys.readouterr().err
+    assert status == 1
+    assert shown.count("\n") == 1 and "statistics 'obs/acer' are missing: they come from another agent" in shown

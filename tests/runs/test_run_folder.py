@@ -1,0 +1,104 @@
+"""Where runs live and what they are called."""
+
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from algorithm.config.loader import resolve
+from algorithm.errors import UserError
+from algorithm.runs.run_folder import RunFolder, environment_folder, run_name
+from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
+
+
+@pytest.fixture
+def folder(tmp_path):
+    source = tmp_path / "envs" / "some" / "task"
+    source.mkdir(parents=True)
+    (source / "config.yaml").write_text("default: {}\n")
+    (source / "nn.py").write_text("from algorithm.networks import Blueprint\nblueprint = Blueprint()\n")
+    return RunFolder.create("some/task", source, "a", resolve([]).tree)
+
+
+@pytest.mark.parametrize("pattern", ["x_{time}", "x_<time>"])
+def test_the_start_time_stands_in_the_name(pattern):
+    start = time.mktime((2026, 3, 4, 5, 6, 7, 0, 0, -1))
+    assert run_name(pattern, start) == "x_20260304-050607"
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", "a\\b", "a:b", ".hidden"])
+def test_a_name_is_one_plain_folder(name):
+    with pytest.raises(UserError, match="plain folder name"):
+        run_name(name, 0)
+
+
+def test_the_working_directory_comes_before_the_projects_own_environments(tmp_path, folder):
+    assert environment_folder("some/task").resolve() == tmp_path / "envs" / "some" / "task"
+    assert environment_folder("gym/cartpole").is_absolute()
+    with pytest.raises(UserError, match=r"no environment folder 'gym/cartpol'.*gym/cartpole"):
+        environment_folder("gym/cartpol")
+
+
+def test_a_run_is_not_overwritten(tmp_path, folder):
+    with pytest.raises(UserError, match="exists already"):
+        RunFolder.create("some/task", tmp_path / "envs" / "some" / "task", "a", {})
+
+
+def test_the_latest_run_is_found_without_a_name(folder):
+    assert RunFolder.find("some/task", None).path == folder.path
+    assert RunFolder.find("some/task", "a").path == folder.path
+    with pytest.raises(UserError, match="no run 'b'.*there is a"):
+        RunFolder.find("some/task", "b")
+    with pytest.raises(UserError, match="no run under"):
+        RunFolder.find("some/other", None)
+
+
+def test_roles_survive_the_disk(folder):
+    gear = ActionPart("gear", (2,), "int64", counts=(4, 2), start=(1, 0))
+    gas = ActionPart("gas", (1,), "float32", low=(-0.1,), high=(1.0,))
+    observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", (), (5,), (1,))}
+    one = Role(2, observed, ActionSpec.of([gear, gas]))
+    two = Role(1, {"eye": ObsSpec((2, 2))}, ActionSpec(continuous=2))
+    folder.add_role("one", one)
+    folder.add_role("two", two)
+    assert folder.roles() == {"one": one, "two": two}
+    assert list(folder.roles()) == ["one", "two"]
+    places = Role(1, {"obs": ObsSpec((1,))}, ActionSpec.of([replace(gear, key=0), replace(gas, key=1)]))
+    folder.add_role("three", places)
+    assert isinstance(folder.roles()["three"].action_spec.native(np.zeros((1, 3), np.float32)), tuple)
+
+
+def test_roles_of_another_version_are_one_line(folder):
+    old = {"lanes": 2, "obs_specs": {"obs": {"shape": [3], "dtype": "uint8"}}}
+    old["action_spec"] = {"continuous": 0, "branches": [4], "start": [1]}
+    (folder.path / "roles.json").write_text(json.dumps({"agent": old}))
+    with pytest.raises(
+        UserError, match="roles.json is damaged, or was written by another version.*--resume writes it again"
+    ):
+        folder.roles()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("1/0", "ZeroDivisionError"),
+        ("x = 1", "expected `blueprint`"),
+        ("blueprint = 3", "expected `blueprint`"),
+        ("def blueprint(units): ...", "nn_config does not fit"),
+    ],
+)
+def test_a_broken_nn_is_named(folder, code, message):
+    (folder.path / "nn.py").write_text(code)
+    with pytest.raises(UserError, match=message) as error:
+        folder.blueprint(folder.settings())
+    assert "nn.py" in str(error.value)
+
+
+def test_a_blueprint_may_be_a_function_of_nn_config(folder):
+    (folder.path / "nn.py").write_text(
+        "from algorithm.networks import Blueprint, Mlp\ndef blueprint(units): return Blueprint(body=Mlp(units))\n"
+    )
+    settings = resolve([("test", {"nn_config": {"units": 5}})])
+    assert folder.blueprint(settings).body.units == (5,)

@@ -1,0 +1,207 @@
+"""Runs that are damaged, that hold code of their own, or that point to files elsewhere."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import main
+from algorithm import load
+from algorithm.checkpointing.manifest import Manifest
+from algorithm.runs.run_folder import RunFolder
+from algorithm.training.metrics_table import read_table
+
+CONFIG = """
+default:
+  base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
+  acer_config: {rollout_length: 5, sequence_length: 5}
+"""
+NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
+EVIL = f"from pathlib import Path\nPath('evil').touch()\n{NN}"
+RESUME = "mine/task --resume --max_step 150"
+
+
+@pytest.fixture
+def task():
+    """The folder mine/task."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "nn.py").write_text(NN)
+    return folder
+
+
+@pytest.fixture
+def run(task, capsys):
+    """A run of mine/task."""
+    assert main.main("mine/task -n a".split()) == 0
+    capsys.readouterr()
+    return RunFolder.find("mine/task", "a")
+
+
+def call(command: str, capsys) -> tuple[int, str, str]:
+    """Status and what was shown on both streams."""
+    status = main.main(command.split())
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.out + shown.err and "unexpected" not in shown.err
+    return status, shown.out, shown.err
+
+
+def harm(path: Path) -> None:
+    path.write_bytes(b"\xff" + path.read_bytes()[:-3])
+
+
+def harm_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-6] = 0xFF
+    path.write_bytes(content)
+
+
+HARM = {
+    "roles.json damaged": (lambda run: harm(run / "roles.json"), "roles.json is damaged, or was"),
+    "roles.json missing": (lambda run: (run / "roles.json").unlink(), "roles.json is missing: it is written again"),
+    "configs damaged": (lambda run: harm(run / "configs" / f"{0:012d}.yaml"), f"damaged-{0:012d}.yaml"),
+    "configs missing": (lambda run: shutil.rmtree(run / "configs"), "configs has no settings to compare with"),
+    "metrics.csv damaged": (lambda run: harm_byte(run / "metrics.csv"), "1 of its lines are dropped"),
+    "metrics.csv missing": (lambda run: (run / "metrics.csv").unlink(), "metrics.csv is missing: the metrics of this"),
+    "best.json damaged": (lambda run: (run / "checkpoints" / "best.json").write_text("{"), "best.json is damaged"),
+    "result.json damaged": (lambda run: harm(run / "result.json"), ""),
+}
+
+
+@pytest.mark.parametrize(("damage", "said"), HARM.values(), ids=HARM)
+def test_a_damaged_record_is_told_and_written_again_by_the_run_that_goes_on(run, damage, said, capsys):
+    damage(run.path)
+    status, out, err = call(RESUME, capsys)
+    assert (status, err) == (0, "")
+    assert len([line for line in out.splitlines() if said in line]) == 1 or not said
+    assert "base_config.max_step: 90 -> 150" in out or "configs" in said or "damaged-0" in said
+    assert list(run.roles()) == ["agent"]
+    assert run.last_settings() == run.settings().tree and run.settings().base.max_step == 150
+    assert json.loads((run.path / "result.json").read_text())["env_steps"] == 150
+    table = read_table(run.path / "metrics.csv")
+    assert table.damaged == 0 and table.rows[-1]["env_steps"] == "150"
+    assert (run.path / "curve.png").is_file()
+    again = call("mine/task --resume --max_step 180", capsys)[1]
+    assert "damaged" not in again and "missing" not in again
+
+
+@pytest.mark.parametrize("name", ["roles.json", "metrics.csv", "result.json", "configs/000000000000.yaml"])
+def test_a_run_plays_without_its_records(run, name, capsys):
+    harm(run.path / name)
+    assert call("mine/task --run", capsys)[0] == 0
+    (run.path / name).unlink()
+    assert call("mine/task --run", capsys)[0] == 0
+
+
+def test_what_needs_a_record_names_it(run, capsys):
+    harm(run.path / "roles.json")
+    status, _, err = call("mine/task --export", capsys)
+    assert status == 2 and "roles.json is damaged" in err and "--resume" in err
+    (run.path / "roles.json").unlink()
+    status, _, err = call("mine/task --export", capsys)
+    assert status == 2 and "roles.json has no role 'agent': --resume writes it again" in err
+
+
+def spoil(folder: Path, number: float) -> None:
+    """Put a number into the weights of a checkpoint, which is as whole as before."""
+    manifest = Manifest.read(folder)
+    state = torch.load(folder / "agent" / "weights.pt", weights_only=True)
+    next(iter(state["parameters"].values()))[3] = number
+    memory = io.BytesIO()
+    torch.save(state, memory)
+    with manifest.open_file("agent/weights.pt") as file:
+        file.write(memory.getbuffer())
+    manifest.write()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused(run, number, capsys):
+    *_, before, last = sorted((run.path / "checkpoints").glob("0*"))
+    spoil(last, number)
+    for command in ("mine/task --run", RESUME, "mine/task --export", "mine/task --run --ckpt 90"):
+        status, _, err = call(command, capsys)
+        assert status == 1
+        assert err.count("\n") == 1 and err.startswith(str(last / "agent" / "weights.pt"))
+        assert "holds NaN or infinity" in err and "--ckpt" in err and f"move {last} out" in err
+    assert call(f"mine/task --run --ckpt {int(before.name)}", capsys)[0] == 0
+    last.rename("elsewhere")
+    assert call(RESUME, capsys)[0] == 0
+
+
+def test_a_checkpoint_that_is_asked_for_and_damaged_is_named(run, capsys):
+    weights = run.path / "checkpoints" / f"{60:012d}" / "agent" / "weights.pt"
+    harm(weights)
+    status, _, err = call("mine/task --run --ckpt 60", capsys)
+    assert status == 1 and err.startswith(f"{weights} is damaged")
+
+
+def test_a_checkpoint_lies_in_the_run_folder(run, capsys):
+    inside, outside = run.path / "checkpoints" / f"{60:012d}", Path("elsewhere")
+    assert call(f"mine/task --run --ckpt {inside}", capsys)[0] == 0
+    assert call(f"mine/task --run --ckpt runs/mine/task/a/checkpoints/{60:012d}", capsys)[0] == 0
+    shutil.copytree(inside, outside)
+    (run.path / "checkpoints" / f"{70:012d}").symlink_to(outside.absolute())
+    for which in ("elsewhere", outside.absolute(), f"{inside}/../../../../../../elsewhere", 70):
+        status, _, err = call(f"mine/task --run --ckpt {which}", capsys)
+        assert status == 2 and err.count("\n") == 1
+        assert err.startswith(f"--ckpt {which}: ") and "elsewhere is outside of" in err
+    call("mine/task --run", capsys)  # the link is not the newest checkpoint
+    best = run.path / "checkpoints" / "best.json"
+    best.write_text('{"checkpoint": "../../../../../elsewhere", "return": 1.0}')
+    status, out, _ = call("mine/task --run", capsys)
+    assert status == 0 and "best.json is damaged ('../../../../../elsewhere' is no checkpoint of this run)" in out
+
+
+@pytest.mark.parametrize("setting", ["nn", "env_name"])
+def test_code_lies_in_the_run_folder(run, setting, capsys):
+    Path("evil.py").write_text(EVIL)
+    (run.path / "link.py").symlink_to(Path("evil.py").absolute())
+    text = run.config.read_text()
+    if setting == "env_name":
+        text = text.replace("env_type: PROBE", "env_type: GYM")
+    for name in ("../../../../evil.py", Path("evil.py").absolute(), "link.py"):
+        lines = [f"  {setting}: {name}" if line.startswith(f"  {setting}: ") else line for line in text.splitlines()]
+        run.config.write_text("\n".join(lines))
+        (run.path / "configs" / f"{0:012d}.yaml").unlink(missing_ok=True)
+        for mode in ("--run", "--resume"):
+            status, _, err = call(f"mine/task {mode}", capsys)
+            assert status == 2 and err.count("\n") == 1
+            assert err.startswith(f"base_config.{setting}: {name} is refused: ") and "is outside of" in err
+    assert not Path("evil").exists()
+
+
+def test_code_of_a_new_run_lies_in_the_folder_of_the_environment(task, capsys):
+    Path("evil.py").write_text(EVIL)
+    status, _, err = call("mine/task -n a --nn ../../../evil.py", capsys)
+    assert status == 2 and "base_config.nn: ../../../evil.py is refused" in err
+    assert not Path("evil").exists() and not Path("runs").exists()
+
+
+def test_code_of_the_runs_own_is_told_where_it_is_not_the_projects(run, task, capsys):
+    for mode in ("--run", "--resume", "--export"):
+        assert "executes its own" not in call(f"mine/task {mode}", capsys)[1]
+    (task / "nn.py").write_text(f"{NN}# newer\n")
+    (run.path / "more.py").write_text("")
+    for mode in ("--run", "--resume", "--export"):
+        status, out, _ = call(f"mine/task {mode}", capsys)
+        assert status == 0
+        told = [line for line in out.splitlines() if "executes its own" in line]
+        assert told == [f"runs/mine/task/a executes its own more.py, nn.py, other code than in {task}"]
+    out = call("mine/task --run --use_env_nn", capsys)[1]
+    assert f"executes its own more.py, other code than in {task}" in out
+    shutil.rmtree("envs")
+    out = call("mine/task --run", capsys)[1]
+    assert "executes its own more.py, nn.py, and no environment folder mine/task has such code" in out
+
+
+def test_a_start_that_fails_leaves_no_folder(task, capsys):
+    assert call("mine/task --set base_config.env_name=nothing", capsys)[0] == 2
+    assert not Path("runs").exists()
+    assert call("mine/task -n a", capsys)[0] == 0
+    assert call("mine/task -n b --set base_config.env_name=nothing", capsys)[0] == 2
+    assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
+    assert load("runs/mine/task/a").act([1]) is not None

@@ -1,0 +1,423 @@
+"""Runs in scenes of the scripted player, from the command line; and settings that are Unity's."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import yaml
+
+import main
+from algorithm.adapters.unity import supervised_scene as supervised
+from algorithm.adapters.unity.curriculum import Gaussian, Lesson, MultiRange, Uniform
+from algorithm.config.loader import resolve
+from algorithm.errors import UserError
+from algorithm.runs.run_folder import RunFolder
+from tests.unity_player.launcher import ROOT, make_player
+
+QUICK = {"rollout_length": 8, "sequence_length": 12, "batch_size": 4, "learning_starts": 32, "replay_ratio": 2}
+
+
+def write(tmp_path, task, *flags, copies=1, steps=400, **sections):
+    base = {
+        "env_type": "UNITY",
+        "n_envs": copies,
+        "max_step": steps,
+        "log_every": 100,
+        "unity_args": {"build_path": str(make_player(tmp_path, task, *flags)), "timeout_wait": 20},
+    }
+    folder = tmp_path / "envs" / "unity" / "task"
+    folder.mkdir(parents=True, exist_ok=True)
+    tree = {"base_config": base, "replay_config": {"capacity": 2000}, "acer_config": QUICK, **sections}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"default": tree}))
+
+
+def run(*arguments):
+    assert main.main(["unity/task", "-n", "a", *arguments]) == 0
+    return RunFolder.find("unity/task", "a")
+
+
+def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
+    own = {
+        "Walker": {"acer_config": {"rollout_length": 4, "sequence_length": 4}},
+        "Goalie": {"acer_config": {"gamma": 0.9}},
+    }
+    write(tmp_path, "two_behaviors", copies=2, steps=900, ma_config=own)
+    folder = run()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
+    checkpoint = folder.latest()
+    assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
+    assert folder.settings().of("Walker").agent.rollout_length == 4
+    assert folder.settings().of("Watcher").agent.rollout_length == 8
+    about = json.loads((checkpoint.folder / "counters.json").read_text())
+    assert about["counters"]["updates"] > 20
+    header = (folder.path / "metrics.csv").read_text().splitlines()[0]
+    assert "Walker" in header and "Watcher-team1" in header
+
+    run("--resume", "--max_step", "1300")
+    assert folder.latest().counters.env_steps >= 1300
+    run("--run", "--disable_sample")
+    assert "of Watcher-team1: return" in " ".join(capsys.readouterr().out.split())
+
+
+def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
+    write(tmp_path, "duel", copies=2, steps=600, goal={"return": 4})
+    folder = run()
+    checkpoint = folder.latest()
+    assert checkpoint.roles == ["Duel"]
+    role = folder.roles()["Duel"]
+    assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
+    row = list(csv.DictReader((folder.path / "metrics.csv").open()))[-1]
+    assert {"rollout/return/Duel", "rollout/return/Duel-team1", "train/skipped_updates/Duel"} <= set(row)
+    assert not [name for name in row if name.startswith("train/") and name.endswith("team1")]
+    # One wins what the other one loses: no goal is reached and no weights are the best.
+    record = json.loads((folder.path / "result.json").read_text())
+    assert record["reached"] is False and not (folder.path / "checkpoints" / "best.json").exists()
+    means = [record["evaluation"][team]["mean"] for team in ("Duel", "Duel-team1")]
+    assert sum(means) == pytest.approx(0) and record["evaluation"]["Duel"]["episodes"] >= 20
+
+    run("--resume", "--max_step", "900")
+    assert folder.latest().counters.env_steps >= 900
+    capsys.readouterr()
+    run("--run", "--max_iter", "2")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of Duel: return" in said and "of Duel-team1: return" in said
+    assert main.main(["unity/task", "-n", "a", "--export"]) == 0
+    assert [path.name for path in folder.path.glob("*.onnx")] == ["Duel.onnx"]
+    assert main.main(["unity/task", "-n", "a", "--resume", "--set", "ma_config.Duel-team1.agent=Duel-team1"]) == 2
+    assert "is not possible with --resume" in capsys.readouterr().err
+
+
+def test_teams_have_networks_of_their_own_where_settings_say_so(tmp_path, capsys):
+    own = {"Duel-team1": {"agent": "Duel-team1", "acer_config": {"gamma": 0.5}}}
+    write(tmp_path, "duel", steps=60, ma_config=own)
+    folder = run()
+    assert sorted(folder.latest().roles) == ["Duel", "Duel-team1"]
+    assert folder.settings().of("Duel-team1").agent.gamma == 0.5
+    assert folder.settings().of("Duel").agent.gamma == 0.99
+    assert "no such role" not in capsys.readouterr().out
+
+
+def test_settings_of_a_team_that_another_agent_plays_are_refused(tmp_path, capsys):
+    write(tmp_path, "duel", ma_config={"Duel-team1": {"acer_config": {"gamma": 0.5}}})
+    assert main.main(["unity/task"]) == 2
+    assert "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;" in capsys.readouterr().err
+
+
+def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys):
+    write(tmp_path, "duel", "--late", "7", copies=2, steps=400, goal={"return": 4})
+    folder = run()
+    assert "agents of Duel: 4 -> 8" in " ".join(capsys.readouterr().out.split())
+    assert folder.latest().roles == ["Duel"]
+    role = folder.roles()["Duel"]
+    assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
+    record = json.loads((folder.path / "result.json").read_text())
+    assert set(record["returns"]) == set(record["evaluation"]) == {"Duel", "Duel-team1"}
+    run("--resume", "--max_step", "600")
+    assert folder.roles()["Duel"] == role
+    run("--run", "--max_iter", "2")
+
+
+def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, capsys):
+    write(tmp_path, "duel", "--late", "20", steps=100)
+    every = ["base_config.evaluate_every=20", "base_config.save_every=20"]
+    folder = run("--set", *every)
+    said = capsys.readouterr().out
+    assert said.index("evaluation of Duel at 20 env steps") < said.index("agents of Duel: 2 -> 4")
+    assert "best in evaluation" not in said
+    run("--resume", "--max_step", "120")
+    assert not (folder.path / "checkpoints" / "best.json").exists()
+    assert "best.json" not in capsys.readouterr().out
+    run("--run", "--max_iter", "1")
+    assert "after 120 env steps" in capsys.readouterr().out
+
+
+def test_a_role_that_evaluation_meets_first_is_evaluated(tmp_path, capsys):
+    write(tmp_path, "two_behaviors", steps=60)
+    folder = run("--set", "base_config.evaluate_every=30", "base_config.log_every=10")
+    assert "evaluation of Watcher-team1 at 30 env steps" in " ".join(capsys.readouterr().out.split())
+    assert folder.latest().lanes("Watcher") == (3, 3)
+
+
+def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
+    write(tmp_path, "two_behaviors", steps=12)
+    run()
+    assert main.main(["unity/task", "-n", "a", "--run"]) == 2
+    assert "role 'Watcher' that had not appeared in runs/unity/task/a after 12 env steps" in capsys.readouterr().err
+
+
+def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
+    write(tmp_path, "arrivals", copies=2, steps=500)
+    folder = run("--set", "acer_config.reward_normalization=return_std")
+    said = " ".join(capsys.readouterr().out.split())
+    # Those of the first ticks share the 2,000 rows, the two that come to each scene after 30 ticks get as many each.
+    for line in (
+        "agents of Arrivals: 4 -> 8; replay of Arrivals: 1,984 rows",
+        "agents of Arrivals: 8 -> 10; replay of Arrivals: 2,000 rows",
+        "agents of Arrivals: 10 -> 14; replay of Arrivals: 2,800 rows",
+    ):
+        assert line in said
+    assert folder.latest().lanes("Arrivals") == (14, 10)
+    run("--resume", "--max_step", "700")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "replay of Arrivals: 2,800 rows" in said and "agents of" not in said
+    checkpoint = folder.latest()
+    assert checkpoint.counters.env_steps >= 700
+    assert checkpoint.lanes("Arrivals") == (14, 10)
+    with np.load(checkpoint.folder / "Arrivals" / "replay.npz") as arrays:
+        assert (arrays["head"] > 0).all()
+
+
+def test_more_agents_than_the_limit_end_a_run_that_goes_on_with_another_limit(tmp_path, capsys):
+    write(tmp_path, "arrivals", steps=400)
+    assert main.main(["unity/task", "-n", "a", "--set", "base_config.unity_args.agents=5"]) == 2
+    line = capsys.readouterr().err.strip()
+    assert "more than 5 agents of role 'Arrivals'" in line and "base_config.unity_args.agents" in line
+    folder = RunFolder.find("unity/task", "a")
+    assert folder.latest().lanes("Arrivals") == (5, 5)
+    run("--resume", "--set", "base_config.unity_args.agents=null")
+    assert "base_config.unity_args.agents: 5 -> null" in capsys.readouterr().out
+    assert folder.latest().lanes("Arrivals") == (7, 5)
+
+
+def test_evaluation_and_playing_take_more_agents_than_training_had(tmp_path, capsys):
+    write(tmp_path, "arrivals", steps=30)
+    folder = run("--set", "base_config.evaluate_every=20", "--set", "base_config.log_every=10")
+    assert folder.roles()["Arrivals"].lanes == 5
+    run("--run", "--max_iter", "21")
+    # Two agents come after 30 ticks; then each of the seven plays three episodes, of which some have played a fourth.
+    assert re.search(r"over 2[1-9] episodes, .* mean length [4-9]\.\d", " ".join(capsys.readouterr().out.split()))
+
+
+def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
+    criteria = {"measure": "reward", "behavior": "Hybrid", "min_lesson_length": 12, "threshold": -1000}
+    lessons = [{"name": str(k), "value": k, "completion_criteria": criteria} for k in range(2)]
+    lessons.append({"name": "last", "value": 9})
+    write(tmp_path, "hybrid", steps=400, reset_config={"height": {"curriculum": lessons}})
+    folder = run()
+    assert "height: lesson 1 begins" in " ".join(capsys.readouterr().out.split())
+
+    def at():
+        return json.loads((folder.latest().folder / "counters.json").read_text())["monitor"]["lessons"]["height"]
+
+    before = at()
+    assert before["lesson"] == 1
+    assert 0 < len(before["returns"]) < 12
+    run("--resume", "--max_step", "600")
+    assert at()["lesson"] == 2
+    table = list(csv.DictReader((folder.path / "metrics.csv").open()))
+    assert [table[0]["scene/lesson/height"], table[-1]["scene/lesson/height"]] == ["0.0", "2.0"]
+
+
+def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
+    criteria = {"measure": "progress", "behavior": "Hybrid", "min_lesson_length": 1}
+    lessons = [
+        {"name": str(share), "value": share, "completion_criteria": {**criteria, "threshold": share}}
+        for share in (0.25, 0.5)
+    ]
+    lessons.append({"name": "last", "value": 9})
+    # Six agents, episodes of 20 decisions: all of them end at every 120th env step.
+    write(tmp_path, "hybrid", steps=600, reset_config={"height": {"curriculum": lessons}})
+    folder = run("--max_iter", "2")
+
+    def at():
+        about = json.loads((folder.latest().folder / "counters.json").read_text())
+        return about["counters"]["env_steps"], about["monitor"]["lessons"]["height"]["lesson"]
+
+    env_steps, lesson = at()
+    assert 240 <= env_steps < 300 and lesson == 1
+    run("--resume", "--set", "base_config.max_iter=null")
+    assert at()[0] >= 600
+    rows = list(csv.DictReader((folder.path / "metrics.csv").open()))
+    lessons_at = {int(row["env_steps"]) // 100: row["scene/lesson/height"] for row in rows}
+    assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
+
+
+def test_lessons_by_reward_need_no_max_step(tmp_path, capsys):
+    criteria = {"measure": "reward", "behavior": "Hybrid", "min_lesson_length": 6, "threshold": -1000}
+    lessons = [{"name": "easy", "value": 1, "completion_criteria": criteria}, {"name": "hard", "value": 2}]
+    write(tmp_path, "hybrid", steps=None, reset_config={"height": {"curriculum": lessons}})
+    run("--max_iter", "2")
+    assert "height: lesson hard begins" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    write(tmp_path, "hybrid", "--single", str(port), steps=5000, goal={"return": -100})
+    folder = run("--set", "base_config.evaluate_every=200")
+    said = capsys.readouterr().out
+    assert said.count("evaluation at ") == said.count("training continues without evaluation") == 1
+    assert "ended with exit code 1; its log ends with: another instance is running; training continues" in said
+    assert {path.name for path in folder.path.glob("*.log")} >= {"Player-0.log", "Player-1.log"}
+    assert "goal reached and confirmed by training episodes only" in said
+    record = json.loads((folder.path / "result.json").read_text())
+    assert (record["reached"], record["confirmed_by"], record["evaluation"]) == (True, "training", None)
+    # Six agents end every 20 ticks; four rounds reach the goal and four others confirm it.
+    assert 840 <= record["env_steps"] <= 1200
+    main.main(["--list"])
+    assert "goal reached (training episodes only)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
+    write(tmp_path, "hybrid", steps=60)
+    folder = run()
+    roles = json.loads((folder.path / "roles.json").read_text())
+    roles["Hybrid"]["obs_specs"]["Buffer"]["own"] = None  # as it was recorded before sensors kept theirs
+    (folder.path / "roles.json").write_text(json.dumps(roles))
+    assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
+    before, _, now = capsys.readouterr().err.partition("; the environment has ")
+    assert "Buffer [6] float32" in before and "Buffer [6] of [3, 2] float32" in now
+
+
+def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(supervised, "FIRST_PAUSE", 0.0)
+    write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
+    folder = run("--set", "base_config.max_env_restarts=null")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "its episodes are cut, and it is started again" in said
+    assert folder.latest().counters.env_steps >= 1200
+
+
+def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
+    write(tmp_path, "balance_ball", steps=240)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
+    for arguments in (["--set", "goal.return=1"], ["--run", "--max_iter", "1"]):
+        editor: list = []
+        play = threading.Timer(0.5, lambda pressed=editor: pressed.append(subprocess.Popen(command, cwd=ROOT)))
+        play.start()
+        run("--editor", "--port", str(port), *arguments)
+        assert editor[0].wait(20) == 0
+    assert f"press Play in Unity: it is waited for on port {port}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
+    write(tmp_path, "balance_ball", steps=100_000)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(ROOT / "main.py"), "unity/task", "-n", "a", "--editor", "--port", str(port)]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
+    subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
+    said = ""
+    while "its episodes are cut" not in said:
+        said += trainer.stdout.readline()
+    trainer.send_signal(signal.SIGINT)
+    rest, _ = trainer.communicate(timeout=30)
+    assert trainer.returncode == 130, rest
+    assert "Interrupted. Checkpoint saved in runs/unity/task/a" in rest
+    assert RunFolder.find("unity/task", "a").latest().counters.env_steps > 100
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (9.81, 9.81),
+        ({"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.5, "max_value": 2}}, Uniform(0.5, 2)),
+        ({"sampler_type": "gaussian", "sampler_parameters": {"mean": 1, "st_dev": 0.3}}, Gaussian(1, 0.3)),
+        (
+            {"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[0, 1], [2, 3]]}},
+            MultiRange(((0, 1), (2, 3))),
+        ),
+        (
+            {
+                "curriculum": [
+                    {
+                        "name": "a",
+                        "value": 1,
+                        "completion_criteria": {
+                            "measure": "reward",
+                            "behavior": "B",
+                            "min_lesson_length": 5,
+                            "threshold": 0.5,
+                        },
+                    },
+                    {"name": "b", "value": 2},
+                ]
+            },
+            (Lesson("a", 1.0, "B", 5, 0.5), Lesson("b", 2.0)),
+        ),
+    ],
+    ids=["number", "uniform", "gaussian", "multirange", "curriculum"],
+)
+def test_parameters_are_read_in_the_grammar_of_ml_agents(given, expected):
+    assert resolve([("test", {"reset_config": {"gravity": given}})]).reset == {"gravity": expected}
+
+
+def by_progress(threshold, **base):
+    criteria = {"measure": "progress", "behavior": "B", "min_lesson_length": 1, "threshold": threshold}
+    lessons = [{"name": "a", "value": 1, "completion_criteria": criteria}, {"name": "b", "value": 2}]
+    return {"base_config": base, "reset_config": {"g": {"curriculum": lessons}}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"reset_config": {"g": "heavy"}}, r"reset_config.g is 'heavy'; it must be a number"),
+        (
+            {"reset_config": {"g": {"sampler_type": "unifrom", "sampler_parameters": {}}}},
+            r"reset_config.g.sampler_type is 'unifrom'; there is uniform, gaussian",
+        ),
+        (
+            {"reset_config": {"g": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1}}}},
+            r"reset_config.g.sampler_parameters.max_value .* required",
+        ),
+        ({"reset_config": {"g": {"curriculum": [{"name": "a"}]}}}, r"reset_config.g.curriculum\[0\] .* a lesson has"),
+        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress go by .*max_step, which is not set"),
+        (by_progress(50), r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
+        ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: acer_config.gama is no setting; did you"),
+        ({"ma_config": {"A": {"acer_config": {"gamma": 2.0}}}}, r"ma_config.A: acer_config.gamma is 2.0; it must be"),
+        ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),
+        ({"ma_config": {"A": {"agent": 3}}}, r"ma_config.A.agent is 3; it must be the name of an agent"),
+        ({"ma_config": {"A": {"agent": "B", "nn_config": {}}}}, r"ma_config.A.nn_config has no effect: A is played by"),
+        (
+            {"base_config": {"unity_args": {"agents": 0}}},
+            r"unity_args.agents is 0; input should be greater than or equal",
+        ),
+        ({"base_config": {"unity_args": {"width": 0}}}, r"test: base_config.unity_args.width is 0; input should be"),
+        ({"base_config": {"unity_args": {"witdh": 1}}}, r"unity_args.witdh is no setting; did you mean .*width"),
+        ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),
+    ],
+)
+def test_what_cannot_be_is_one_line_with_its_place(tree, message):
+    with pytest.raises(UserError, match=message):
+        resolve([("test", tree)])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("base_config.max_step_each_iter=5", "base_config.max_step_each_iter is not for env_type UNITY: Max Step"),
+        ("base_config.env_args.size=5", "base_config.env_args is not for env_type UNITY: reset_config"),
+        ("base_config.env_wrappers=[a:B]", "base_config.env_wrappers is not for env_type UNITY: they wrap"),
+        ("base_config.ignore_observations=[sight]", "base_config.ignore_observations is not for env_type UNITY: leave"),
+        ("base_config.unity_args.build_path={amiga: x}", "build_path"),
+        ("base_config.unity_args.build_path=nothing", "there is no player at nothing"),
+    ],
+)
+def test_what_unity_decides_is_refused(setting, message, tmp_path, capsys):
+    write(tmp_path, "balance_ball")
+    assert main.main(["unity/task", "--set", setting]) in (2, 3)
+    assert message in capsys.readouterr().err
+
+
+def test_there_is_one_editor(tmp_path, capsys):
+    write(tmp_path, "balance_ball", copies=2)
+    assert main.main(["unity/task", "--editor"]) == 2
+    assert "there is one Unity editor" in capsys.readouterr().err

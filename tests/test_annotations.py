@@ -1,0 +1,25 @@
+"""A condition names the setting and the value that keep another one from having an effect."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from algorithm.annotations import Only, Unless
+
+
+@pytest.mark.parametrize(
+    ("condition", "settings", "failure"),
+    [
+        (Only(kind="a"), {"kind": "a"}, None),
+        (Only(kind="A"), {"kind": "a"}, None),
+        (Only(kind=("a", "b")), {"kind": "b"}, None),
+        (Only(kind=("a", "b")), {"kind": "c"}, "is for kind a or b, not for c, and so has no effect"),
+        (Only(kind="a", on=True), {"kind": "a", "on": False}, "is for on true, not for false, and so has no effect"),
+        (Unless(share=0), {"share": 0.5}, None),
+        (Unless(share=0), {"share": 0.0}, "has no effect, since share is 0"),
+        (Unless(share=None), {"share": None}, "has no effect, since share is null"),
+        (Unless(kind="a", share=0), {"kind": "A", "share": 1}, "has no effect, since kind is A"),
+    ],
+)
+def test_a_condition_says_what_fails(condition, settings, failure):
+    assert condition.failure(SimpleNamespace(**settings)) == failure

@@ -1,0 +1,109 @@
+"""What is stored of an action, and what its environment gets: they differ exactly where they should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from algorithm.adapters.gym import GymAdapter
+from algorithm.networks import Blueprint
+from algorithm.replay import Replay
+from algorithm.training.actor import Actor
+from algorithm.training.learner import Learner
+from tests.adapters.configs import config
+from tests.adapters.spaced import Sampling
+from tests.builders import make_acer
+from tests.doubles import lanes_of, parts_of
+from tests.guessing import SPACES
+
+LANES, CHUNK, TICKS = 3, 4, 80
+CLIPPED, SQUASHED = {"tanh_squash": False}, {"tanh_squash": True}
+BOUNDED = {"clipped": (CLIPPED, lambda sample: np.clip(sample, -1, 1)), "squashed": (SQUASHED, np.tanh)}
+
+
+class Recording(Sampling):
+    """Keeps every action that it gets."""
+
+    def __init__(self, action_space, render_mode=None):
+        super().__init__(spaces.Box(0, 1, (2,)), action_space, render_mode=render_mode)
+        self.taken = []
+
+    def step(self, action):
+        self.taken.append(action)
+        return super().step(action)
+
+
+def collect(space, means=0.0, **changes):
+    """The stored samples [n, size] of every lane, one after the other, what its environment got, and all rollouts."""
+    adapter = GymAdapter(config(Recording, LANES, {"action_space": space, "vectorization_mode": "sync"}))
+    agent = make_acer(adapter.roles["agent"], Blueprint(), rollout_length=CHUNK, **changes)
+    with torch.no_grad():
+        agent.policy.heads.linear.bias[: adapter.roles["agent"].action_spec.continuous] = means
+    actor = Actor(parts_of(adapter, agent), seed=0)
+    rollouts = [rollout for _ in range(TICKS) for _, rollout in actor.collect()]
+    assert adapter.restarts == 0
+    stored, taken = [], []
+    for lane, record in lanes_of(rollouts).items():
+        stored.append(record.sample[record.valid])  # final rows are not executed, and every episode has one
+        taken += adapter.env.envs[lane].unwrapped.taken[: len(stored[-1])]
+    return np.concatenate(stored), taken, rollouts
+
+
+def scaled(box, numbers):
+    """Numbers from -1 to 1 in the range of a box."""
+    return box.low + (numbers + 1) / 2 * (box.high - box.low)
+
+
+@pytest.mark.parametrize(("changes", "bounded"), BOUNDED.values(), ids=BOUNDED)
+def test_numbers_are_stored_as_drawn_and_sent_within_their_bounds(changes, bounded):
+    box = SPACES["box"]
+    stored, taken, _ = collect(box, std_init=1.5, **changes)
+    assert (np.abs(stored) > 1).mean() > 0.3
+    np.testing.assert_allclose(np.stack(taken), scaled(box, bounded(stored)), rtol=0, atol=1e-5)
+    at_a_bound = np.isin(np.stack(taken), (box.low, box.high)).mean()
+    assert at_a_bound > 0.3 if changes is CLIPPED else at_a_bound == 0
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi-discrete", "multi-binary"])
+def test_branches_are_stored_as_indices_and_sent_as_the_environments_own_numbers(kind):
+    space = SPACES[kind]
+    stored, taken, _ = collect(space)
+    sent = np.array(taken).reshape(len(stored), -1)
+    np.testing.assert_array_equal(sent, stored + (space.start if kind == "discrete" else 0))
+    assert sent.dtype == space.dtype
+    assert all(len(np.unique(column)) > 1 for column in stored.T)
+
+
+@pytest.mark.parametrize(("changes", "bounded"), BOUNDED.values(), ids=BOUNDED)
+def test_a_mixed_action_is_sent_in_the_environments_own_order(changes, bounded):
+    gear, wheel = SPACES["dict"]["gear"], SPACES["dict"]["wheel"]
+    stored, taken, _ = collect(SPACES["dict"], std_init=1.5, **changes)
+    assert (np.abs(stored[:, :2]) > 1).mean() > 0.3
+    got = np.stack([action["wheel"] for action in taken])
+    np.testing.assert_allclose(got, scaled(wheel, bounded(stored[:, :2])), rtol=0, atol=1e-5)
+    np.testing.assert_array_equal([action["gear"] for action in taken], stored[:, 2] + gear.start)
+
+
+def test_1_9_stays_1_9_from_the_actor_to_the_loss(monkeypatch):
+    box = SPACES["box"]
+    stored, taken, rollouts = collect(box, means=1.9, std_init=0.01)
+    np.testing.assert_allclose(stored, 1.9, rtol=0, atol=0.05)
+    np.testing.assert_array_equal(np.stack(taken), np.broadcast_to(box.high, stored.shape))
+
+    replay = Replay(400, LANES, CHUNK, CHUNK, np.random.default_rng(0))
+    for rollout in rollouts:
+        replay.add(rollout)
+    adapter = GymAdapter(config(Recording, LANES, {"action_space": box, "vectorization_mode": "sync"}))
+    role, seen = adapter.roles["agent"], []
+    agent = make_acer(role, Blueprint())
+    loss = agent.loss
+    monkeypatch.setattr(agent, "loss", lambda batch: seen.append(batch) or loss(batch))
+    Learner(agent, role, {}, max_step=None).learn(replay.sample(8))
+    (batch,) = seen
+    assert batch.sample.dtype == torch.float32
+    torch.testing.assert_close(batch.sample, torch.full_like(batch.sample, 1.9), rtol=0, atol=0.05)
+    # The density is that of the draw: 1.9 under a policy whose mean it is, not of 1, which was executed.
+    log_mu = agent.family(batch.behavior).log_prob(batch.sample)
+    assert log_mu.mean() == pytest.approx(2 * (-np.log(0.01) - 0.5 * np.log(2 * np.pi) - 0.5), abs=0.5)

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from algorithm.training.actor import Actor, Episode
+from tests.doubles import Clock, Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
+
+# Lane 0 is asked at every tick, lane 1 at every other one. Lane 0 is cut behind 12 and shows it (13), then dies; lane 1
+# dies. Rewards tell where they belong.
+SCRIPT = [
+    {"agent": step_of(Row(0, 10, first=True), Row(1, 50, first=True))},
+    {"agent": step_of(Row(0, 11, 1))},
+    {"agent": step_of(Row(0, 12, 2), Row(1, 51, 5))},
+    {"agent": step_of(Row(0, 13, 3, final=True))},
+    {"agent": step_of(Row(0, 20, first=True), Row(1, 52, 6))},
+    {"agent": step_of(Row(0, 21, 4))},
+    {"agent": step_of(Row(0, 30, 7, alive=False, first=True), Row(1, 60, 8, alive=False, first=True))},
+    {"agent": step_of(Row(0, 31, 9))},
+    {"agent": step_of(Row(0, 32, 1), Row(1, 61, 2))},
+    {},
+]
+
+
+@pytest.fixture
+def actor():
+    return Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2)), seed=0)
+
+
+def collect(actor: Actor, ticks: int) -> list:
+    return [rollout for _ in range(ticks) for _, rollout in actor.collect()]
+
+
+def test_rollouts_are_handed_over_when_as_many_columns_are_full_as_there_are_lanes(actor):
+    assert [len(actor.collect()) for _ in range(9)] == [0, 0, 0, 0, 1, 0, 1, 0, 1]
+
+
+def test_columns_come_oldest_first_whichever_lane_they_are_of(actor):
+    assert [rollout.lane.tolist() for rollout in collect(actor, 9)] == [[0, 0], [1, 0], [0, 1]]
+
+
+def test_the_stored_rows_are_those_of_the_script(actor):
+    two_of_lane_0, second, third = collect(actor, 9)
+    assert two_of_lane_0.obs["obs"][..., 0].tolist() == [[10, 12], [11, 13], [12, 20]]
+    assert two_of_lane_0.first.tolist() == [[True, False], [False, False], [False, True]]
+    assert two_of_lane_0.sample[..., 0].tolist() == [[0, 0], [1, 1]]
+    assert two_of_lane_0.reward.tolist() == [[1, 3], [2, 0]]
+    assert two_of_lane_0.alive.tolist() == [[True, True], [True, True]]
+    assert two_of_lane_0.valid.tolist() == [[True, True], [True, False]]
+
+    assert second.obs["obs"][..., 0].tolist() == [[50, 20], [51, 21], [52, 30]]
+    assert second.first.tolist() == [[True, True], [False, False], [False, True]]
+    assert second.reward.tolist() == [[5, 4], [6, 7]]
+    assert second.alive.tolist() == [[True, True], [True, False]]
+    assert second.valid.all()
+
+    assert third.obs["obs"][..., 0].tolist() == [[30, 52], [31, 60], [32, 61]]
+    assert third.first.tolist() == [[True, False], [False, True], [False, False]]
+    assert third.reward.tolist() == [[9, 8], [1, 2]]
+    assert third.alive.tolist() == [[True, False], [True, True]]
+    assert third.valid.all()
+
+
+def test_row_0_of_a_column_continues_the_last_row_of_the_one_before(actor):
+    rollouts = collect(actor, 9)
+    assert [rollout.joined.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
+    lanes = lanes_of(rollouts)
+    assert lanes[0].obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32]
+    assert lanes[1].obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61]
+
+
+def test_memory_is_zero_at_first_and_kept_over_ticks_without_the_lane(actor):
+    lanes = lanes_of(collect(actor, 9))
+    assert lanes[0].behavior[:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
+    assert lanes[1].behavior[:, 0, 1].tolist() == [0, 1, 2, 0]
+
+
+def test_a_column_keeps_the_memory_from_before_its_row_0(actor):
+    rollouts = collect(actor, 9)
+    continued = [(rollout.memory[b, 0], rollout.behavior[0, b, 1]) for rollout in rollouts for b in (0, 1)]
+    assert [kept for kept, seen in continued if seen] == [2, 2]
+    assert all(kept == seen for kept, seen in continued if seen)
+
+
+def test_behavior_is_what_was_decided_on_that_row(actor):
+    for rollout in collect(actor, 9):
+        np.testing.assert_array_equal(rollout.behavior[..., 0], rollout.obs["obs"][:-1, :, 0])
+        np.testing.assert_array_equal(rollout.sample[..., 0], rollout.behavior[..., 0] % 2)
+
+
+def test_fresh_rollouts_have_no_index_and_weigh_one(actor):
+    for rollout in collect(actor, 9):
+        assert rollout.index.tolist() == [-1, -1]
+        assert rollout.weight.tolist() == [1, 1]
+        assert rollout.burn_in == 0
+
+
+def test_only_executed_decisions_count_as_env_steps(actor):
+    counts = []
+    for _ in range(9):
+        actor.collect()
+        counts.append(actor.env_steps)
+    assert counts == [2, 3, 5, 5, 7, 8, 10, 11, 13]
+
+
+def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
+    collect(actor, 9)
+    assert list(actor.episodes) == [Episode("agent", 0, 6, 3), Episode("agent", 0, 11, 2), Episode("agent", 1, 19, 3)]
+
+
+def test_a_column_is_stamped_with_the_updates_before_its_row_0():
+    learner = Clock()
+    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2), learner), seed=0)
+    rollouts = []
+    for tick in range(9):
+        learner.updates = 100 + tick
+        rollouts += [rollout for _, rollout in actor.collect()]
+    assert [rollout.version.tolist() for rollout in rollouts] == [[100, 102], [100, 104], [106, 104]]
+
+
+def test_the_simulator_gets_the_actions_of_the_lanes_that_it_asked(actor):
+    collect(actor, 9)
+    assert [actions["agent"].ravel().tolist() for actions in actor.parts.adapter.actions[:4]] == [
+        [0, 0],
+        [1],
+        [0, 1],
+        [1],
+    ]
+
+
+def test_a_handed_over_rollout_is_not_written_again(actor):
+    rollouts = collect(actor, 5)
+    before = rollouts[0].obs["obs"].copy(), rollouts[0].reward.copy(), rollouts[0].behavior.copy()
+    collect(actor, 4)
+    for then, now in zip(before, (rollouts[0].obs["obs"], rollouts[0].reward, rollouts[0].behavior), strict=True):
+        np.testing.assert_array_equal(then, now)
+
+
+@pytest.mark.parametrize(
+    ("ending", "score"),
+    [
+        ([Row(0, 12, 3, final=True), Row(0, 20, 0, first=True)], 4),  # cut, and shown
+        ([Row(0, 12, 3, alive=False, final=True), Row(0, 20, 0, first=True)], 4),  # death, and shown
+        ([Row(0, 20, 3, alive=False, first=True)], 4),  # death
+        ([Row(0, 20, 3, first=True)], 4),  # cut, and the last observation is not known
+    ],
+    ids=["cut", "shown death", "death", "lost"],
+)
+def test_every_way_to_end_is_one_episode(ending, score):
+    rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]
+    script = [{"agent": step_of(row)} for row in rows] + [{}]
+    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length=2)), seed=0)
+    collect(actor, len(rows))
+    assert list(actor.episodes) == [Episode("agent", 0, score, 2)]
+    assert actor.env_steps == 4
+
+
+def test_roles_are_collected_apart_and_may_appear_late():
+    script = [{"early": step_of(Row(0, 10, first=True))}]
+    script += [
+        {"early": step_of(Row(0, 10 + t, t)), "late": step_of(Row(0, 50 + t, -t, first=t == 1))} for t in range(1, 5)
+    ]
+    adapter = ScriptedAdapter([*script, {}], early=1, late=1)
+    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=2)), seed=0)
+    rollouts = [pair for _ in range(5) for pair in actor.collect()]
+    assert [role for role, _ in rollouts] == ["early", "late", "early"]
+    assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
+    assert rollouts[1][1].reward.ravel().tolist() == [-2, -3]
+    assert rollouts[2][1].obs["obs"].ravel().tolist() == [12, 13, 14]
+    assert set(actor.parts.teams) == {"early", "late"}
+
+
+@pytest.mark.parametrize("asked", [(1, 1, 1), (1, 0.5, 0.2), (1, 0.01, 0.01), (1, 0, 0)], ids=str)
+@pytest.mark.parametrize("added", [(0, 0, 0), (0, 1, 70), (0, 40, 40)], ids=str)
+def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
+    rng = np.random.default_rng(0)
+    lanes = len(asked)
+    shown = [[lane * 1000.0] for lane in range(lanes)]
+    script = []
+    for tick in range(301):
+        rows = [Row(lane, lane * 1000, first=True) for lane in range(lanes) if added[lane] == tick]
+        for lane in np.flatnonzero((rng.random(lanes) < asked) & (np.array(added) < tick)).tolist():
+            shown[lane].append(shown[lane][-1] + 1)
+            rows.append(Row(lane, shown[lane][-1], reward=shown[lane][-1]))
+        script.append({"agent": step_of(*sorted(rows, key=lambda row: row.lane))})
+    adapter = ScriptedAdapter([*script, {}], agent=added.count(0))
+    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=3)), seed=0)
+    rollouts = collect(actor, len(script))
+    assert len(rollouts) > 10
+    assert {rollout.reward.shape for rollout in rollouts} >= {(3, lanes)}
+    assert {rollout.reward.shape for rollout in rollouts} <= {(3, added.count(0)), (3, added.count(0) + 1), (3, lanes)}
+    for lane, record in lanes_of(rollouts).items():
+        rows = len(record)
+        assert record.obs["obs"].ravel().tolist() == shown[lane][: rows + 1]
+        assert record.reward.ravel().tolist() == shown[lane][1 : rows + 1]
+        assert record.behavior[:, 0, 1].tolist() == list(range(rows))
+    full, handed_over = sum((len(rows) - 1) // 3 for rows in shown), sum(len(rollout.lane) for rollout in rollouts)
+    assert full - lanes < handed_over <= full
+
+
+def test_lanes_that_are_added_change_nothing_of_the_others(actor):
+    collect(actor, 6)
+    columns, team = actor._columns["agent"], actor.parts.teams["agent"]
+    before = {name: value.copy() for name, value in columns.state().items()}
+    columns.grow(replace(team, role=replace(team.role, lanes=5)))
+    after = columns.state()
+    assert after.keys() == before.keys()
+    used = [*before["slot"], *before["waiting"]]
+    for name, value in before.items():
+        part = used if len(value) == 6 else (slice(None), used) if 6 in value.shape else slice(len(value))
+        if name != "free":
+            np.testing.assert_array_equal(after[name][part], value[part], name)
+            assert after[name].dtype == value.dtype
+    assert sorted([*after["free"], *after["slot"], *after["waiting"]]) == list(range(15))
+    assert after["lane"][after["slot"]].tolist() == [0, 1, 2, 3, 4]
+    assert not after["joined"][after["slot"][2:]].any()
+
+
+def test_what_was_shown_is_known_until_it_is_cleared():
+    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(rollout_length=2)), seed=0)
+    actor.collect()
+    assert actor.shown["agent"].tolist() == [True, True, False]
+    actor.shown["agent"][:] = False
+    actor.collect()
+    assert actor.shown["agent"].tolist() == [True, False, False]

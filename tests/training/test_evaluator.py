@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.probe import ProbeAdapter
+from algorithm.training import evaluator
+from algorithm.training.evaluator import Evaluator, Played
+from algorithm.training.learner import Learner
+from tests.adapters.configs import config
+from tests.builders import make_acer
+from tests.doubles import Row, ScriptedAdapter, ShowingAgent, step_of
+from tests.fakes import Distillation
+
+
+def lane_row(lane: int, t: int, length: int, reward: float, shown: bool) -> Row:
+    """Episodes of `length` decisions, cut with a final row where `shown`, else ended by death."""
+    age = t % (length + shown)
+    first, began = age == 0, t == 0
+    return Row(
+        lane,
+        obs=10 * lane + age,
+        reward=0 if began or (first and shown) else reward,
+        alive=began or not first or shown,
+        first=first,
+        final=age == length,
+    )
+
+
+def adapter_of(*lanes: tuple[int, float], shown: bool = False, ticks: int = 60) -> ScriptedAdapter:
+    """A lane for each (length, reward per decision)."""
+    return ScriptedAdapter(
+        [
+            {
+                "agent": step_of(
+                    *[lane_row(lane, t, length, reward, shown) for lane, (length, reward) in enumerate(lanes)]
+                )
+            }
+            for t in range(ticks)
+        ],
+        agent=len(lanes),
+    )
+
+
+def play(adapter, episodes, agent=None, greedy=True):
+    agent = agent or ShowingAgent(rollout_length=1)
+    return Evaluator(adapter, lambda role: agent, greedy).play(episodes, seed=0)["agent"]
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["deaths", "cuts"])
+def test_short_episodes_count_no_more_than_long_ones(shown):
+    played = play(adapter_of((1, 1.0), (9, 1.0), shown=shown), episodes=6)
+    assert sorted(played.lengths) == [1, 1, 1, 9, 9, 9]
+    assert played.length == 5
+
+
+def test_a_lane_without_an_agent_is_not_waited_for():
+    adapter = adapter_of((2, 1.0), (2, 1.0))
+    adapter.roles["agent"] = replace(adapter.roles["agent"], lanes=3)
+    assert play(adapter, episodes=6).lengths == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("episodes", "each"), [(1, 1), (3, 1), (4, 2), (20, 7)])
+def test_every_lane_plays_as_many_episodes_and_all_at_least_what_was_asked(episodes, each):
+    played = play(adapter_of((1, 1.0), (2, 10.0), (3, 100.0)), episodes)
+    assert sorted(played.returns) == [1] * each + [20] * each + [300] * each
+
+
+def test_returns_are_raw_and_undiscounted():
+    played = play(adapter_of((4, -250.5), (2, 0.25)), episodes=2)
+    assert sorted(played.returns) == [-1002, 0.5]
+    assert played.mean == pytest.approx((-1002 + 0.5) / 2)
+    assert played.std == pytest.approx((1002 + 0.5) / 2)
+
+
+def test_final_rows_are_no_part_of_a_length_or_of_a_return():
+    played = play(adapter_of((3, 2.0), shown=True), episodes=3)
+    assert (played.returns, played.lengths) == ([6, 6, 6], [3, 3, 3])
+
+
+@pytest.mark.parametrize(("greedy", "actions"), [(True, [1, 0, 1]), (False, [0, 1, 0])])
+def test_actions_are_greedy_where_that_was_asked(greedy, actions):
+    adapter = adapter_of((5, 1.0))
+    played = play(adapter, episodes=1, greedy=greedy)
+    assert [action["agent"].item() for action in adapter.actions][:3] == actions
+    assert played.greedy == greedy
+
+
+def test_memory_is_zero_at_every_first_row():
+    class Remembering(ShowingAgent):
+        def greedy(self, step, memory):
+            seen.append(memory.ravel().tolist())
+            return super().greedy(step, memory)
+
+    seen = []
+    play(adapter_of((2, 1.0), (3, 1.0)), episodes=4, agent=Remembering(rollout_length=1))
+    assert seen[:6] == [[0, 0], [1, 1], [0, 2], [1, 0], [0, 1], [1, 2]]
+
+
+def test_every_role_plays_its_episodes():
+    ticks = [
+        {"left": step_of(lane_row(0, t, 1, 1.0, False)), "right": step_of(lane_row(0, t, 4, 1.0, False))}
+        for t in range(30)
+    ]
+    agent = ShowingAgent(rollout_length=1)
+    played = Evaluator(ScriptedAdapter(ticks, left=1, right=1), lambda role: agent, greedy=True).play(3, seed=0)
+    assert played["left"].lengths == [1, 1, 1]
+    assert played["right"].lengths == [4, 4, 4]
+
+
+def test_the_simulator_is_seeded():
+    adapter = adapter_of((1, 1.0))
+    agent = ShowingAgent(rollout_length=1)
+    Evaluator(adapter, lambda role: agent, greedy=True).play(1, seed=77)
+    assert adapter.seed == 77
+
+
+def test_playing_again_starts_anew():
+    adapter = ProbeAdapter(config("truncation", 3, {}))
+    agent = ShowingAgent(rollout_length=1)
+    evaluator = Evaluator(adapter, lambda role: agent, greedy=True)
+    for seed in (1, 2):
+        played = evaluator.play(6, seed)["agent"]
+        assert played.lengths == [10] * 6
+        np.testing.assert_array_equal(played.returns, 10)
+
+
+class Normalising(ShowingAgent):
+    """Its observations are normalised by statistics that move with whatever passes while they are learned."""
+
+    def __init__(self):
+        super().__init__(rollout_length=1)
+        self.policy = nn.BatchNorm1d(1)
+
+    @torch.no_grad()
+    def act(self, step, memory):
+        self.policy(torch.from_numpy(step.obs["obs"]))
+        return super().act(step, memory)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_statistics_stand_still_and_go_on_afterwards(greedy):
+    agent = Normalising()
+    adapter = adapter_of((3, 1.0), (2, 1.0))
+    play(adapter, episodes=2, agent=agent, greedy=greedy)
+    assert agent.policy.num_batches_tracked == 0
+    assert agent.policy.training
+    agent.act(adapter.reset(0)["agent"], np.zeros((2, 1), np.float32))
+    assert agent.policy.num_batches_tracked == 1
+
+
+def numbers(learner) -> dict[str, list[float]]:
+    """Every parameter, copy and statistic."""
+    modules = {"policy": learner.agent.policy, "returns": learner.returns.moments}
+    modules |= {name: auxiliary.module for name, auxiliary in learner.auxiliaries.items()}
+    return {f"{at}.{name}": t.tolist() for at, m in modules.items() for name, t in m.state_dict().items()}
+
+
+def test_nothing_that_is_learned_or_drawn_depends_on_an_evaluation():
+    adapter = ProbeAdapter(config("choice", 2, {}))
+    role = adapter.roles["agent"]
+    agent = make_acer(role, reward_normalization="return_std")
+    learner = Learner(agent, role, {"distillation": Distillation(0.5)}, None)
+    before, drawn = numbers(learner), agent.rng.bit_generator.state
+    torch_drawn = torch.get_rng_state()
+    Evaluator(adapter, lambda name: agent, greedy=False).play(50, seed=3)
+    assert agent.rng.bit_generator.state == drawn
+    assert torch.equal(torch.get_rng_state(), torch_drawn)
+    assert numbers(learner) == before
+
+
+def test_an_agent_is_given_back_even_where_the_simulator_breaks():
+    agent = Normalising()
+    rng = agent.rng
+    with pytest.raises(IndexError):
+        play(adapter_of((9, 1.0), ticks=5), episodes=1, agent=agent)
+    assert agent.rng is rng and agent.policy.training
+
+
+def test_the_same_seed_plays_the_same_whatever_was_played_before():
+    def adapter():
+        return GymAdapter(config("CartPole-v1", 3, {}))
+
+    agent = make_acer(adapter().roles["agent"])
+    first, second = (Evaluator(adapter(), lambda role: agent, greedy=False) for _ in range(2))
+    first.play(7, seed=1)
+    assert first.play(7, seed=2) == second.play(7, seed=2)
+    assert first.play(7, seed=3) != second.play(7, seed=4)
+
+
+# Student's t with n - 1 degrees of freedom, from a printed table.
+@pytest.mark.parametrize(
+    ("episodes", "quantile"), [(2, 12.706), (3, 4.303), (8, 2.365), (13, 2.179), (20, 2.093), (26, 2.060), (101, 1.984)]
+)
+def test_the_interval_is_students(episodes, quantile):
+    returns = list(np.random.default_rng(0).normal(size=episodes))
+    low, high = Played(returns, [1] * episodes).interval
+    assert high - low == pytest.approx(2 * quantile * np.std(returns, ddof=1) / episodes**0.5, rel=2e-3)
+    assert (low + high) / 2 == pytest.approx(np.mean(returns))
+
+
+def test_nineteen_of_twenty_intervals_hold_the_mean():
+    rng = np.random.default_rng(1)
+    intervals = [Played(list(rng.normal(7, 3, size=5)), [1] * 5).interval for _ in range(2000)]
+    assert np.mean([low < 7 < high for low, high in intervals]) == pytest.approx(0.95, abs=0.015)
+
+
+def test_one_episode_bounds_nothing_and_equal_ones_leave_no_doubt():
+    assert Played([3.0], [1]).interval == (-inf, inf)
+    assert Played([3.0, 3.0], [1, 1]).interval == (3, 3)
+
+
+def test_what_was_played_in_words():
+    assert str(Played([1.0, 3.0], [1, 1])) == "return 2.000 (95% interval -10.71 to 14.71) over 2 episodes, greedy"
+    assert str(Played([0.955], [1], greedy=False)) == "return 0.955 in 1 episode, sampled"
+
+
+@pytest.mark.parametrize("born", [3, 7])
+def test_agents_that_appear_while_it_plays_share_the_episodes(born):
+    """Lane 0 has episodes of two decisions, the lanes 1 and 2, added later, of three."""
+    ticks = []
+    for t in range(60):
+        rows = [lane_row(0, t, 2, 1.0, False)]
+        rows += [lane_row(lane, t - born, 3, 10.0, False) for lane in (1, 2) if t >= born]
+        ticks.append({"agent": step_of(*rows)})
+    played = play(ScriptedAdapter(ticks, agent=1), episodes=9)
+    assert sorted(played.returns) == [2.0] * 3 + [30.0] * 6
+    assert sorted(played.lengths) == [2] * 3 + [3] * 6
+
+
+def test_an_agent_that_leaves_for_good_is_waited_for_no_longer_than_the_patience(monkeypatch):
+    monkeypatch.setattr(evaluator, "PATIENCE", 30)
+    ticks = []
+    for t in range(80):
+        rows = [lane_row(0, t, 2, 1.0, False)]
+        rows += [lane_row(1, t, 3, 10.0, True)] * (t < 8)  # two episodes, and nothing more
+        visitor = {"visitor": step_of(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # not one episode
+        ticks.append({"agent": step_of(*rows), **visitor})
+    adapter = ScriptedAdapter(ticks, agent=2, visitor=1)
+    agent = ShowingAgent(rollout_length=1)
+    played = Evaluator(adapter, lambda role: agent, greedy=True).play(6, seed=0)
+    assert sorted(played) == ["agent"]
+    assert sorted(played["agent"].returns) == [2.0] * 3 + [30.0] * 2
+    assert 30 < len(adapter.actions) < 50

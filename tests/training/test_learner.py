@@ -1,0 +1,299 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.agents.agent import RewardScaling
+from algorithm.auxiliaries.auxiliary import Auxiliary
+from algorithm.training.learner import Learner
+from algorithm.training.rewards import ReturnMoments, ReturnScale
+from tests.builders import make_acer, make_role, random_boundaries, random_rollout
+from tests.oracles import returns_so_far
+
+LANES = 4
+
+
+def make_learner(max_step=None, auxiliaries=None, **changes):
+    role = make_role(LANES)
+    return Learner(make_acer(role, **changes), role, auxiliaries or {}, max_step)
+
+
+def rollout(seed=0):
+    return random_rollout(np.random.default_rng(seed), 6, LANES)
+
+
+class Loud(Auxiliary):
+    """A loss of its own, as steep as asked for."""
+
+    learning_rate, max_grad_norm = 0.1, 2.0
+
+    def __init__(self, steepness):
+        self.steepness = steepness
+
+    def build(self, torso, role):
+        self.module = torch.nn.Linear(torso.size, 1)
+        return self.module
+
+    def loss(self, view):
+        return self.steepness * self.module(view.features.detach()).mean()
+
+
+def everything(learner):
+    """Copies of all numbers that an update changes."""
+    state = {name: value for name, value in learner.state().items() if name.startswith("moments")}
+    return {"vector": learner.parameters.vector.clone(), "copies": learner.parameters.copies.clone(), **state}
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["as on a processor", "as on a device"])
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
+    learner, twin = make_learner(optimizer=optimizer), make_learner(optimizer=optimizer)
+    learner.looks = looks
+    for either in (learner, twin):
+        either.learn(rollout())
+    assert everything(learner)["copies"].equal(everything(twin)["copies"])
+    before, poisoned = everything(learner), rollout(1)
+    assert all(value.ne(0).any() for value in before.values())
+    poisoned.reward[poisoned.valid] = bad
+    learner.learn(poisoned)
+    assert learner.skipped == 1
+    after = everything(learner)
+    assert before.keys() == after.keys() and all(after[name].equal(value) for name, value in before.items())
+
+    learner.learn(rollout(1))
+    assert learner.skipped == 1
+    after = everything(learner)
+    assert all(after[name].isfinite().all() and not after[name].equal(value) for name, value in before.items())
+
+
+def test_a_bad_gradient_of_one_group_leaves_the_others_alone_too():
+    learner = make_learner(auxiliaries={"loud": Loud(float("nan"))})
+    before = everything(learner)
+    learner.learn(rollout())
+    assert learner.skipped == 1
+    assert all(value.equal(before[name]) for name, value in everything(learner).items())
+
+
+def test_gradients_are_clipped_to_their_norm_and_keep_their_direction():
+    free, clipped = make_learner(max_grad_norm=1e9), make_learner(max_grad_norm=0.01)
+    for learner in (free, clipped):
+        learner.learn(rollout())
+    norm = free.parameters.gradient.norm()
+    assert norm > 0.1
+    expected = free.parameters.gradient * 0.01 / norm
+    torch.testing.assert_close(clipped.parameters.gradient, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_each_group_is_clipped_by_itself():
+    alone, beside = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
+    for learner in (alone, beside):
+        learner.learn(rollout())
+    parameters = beside.parameters
+    assert parameters.gradient[parameters.groups["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
+    torch.testing.assert_close(parameters.gradient[parameters.groups["acer"]], alone.parameters.gradient)
+    torch.testing.assert_close(parameters.vector[parameters.groups["acer"]], alone.parameters.vector)
+
+
+def first_step(observed, **changes):
+    """How far the first update moves the parameters after some rollouts were observed."""
+    learner = make_learner(**changes)
+    for seed in range(observed):
+        learner.observe(rollout(seed))
+    before = learner.parameters.vector.clone()
+    learner.learn(rollout())
+    return learner.parameters.vector - before
+
+
+def test_a_linear_schedule_falls_to_zero_at_the_last_step():
+    rows = sum(int(rollout(seed).valid.sum()) for seed in range(3))
+    full = first_step(0, learning_rate=0.1)
+    assert full.abs().max() > 0.01
+    for max_step, left in [(4 * rows, 3 / 4), (2 * rows, 1 / 2), (rows, 0), (rows - 1, 0)]:
+        step = first_step(3, learning_rate=0.1, max_step=max_step, learning_rate_schedule="linear")
+        torch.testing.assert_close(step, left * full, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(first_step(3, learning_rate=0.1, max_step=max_step), full)
+
+
+def test_the_optimizer_is_reached_with_its_own_settings():
+    gradient = make_learner(max_grad_norm=1e9)
+    gradient.learn(rollout())
+    gradient = gradient.parameters.gradient
+    step = first_step(0, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True, learning_rate=0.1)
+    expected = -0.1 * gradient / (0.01 * gradient.square() + 0.1).sqrt()
+    torch.testing.assert_close(step, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_adopting_weights_forgets_the_moments():
+    learner, other = make_learner(), make_learner(seed=1)
+    learner.learn(rollout())
+    learner.adopt(other.parameters.state())
+    assert learner.parameters.vector.equal(other.parameters.vector)
+    assert learner.state()["moments/acer"].eq(0).all()
+
+
+def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
+    learner, resumed = (
+        make_learner(reward_normalization="return_std"),
+        make_learner(reward_normalization="return_std", seed=1),
+    )
+    for seed in range(3):
+        learner.observe(rollout(seed))
+        learner.learn(rollout(seed))
+    resumed.parameters.load(learner.parameters.state())
+    resumed.restore(learner.state())
+    for seed in (3, 4):
+        for one in (learner, resumed):
+            one.observe(rollout(seed))
+            one.learn(rollout(seed))
+    assert resumed.parameters.vector.equal(learner.parameters.vector)
+    assert resumed.parameters.copies.equal(learner.parameters.copies)
+    assert (resumed.seen, resumed.updates) == (learner.seen, learner.updates)
+
+
+def test_nothing_is_laid_out_anew():
+    learner = make_learner()
+    parameters = [*learner.agent.policy.parameters(), *learner.agent.average.copy.parameters()]
+    places = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
+    learner.learn(rollout())
+    learner.adopt(learner.parameters.state())
+    learner.learn(rollout())
+    now = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
+    assert now == places
+
+
+def scaled(values, **changes):
+    scaling = RewardScaling(**{"scale": 1.0, "clip": None, "reward_normalization": None, "gamma": 0.9, **changes})
+    return ReturnScale(scaling, LANES).scale(torch.tensor(values))
+
+
+def test_rewards_are_clipped_and_then_scaled():
+    torch.testing.assert_close(scaled([-3.0, -0.7, 0.2, 5.0]), torch.tensor([-3.0, -0.7, 0.2, 5.0]))
+    torch.testing.assert_close(scaled([-3.0, -0.7, 0.2, 5.0], clip=1.0), torch.tensor([-1.0, -0.7, 0.2, 1.0]))
+    torch.testing.assert_close(
+        scaled([-3.0, -0.7, 0.2, 5.0], clip=1.0, scale=0.1), torch.tensor([-0.1, -0.07, 0.02, 0.1])
+    )
+
+
+def test_the_loss_reads_the_scaled_rewards():
+    raw, small = rollout(), rollout()
+    small.reward = 0.1 * raw.reward.clip(-0.5, 0.5)
+    scaling, plain = make_learner(reward_clip=0.5, reward_scale=0.1), make_learner()
+    scaling.learn(raw)
+    plain.learn(small)
+    torch.testing.assert_close(scaling.parameters.gradient, plain.parameters.gradient, rtol=1e-4, atol=1e-6)
+
+
+def collected(rng, rows=7):
+    """A rollout with rewards far from 0, of the lanes in an order of its own, some of them behind a break."""
+    record = random_rollout(rng, rows, LANES)
+    record.lane, record.joined = rng.permutation(LANES), rng.random(LANES) < 0.7
+    record.first, record.alive, final = random_boundaries(rng, rows, LANES)
+    record.reward = np.where(final, 0, 3 + record.reward).astype(np.float32)
+    return record
+
+
+@pytest.mark.parametrize("clip", [None, 2.5])
+def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follow_the_rows(clip):
+    rng = np.random.default_rng(0)
+    scale = ReturnScale(RewardScaling(0.5, clip, True, 0.9), LANES)
+    episodes, current = [], {}  # of all lanes; the one that each lane is in
+    for record in (collected(rng) for _ in range(12)):
+        scale.observe(record)
+        reward = record.reward if clip is None else record.reward.clip(-clip, clip)
+        for b, lane in enumerate(record.lane):
+            for t in range(len(reward)):
+                if record.first[t, b] or (t == 0 and not record.joined[b]) or lane not in current:
+                    current[lane] = []
+                    episodes.append(current[lane])
+                current[lane].append((float(reward[t, b]), bool(record.valid[t, b])))
+        seen = returns_so_far(episodes, 0.9)
+        assert scale.moments.count == len(seen)
+        assert scale.moments.std.item() == pytest.approx(np.std(seen), rel=1e-9)
+    expected = 0.5 * np.clip([1.0, -4.0], -clip, clip) if clip else np.array([0.5, -2.0])
+    torch.testing.assert_close(
+        scale.scale(torch.tensor([1.0, -4.0])), torch.from_numpy(expected / np.std(seen)).float()
+    )
+
+
+def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
+    """Success or failure after 50 rows, half of the time: returns of 0.99^k and 0, whose scale is about 0.4.
+
+    The discounted sum of the rewards so far is 1 in one row of 100 and 0 in all others: a scale of 0.1.
+    """
+    length, gamma = 50, 0.99
+    record = random_rollout(np.random.default_rng(0), 2 * length, 1)
+    record.first = np.zeros((2 * length + 1, 1), bool)
+    record.first[[0, length, -1]] = True
+    record.alive = np.ones((2 * length, 1), bool)
+    record.alive[[length - 1, -1]] = False
+    record.reward = np.zeros((2 * length, 1), np.float32)
+    record.reward[-1] = 1
+    scale = ReturnScale(RewardScaling(1.0, None, True, gamma), LANES)
+    scale.observe(record)
+    returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
+    assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
+    assert 0.39 < scale.moments.std.item() < 0.41
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_returns_that_are_all_the_same_leave_rewards_as_they_are(rows):
+    moments = ReturnMoments()
+    moments.add(rows, rows * 0.1, rows * 0.1**2)
+    assert moments.std == 1
+
+
+def test_two_columns_of_one_lane_count_in_their_order_of_time():
+    whole = random_rollout(np.random.default_rng(0), 6, 1)
+    whole.first[:], whole.alive[:] = False, True
+    halves = replace(
+        whole,
+        first=np.zeros((4, 2), bool),
+        reward=np.hstack((whole.reward[:3], whole.reward[3:])),
+        alive=np.ones((3, 2), bool),
+        lane=np.zeros(2, int),
+        joined=np.ones(2, bool),
+    )
+    scales = [ReturnScale(RewardScaling(1.0, None, True, 0.9), LANES) for _ in range(2)]
+    for scale, record in zip(scales, (whole, halves), strict=True):
+        scale.observe(record)
+    assert scales[1].moments.std.item() == pytest.approx(scales[0].moments.std.item())
+    np.testing.assert_allclose(scales[1].running, scales[0].running)
+
+
+def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from_the_start():
+    rng = np.random.default_rng(1)
+    grown, large = (ReturnScale(RewardScaling(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
+    for added in (0, 2):
+        grown.grow(LANES + added)
+        for record in (collected(rng) for _ in range(5)):
+            record.lane[:added] = LANES + np.arange(added)
+            for scale in (grown, large):
+                scale.observe(record)
+    assert grown.moments.std == large.moments.std
+    np.testing.assert_array_equal(grown.running, large.running)
+
+
+def test_only_collected_rollouts_move_the_statistics():
+    learner = make_learner(reward_normalization="return_std")
+    learner.observe(rollout())
+    before = learner.parameters.statistics.clone()
+    learner.learn(rollout(1))
+    assert learner.parameters.statistics.equal(before)
+    assert learner.returns.moments.count == learner.seen == rollout().valid.sum()
+
+
+def test_a_column_counts_by_its_weight():
+    """What a sampler with priorities says of a column reaches every parameter."""
+    stepped = []
+    for weight in ([1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 1, 0], [1, 1, 1, 0]):
+        learner, batch = make_learner(entropy_coef=0.1), rollout()
+        if len(stepped) == 3:
+            batch.reward[:, 3] += 7  # in a column that counts for nothing
+        learner.learn(replace(batch, weight=np.array(weight, np.float32)))
+        stepped.append(learner.parameters.gradient.clone())
+    all_alike, half, without, of_other_rewards = stepped
+    torch.testing.assert_close(half, (all_alike + without) / 2, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(all_alike, without, rtol=1e-2)
+    assert torch.equal(without, of_other_rewards)

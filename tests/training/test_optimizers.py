@@ -1,0 +1,83 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from algorithm.training.optimizers import Adam, RmsProp, make_optimizer
+from tests.builders import make_acer, make_sac
+
+CPU = torch.device("cpu")
+
+
+def follow(optimizer, reference, steps=50):
+    """The numbers after some steps on random gradients of very different sizes, ours and torch's."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(7, generator=generator)
+    ours, theirs = start.clone(), start.clone().requires_grad_()
+    reference, scale = reference(theirs), 10.0 ** torch.arange(-4, 3)
+    for step in range(steps):
+        gradient = scale * torch.randn(7, generator=generator)
+        rate = 0.3 / (1 + step)
+        theirs.grad, reference.param_groups[0]["lr"] = gradient.clone(), rate
+        reference.step()
+        optimizer.step(ours, gradient, rate)
+    assert (ours - start).abs().min() > 1e-3
+    return ours, theirs.detach()
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
+def test_adam_follows_that_of_torch(epsilon):
+    ours, theirs = follow(Adam(7, CPU, 0.98, epsilon), lambda x: torch.optim.Adam([x], betas=(0.9, 0.98), eps=epsilon))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
+def test_rmsprop_with_epsilon_behind_the_root_follows_that_of_torch(epsilon):
+    ours, theirs = follow(RmsProp(7, CPU, 0.99, epsilon, inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("inside", "expected"), [(False, 0.66667), (True, 0.84383)])
+def test_known_answers_of_rmsprop_with_epsilon_behind_and_under_the_root(inside, expected):
+    optimizer, number = RmsProp(1, CPU, 0.99, 0.1, inside), torch.ones(1)
+    optimizer.step(number, torch.tensor([0.5]), 0.1)
+    assert optimizer.moments.item() == pytest.approx(0.0025)
+    assert number.item() == pytest.approx(expected, abs=5e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_moments_are_all_that_an_optimizer_remembers(name):
+    group = replace(make_acer().groups["acer"], optimizer=name)
+    generator = torch.Generator().manual_seed(0)
+    optimizer, other = make_optimizer(group, 3, CPU), make_optimizer(group, 3, CPU)
+    vector = torch.randn(3, generator=generator)
+    for _ in range(3):
+        optimizer.step(vector, torch.randn(3, generator=generator), 0.1)
+    other.moments.copy_(optimizer.moments)
+    copy, gradient = vector.clone(), torch.randn(3, generator=generator)
+    optimizer.step(vector, gradient, 0.1)
+    other.step(copy, gradient, 0.1)
+    assert copy.equal(vector) and other.moments.equal(optimizer.moments)
+
+
+def test_adam_takes_beta1_from_its_group():
+    group = replace(make_acer(optimizer_beta1=0.5).groups["acer"], epsilon=1e-8)
+    ours, theirs = follow(
+        make_optimizer(group, 7, CPU), lambda x: torch.optim.Adam([x], betas=(0.5, group.decay), eps=1e-8)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make_agent", [make_acer, make_sac])
+def test_every_group_has_the_beta1_of_the_settings(make_agent):
+    assert {group.beta1 for group in make_agent().groups.values()} == {0.9}
+    assert {group.beta1 for group in make_agent(optimizer_beta1=0.5).groups.values()} == {0.5}
+
+
+def test_a_group_names_its_optimizer():
+    group = make_acer().groups["acer"]
+    made = make_optimizer(replace(group, optimizer="rmsprop", epsilon=0.1, epsilon_inside=True), 1, CPU)
+    assert isinstance(made, RmsProp) and made.inside and made.epsilon == 0.1
+    assert isinstance(make_optimizer(replace(group, optimizer="adam"), 1, CPU), Adam)
+    with pytest.raises(ValueError, match="adam and rmsprop"):
+        make_optimizer(replace(group, optimizer="sgd"), 1, CPU)

@@ -1,0 +1,51 @@
+import pytest
+
+from algorithm.training import timer as clock
+from algorithm.training.actor import Actor
+from algorithm.training.timer import PARTS, Clock
+from tests.adapters.configs import config
+from tests.doubles import ShowingAgent, parts_of
+from tests.fakes import Skipping
+
+
+@pytest.fixture
+def wait(monkeypatch):
+    """Time that passes only when it is told to."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "perf_counter", lambda: now[0])
+
+    def wait(seconds):
+        now[0] += seconds
+
+    return wait
+
+
+def test_time_goes_to_the_part_that_ended(wait):
+    booked = Clock()
+    wait(1)
+    booked.book("acting")
+    wait(2)
+    booked.book("environment")
+    wait(4)
+    booked.book("acting")
+    assert booked.seconds == {**dict.fromkeys(PARTS, 0.0), "acting": 5, "environment": 2}
+    assert booked.now == 107
+    assert booked.total == 7
+
+
+def test_a_tick_is_acting_and_then_the_environment(wait):
+    class Slow(Skipping):
+        def step(self, actions):
+            wait(3)
+            return super().step(actions)
+
+    class Thoughtful(ShowingAgent):
+        def act(self, step, memory):
+            wait(5)
+            return super().act(step, memory)
+
+    parts = parts_of(Slow(config("", 2)), Thoughtful(rollout_length=4))
+    actor = Actor(parts, seed=0)
+    for _ in range(2):
+        actor.collect()
+    assert parts.clock.seconds == {**dict.fromkeys(PARTS, 0.0), "acting": 10, "environment": 6}
