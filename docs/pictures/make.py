@@ -1,7 +1,7 @@
-"""Make the pictures of the documentation: `python docs/pictures/make.py`, from the repository's root, on Linux or macOS.
+"""Make the pictures of the documentation, on Linux or macOS: `python docs/pictures/make.py`.
 
-`terminal.svg` is the terminal at the end of a training run of gym/cartpole, `curve.png` the learning curve that this run
-writes. The other pictures compare the training returns of several runs, each with seed 0.
+`terminal.svg` is the terminal at the end of a training run of gym/cartpole, `curve.png` the learning curve that this
+run writes. The other pictures compare the training returns of several runs, each with seed 0.
 """
 
 import os
