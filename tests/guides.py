@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 GUIDES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INCLUDE = re.compile(r"^```\{include\} (\S+)\n.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:python main\.py|samara) [^`]+)`")  # may cross the end of a line
 LINE = re.compile(r"^ {4,}(?:.*&& )?((?:python main\.py|samara) [^\n]+)", re.MULTILINE)
 PLACEHOLDERS = {"<group>/<name>": "gym/cartpole", "FOLDER": "gym/cartpole"}
@@ -50,5 +51,6 @@ def commands(guide: Path) -> list[list[str]]:
 
 def anchors(guide: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and MyST make them."""
-    headings = HEADING.findall(FENCE.sub("", read(guide)))
+    text = INCLUDE.sub(lambda match: read(guide.parent / match[1]), read(guide))
+    headings = HEADING.findall(FENCE.sub("", text))
     return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

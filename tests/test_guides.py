@@ -61,6 +61,18 @@ def create(path, text):
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_modules_that_are_named_exist(guide):
+    named = re.findall(r"`((?:algorithm|tests|benchmarks|envs)/[\w/]+\.py)`", read(guide))
+    assert [path for path in named if not (ROOT / path).exists() and path not in files(guide)] == []
+
+
+def test_the_architecture_names_classes_that_exist():
+    named = set(re.findall(r"`([A-Z][a-z]\w+)[`.(]", read(DOCS / "architecture.md")))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py"))
+    assert named - set(re.findall(r"^class (\w+)", source, re.M)) == set()
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
 def test_python_blocks_compile(guide):
     for number, code in enumerate(blocks(guide, "python")):
         compile(code, f"{guide.name}, block {number}", "exec")
