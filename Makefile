@@ -3,7 +3,7 @@ PYTHON ?= python
 
 .PHONY: check test slow format lint types docs site
 
-check: test lint types
+check: test lint types site
 
 test:
 	$(PYTHON) -m pytest -n auto --dist loadscope

@@ -17,7 +17,7 @@ from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check, Seen
 from algorithm.cli.doctor.subprocess_probe import Lost, TimedOut, ask
 
 SETUP = Path(__file__).resolve().parents[3] / "setup.py"
-FOR_DEVELOPERS = {"test", "dev", "benchmark"}  # extras
+FOR_DEVELOPERS = {"test", "dev", "docs", "benchmark"}  # extras
 SHOWN = 6  # packages of an extra; of more only their number is told
 # What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
 WHY = {

@@ -35,7 +35,7 @@ def test_setup_py_says_what_there_is():
     assert "torch" in [check.name for check in core_checks()]
     assert {"mlagents-envs", "grpcio", "protobuf", "pillow"} <= {check.name for check in core_checks()}
     assert {"onnx", "mujoco", "dm-control"} <= set(extras())
-    assert {"test", "dev", "benchmark"} <= set(packaged()["extras_require"]) - set(extras())
+    assert {"test", "dev", "docs", "benchmark"} <= set(packaged()["extras_require"]) - set(extras())
     assert packaged()["python_requires"] == ">=3.10"
     assert sys.modules.get("setuptools") is before
 
