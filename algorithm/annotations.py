@@ -1,6 +1,6 @@
 """Annotations for the fields of settings: when a setting has an effect, and other spellings of its values.
 
-`Annotated[float, Only(estimator="vtrace")]` is a setting that only this estimator reads.
+`Annotated[float, OnlyIf(estimator="vtrace")]` is a setting that only this estimator reads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Condition(ABC):
         self.values = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
 
     @abstractmethod
-    def failure(self, settings: Any) -> str | None:
+    def explain_failure(self, settings: Any) -> str | None:
         """Return why a setting has no effect with `settings`, to follow its name; None if it has one."""
 
 
-class Only(Condition):
+class OnlyIf(Condition):
     """A setting has an effect only if every named setting has such a value."""
 
-    def failure(self, settings: Any) -> str | None:
+    def explain_failure(self, settings: Any) -> str | None:
         for name, values in self.values.items():
             value = getattr(settings, name)
             if not _is_among(value, values):
@@ -37,7 +37,7 @@ class Only(Condition):
 class Unless(Condition):
     """A setting has no effect if any named setting has such a value."""
 
-    def failure(self, settings: Any) -> str | None:
+    def explain_failure(self, settings: Any) -> str | None:
         for name, values in self.values.items():
             value = getattr(settings, name)
             if _is_among(value, values):
@@ -51,7 +51,7 @@ class ForActions:
     def __init__(self, kind: str, name: str):
         self.kind, self.name = kind, name
 
-    def failure(self, specs: Iterable[Any]) -> str | None:
+    def explain_failure(self, specs: Iterable[Any]) -> str | None:
         """Return why a setting has no effect on agents with such action specs, to follow its name."""
         if any(getattr(spec, self.kind) for spec in specs):
             return None

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import traceback
 
-LONGEST = 400  # characters of a text; some packages append the frames of their native code
+MAX_LENGTH = 400  # characters of a text; some packages append the frames of their native code
 
 
-def summarize(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Return kind and text of an error; one without text is described by the file and line that raised it."""
     kind, text = type(error).__name__, " ".join(str(error).split())
     if text:
-        return f"{kind}: {text if len(text) <= LONGEST else f'{text[:LONGEST]} ...'}"
+        return f"{kind}: {text if len(text) <= MAX_LENGTH else f'{text[:MAX_LENGTH]} ...'}"
     frames = traceback.extract_tb(error.__traceback__)
     return f"{kind} in {frames[-1].filename}, line {frames[-1].lineno}" if frames else kind
 
 
-def trace(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """Return the traceback of an error, whose last line is its summary."""
     lines = "".join(traceback.format_exception(error))
-    return lines if str(error) else f"{lines}{summarize(error)}"
+    return lines if str(error) else f"{lines}{summarize_error(error)}"
 
 
 class UserError(Exception):

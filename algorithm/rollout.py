@@ -27,32 +27,34 @@ class Step:
     lane: np.ndarray  # [n] int64, ascending
     obs: Mapping[str, np.ndarray]  # {name: [n, ...]}
     first: np.ndarray  # [n] bool
-    final: np.ndarray  # [n] bool
+    is_bootstrap_row: np.ndarray  # [n] bool
     reward: np.ndarray  # [n] float32
     alive: np.ndarray  # [n] bool
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """All of it as named arrays."""
-        own = {name: getattr(self, name) for name in ("lane", "first", "final", "reward", "alive")}
-        return {**own, **{f"obs/{name}": value for name, value in self.obs.items()}}
+        fields = {name: getattr(self, name) for name in ("lane", "first", "is_bootstrap_row", "reward", "alive")}
+        return {**fields, **{f"obs/{name}": value for name, value in self.obs.items()}}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray]) -> Step:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Step:
         """The Step that gave `arrays`."""
-        own = {name: value for name, value in arrays.items() if not name.startswith("obs/")}
-        return cls(obs={name[4:]: value for name, value in arrays.items() if name not in own}, **own)
+        fields = {name: value for name, value in arrays.items() if not name.startswith("obs/")}
+        return cls(obs={name[4:]: value for name, value in arrays.items() if name not in fields}, **fields)
 
-    def recall(self, memory: np.ndarray) -> np.ndarray:
+    def select_memory(self, memory: np.ndarray) -> np.ndarray:
         """The memory [n, M] of these lanes out of that of all [lanes, M]; zero where an episode starts."""
-        own = memory[self.lane]
-        if own.size:
-            own[self.first] = 0
-        return own
+        selected = memory[self.lane]
+        if selected.size:
+            selected[self.first] = 0
+        return selected
 
     def take(self, rows: np.ndarray) -> Step:
         """The part of these rows [n] bool."""
         obs = {name: value[rows] for name, value in self.obs.items()}
-        return Step(self.lane[rows], obs, self.first[rows], self.final[rows], self.reward[rows], self.alive[rows])
+        return Step(
+            self.lane[rows], obs, self.first[rows], self.is_bootstrap_row[rows], self.reward[rows], self.alive[rows]
+        )
 
 
 @dataclass(slots=True)
@@ -63,14 +65,14 @@ class Decision:
     holds the statistics that were sampled from, so that ratios and divergences can follow later.
     """
 
-    sample: np.ndarray  # [n, size] float32
+    raw_action: np.ndarray  # [n, size] float32
     action: np.ndarray  # [n, size] float32
     behavior: np.ndarray  # [n, S] float32
     memory: np.ndarray  # [n, M] float32
 
     def take(self, rows: np.ndarray) -> Decision:
         """The part of these rows [n] bool."""
-        return Decision(self.sample[rows], self.action[rows], self.behavior[rows], self.memory[rows])
+        return Decision(self.raw_action[rows], self.action[rows], self.behavior[rows], self.memory[rows])
 
 
 @dataclass(slots=True)
@@ -84,13 +86,13 @@ class Rollout:
 
     obs: Mapping[str, Array]  # {name: [T+1, B, ...]}
     first: Array  # [T+1, B] bool
-    sample: Array  # [T, B, size]
+    raw_action: Array  # [T, B, size]
     reward: Array  # [T, B]
     alive: Array  # [T, B] bool
     behavior: Array  # [T, B, S]
     memory: Array  # [B, M] before row 0, or what a replay keeps of it
     lane: np.ndarray  # [B]
-    joined: np.ndarray  # [B] bool
+    continues_previous: np.ndarray  # [B] bool
     weight: Array  # [B] importance of each column in the loss
     index: np.ndarray  # [B] where the replay keeps it, -1 for a fresh rollout
     version: np.ndarray  # [B] updates the acting parameters had seen
@@ -105,19 +107,19 @@ class Rollout:
         return ~(self.first[1:] & self.alive)
 
     @property
-    def same(self) -> Array:
+    def same_episode(self) -> Array:
         """[T, B] rows t and t+1 belong to one episode; masks whatever looks at a pair of rows."""
         return ~self.first[1:]
 
-    def rounds(self) -> Iterator[np.ndarray]:
+    def iterate_lane_batches(self) -> Iterator[np.ndarray]:
         """Columns [k] of different lanes at a time; those of one lane come in their order of time."""
-        waiting = np.arange(len(self.lane))
-        while len(waiting):
-            _, earliest = np.unique(self.lane[waiting], return_index=True)
-            yield waiting[earliest]
-            waiting = np.delete(waiting, earliest)
+        remaining = np.arange(len(self.lane))
+        while len(remaining):
+            _, first_of_lane = np.unique(self.lane[remaining], return_index=True)
+            yield remaining[first_of_lane]
+            remaining = np.delete(remaining, first_of_lane)
 
-    def after_burn_in(self) -> Rollout:
+    def drop_burn_in(self) -> Rollout:
         """The rows that are learned from, without those in front."""
         if not self.burn_in:
             return self
@@ -125,23 +127,23 @@ class Rollout:
         return replace(
             self,
             obs={name: value[rows] for name, value in self.obs.items()},
-            **{name: getattr(self, name)[rows] for name in ("first", "sample", "reward", "alive", "behavior")},
+            **{name: getattr(self, name)[rows] for name in ("first", "raw_action", "reward", "alive", "behavior")},
             burn_in=0,
         )
 
-    def convert(self, upload: Callable[[Array], Array]) -> Rollout:
+    def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:
         """The same record with `upload` applied to every array that a loss reads."""
         return Rollout(
-            {name: upload(value) for name, value in self.obs.items()},
-            upload(self.first),
-            upload(self.sample),
-            upload(self.reward),
-            upload(self.alive),
-            upload(self.behavior),
-            upload(self.memory),
+            {name: convert_array(value) for name, value in self.obs.items()},
+            convert_array(self.first),
+            convert_array(self.raw_action),
+            convert_array(self.reward),
+            convert_array(self.alive),
+            convert_array(self.behavior),
+            convert_array(self.memory),
             self.lane,
-            self.joined,
-            upload(self.weight),
+            self.continues_previous,
+            convert_array(self.weight),
             self.index,
             self.version,
             self.burn_in,

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-AGENT = "agent"  # the role in a simulator that names none
+DEFAULT_ROLE = "agent"  # the role in a simulator that names none
 # The observation that tells which actions are allowed (1), those of all branches side by side; no network reads it.
-MASK = "action_mask"
+ACTION_MASK = "action_mask"
 
 
-def of_role(role: str) -> str:
+def role_suffix(role: str) -> str:
     """` of <role>` for a sentence; nothing where the simulator names no roles."""
-    return "" if role == AGENT else f" of {role}"
+    return "" if role == DEFAULT_ROLE else f" of {role}"
 
 
 @dataclass(frozen=True)
@@ -32,49 +32,49 @@ class ObsSpec:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    own: tuple[int, ...] | None = None
-    counts: tuple[int, ...] = ()
+    env_shape: tuple[int, ...] | None = None
+    n_values: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
     high: float = 1.0
 
     @property
-    def own_shape(self) -> tuple[int, ...]:
+    def effective_env_shape(self) -> tuple[int, ...]:
         """The shape of the environment's own value."""
-        return self.shape if self.own is None else self.own
+        return self.shape if self.env_shape is None else self.env_shape
 
-    def encode(self, native: Any) -> np.ndarray:
+    def encode(self, env_values: Any) -> np.ndarray:
         """The environment's own values [n, *own_shape] as they are observed, [n, *shape].
 
         Raises ValueError for a number that none of `counts` has.
         """
-        if self.counts:
-            return self._one_hot(np.asarray(native, np.int64).reshape(-1, len(self.counts)))
-        values = np.asarray(native, self.dtype)
-        if self.own is None:
+        if self.n_values:
+            return self._one_hot(np.asarray(env_values, np.int64).reshape(-1, len(self.n_values)))
+        values = np.asarray(env_values, self.dtype)
+        if self.env_shape is None:
             return values
-        if len(self.own) == len(self.shape) == 3:  # an image whose channels come last; a view of it
+        if len(self.env_shape) == len(self.shape) == 3:  # an image whose channels come last; a view of it
             return values.transpose(0, 3, 1, 2)
         return values.reshape(-1, *self.shape)
 
     def _one_hot(self, values: np.ndarray) -> np.ndarray:
-        counts, start, offset = self._places
+        n_values, start, offset = self._one_hot_layout
         index = values - start
-        wrong = (index < 0) | (index >= counts)
-        if wrong.any():
-            _, place = np.argwhere(wrong)[0]
-            first, last = start[place], start[place] + counts[place] - 1
-            raise ValueError(f"{values[wrong][0]} is not one of the whole numbers from {first} to {last}")
+        invalid = (index < 0) | (index >= n_values)
+        if invalid.any():
+            _, component = np.argwhere(invalid)[0]
+            lowest, highest = start[component], start[component] + n_values[component] - 1
+            raise ValueError(f"{values[invalid][0]} is not one of the whole numbers from {lowest} to {highest}")
         encoded = np.zeros((len(values), *self.shape), self.dtype)
         encoded[np.arange(len(values))[:, None], index + offset] = 1
         return encoded
 
     @cached_property
-    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        counts = np.array(self.counts, np.int64)
-        return counts, np.array(self.start or 0 * counts, np.int64), np.cumsum(counts) - counts
+    def _one_hot_layout(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        n_values = np.array(self.n_values, np.int64)
+        return n_values, np.array(self.start or 0 * n_values, np.int64), np.cumsum(n_values) - n_values
 
 
-def by_name(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:
+def split_observation(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:
     """An environment's own observation by the names of its parts: those of a Dict, places in a Tuple, or one for all.
 
     Raises ValueError where there are several names and the observation tells no parts.
@@ -83,7 +83,7 @@ def by_name(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:
         return obs
     names = tuple(names)
     if isinstance(obs, tuple) and set(names) <= set(map(str, range(len(obs)))):
-        return {str(place): part for place, part in enumerate(obs)}
+        return {str(index): part for index, part in enumerate(obs)}
     if len(names) != 1:
         raise ValueError(f"an observation has the parts {', '.join(names)}; this one is {type(obs).__name__}")
     return {names[0]: obs}
@@ -102,7 +102,7 @@ class ActionPart:
     dtype: str
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    counts: tuple[int, ...] = ()
+    n_values: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
 
     @property
@@ -110,29 +110,29 @@ class ActionPart:
         """How many numbers it has."""
         return prod(self.shape)
 
-    def native(self, columns: np.ndarray) -> np.ndarray:
+    def to_env_units(self, columns: np.ndarray) -> np.ndarray:
         """Its columns [n, size] of an action in the environment's own units, [n, *shape]."""
-        dtype, low, high, start = self._arrays
-        if self.counts:
+        dtype, low, high, start = self._conversion_arrays
+        if self.n_values:
             values = columns.astype(dtype) + start
         else:
-            share = 0.5 * columns.astype(np.float64)
+            fraction = 0.5 * columns.astype(np.float64)
             # Both ends are met exactly, and no difference of large bounds overflows.
-            values = low * (0.5 - share) + high * (0.5 + share)
+            values = low * (0.5 - fraction) + high * (0.5 + fraction)
             values = np.minimum(np.maximum(values, low), high)
             values = (values if dtype.kind == "f" else np.rint(values)).astype(dtype)
         return values.reshape(len(columns), *self.shape)
 
     @cached_property
-    def _arrays(self) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
+    def _conversion_arrays(self) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
         dtype = np.dtype(self.dtype)
         return dtype, np.array(self.low), np.array(self.high), np.array(self.start, dtype)
 
     def __str__(self) -> str:
-        what = "" if self.key is None else f"{self.key}: "
-        if self.counts:
-            return what + " x ".join(f"one of {count}" for count in self.counts)
-        return f"{what}{list(self.shape)} {self.dtype} from {min(self.low):g} to {max(self.high):g}"
+        prefix = "" if self.key is None else f"{self.key}: "
+        if self.n_values:
+            return prefix + " x ".join(f"one of {count}" for count in self.n_values)
+        return f"{prefix}{list(self.shape)} {self.dtype} from {min(self.low):g} to {max(self.high):g}"
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,11 @@ class ActionSpec:
     parts: tuple[ActionPart, ...] = ()
 
     @classmethod
-    def of(cls, parts: Iterable[ActionPart]) -> ActionSpec:
+    def from_parts(cls, parts: Iterable[ActionPart]) -> ActionSpec:
         """All that these parts take together."""
         parts = tuple(parts)
-        branches = tuple(count for part in parts for count in part.counts)
-        return cls(sum(part.size for part in parts if not part.counts), branches, parts)
+        branches = tuple(count for part in parts for count in part.n_values)
+        return cls(sum(part.size for part in parts if not part.n_values), branches, parts)
 
     @property
     def size(self) -> int:
@@ -160,18 +160,18 @@ class ActionSpec:
         return self.continuous + len(self.branches)
 
     @property
-    def encoded(self) -> int:
+    def encoded_size(self) -> int:
         """Columns of `encode`."""
         return self.continuous + sum(self.branches)
 
     def encode(self, action: np.ndarray) -> np.ndarray:
         """An action [n, size] as a network reads it, [n, encoded] float32: every branch is one-hot."""
-        hot = [
+        one_hot = [
             np.eye(n, dtype=np.float32)[action[:, self.continuous + b].astype(int)] for b, n in enumerate(self.branches)
         ]
-        return np.concatenate((action[:, : self.continuous], *hot), -1)
+        return np.concatenate((action[:, : self.continuous], *one_hot), -1)
 
-    def native(self, action: np.ndarray) -> Any:
+    def to_env_units(self, action: np.ndarray) -> Any:
         """An action [n, size] in the environment's own units, as Gymnasium batches it.
 
         An array [n, *shape] for a space of one part, otherwise a dict or a tuple of such. Without parts: int64 [n] for
@@ -180,36 +180,40 @@ class ActionSpec:
         if not self.parts:
             single = self.size == len(self.branches) == 1
             return action[:, 0].astype(np.int64) if single else action
-        values = [part.native(action[:, columns]) for part, columns in self._columns]
+        values = [part.to_env_units(action[:, columns]) for part, columns in self._part_columns]
         keys = [part.key for part in self.parts]
         if keys[0] is None:
             return values[0]
         return tuple(values) if isinstance(keys[0], int) else dict(zip(keys, values, strict=True))
 
     @cached_property
-    def _columns(self) -> list[tuple[ActionPart, slice]]:
-        return list(zip(self.parts, self._slices(), strict=True))
+    def _part_columns(self) -> list[tuple[ActionPart, slice]]:
+        return list(zip(self.parts, self._part_slices(), strict=True))
 
-    def _slices(self) -> Iterator[slice]:
-        number, branch = 0, self.continuous
+    def _part_slices(self) -> Iterator[slice]:
+        next_continuous, next_branch = 0, self.continuous
         for part in self.parts:
-            begin = branch if part.counts else number
+            begin = next_branch if part.n_values else next_continuous
             yield slice(begin, begin + part.size)
-            number, branch = (number, branch + part.size) if part.counts else (number + part.size, branch)
+            next_continuous, next_branch = (
+                (next_continuous, next_branch + part.size)
+                if part.n_values
+                else (next_continuous + part.size, next_branch)
+            )
 
-    def mask(self, allowed: Any) -> np.ndarray:
+    def flatten_mask(self, env_mask: Any) -> np.ndarray:
         """The environment's own mask for one lane as all branches side by side, [sum of branches] uint8.
 
         It is flat, or has one array for each branch; None allows everything. Raises ValueError for any other length.
         """
-        if allowed is None:
+        if env_mask is None:
             return np.ones(sum(self.branches), np.uint8)
-        parts = [np.ravel(part) for part in allowed] if isinstance(allowed, (tuple, list)) else [np.ravel(allowed)]
+        parts = [np.ravel(part) for part in env_mask] if isinstance(env_mask, (tuple, list)) else [np.ravel(env_mask)]
         sizes = [part.size for part in parts]
-        flat = sum(sizes) == sum(self.branches) and (len(parts) == 1 or max(sizes) == 1)
-        if not flat and sizes != list(self.branches):
+        is_flat = sum(sizes) == sum(self.branches) and (len(parts) == 1 or max(sizes) == 1)
+        if not is_flat and sizes != list(self.branches):
             raise ValueError(
-                f"the mask has {_listed(sizes)} numbers where the discrete actions are {_listed(self.branches)}"
+                f"the mask has {_join_sizes(sizes)} numbers where the discrete actions are {_join_sizes(self.branches)}"
             )
         return (np.concatenate(parts) > 0).astype(np.uint8)
 
@@ -220,7 +224,7 @@ class ActionSpec:
         return "; ".join([*parts, *(f"one of {count}" for count in self.branches)])
 
 
-def _listed(sizes: Iterable[int]) -> str:
+def _join_sizes(sizes: Iterable[int]) -> str:
     return " and ".join(map(str, sizes)) or "none"
 
 
@@ -240,10 +244,10 @@ class Role:
         """Return the role with its first `lanes` lanes only."""
         return replace(self, lanes=lanes, teams=self.teams[:lanes])
 
-    def lanes_by_team(self, name: str) -> dict[str, int]:
+    def count_lanes_by_team(self, name: str) -> dict[str, int]:
         """Return the number of lanes of each team; without teams, all are those of the role, whose name is `name`."""
         return dict(Counter(self.teams)) if self.teams else {name: self.lanes}
 
-    def team(self, lane: int) -> str | None:
+    def find_team(self, lane: int) -> str | None:
         """Return the team of a lane; None without teams."""
         return self.teams[lane] if self.teams else None

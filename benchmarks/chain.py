@@ -23,10 +23,10 @@ from measure import in_own_processes, machine, spread
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import TeamBuilder
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.team_builder import ComponentsBuilder
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.components import Team
+from algorithm.training.components import AgentComponents
 
 SAMPLERS = ("uniform", "prioritized", "lazy")
 LOOK = 10  # updates between two looks at the policy
@@ -55,13 +55,13 @@ def experience(right: np.ndarray, rng: np.random.Generator) -> Rollout:
     return Rollout(
         obs={"obs": np.eye(states, dtype=np.uint8)[state][:, None]},
         first=(state == 0)[:, None],
-        sample=action[:, None, None].astype(np.float32),
+        raw_action=action[:, None, None].astype(np.float32),
         reward=(onward & (state[:-1] == states - 1))[:, None].astype(np.float32),
         alive=(onward & (state[:-1] < states - 1))[:, None],
         behavior=np.zeros((rows, 1, 2), np.float32),  # logits
         memory=np.zeros((1, 0), np.float32),
         lane=np.zeros(1, np.int64),
-        joined=np.ones(1, bool),
+        continues_previous=np.ones(1, bool),
         weight=np.ones(1, np.float32),
         index=np.full(1, -1),
         version=np.zeros(1, np.int64),
@@ -74,23 +74,23 @@ def columns(rollout: Rollout):
         yield Rollout(
             obs={name: value[row : row + 2] for name, value in rollout.obs.items()},
             first=rollout.first[row : row + 2],
-            **{name: getattr(rollout, name)[row : row + 1] for name in ("sample", "reward", "alive", "behavior")},
+            **{name: getattr(rollout, name)[row : row + 1] for name in ("raw_action", "reward", "alive", "behavior")},
             **{name: getattr(rollout, name) for name in ("memory", "lane", "weight", "index", "version")},
-            joined=np.array([row > 0]),
+            continues_previous=np.array([row > 0]),
         )
 
 
-def solved(team: Team, right: np.ndarray) -> bool:
+def solved(team: AgentComponents, right: np.ndarray) -> bool:
     """Whether the most probable actions lead to the end."""
     states, none = len(right), np.zeros(len(right), bool)
     obs = {"obs": np.eye(states, dtype=np.uint8)}
     step = Step(np.arange(states), obs, ~none, none, np.zeros(states, np.float32), ~none)
-    return bool((team.agent.greedy(step, np.zeros((states, 0), np.float32)).sample[:, 0] == right).all())
+    return bool((team.agent.greedy(step, np.zeros((states, 0), np.float32)).raw_action[:, 0] == right).all())
 
 
 def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dict[str, Any]:
     """Learn from the same experience until it is solved; updates and CPU seconds it took."""
-    prepare_process()
+    configure_torch()
     own = (
         f"replay_config.sampler={sampler}",
         f"base_config.seed={seed}",
@@ -102,17 +102,17 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
         source = Path(place) / "source"
         source.mkdir()
         folder = RunFolder.create(f"{place}/chain", source, "run", settings.tree)
-        team = TeamBuilder(settings, folder, None, lambda line: None)("agent", role)
+        team = ComponentsBuilder(settings, folder, None, lambda line: None)("agent", role)
     rng = np.random.default_rng(seed)
     right = rng.integers(2, size=states)
     for column in columns(experience(right, rng)):
-        team.feed.replay.add(column)
+        team.scheduler.replay.add(column)
     begin, seen = time.process_time(), 0
     while seen < 2 and team.learner.updates < LIMIT:
         for _ in range(LOOK):
-            batch = team.feed.replay.sample(team.agent.schedule.batch_size)
+            batch = team.scheduler.replay.sample(team.agent.schedule.batch_size)
             report = team.learner.learn(batch)
-            team.feed.replay.prioritize(batch.index, report.errors)
+            team.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
         seen = seen + 1 if solved(team, right) else 0
     return {"updates": team.learner.updates, "seconds": time.process_time() - begin}
 

@@ -21,7 +21,7 @@ from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks import Blueprint, NatureCnn
 from algorithm.rollout import Rollout
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 
@@ -45,14 +45,14 @@ def batch() -> Rollout:
     return Rollout(
         obs={"obs": rng.integers(0, 256, (ROWS + 1, COLUMNS, *SHAPE), np.uint8)},
         first=np.zeros((ROWS + 1, COLUMNS), bool),
-        sample=rng.integers(0, ACTIONS, (*row, 1)).astype(np.float32),
+        raw_action=rng.integers(0, ACTIONS, (*row, 1)).astype(np.float32),
         reward=rng.standard_normal(row, np.float32),
         alive=np.ones(row, bool),
         behavior=np.full((*row, ACTIONS), -np.log(ACTIONS), np.float32),
         memory=np.zeros((COLUMNS, 0), np.float32),
         version=np.zeros(COLUMNS, np.int64),
         lane=np.arange(COLUMNS),
-        joined=np.ones(COLUMNS, bool),
+        continues_previous=np.ones(COLUMNS, bool),
         weight=np.ones(COLUMNS, np.float32),
         index=np.zeros(COLUMNS, np.int64),
     )
@@ -72,7 +72,7 @@ def operations(encoder: nn.Module) -> float:
 
 def network_alone(own: Learner, rollout: Rollout) -> Callable[[], None]:
     """Forward and backward of the encoder on all frames, forward of the average one on those that are learned."""
-    network, average = own.agent.policy.torso.encoders[0], own.agent.average.copy.torso.encoders[0]
+    network, average = own.agent.policy.torso.encoders[0], own.agent.average.network.torso.encoders[0]
     frames = torch.from_numpy(rollout.obs["obs"])
     every, learned = frames.flatten(0, 1), frames[:-1].flatten(0, 1)
     gradient = torch.rand(len(every), network.size)
@@ -97,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
-    prepare_process()  # as every run does
+    configure_torch()  # as every run does
     own, rollout, square = learner(), batch(), torch.rand(SIDE, SIDE)
     count = operations(own.agent.policy.torso.encoders[0])
     network = network_alone(own, rollout)

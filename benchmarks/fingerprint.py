@@ -34,8 +34,8 @@ import torch
 from digests import combine, digest_arrays, digest_bytes, find_differences
 from measure import in_own_processes, machine, train_folder
 
-from algorithm.training.components import Parts, Team
 from algorithm.runtimes.local import LocalRuntime
+from algorithm.training.components import AgentComponents, TrainingComponents
 
 Rows = dict[str, dict[str, Any]]  # by case: env_steps, updates, and digests by kind of state
 KINDS = ("weights", "optimizer", "statistics", "replay", "generators", "metrics")
@@ -122,30 +122,30 @@ def measure_case(name: str, seed: int) -> dict[str, Any]:
     return {"env_steps": result["env_steps"], "updates": result["updates"], "digests": digests}
 
 
-def digest_state(parts: Parts, metrics: Path) -> dict[str, list[str]]:
+def digest_state(parts: TrainingComponents, metrics: Path) -> dict[str, list[str]]:
     """Return the digests of all that training has changed, by kind of state."""
     digests: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for team in parts.teams.values():
+    for team in parts.by_role.values():
         learner = team.learner
         parameters = learner.parameters
-        digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.copies))
+        digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.target_vector))
         digests["optimizer"] += digest_arrays(step.optimizer.moments.numpy() for step in learner._steps)
         digests["statistics"] += digest_arrays(read_statistics(team))
-        digests["replay"] += digest_arrays(team.feed.replay.state().values())
-        for generator in (team.agent.rng, team.feed.rng, team.feed.replay.rng):
+        digests["replay"] += digest_arrays(team.scheduler.replay.state().values())
+        for generator in (team.agent.rng, team.scheduler.rng, team.scheduler.replay.rng):
             digests["generators"].append(digest_bytes(json.dumps(generator.bit_generator.state).encode()))
     digests["generators"] += digest_arrays([torch.get_rng_state().numpy()])
     digests["metrics"] += digest_arrays(read_metrics(metrics))
     return digests
 
 
-def read_statistics(team: Team) -> Iterator[np.ndarray]:
+def read_statistics(team: AgentComponents) -> Iterator[np.ndarray]:
     """Yield the running statistics of modules and returns, and the counters of the learner."""
     learner = team.learner
-    for place in learner.parameters.running.values():
+    for place in learner.parameters.statistics_slices.values():
         yield learner.parameters.statistics[place].numpy()
-    yield learner.returns.running
-    yield np.array([learner.updates, learner.skipped, learner.seen, team.feed.owed])
+    yield learner.reward_normalizer.running_sums
+    yield np.array([learner.updates, learner.skipped_updates, learner.rows_seen, team.scheduler.remainder])
 
 
 def read_metrics(path: Path) -> Iterator[np.ndarray]:

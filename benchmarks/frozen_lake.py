@@ -49,7 +49,7 @@ def success(policy: np.ndarray) -> float:
 
 def train_once(seed: int, assignments: Sequence[str]) -> dict[str, Any]:
     """Train the folder to its last step; return the success of the sampled and the greedy policy, and the entropy."""
-    source = run_folder.environment_folder(ENV)
+    source = run_folder.find_environment_folder(ENV)
     layers = [
         ("config.yaml", read_variant(source / "config.yaml", "default")),
         ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}", "goal=null"])),
@@ -61,7 +61,7 @@ def train_once(seed: int, assignments: Sequence[str]) -> dict[str, Any]:
         train(settings, folder, lambda line: None)
         agent = load(folder.path).agent
     states = np.eye(16, dtype=np.uint8)
-    logits = np.asarray(agent.policy.act({"obs": states}, np.zeros((16, agent.state), np.float32))[0], np.float64)
+    logits = np.asarray(agent.policy.act({"obs": states}, np.zeros((16, agent.state_size), np.float32))[0], np.float64)
     policy = np.exp(logits - logits.max(1, keepdims=True))
     policy /= policy.sum(1, keepdims=True)
     entropy = -(policy * np.log(policy + 1e-12)).sum(1).mean()

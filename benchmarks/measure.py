@@ -30,7 +30,7 @@ import algorithm.runtimes.local  # noqa: E402, F401
 from algorithm.config.loader import read_assignments, read_variant, resolve  # noqa: E402
 from algorithm.runs import run_folder  # noqa: E402
 from algorithm.runs.build import play, train  # noqa: E402
-from algorithm.training.evaluator import Played  # noqa: E402
+from algorithm.training.evaluator import EvaluationResult  # noqa: E402
 
 EPISODES = 20  # played greedily with the weights at the end, off the clock
 
@@ -47,7 +47,7 @@ def train_folder(
 
     `episodes` are played greedily with the weights at the end, off the clock.
     """
-    source = run_folder.environment_folder(env)
+    source = run_folder.find_environment_folder(env)
     layers = [
         ("config.yaml", read_variant(source / "config.yaml", variant)),
         ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}"])),
@@ -61,14 +61,14 @@ def train_folder(
         seconds = time.process_time() - begin
         greedy = float("nan")
         if episodes:  # not those of the evaluation that chose the weights
-            greedy = _only(play(settings, folder, episodes, True, say=lambda line: None, new_episodes=True)).mean
+            greedy = _only(play(settings, folder, episodes, True, log=lambda line: None, new_episodes=True)).mean
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
     table = np.atleast_1d(table)
     return {
         "env_steps": result.counters.env_steps,
         "updates": result.counters.updates,
         "cpu_seconds": seconds,
-        "reached": bool(result.reached),
+        "reached": bool(result.goal_reached),
         "evaluation": _only(result.evaluation).mean if result.evaluation else float("nan"),
         "greedy": greedy,
         "trust_region_fraction": _mean_of_role(table, "train/trust_region_fraction"),
@@ -76,7 +76,7 @@ def train_folder(
     }
 
 
-def _only(played: Mapping[str, Played]) -> Played:
+def _only(played: Mapping[str, EvaluationResult]) -> EvaluationResult:
     """What the only role has played."""
     (own,) = played.values()
     return own

@@ -16,13 +16,13 @@ import numpy as np
 from measure import machine
 from rich.console import Console
 
-from algorithm.cli.display import live
+from algorithm.cli.display import live_display
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.runs import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.curve import draw_curve, read_columns
-from algorithm.training.metrics_table import TABLE
-from algorithm.training.timer import PARTS
+from algorithm.training.metrics_table import TABLE_FILE
+from algorithm.training.timer import PHASES
 
 LIMIT = 0.05  # of the wall time, for evaluation, saving, reporting and drawing together
 WATCHING = ("evaluation", "saving", "reporting", "the curve at the end")
@@ -34,7 +34,7 @@ class Over(Exception):
 
 def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Train for so many seconds of wall time; the run's metrics by column, and CPU and drawing seconds."""
-    source = run_folder.environment_folder(env)
+    source = run_folder.find_environment_folder(env)
     layers = [("config.yaml", read_variant(source / "config.yaml", "default")), ("", read_assignments(assignments))]
     with tempfile.TemporaryDirectory() as place, Path(os.devnull).open("w") as nowhere:
         run_folder.RUNS = Path(place)
@@ -43,7 +43,7 @@ def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str,
         console = Console(file=nowhere, force_terminal=True, width=120, _environ={"TERM": "xterm-256color"})
         end, cpu = time.perf_counter() + seconds, time.process_time()
         over = False
-        with live(console, console.print) as draw:
+        with live_display(console, console.print) as draw:
 
             def show(progress):
                 nonlocal over
@@ -58,7 +58,7 @@ def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str,
                 pass
         cpu, begin = time.process_time() - cpu, time.perf_counter()
         draw_curve(folder.path, None, print)
-        return read_columns(folder.path / TABLE), {"cpu": cpu, "curve": time.perf_counter() - begin}
+        return read_columns(folder.path / TABLE_FILE), {"cpu": cpu, "curve": time.perf_counter() - begin}
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
 
     rows = np.isfinite(columns["time/seconds"])
     spent = np.diff(columns["time/seconds"][rows], prepend=0)
-    parts = {part: float(spent @ columns[f"time/{part}_fraction"][rows]) for part in PARTS}
+    parts = {part: float(spent @ columns[f"time/{part}_fraction"][rows]) for part in PHASES}
     parts["the curve at the end"] = seconds["curve"]
     wall = float(spent.sum()) + seconds["curve"]
     watching = sum(parts[part] for part in WATCHING) / wall

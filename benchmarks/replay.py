@@ -19,7 +19,7 @@ from algorithm.config.loader import resolve
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 from algorithm.runs.make_sampler import make_sampler
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.torch_setup import configure_torch
 
 LIMIT = 400  # microseconds
 LIMITED = "84x84x1, three rows in front"
@@ -56,14 +56,14 @@ def rollout(case: Case, rng: np.random.Generator) -> Rollout:
     return Rollout(
         obs={"obs": obs},
         first=np.zeros((CHUNK + 1, LANES), bool),
-        sample=np.zeros((*row, 1), np.float32),
+        raw_action=np.zeros((*row, 1), np.float32),
         reward=np.zeros(row, np.float32),
         alive=np.ones(row, bool),
         behavior=np.zeros((*row, 4), np.float32),
         memory=np.zeros((LANES, 0), np.float32),
         version=np.zeros(LANES, np.int64),
         lane=np.arange(LANES),
-        joined=~none,
+        continues_previous=~none,
         weight=np.ones(LANES, np.float32),
         index=np.zeros(LANES, np.int64),
     )
@@ -99,16 +99,19 @@ def measure_sampler(name: str, rows: int, batch: int) -> tuple[float, ...]:
     took: tuple[list[float], ...] = ([], [], [])
     for turn in range(DRAWS):
         times = [time.process_time()]
-        drawn = sampler.draw(rng, batch)
+        drawn = sampler.sample(rng, batch)
         times.append(time.process_time())
-        index, errors = replay.ring.index(drawn.lane, replay.windows.row(drawn.number)), rng.random((2, batch))
+        index, errors = (
+            replay.ring.make_index(drawn.lane, replay.sequences.first_row(drawn.number)),
+            rng.random((2, batch)),
+        )
         times.append(time.process_time())
         sampler.prioritize(index, lambda: errors)  # noqa: B023
         times.append(time.process_time())
         if turn % 8 == 0:
             replay.ring.write(column)
             times.append(time.process_time())
-            sampler.follow()
+            sampler.update_after_write()
             took[2].append(time.process_time() - times[-1])
         took[0].append(times[1] - times[0])
         took[1].append(times[3] - times[2])
@@ -122,19 +125,19 @@ def measure_broken(rows: int, batch: int) -> tuple[float, float]:
     replay = Replay(rows, LANES, CHUNK, case.length, rng)
     column, drawn = rollout(case, rng), []
     for _ in range(rows // LANES // CHUNK + 2):
-        replay.add(replace(column, joined=rng.random(LANES) < 0.01))
+        replay.add(replace(column, continues_previous=rng.random(LANES) < 0.01))
     for turn in range(DRAWS // 4):
         if turn % 8 == 1:
-            replay.add(replace(column, joined=rng.random(LANES) < 0.01))
+            replay.add(replace(column, continues_previous=rng.random(LANES) < 0.01))
         begin = time.process_time()
-        replay.sampler.draw(rng, batch)
+        replay.sampler.sample(rng, batch)
         drawn.append(1e6 * (time.process_time() - begin))
     return drawn[0], float(np.median(drawn[1:]))
 
 
 def main() -> None:
     """Print a table, and whether the limit is kept; then one of the samplers."""
-    prepare_process()  # as every run does
+    configure_torch()  # as every run does
     print(machine())
     print("| observation | rows | windows | draw (us) | store 20 rows of 16 lanes (us) |")
     print("| --- | ---: | ---: | ---: | ---: |")

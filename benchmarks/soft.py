@@ -12,11 +12,11 @@ import torch
 from measure import in_own_processes, machine, spread, train_folder
 
 from algorithm.agents.sac.agent import Sac, SacSettings
-from algorithm.config.loader import defaults
+from algorithm.config.loader import load_defaults
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from algorithm.training.placement import Placement
@@ -28,11 +28,11 @@ TARGET, WINDOW, PENDULUM_LIMIT = -200, 20, 20_000
 
 def samara_updates(precision: str) -> dict:
     """CPU milliseconds of one update, its batch drawn from a replay: the median of several blocks."""
-    prepare_process()
+    configure_torch()
     rng = np.random.default_rng(0)
     role = Role(1, {"obs": ObsSpec((OBS,))}, ActionSpec(ACTIONS))
     layers = Mlp(UNITS, UNITS)
-    settings = SacSettings(**{**defaults()["sac_config"], "batch_size": BATCH})
+    settings = SacSettings(**{**load_defaults()["sac_config"], "batch_size": BATCH})
     agent = Sac(settings, Blueprint({"*": Vector()}, policy=layers, critic=layers), role, rng)
     learner = Learner(agent, role, {}, None, Placement(precision=getattr(torch, precision)))
     replay = Replay(ROWS, 1, 1, 1, rng)
@@ -45,13 +45,13 @@ def _row(rng: np.random.Generator, begins: bool) -> Rollout:
     return Rollout(
         obs={"obs": rng.standard_normal((2, 1, OBS), np.float32)},
         first=np.zeros((2, 1), bool),
-        sample=rng.standard_normal((1, 1, ACTIONS), np.float32),
+        raw_action=rng.standard_normal((1, 1, ACTIONS), np.float32),
         reward=rng.standard_normal((1, 1), np.float32),
         alive=np.ones((1, 1), bool),
         behavior=np.zeros((1, 1, 2 * ACTIONS), np.float32),
         memory=np.zeros((1, 0), np.float32),
         lane=np.zeros(1, np.int64),
-        joined=np.array([not begins]),
+        continues_previous=np.array([not begins]),
         weight=np.ones(1, np.float32),
         index=np.full(1, -1),
         version=np.zeros(1, np.int64),
@@ -62,7 +62,7 @@ def sb3_updates() -> dict:
     """The same of Stable-Baselines3, in an environment that costs nothing and is not clocked."""
     import gymnasium
 
-    prepare_process()
+    configure_torch()
     learner = _sb3()
 
     class Nothing(gymnasium.Env):
@@ -103,7 +103,7 @@ def sb3_pendulum(seed: int) -> dict:
     """Stable-Baselines3's SAC until the mean of its last training returns is the target."""
     import gymnasium
 
-    prepare_process()
+    configure_torch()
     model = _sb3()("MlpPolicy", gymnasium.make("Pendulum-v1"), seed=seed, device="cpu", learning_rate=1e-3)
     returns: deque[float] = deque(maxlen=WINDOW)
 
@@ -122,7 +122,7 @@ def sb3_cheetah(seed: int, steps: int, episodes: int) -> dict:
     import gymnasium
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    prepare_process()
+    configure_torch()
     model = _sb3()("MlpPolicy", gymnasium.make("HalfCheetah-v5"), seed=seed, device="cpu")
     begin = time.process_time()
     model.learn(steps)

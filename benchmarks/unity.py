@@ -19,21 +19,23 @@ from measure import in_own_processes, machine, spread, train_folder
 
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
-from algorithm.adapters.unity.curriculum import Scene
-from algorithm.adapters.unity.launch import Engine, Launch
+from algorithm.adapters.unity.curriculum import SceneParameters
+from algorithm.adapters.unity.launch import EngineSettings, LaunchConfig
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from algorithm.runs import run_folder
-from algorithm.runs.build import Result, train
-from algorithm.runs.torch_setup import prepare_process
+from algorithm.runs.build import RunResult, train
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.training.actor import Actor
-from algorithm.training.components import Parts, Team
+from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
 from algorithm.training.progress import Progress
 from tests.unity_player.launcher import make_player
 
-ENGINE = Engine(time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60)
+ENGINE = EngineSettings(
+    time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60
+)
 SLOW = 0.02  # seconds that a slow player sleeps in each tick
 IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")  # which ML-Agents' client of Python 0.28 can read
 PORT = 6105
@@ -60,8 +62,8 @@ def _random(env: Any) -> None:
 @contextmanager
 def scene(player: Path, copies: int = 1) -> Iterator[UnityAdapter]:
     """The adapter of so many players."""
-    launch = Launch(str(player), None, False, 30.0, (), None, ENGINE)
-    adapter = UnityAdapter(launch, copies, None, Scene({}))
+    launch = LaunchConfig(str(player), None, False, 30.0, (), None, ENGINE)
+    adapter = UnityAdapter(launch, copies, None, SceneParameters({}))
     try:
         yield adapter
     finally:
@@ -72,7 +74,7 @@ def acting(player: Path, ticks: int, copies: int = 1) -> float:
     """Ticks per second of all players together where an agent acts in them and nothing is learned."""
     with scene(player, copies) as adapter:
 
-        def team(name: str, role: Any) -> Team:
+        def team(name: str, role: Any) -> AgentComponents:
             image = any(len(spec.shape) == 3 for spec in role.obs_specs.values())
             blueprint = (
                 Blueprint({"*": Conv((16, 8, 4), units=64)})
@@ -80,9 +82,9 @@ def acting(player: Path, ticks: int, copies: int = 1) -> float:
                 else Blueprint({"*": Vector()}, policy=Mlp(64, 64), critic=Mlp(64, 64))
             )
             agent = Acer(resolve([]).agent, blueprint, role, np.random.default_rng(0))
-            return Team(role, agent, None, Learner(agent, role, {}, None))  # type: ignore[arg-type]
+            return AgentComponents(role, agent, None, Learner(agent, role, {}, None))  # type: ignore[arg-type]
 
-        actor = Actor(Parts(adapter, team), seed=0)
+        actor = Actor(TrainingComponents(adapter, team), seed=0)
         return copies * rate(actor.collect, ticks)
 
 
@@ -131,19 +133,19 @@ def training(player: Path, ticks: int) -> float:
 def _run(
     player: Path,
     changes: list[str],
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     show: Callable[[Progress], None] | None = None,
-) -> Result:
+) -> RunResult:
     """A run of the folder unity/3dball without a goal."""
-    source = run_folder.environment_folder("unity/3dball")
+    source = run_folder.find_environment_folder("unity/3dball")
     own = [f'base_config.unity_args.build_path="{player}"', "goal.return=null", *changes]
     layers = [("3dball", read_variant(source / "config.yaml", "default")), ("here", read_assignments(own))]
     with TemporaryDirectory() as place:
         run_folder.RUNS = Path(place)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
-        result = train(settings, folder, say, show)
-        say(f"checkpoints: {', '.join(path.name for path in sorted((folder.path / 'checkpoints').glob('[0-9]*')))}")
+        result = train(settings, folder, log, show)
+        log(f"checkpoints: {', '.join(path.name for path in sorted((folder.path / 'checkpoints').glob('[0-9]*')))}")
     return result
 
 
@@ -226,7 +228,7 @@ def main() -> None:
     parser.add_argument("--chance", type=float, default=0.006, help="of a crash at each tick")
     parser.add_argument("--decisions", type=int, default=120_000, help="of the run with crashes")
     options = parser.parse_args()
-    prepare_process()
+    configure_torch()
     print(machine())
     with TemporaryDirectory() as folder:
         place = Path(folder)

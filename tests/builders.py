@@ -54,7 +54,7 @@ def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed
 def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
     """An agent in float64 whose policy and average policy are far from uniform and from each other."""
     agent = make_acer(role, Blueprint(encoders={"*": Raw()}, body=body), seed, **changes)
-    for network in (agent.policy, agent.average.copy):
+    for network in (agent.policy, agent.average_policy.network):
         network.double()
         for parameter in network.parameters():
             nn.init.normal_(parameter, std=0.7)
@@ -115,13 +115,13 @@ def random_rollout(
     return Rollout(
         obs={"obs": rng.normal(size=(rows + 1, columns, size)).astype(np.float32)},
         first=first,
-        sample=rng.integers(actions, size=(rows, columns, 1)).astype(np.float32),
+        raw_action=rng.integers(actions, size=(rows, columns, 1)).astype(np.float32),
         reward=np.where(final, 0, rng.normal(size=(rows, columns))).astype(np.float32),
         alive=alive,
         behavior=rng.normal(size=(rows, columns, actions)).astype(np.float32),
         memory=np.zeros((columns, 0), np.float32),
         lane=np.arange(columns),
-        joined=np.ones(columns, bool),
+        continues_previous=np.ones(columns, bool),
         weight=np.ones(columns, np.float32),
         index=np.full(columns, -1),
         version=np.zeros(columns, np.int64),

@@ -10,10 +10,10 @@ import numpy as np
 from torch import nn
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Schedule
+from algorithm.agents.agent import DataSchedule
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.components import Parts, Team
+from algorithm.training.components import AgentComponents, TrainingComponents
 
 
 class ShowingAgent:
@@ -23,8 +23,8 @@ class ShowingAgent:
     """
 
     def __init__(self, rollout_length: int, state: int = 1):
-        self.schedule = Schedule(rollout_length, rollout_length, 1, 0.0, "fixed", 0)
-        self.state = self.kept = state
+        self.schedule = DataSchedule(rollout_length, rollout_length, 1, 0.0, "fixed", 0)
+        self.state_size = self.stored_state_size = state
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()
 
@@ -35,7 +35,7 @@ class ShowingAgent:
 
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
         decision = self.act(step, memory)
-        return replace(decision, sample=1 - decision.sample, action=1 - decision.action)
+        return replace(decision, raw_action=1 - decision.raw_action, action=1 - decision.action)
 
 
 @dataclass
@@ -45,12 +45,12 @@ class Clock:
     updates: int = 0
 
 
-def parts_of(adapter: Adapter, agent, learner=None) -> Parts:
+def parts_of(adapter: Adapter, agent, learner=None) -> TrainingComponents:
     """Parts in which every role has this agent, and nobody learns."""
-    return Parts(
+    return TrainingComponents(
         adapter,
-        lambda name, role: Team(role, agent, None, learner or Clock()),
-        enlarge=lambda name, team, role: replace(team, role=role),
+        lambda name, role: AgentComponents(role, agent, None, learner or Clock()),
+        grow_components=lambda name, team, role: replace(team, role=role),
     )
 
 
@@ -113,7 +113,7 @@ def lanes_of(rollouts: Sequence[Rollout]) -> dict[int, Rollout]:
 
 
 def _joined(parts: list[tuple[Rollout, int]]) -> Rollout:
-    assert [bool(rollout.joined[b]) for rollout, b in parts] == [False] + [True] * (len(parts) - 1)
+    assert [bool(rollout.continues_previous[b]) for rollout, b in parts] == [False] + [True] * (len(parts) - 1)
 
     def rows(name):
         return np.concatenate([getattr(rollout, name)[:, b] for rollout, b in parts])[:, None]
@@ -126,7 +126,7 @@ def _joined(parts: list[tuple[Rollout, int]]) -> Rollout:
         parts[0][0],
         obs={name: rows_and_one([rollout.obs[name][:, b] for rollout, b in parts]) for name in names},
         first=rows_and_one([rollout.first[:, b] for rollout, b in parts]),
-        **{name: rows(name) for name in ("sample", "reward", "alive", "behavior")},
+        **{name: rows(name) for name in ("raw_action", "reward", "alive", "behavior")},
     )
 
 
@@ -150,7 +150,7 @@ class EncodedLanes:
             self._time[lane] += self.chunk
             self.written[lane] += range(starts[-1], self._time[lane])
         rollout = window_of(np.array(lanes), np.array(starts), self.chunk)
-        return replace(rollout, joined=np.array(joined), index=np.full(len(lanes), -1))
+        return replace(rollout, continues_previous=np.array(joined), index=np.full(len(lanes), -1))
 
     def legal(self, rows: int, window: int, stride: int = 1, lead: int = 0) -> set[tuple[int, int]]:
         """(lane, time) at which a window may start in a ring of `rows` rows per lane: listed one by one."""
@@ -172,13 +172,13 @@ def window_of(lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
     return Rollout(
         obs={"vector": np.stack([code, -code], -1).astype(np.float32), "image": image[..., None].astype(np.uint8)},
         first=(time + lane) % 5 == 0,
-        sample=code[rows, :, None].astype(np.float32),
+        raw_action=code[rows, :, None].astype(np.float32),
         reward=(-0.25 - code[rows]).astype(np.float32),
         alive=(time + 2 * lane)[rows] % 7 != 0,
         behavior=np.stack([code / 2, code, -code], -1)[rows].astype(np.float32),
         memory=np.stack([lane, start], -1).astype(np.float32),
         lane=lane,
-        joined=np.zeros(len(lane), bool),
+        continues_previous=np.zeros(len(lane), bool),
         weight=np.ones(len(lane), np.float32),
         index=np.zeros(len(lane), np.int64),
         version=10 * start,
@@ -195,7 +195,7 @@ def assert_intact(rollout: Rollout) -> None:
     """Every field of every row is what was written for its lane and time (memory and version aside)."""
     lane, start = np.array(starts_of(rollout)).T
     expected = window_of(lane, start, len(rollout))
-    for name in ("first", "sample", "reward", "alive", "behavior"):
+    for name in ("first", "raw_action", "reward", "alive", "behavior"):
         np.testing.assert_array_equal(getattr(rollout, name), getattr(expected, name), name)
     for name, value in expected.obs.items():
         np.testing.assert_array_equal(rollout.obs[name], value, name)

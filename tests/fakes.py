@@ -9,12 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
-from algorithm.auxiliaries.auxiliary import Auxiliary, View
-from algorithm.distributions import Branch, Categorical
+from algorithm.agents.agent import (
+    Agent,
+    DataSchedule,
+    LossReport,
+    ParameterGroup,
+    RewardTransform,
+    mean_weights,
+    td_error_stats,
+    weighted_means,
+)
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
+from algorithm.distributions import Categorical, CategoricalFamily
 from algorithm.exploration.explorer import Explorer
-from algorithm.losses import squared_error, surrogate
-from algorithm.networks import ActorCritic, Blueprint, LaggingCopy, RunningMoments
+from algorithm.losses import squared_error, surrogate_loss
+from algorithm.networks import ActorCritic, Blueprint, RunningMoments, TargetNetwork
 from algorithm.returns import retrace
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -183,7 +192,7 @@ class RunningSum(nn.Module):
 
     def __init__(self, size: int):
         super().__init__()
-        self.size = self.state = size
+        self.size = self.state_size = size
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         return features + memory, features + memory
@@ -208,18 +217,18 @@ class TwoGroups(Agent):
 
     def __init__(self, settings: TwoGroupsSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         actions = role.action_spec.branches[0]
-        self.family = Branch(actions)
+        self.family = CategoricalFamily(actions)
         self.policy = ActorCritic(blueprint, role.obs_specs, actions, 1)
         self.critic = ActorCritic(blueprint, role.obs_specs, 1, actions)
-        self.target = LaggingCopy(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
+        self.target = TargetNetwork(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
         self.groups = {
-            "policy": Group(self.policy, 1e-3, "constant", "adam", 0.999, 1e-8, False, 1.0),
-            "critic": Group(self.critic, 1e-2, "linear", "rmsprop", 0.99, 1e-5, True, 10.0),
+            "policy": ParameterGroup(self.policy, 1e-3, "constant", "adam", 0.999, 1e-8, False, 1.0),
+            "critic": ParameterGroup(self.critic, 1e-2, "linear", "rmsprop", 0.99, 1e-5, True, 10.0),
         }
-        self.lagging = {"target": self.target}
-        self.schedule = Schedule(8, 12, 4, 1.5, "fixed", 32)
-        self.rewards = RewardScaling(1.0, 1.0, False, 0.9)
-        self.state = self.kept = self.policy.state
+        self.target_networks = {"target": self.target}
+        self.schedule = DataSchedule(8, 12, 4, 1.5, "fixed", 32)
+        self.reward_transform = RewardTransform(1.0, 1.0, False, 0.9)
+        self.state_size = self.stored_state_size = self.policy.state_size
         self.rng = rng
 
     def act(self, step, memory):
@@ -237,25 +246,25 @@ class TwoGroups(Agent):
         features = self._unroll(self.policy, rollout)
         logits = self.policy.heads(features)[0]
         q = self.critic.heads(self._unroll(self.critic, rollout))[1]
-        action = rollout.sample.long()
+        action = rollout.raw_action.long()
         with torch.no_grad():
-            target_q = self.target.copy.heads(self._unroll(self.target.copy, rollout))[1]
+            target_q = self.target.network.heads(self._unroll(self.target.network, rollout))[1]
             policy = Categorical(logits)
             v = policy.expectation(target_q)
             taken = target_q[:-1].gather(-1, action).squeeze(-1)
             target = retrace(rollout.reward, 0.9 * rollout.alive, rollout.valid, taken, v, torch.ones_like(taken))
-            direction = policy.rows(slice(-1)).score_of_all(
+            direction = policy.select_rows(slice(-1)).summed_score(
                 torch.zeros_like(q[:-1]).scatter(-1, action, (target - v[:-1]).unsqueeze(-1))
             )
-        weights = row_weights(rollout.valid, rollout.weight)
+        weights = mean_weights(rollout.valid, rollout.weight)
         error = squared_error(target, q[:-1].gather(-1, action).squeeze(-1))
         losses = {
-            "policy": surrogate(weights.unsqueeze(-1) * direction, logits[:-1]),
+            "policy": surrogate_loss(weights.unsqueeze(-1) * direction, logits[:-1]),
             "critic": (weights * error).sum(),
         }
-        return losses, Report(
-            lambda: metrics(weights, {"train/critic_loss": error}),
-            lambda: column_errors(rollout.valid, error.detach()),
+        return losses, LossReport(
+            lambda: weighted_means(weights, {"train/critic_loss": error}),
+            lambda: td_error_stats(rollout.valid, error.detach()),
             features,
         )
 
@@ -268,8 +277,8 @@ class TwoGroups(Agent):
         return self._unroll(self.policy, rollout)
 
     @torch.no_grad()
-    def lagged_features(self, rollout):
-        return self._unroll(self.target.copy, rollout)
+    def target_features(self, rollout):
+        return self._unroll(self.target.network, rollout)
 
     def encode(self, obs):
         return self.policy.torso.encode(obs)
@@ -277,8 +286,8 @@ class TwoGroups(Agent):
     def q(self, features, sample):
         return self.critic.heads(features)[1].gather(-1, sample.long()).squeeze(-1)
 
-    def sync(self, update):
-        self.target.move(0.05)
+    def update_targets(self, update):
+        self.target.polyak_update(0.05)
 
 
 class Distillation(Auxiliary):
@@ -291,31 +300,31 @@ class Distillation(Auxiliary):
 
     def build(self, torso, role):
         self.module = nn.ModuleDict({"student": nn.Linear(torso.size, 4), "rewards": RunningMoments()})
-        self.copy = LaggingCopy(self.module["student"], nn.Linear(torso.size, 4))
+        self.copy = TargetNetwork(self.module["student"], nn.Linear(torso.size, 4))
         return self.module
 
-    def lagging(self):
+    def make_target_networks(self):
         return {"teacher": self.copy}
 
     def _error(self, features: Tensor) -> Tensor:
         with torch.no_grad():
-            taught = self.copy.copy(features) + 0.1
+            taught = self.copy.network(features) + 0.1
         return (self.module["student"](features) - taught).square().mean(-1)
 
-    def reward(self, view: View):
+    def reward(self, view: AuxiliaryInputs):
         return self.weight * self._error(view.features)[:-1]
 
-    def loss(self, view: View):
-        assert view.lagged().shape == view.features.shape
+    def loss(self, view: AuxiliaryInputs):
+        assert view.target_features().shape == view.features.shape
         assert view.encode({k: v[0] for k, v in view.rollout.obs.items()}).shape[0] == len(view.rollout.lane)
-        assert view.q(view.features[:-1], view.rollout.sample).shape == view.same.shape
-        return (view.same * self._error(view.features)[:-1]).mean()
+        assert view.q(view.features[:-1], view.rollout.raw_action).shape == view.same_episode.shape
+        return (view.same_episode * self._error(view.features)[:-1]).mean()
 
     def observe(self, rollout: Rollout):
         self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))
 
-    def sync(self):
-        self.copy.move(0.1)
+    def update_targets(self):
+        self.copy.polyak_update(0.1)
 
 
 class Mixture(Explorer):
@@ -324,12 +333,12 @@ class Mixture(Explorer):
     def __init__(self, role: Role, epsilon: float):
         self.epsilon = epsilon
 
-    def choose(self, agent, step, memory):
+    def act(self, agent, step, memory):
         decision = agent.act(step, memory)
         probs = np.exp(decision.behavior - decision.behavior.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
         mixed = (1 - self.epsilon) * probs + self.epsilon / probs.shape[-1]
         behavior = np.log(mixed).astype(np.float32)
-        family = Branch(probs.shape[-1])
+        family = CategoricalFamily(probs.shape[-1])
         sample = family.sample(behavior, agent.rng)
         return Decision(sample, family.to_action(sample), behavior, decision.memory)

@@ -4,17 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorithm.annotations import Only, Unless
+from algorithm.annotations import OnlyIf, Unless
 
 
 @pytest.mark.parametrize(
     ("condition", "settings", "failure"),
     [
-        (Only(kind="a"), {"kind": "a"}, None),
-        (Only(kind="A"), {"kind": "a"}, None),
-        (Only(kind=("a", "b")), {"kind": "b"}, None),
-        (Only(kind=("a", "b")), {"kind": "c"}, "is for kind a or b, not for c, and so has no effect"),
-        (Only(kind="a", on=True), {"kind": "a", "on": False}, "is for on true, not for false, and so has no effect"),
+        (OnlyIf(kind="a"), {"kind": "a"}, None),
+        (OnlyIf(kind="A"), {"kind": "a"}, None),
+        (OnlyIf(kind=("a", "b")), {"kind": "b"}, None),
+        (OnlyIf(kind=("a", "b")), {"kind": "c"}, "is for kind a or b, not for c, and so has no effect"),
+        (OnlyIf(kind="a", on=True), {"kind": "a", "on": False}, "is for on true, not for false, and so has no effect"),
         (Unless(share=0), {"share": 0.5}, None),
         (Unless(share=0), {"share": 0.0}, "has no effect, since share is 0"),
         (Unless(share=None), {"share": None}, "has no effect, since share is null"),

@@ -58,7 +58,7 @@ def run(*arguments):
 
 
 def saved(folder):
-    checkpoint = folder.latest()
+    checkpoint = folder.find_latest()
     return {role: checkpoint.weights(role) for role in checkpoint.roles}
 
 
@@ -66,7 +66,7 @@ def saved(folder):
 def test_every_fake_trains_is_saved_goes_on_and_plays(fake, tmp_path, capsys):
     write_folder(tmp_path, **FAKES[fake])
     folder = run()
-    before, counters = saved(folder), folder.latest().counters
+    before, counters = saved(folder), folder.find_latest().counters
     assert counters.env_steps >= 400
     assert counters.updates > 10
 
@@ -80,7 +80,7 @@ def test_every_fake_trains_is_saved_goes_on_and_plays(fake, tmp_path, capsys):
     config = folder.path / "config.yaml"
     config.write_text(config.read_text().replace("max_step: 400", "max_step: 800"))
     run("--resume")
-    after, later = saved(folder), folder.latest().counters
+    after, later = saved(folder), folder.find_latest().counters
     assert later.env_steps >= 800
     assert later.updates > counters.updates
     for role, state in before.items():
@@ -92,9 +92,9 @@ def test_a_role_that_appears_late_has_a_team_of_its_own(tmp_path):
     write_folder(tmp_path, **FAKES["two roles"])
     folder = run()
     states = saved(folder)
-    assert set(states) == set(folder.roles()) == {"early", "late"}
+    assert set(states) == set(folder.read_roles()) == {"early", "late"}
     assert states["early"]["parameters"]["acer"].shape != states["late"]["parameters"]["acer"].shape
-    counters = folder.latest().counters
+    counters = folder.find_latest().counters
     ticks = counters.env_steps / 4 * 6 / 5  # three lanes and one, of six rows five are executed
     assert ticks > LATE
 
@@ -103,20 +103,20 @@ def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
     from algorithm.training.learner import Learner
 
     moved = []
-    step = Learner._step
+    step = Learner._apply_gradients
 
     def watched(self):
-        before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.groups.items()}
+        before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.group_slices.items()}
         result = step(self)
         moved.append(
             {
                 name: (self.parameters.vector[where] - before[name]).abs().max().item()
-                for name, where in self.parameters.groups.items()
+                for name, where in self.parameters.group_slices.items()
             }
         )
         return result
 
-    monkeypatch.setattr(Learner, "_step", watched)
+    monkeypatch.setattr(Learner, "_apply_gradients", watched)
     write_folder(tmp_path, **FAKES["two groups"])
     run()
     assert max(step["policy"] for step in moved) < 3e-3  # Adam moves by about its rate
@@ -128,7 +128,10 @@ def test_an_auxiliary_brings_parameters_statistics_and_a_copy(tmp_path):
     folder = run()
     state = saved(folder)["agent"]
     assert state["parameters"]["auxiliary/distillation"].shape == (8 * 4 + 4,)
-    student, teacher = state["parameters"]["auxiliary/distillation"], state["copies"]["auxiliary/distillation/teacher"]
+    student, teacher = (
+        state["parameters"]["auxiliary/distillation"],
+        state["target_networks"]["auxiliary/distillation/teacher"],
+    )
     assert teacher.shape == student.shape
     assert not torch.equal(teacher, student)
     count = state["statistics"]["auxiliary/distillation"][-1]
@@ -139,7 +142,7 @@ def test_an_auxiliary_brings_parameters_statistics_and_a_copy(tmp_path):
 def test_the_stored_behavior_is_the_explorers(tmp_path):
     write_folder(tmp_path, **FAKES["explorer"])
     folder = run()
-    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         stored = np.exp(arrays["behavior"][:, : arrays["head"].max()])
     np.testing.assert_allclose(stored.sum(-1), 1, rtol=1e-5)
     assert stored.min() >= 0.3 / 2 - 1e-6
@@ -148,7 +151,7 @@ def test_the_stored_behavior_is_the_explorers(tmp_path):
 def test_a_memory_follows_its_lane_through_skipped_ticks(tmp_path):
     write_folder(tmp_path, **FAKES["recurrent and skipping"])
     folder = run()
-    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         heads = arrays["head"]
         assert len(set(heads.tolist())) > 1  # lanes are at different rows
         lane = int(heads.argmax())

@@ -12,8 +12,8 @@ from algorithm import load
 from algorithm.config.loader import resolve
 from algorithm.runs.build import train
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import TeamBuilder
-from algorithm.runs.trained_agent import Player
+from algorithm.runs.team_builder import ComponentsBuilder
+from algorithm.runs.trained_agent import TrainedAgent
 from tests.guessing import STEPS, Guessing
 
 SETTINGS = {
@@ -109,7 +109,7 @@ def trained(tmp_path, own: dict, nn: str = NN) -> RunFolder:
     return folder
 
 
-def mean_return(player: Player, env: Guessing, episodes: int = 30) -> float:
+def mean_return(player: TrainedAgent, env: Guessing, episodes: int = 30) -> float:
     """Over situations that training has not drawn."""
     total = 0.0
     for episode in range(episodes):
@@ -125,10 +125,10 @@ def mean_return(player: Player, env: Guessing, episodes: int = 30) -> float:
 @pytest.mark.parametrize(("algorithm", "kind", "masks", "changes"), KINDS)
 def test_every_action_is_learned_and_played_in_its_own_units(algorithm, kind, masks, changes, tmp_path, capsys):
     folder = trained(tmp_path, layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
-    settings = folder.settings()
-    env, role = Guessing(kind, masks), folder.roles()["agent"]
-    untrained = TeamBuilder(settings, folder, None, print)("agent", role).agent
-    before = mean_return(Player(untrained, role, disable_sample=True), env)
+    settings = folder.load_settings()
+    env, role = Guessing(kind, masks), folder.read_roles()["agent"]
+    untrained = ComponentsBuilder(settings, folder, None, print)("agent", role).agent
+    before = mean_return(TrainedAgent(untrained, role, disable_sample=True), env)
     after = mean_return(load(folder.path, disable_sample=True), env)
     assert after > min(before + 0.2, 0.95)  # by luck an untrained one may be good
     assert after > CONSTANT + 0.15
@@ -194,7 +194,7 @@ def test_a_time_limit_is_no_death_where_actions_are_continuous(changes, tmp_path
     agent = load(trained(tmp_path, {"base_config": base, "acer_config": {"gamma": 0.9, **changes}}).path).agent
     with torch.no_grad():
         features = agent.policy.torso.encode({"obs": torch.ones(1, 1)})
-        value = agent.policy.outputs(features)[0, agent.family.statistics].item()
+        value = agent.policy.compute_outputs(features)[0, agent.family.statistics_size].item()
     assert value == pytest.approx(10, abs=0.5)
 
 

@@ -107,7 +107,7 @@ def test_both_layouts_train_to_the_same_weights_bit_for_bit(source):
     )
     assert same(first, last) and not same(first, other)
     specs = last.roles()["agent"].obs_specs
-    assert specs["large"].own_shape == (7, 8, 2) and specs["small"].own_shape == (5, 6)
+    assert specs["large"].effective_env_shape == (7, 8, 2) and specs["small"].effective_env_shape == (5, 6)
     assert {name: (spec.shape, spec.high) for name, spec in specs.items()} == {
         "large": ((2, 7, 8), 255),
         "small": ((1, 5, 6), 1),

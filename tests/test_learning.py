@@ -8,9 +8,9 @@ import torch
 
 from algorithm.config.loader import read_variant, resolve
 from algorithm.runs.build import train
-from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.env_folder import PROJECT_ENVS
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.runs.trained_agent import load
 from tests.builders import PAIRS
 from tests.envs.folders import FOLDERS
@@ -32,8 +32,8 @@ def train_quietly(tmp_path, *layers):
 
 def values(settings, folder):
     """What the critic makes of every state of a probe, and the policy's probabilities, as trained."""
-    builder = TeamBuilder(settings, folder, folder.latest(), print)
-    role = folder.roles()["agent"]
+    builder = ComponentsBuilder(settings, folder, folder.find_latest(), print)
+    role = folder.read_roles()["agent"]
     agent = builder("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
@@ -62,8 +62,8 @@ def soft_values(tmp_path, env_name, max_step, changes):
     """What SAC's critics make of the states of a probe, without entropy, and the best action of each."""
     probe = {"base_config": {"env_name": env_name, "max_step": max_step}, "sac_config": changes}
     settings, folder, _ = train_quietly(tmp_path, PROBE, SAC_PROBE, probe)
-    role = folder.roles()["agent"]
-    agent = TeamBuilder(settings, folder, folder.latest(), print)("agent", role).agent
+    role = folder.read_roles()["agent"]
+    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
         q = agent.critics(agent.critics.torso.encode({"obs": states})).mean(0)
@@ -169,11 +169,11 @@ def test_noisy_layers_explore_without_an_entropy_bonus(tmp_path, probe):
 def test_the_same_seed_gives_the_same_parameters_bit_for_bit(tmp_path):
     states = []
     for seed in (7, 7, 8):
-        layer = read_variant(BESIDE_MAIN / "gym/cartpole/config.yaml", "default")
+        layer = read_variant(PROJECT_ENVS / "gym/cartpole/config.yaml", "default")
         short = {"base_config": {"seed": seed, "max_step": 1500, "evaluate_every": 700}}
         _, folder, result = train_quietly(tmp_path, layer, short)
         assert result.counters.updates > 30
-        states.append(folder.latest().weights("agent"))
+        states.append(folder.find_latest().weights("agent"))
     for kind, slices in states[0].items():
         for name, vector in slices.items():
             assert torch.equal(vector, states[1][kind][name])
@@ -184,10 +184,10 @@ def test_the_same_seed_gives_the_same_parameters_bit_for_bit(tmp_path):
 def test_evaluation_does_not_touch_training(tmp_path, greedy):
     weights = []
     for every in (None, 300):
-        layer = read_variant(BESIDE_MAIN / "gym/cartpole/config.yaml", "default")
+        layer = read_variant(PROJECT_ENVS / "gym/cartpole/config.yaml", "default")
         short = {"base_config": {"max_step": 1000, "evaluate_every": every, "evaluate_greedy": greedy}}
         _, folder, _ = train_quietly(tmp_path, layer, short)
-        weights.append(folder.latest().weights("agent")["parameters"]["acer"])
+        weights.append(folder.find_latest().weights("agent")["parameters"]["acer"])
     assert torch.equal(*weights)
 
 
@@ -203,13 +203,13 @@ QUICK = 50000  # env steps within which a goal must be reached for its first see
     ],
 )
 def test_an_environment_reaches_its_goal_by_sac(tmp_path, task):
-    assert_reached(BESIDE_MAIN / task / "config.yaml", "sac", 0)
+    assert_reached(PROJECT_ENVS / task / "config.yaml", "sac", 0)
 
 
 def learning_tests():
-    """Every environment's folder that has a goal within `LONGEST`, with three seeds."""
+    """Every environment's folder that has a goal within `MAX_LENGTH`, with three seeds."""
     for name in FOLDERS:
-        config = BESIDE_MAIN / name / "config.yaml"
+        config = PROJECT_ENVS / name / "config.yaml"
         goal = resolve([("test", read_variant(config, "default"))]).goal
         near = goal and goal.return_ is not None and goal.step_budget <= LONGEST
         for seed in range(3 if near else 0):
@@ -220,7 +220,7 @@ def learning_tests():
 def test_a_folder_that_a_user_adds_is_none_of_these_tests(tmp_path, monkeypatch):
     """Its goal may have no budget, as in the folder that --init writes."""
     folder = tmp_path / "envs" / "mine" / "acrobot"
-    shutil.copytree(BESIDE_MAIN, tmp_path / "envs")
+    shutil.copytree(PROJECT_ENVS, tmp_path / "envs")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("default: {base_config: {env_name: Acrobot-v1}, goal: {return: -100}}")
     monkeypatch.setattr("tests.test_learning.BESIDE_MAIN", tmp_path / "envs")
@@ -242,6 +242,6 @@ def assert_reached(config, variant, seed):
     settings = resolve([("test", read_variant(config, variant)), ("limit", limit)])
     folder = RunFolder.create(source.name, source, f"seed{seed}", settings.tree)
     result = train(settings, folder, lambda line: None)
-    assert result.reached
+    assert result.goal_reached
     assert result.evaluation["agent"].mean >= goal.return_
     assert result.counters.env_steps <= goal.step_budget

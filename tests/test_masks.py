@@ -14,7 +14,7 @@ from algorithm.config.loader import read_variant, resolve
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
 from algorithm.runs.build import train
-from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.env_folder import PROJECT_ENVS
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
@@ -60,14 +60,14 @@ def tempted(adapter, **changes):
         entropy_coef=0.1,
         **changes,
     )
-    where, logits = forbidden(adapter), agent.family.statistics
-    for network in (agent.policy, agent.average.copy):
-        if network.advantage:
-            network.advantage = Table(logits)
+    where, logits = forbidden(adapter), agent.family.statistics_size
+    for network in (agent.policy, agent.average_policy.network):
+        if network.advantage_head:
+            network.advantage_head = Table(logits)
         with torch.no_grad():
             weight = network.heads.linear.weight
             weight.normal_()
-            values = network.advantage.weight if network.advantage else weight[logits:]
+            values = network.advantage_head.weight if network.advantage_head else weight[logits:]
             weight[:logits].masked_fill_(where, TEMPTING)
             values.masked_fill_(where, HUGE)
     return agent, where
@@ -110,15 +110,15 @@ def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, rest
     batch.behavior = torch.where(batch.behavior > -1e8, 0.5 * batch.behavior, batch.behavior)
     losses, report = agent.loss(batch)
     losses["acer"].backward()
-    told = {name: value.item() for name, value in report.metrics().items()}
+    told = {name: value.item() for name, value in report.compute_metrics().items()}
     assert abs(told["train/value"]) < 20 and told["train/critic_loss"] < 200
-    assert told["train/entropy"] <= np.log(agent.family.statistics) and 0 <= told["train/kl_to_average"] < 20
+    assert told["train/entropy"] <= np.log(agent.family.statistics_size) and 0 <= told["train/kl_to_average"] < 20
     assert told["train/trust_region_fraction"] > 0.1
-    assert report.errors().max() < 50
+    assert report.compute_td_errors().max() < 50
 
     gradients = [agent.policy.heads.linear.weight.grad.split([len(where), agent.critic.values])[0]]
     gradients += [
-        agent.policy.advantage.weight.grad if kind != "discrete" else agent.policy.heads.linear.weight.grad[3:]
+        agent.policy.advantage_head.weight.grad if kind != "discrete" else agent.policy.heads.linear.weight.grad[3:]
     ]
     for gradient in gradients:
         assert gradient[where].eq(0).all()
@@ -137,7 +137,7 @@ def test_what_is_forbidden_is_never_taken_however_tempting(kind, masks):
 
 @pytest.mark.parametrize("name", ["masked/coins", "masked/lights"])
 def test_a_real_run_with_noise_takes_nothing_that_is_forbidden(name):
-    source = BESIDE_MAIN / name
+    source = PROJECT_ENVS / name
     # The simulators raise where a mask is broken; a single restart would end the run.
     base = {"max_env_restarts": 0, "max_step": 1500, "log_every": 1500}
     layers = [

@@ -13,16 +13,16 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 
 
-def later_seed(seed: int, restarts: int) -> int:
+def derive_seed(seed: int, restarts: int) -> int:
     """The seed of what is made anew for the `restarts`-th time: its episodes are not those of what it replaces."""
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0] >> 1)
 
 
-class EnvironmentFailed(RuntimeError):
+class EnvironmentStartError(RuntimeError):
     """A simulator could not be started."""
 
 
-class EnvironmentBroke(EnvironmentFailed):
+class EnvironmentCrashed(EnvironmentStartError):
     """A simulator broke after it had started."""
 
 
@@ -30,7 +30,7 @@ class UnsupportedEnvironment(ValueError):
     """What was asked for does not exist, or has spaces that cannot be served."""
 
 
-class UnobservableParts(UnsupportedEnvironment):
+class UnsupportedObservations(UnsupportedEnvironment):
     """An observation with parts that no network can read, and parts that one can; `names` are the former."""
 
     def __init__(self, message: str, names: Sequence[str]):
@@ -81,7 +81,7 @@ class Adapter(ABC):
     def reset(self, seed: int) -> dict[str, Step]:
         """Start an episode in every lane; the first Step of each role that is there.
 
-        Raises EnvironmentFailed where the simulator does not start.
+        Raises EnvironmentStartError where the simulator does not start.
         """
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Adapter(ABC):
         """Execute the actions for the lanes of the last Step of each role; the next Step of each role with news.
 
         Where the last observation of a cut episode is known, it is shown as one more row before the next `first`.
-        Raises EnvironmentBroke where the simulator broke, which is of no use then until it is made anew.
+        Raises EnvironmentCrashed where the simulator broke, which is of no use then until it is made anew.
         """
 
     def statistics(self) -> dict[str, float]:
@@ -98,11 +98,11 @@ class Adapter(ABC):
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         """Let the simulator begin with the actions, where it is a process of its own. Raises nothing."""
-        self._sent = actions
+        self._pending_actions = actions
 
     def receive(self) -> dict[str, Step]:
         """What comes of the actions that were sent: `step` in two halves, between which others may work."""
-        return self.step(self._sent)
+        return self.step(self._pending_actions)
 
     def state(self) -> dict[str, Any] | None:
         """Where every episode stands, as values that JSON holds; None where the simulator cannot tell."""

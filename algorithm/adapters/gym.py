@@ -9,13 +9,19 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
-from algorithm.adapters.missing_extras import describe, name_of, starting
-from algorithm.adapters.spaces import Masks, Obs, Observations, action_spec, stack
+from algorithm.adapters.adapter import (
+    Adapter,
+    EnvConfig,
+    EnvironmentCrashed,
+    EnvironmentStartError,
+    UnsupportedEnvironment,
+)
+from algorithm.adapters.missing_extras import convert_start_errors, describe_error, get_env_name
+from algorithm.adapters.spaces import InfoMasks, Obs, ObservationConverter, make_action_spec, stack_observations
 from algorithm.adapters.vector import make_vector
-from algorithm.adapters.wrappers.fault_tolerant import LOST, REBUILT
+from algorithm.adapters.wrappers.fault_tolerant import RESET_ERROR, STEP_ERROR
 from algorithm.rollout import Array, Step
-from algorithm.specs import AGENT, MASK, Role
+from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, Role
 
 MakeVector = Callable[[EnvConfig], VectorEnv]
 
@@ -33,156 +39,171 @@ class GymAdapter(Adapter):
     in the infos of every reset and step.
 
     A copy that raises in sync or async is rebuilt: its episode is cut and its final observation not known.
-    Raises UnsupportedEnvironment for an unknown id or a space that cannot be served, EnvironmentFailed where the
-    environment does not start, EnvironmentBroke where all of it broke.
+    Raises UnsupportedEnvironment for an unknown id or a space that cannot be served, EnvironmentStartError where the
+    environment does not start, EnvironmentCrashed where all of it broke.
     """
 
     def __init__(self, config: EnvConfig, make: MakeVector = make_vector):
-        self._name, copies = config.name, config.n_envs
+        self._name, n_envs = config.name, config.n_envs
         self.env = make(config)
         try:
-            self.roles = {AGENT: self._role(config)}
-        except (EnvironmentFailed, UnsupportedEnvironment):
+            self.roles = {DEFAULT_ROLE: self._make_role(config)}
+        except (EnvironmentStartError, UnsupportedEnvironment):
             self.env.close()
             raise
-        self._lanes = np.arange(copies)
-        self._none = np.zeros(copies, bool)
-        self._all = np.ones(copies, bool)
+        self._lanes = np.arange(n_envs)
+        self._all_false = np.zeros(n_envs, bool)
+        self._all_true = np.ones(n_envs, bool)
         mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._advance = {
-            AutoresetMode.NEXT_STEP: self._next_step,
-            AutoresetMode.SAME_STEP: self._same_step,
-            AutoresetMode.DISABLED: self._disabled,
+        self._read_step = {
+            AutoresetMode.NEXT_STEP: self._read_next_step,
+            AutoresetMode.SAME_STEP: self._read_same_step,
+            AutoresetMode.DISABLED: self._read_disabled,
         }[AutoresetMode(mode)]
-        self._ended = self._none  # lanes whose episode ended at the last tick
-        self._after_final: Step | None = None  # what follows a Step of final rows alone
-        self._asked = self._lanes  # those of the last Step
+        self._ended = self._all_false  # lanes whose episode ended at the last tick
+        self._pending_step: Step | None = None  # what follows a Step of final rows alone
+        self._active_lanes = self._lanes  # those of the last Step
 
     def reset(self, seed: int) -> dict[str, Step]:
-        obs, info = self._start(seed)
-        self._raised(info)
-        self._ended, self._after_final, self._asked = self._none, None, self._lanes
+        obs, info = self._reset_env(seed)
+        self._record_errors(info)
+        self._ended, self._pending_step, self._active_lanes = self._all_false, None, self._lanes
         reward = np.zeros(len(self._lanes), np.float32)
-        return {AGENT: Step(self._lanes, self._obs(obs, info), self._all, self._none, reward, self._all)}
+        return {
+            DEFAULT_ROLE: Step(
+                self._lanes, self._read_obs(obs, info), self._all_true, self._all_false, reward, self._all_true
+            )
+        }
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        if self._after_final is not None:
-            step, self._after_final = self._after_final, None
-            return {AGENT: step}
-        action = actions[AGENT]
+        if self._pending_step is not None:
+            step, self._pending_step = self._pending_step, None
+            return {DEFAULT_ROLE: step}
+        action = actions[DEFAULT_ROLE]
         if len(action) < len(self._lanes):  # a lane without an action awaits its reset
             action = np.zeros((len(self._lanes), action.shape[1]), np.float32)
-            action[self._asked] = actions[AGENT]
-        obs, reward, terminated, truncated, info = self._ask(
-            self.env.step, self.roles[AGENT].action_spec.native(action)
+            action[self._active_lanes] = actions[DEFAULT_ROLE]
+        obs, reward, terminated, truncated, info = self._call_env(
+            self.env.step, self.roles[DEFAULT_ROLE].action_spec.to_env_units(action)
         )
-        step = self._advance(obs, reward.astype(np.float32), terminated, truncated, info)
-        self._asked = step.lane
+        step = self._read_step(obs, reward.astype(np.float32), terminated, truncated, info)
+        self._active_lanes = step.lane
         if not len(step.lane):
-            return self.step({AGENT: action[:0]})
-        return {AGENT: step}
+            return self.step({DEFAULT_ROLE: action[:0]})
+        return {DEFAULT_ROLE: step}
 
     def close(self) -> None:
         self.env.close()
 
-    def _next_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
+    def _read_next_step(
+        self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]
+    ) -> Step:
         """The final observation comes by itself; the step after it ignores the action and starts the episode."""
         first, self._ended = self._ended, terminated | truncated
-        step = Step(self._lanes, self._obs(obs, info), first, self._ended, reward, ~terminated)
-        lost = self._raised(info)
-        return step if lost is self._none else step.take(~lost)
+        step = Step(self._lanes, self._read_obs(obs, info), first, self._ended, reward, ~terminated)
+        lost = self._record_errors(info)
+        return step if lost is self._all_false else step.take(~lost)
 
-    def _same_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
+    def _read_same_step(
+        self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]
+    ) -> Step:
         """The next episode's observation is already here, the final one stands in `info`."""
-        lost = self._raised(info.get("final_info", {}))
-        self._raised(info)
-        cut, final = truncated & ~terminated & ~lost, {}
-        if cut.any():
-            shown = stack([info["final_obs"][lane] for lane in np.flatnonzero(cut)])
-            final = self._obs(shown, info.get("final_info", {}), cut)
-        return self._restarted(self._obs(obs, info), final, cut, reward, terminated, truncated)
+        lost = self._record_errors(info.get("final_info", {}))
+        self._record_errors(info)
+        has_final, final = truncated & ~terminated & ~lost, {}
+        if has_final.any():
+            final_obs = stack_observations([info["final_obs"][lane] for lane in np.flatnonzero(has_final)])
+            final = self._read_obs(final_obs, info.get("final_info", {}), has_final)
+        return self._split_final(self._read_obs(obs, info), final, has_final, reward, terminated, truncated)
 
-    def _disabled(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]) -> Step:
+    def _read_disabled(
+        self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]
+    ) -> Step:
         """Every observation is the episode's own; lanes that ended are reset here."""
-        shown = self._obs(obs, info)
+        current_obs = self._read_obs(obs, info)
         ended = terminated | truncated
         if not ended.any():
-            return Step(self._lanes, shown, self._none, self._none, reward, self._all)
-        cut = truncated & ~terminated & ~self._raised(info)
-        final = {name: value[cut].copy() for name, value in shown.items()}
-        obs, info = self._ask(self.env.reset, options={"reset_mask": ended})
-        self._raised(info)
-        following = self._obs(obs, info)
+            return Step(self._lanes, current_obs, self._all_false, self._all_false, reward, self._all_true)
+        has_final = truncated & ~terminated & ~self._record_errors(info)
+        final = {name: value[has_final].copy() for name, value in current_obs.items()}
+        obs, info = self._call_env(self.env.reset, options={"reset_mask": ended})
+        self._record_errors(info)
+        next_obs = self._read_obs(obs, info)
         if self._masks:  # the infos of a reset tell nothing of the lanes that go on
-            following[MASK] = np.where(ended[:, None], following[MASK], shown[MASK])
-        return self._restarted(following, final, cut, reward, terminated, truncated)
+            next_obs[ACTION_MASK] = np.where(ended[:, None], next_obs[ACTION_MASK], current_obs[ACTION_MASK])
+        return self._split_final(next_obs, final, has_final, reward, terminated, truncated)
 
-    def _restarted(self, obs: Obs, final: Obs, cut: Array, reward: Array, terminated: Array, truncated: Array) -> Step:
-        """New starts where episodes ended; the final rows of `cut` ones come before them, as a Step of their own."""
-        following = Step(self._lanes, obs, terminated | truncated, self._none, reward, ~terminated)
-        if not cut.any():
-            return following
-        self._after_final = following
-        following.reward = np.where(cut, np.float32(0), reward)
-        shown = np.flatnonzero(cut)
-        none, every = self._none[shown], self._all[shown]
-        return Step(shown, final, none, every, reward[shown], every)
+    def _split_final(
+        self, obs: Obs, final: Obs, has_final: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> Step:
+        """New starts where episodes ended; the final rows of `has_final` ones come before them, as a Step of their own."""
+        next_step = Step(self._lanes, obs, terminated | truncated, self._all_false, reward, ~terminated)
+        if not has_final.any():
+            return next_step
+        self._pending_step = next_step
+        next_step.reward = np.where(has_final, np.float32(0), reward)
+        lanes = np.flatnonzero(has_final)
+        all_false, all_true = self._all_false[lanes], self._all_true[lanes]
+        return Step(lanes, final, all_false, all_true, reward[lanes], all_true)
 
-    def _ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call_env(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
         except (Exception, SystemExit) as error:  # a simulator may raise anything
-            raise EnvironmentBroke(describe(self._name, "broke", error)) from error
+            raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
 
-    def _raised(self, info: Mapping[str, Any]) -> Array:
+    def _record_errors(self, info: Mapping[str, Any]) -> Array:
         """Lanes whose episode is lost because a step raised. They, and those whose reset raised, are told."""
-        if LOST not in info and REBUILT not in info:
-            return self._none
-        lost = self._none
-        for key, when in ((LOST, "in a step; its episode is cut and it is rebuilt"), (REBUILT, "in a reset; rebuilt")):
+        if STEP_ERROR not in info and RESET_ERROR not in info:
+            return self._all_false
+        lost = self._all_false
+        for key, when in (
+            (STEP_ERROR, "in a step; its episode is cut and it is rebuilt"),
+            (RESET_ERROR, "in a reset; rebuilt"),
+        ):
             if key not in info:
                 continue
             raised = np.array([text is not None for text in info[key]])
             for lane in np.flatnonzero(raised):
-                trouble = info[key][lane].strip()
-                LOG.warning(f"the environment of lane {lane} raised {trouble.splitlines()[-1]} {when}")
-                LOG.info(trouble)
+                error_text = info[key][lane].strip()
+                LOG.warning(f"the environment of lane {lane} raised {error_text.splitlines()[-1]} {when}")
+                LOG.info(error_text)
             self.restarts += int(raised.sum())
-            lost = raised if key == LOST else lost
+            lost = raised if key == STEP_ERROR else lost
         return lost
 
-    def _obs(self, obs: Any, info: Mapping[str, Any], rows: Array = slice(None)) -> Obs:
+    def _read_obs(self, obs: Any, info: Mapping[str, Any], rows: Array = slice(None)) -> Obs:
         """What these `rows` of all lanes are shown, with their masks out of the infos of all lanes."""
         try:
-            named = self._observations(obs)
+            named_obs = self._observations(obs)
             if self._masks:
-                named[MASK] = self._masks(info)[rows]
+                named_obs[ACTION_MASK] = self._masks(info)[rows]
         except ValueError as error:
-            raise EnvironmentBroke(describe(self._name, "broke", error)) from error
-        if MASK in info and MASK not in named and self.roles[AGENT].action_spec.branches:
+            raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
+        if ACTION_MASK in info and ACTION_MASK not in named_obs and self.roles[DEFAULT_ROLE].action_spec.branches:
             raise UnsupportedEnvironment(
-                f"the environment {name_of(self._name)!r} gives info[{MASK!r}] with steps but gave none with its first "
+                f"the environment {get_env_name(self._name)!r} gives info[{ACTION_MASK!r}] with steps but gave none with its "
                 "reset; give it with every reset and every step"
             )
-        return named
+        return named_obs
 
-    def _role(self, config: EnvConfig) -> Role:
-        action = action_spec(self.env.single_action_space, config.unbounded_action_limit)
+    def _make_role(self, config: EnvConfig) -> Role:
+        action = make_action_spec(self.env.single_action_space, config.unbounded_action_limit)
         space = self.env.single_observation_space
-        self._observations = Observations(space, action.branches, config.ignore_observations)
-        self._masks: Masks | None = None
+        self._observations = ObservationConverter(space, action.branches, config.ignore_observations)
+        self._masks: InfoMasks | None = None
         specs = dict(self._observations.specs)
-        if action.branches and MASK not in specs:
-            _, info = self._start(seed=0)  # nothing but the first infos tells whether there are masks
-            if MASK in info:
-                self._masks = Masks(action, config.n_envs)
-                specs[MASK] = self._masks.obs_spec
+        if action.branches and ACTION_MASK not in specs:
+            _, info = self._reset_env(seed=0)  # nothing but the first infos tells whether there are masks
+            if ACTION_MASK in info:
+                self._masks = InfoMasks(action, config.n_envs)
+                specs[ACTION_MASK] = self._masks.obs_spec
                 try:
                     self._masks(info)
                 except ValueError as error:
-                    raise UnsupportedEnvironment(f"the environment {name_of(self._name)!r}: {error}") from error
+                    raise UnsupportedEnvironment(f"the environment {get_env_name(self._name)!r}: {error}") from error
         return Role(config.n_envs, specs, action)
 
-    def _start(self, seed: int) -> tuple[Any, dict[str, Any]]:
-        with starting(self._name):
+    def _reset_env(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        with convert_start_errors(self._name):
             return self.env.reset(seed=seed)

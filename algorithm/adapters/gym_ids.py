@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.env_plugins import register
+from algorithm.adapters.env_plugins import register_plugins
 
 
 def find_id(name: str, namespace: str | None = None) -> str:
@@ -20,31 +20,33 @@ def find_id(name: str, namespace: str | None = None) -> str:
     near ones, where there is none or more than one.
     """
     if namespace:
-        register(namespace)
-    named: dict[str, dict[str | None, list[EnvSpec]]] = defaultdict(lambda: defaultdict(list))
+        register_plugins(namespace)
+    specs_by_name: dict[str, dict[str | None, list[EnvSpec]]] = defaultdict(lambda: defaultdict(list))
     for spec in gymnasium.registry.values():
-        named[_plain(spec.name)][spec.namespace].append(spec)
-    found = named.get(_plain(re.sub(r"-v\d+$", "", name)), {})
-    places = list(found)
-    own: list[str | None] = [place for place in places if place and namespace and _plain(place) == _plain(namespace)]
-    chosen = own or [place for place in places if place is None] or places
-    newest = [max(found[place], key=lambda spec: spec.version or 0).id for place in chosen]
+        specs_by_name[_normalize(spec.name)][spec.namespace].append(spec)
+    specs_by_namespace = specs_by_name.get(_normalize(re.sub(r"-v\d+$", "", name)), {})
+    namespaces = list(specs_by_namespace)
+    exact: list[str | None] = [
+        place for place in namespaces if place and namespace and _normalize(place) == _normalize(namespace)
+    ]
+    selected = exact or [place for place in namespaces if place is None] or namespaces
+    newest = [max(specs_by_namespace[place], key=lambda spec: spec.version or 0).id for place in selected]
     if len(newest) == 1:
         return newest[0]
-    near = newest or [
+    similar = newest or [
         max(specs, key=lambda spec: spec.version or 0).id
-        for key in get_close_matches(_plain(name), named, 5)
-        for specs in named[key].values()
+        for key in get_close_matches(_normalize(name), specs_by_name, 5)
+        for specs in specs_by_name[key].values()
     ]
-    how = "several Gymnasium environments" if newest else "no Gymnasium environment"
-    there = f"; near it {'are' if len(near) > 1 else 'is'} {', '.join(near)}" if near else ""
-    raise UnsupportedEnvironment(f"{how} of the name {name!r}{there}")
+    problem = "several Gymnasium environments" if newest else "no Gymnasium environment"
+    hint = f"; near it {'are' if len(similar) > 1 else 'is'} {', '.join(similar)}" if similar else ""
+    raise UnsupportedEnvironment(f"{problem} of the name {name!r}{hint}")
 
 
-def registered(env_name: str) -> EnvSpec:
+def find_spec(env_name: str) -> EnvSpec:
     """Return the spec of an id that has been opened: its reward threshold, its limit of steps."""
     return gymnasium.spec(env_name.rpartition(":")[2])
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())

@@ -14,15 +14,21 @@ import numpy as np
 from algorithm.adapters.adapter import (
     Adapter,
     EnvConfig,
-    EnvironmentBroke,
-    EnvironmentFailed,
+    EnvironmentCrashed,
+    EnvironmentStartError,
     UnsupportedEnvironment,
 )
-from algorithm.adapters.missing_extras import describe, load_callable, quiet, starting
-from algorithm.adapters.spaces import Observations, action_spec, check_ignored, names_of, stack
-from algorithm.adapters.wrappers.env_wrappers import wrap
+from algorithm.adapters.missing_extras import convert_start_errors, describe_error, load_callable, suppress_warnings
+from algorithm.adapters.spaces import (
+    ObservationConverter,
+    check_ignored,
+    list_observations,
+    make_action_spec,
+    stack_observations,
+)
+from algorithm.adapters.wrappers.env_wrappers import apply_wrappers
 from algorithm.rollout import Step
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 
 class PettingZooAdapter(Adapter):
@@ -34,7 +40,7 @@ class PettingZooAdapter(Adapter):
     an agent's infos from the first reset on.
 
     Raises UnsupportedEnvironment for an unknown id, agents that act in turn, or a space that is not supported,
-    EnvironmentFailed if the environment does not start, EnvironmentBroke if it raises later.
+    EnvironmentStartError if the environment does not start, EnvironmentCrashed if it raises later.
     """
 
     def __init__(self, config: EnvConfig):
@@ -44,38 +50,38 @@ class PettingZooAdapter(Adapter):
             )
         self._name = config.name
         self._config = config
-        self._envs: list[Episodes] = []
+        self._envs: list[EpisodicEnv] = []
         try:
-            with starting(config.name):
+            with convert_start_errors(config.name):
                 for lane in range(config.n_envs):
-                    self._envs.append(Episodes(_make(config), lane, config.max_episode_steps))
+                    self._envs.append(EpisodicEnv(_make_env(config), lane, config.max_episode_steps))
                 rows = self._envs[0].reset(0)  # only the first infos show whether there are masks
             self._spaces = self._read_spaces(rows)
-        except (EnvironmentFailed, UnsupportedEnvironment):
+        except (EnvironmentStartError, UnsupportedEnvironment):
             self.close()
             raise
         self.roles = {name: spaces.role for name, spaces in self._spaces.items()}
-        self._acting: dict[str, np.ndarray] = {}  # lanes of each role that await an action, or whose row is final
+        self._active_lanes: dict[str, np.ndarray] = {}  # lanes of each role that await an action, or whose row is final
 
     def reset(self, seed: int) -> dict[str, Step]:
-        with starting(self._name):
+        with convert_start_errors(self._name):
             rows = [row for env in self._envs for row in env.reset(seed)]
-        return self._steps(rows)
+        return self._make_steps(rows)
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        chosen: dict[int, dict[str, Any]] = defaultdict(dict)
+        actions_by_env: dict[int, dict[str, Any]] = defaultdict(dict)
         for name, action in actions.items():
             spec = self.roles[name].action_spec
-            native = spec.native(action)
-            for i, lane in enumerate(self._acting[name].tolist()):
-                chosen[lane][name] = _single(native, i)
+            env_actions = spec.to_env_units(action)
+            for i, lane in enumerate(self._active_lanes[name].tolist()):
+                actions_by_env[lane][name] = _select_action(env_actions, i)
         rows: list[Row] = []
         for env in self._envs:
             try:
-                rows += env.reset() if env.over else env.step(chosen[env.lane])
+                rows += env.reset() if env.needs_reset else env.step(actions_by_env[env.lane])
             except Exception as error:  # anything that a simulator raises
-                raise EnvironmentBroke(describe(self._name, "broke", error)) from error
-        return self._steps(rows) if rows else self.step({})
+                raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
+        return self._make_steps(rows) if rows else self.step({})
 
     def close(self) -> None:
         for env in self._envs:
@@ -85,10 +91,12 @@ class PettingZooAdapter(Adapter):
         env = self._envs[0].env
         infos = {row.agent: row.info for row in rows}
         agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
-        check_ignored(self._config.ignore_observations, [n for a in agents for n in names_of(env.observation_space(a))])
+        check_ignored(
+            self._config.ignore_observations, [n for a in agents for n in list_observations(env.observation_space(a))]
+        )
         return {str(agent): AgentSpaces(env, agent, infos.get(agent, {}), self._config) for agent in agents}
 
-    def _steps(self, rows: list[Row]) -> dict[str, Step]:
+    def _make_steps(self, rows: list[Row]) -> dict[str, Step]:
         """Return the rows of all environments as one Step for each role that has any."""
         by_role: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
@@ -96,10 +104,10 @@ class PettingZooAdapter(Adapter):
         try:
             if unknown := by_role.keys() - self._spaces.keys():
                 raise ValueError(f"the agent {min(unknown)!r} is not among its possible_agents")
-            steps = {name: self._spaces[name].step(own) for name, own in by_role.items()}
+            steps = {name: self._spaces[name].make_step(role_rows) for name, role_rows in by_role.items()}
         except (KeyError, ValueError) as error:
-            raise EnvironmentBroke(describe(self._name, "broke", error)) from error
-        self._acting = {name: step.lane for name, step in steps.items()}
+            raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
+        self._active_lanes = {name: step.lane for name, step in steps.items()}
         return steps
 
 
@@ -117,7 +125,7 @@ class Row:
     alive: bool = True
 
 
-class Episodes:
+class EpisodicEnv:
     """A ParallelEnv that is lane `lane` of every role, episode by episode; `limit` steps truncate one."""
 
     def __init__(self, env: Any, lane: int, limit: int | None):
@@ -125,9 +133,9 @@ class Episodes:
         self._seeds = np.random.SeedSequence()
 
     @property
-    def over(self) -> bool:
+    def needs_reset(self) -> bool:
         """Return whether the next call must be `reset`."""
-        return not self.live
+        return not self.active_obs
 
     def reset(self, seed: int | None = None) -> list[Row]:
         """Start an episode and return a row for each of its agents. Raises ValueError if there are none.
@@ -137,33 +145,41 @@ class Episodes:
         if seed is not None:
             self._seeds = np.random.SeedSequence([seed, self.lane])
         episode = self._seeds.spawn(1)[0]
-        with quiet():
+        with suppress_warnings():
             obs, infos = self.env.reset(seed=int(episode.generate_state(1)[0] >> 1))
         if not self.env.agents:
             raise ValueError("an episode starts without agents")
         self.steps = 0
-        self.live = {agent: obs[agent] for agent in self.env.agents}  # observations of the agents that await an action
-        self.ended: set[Any] = set()
-        return [self._row(agent, observed, infos, first=True) for agent, observed in self.live.items()]
+        self.active_obs = {
+            agent: obs[agent] for agent in self.env.agents
+        }  # observations of the agents that await an action
+        self.ended_agents: set[Any] = set()
+        return [self._make_row(agent, observed, infos, first=True) for agent, observed in self.active_obs.items()]
 
     def step(self, actions: Mapping[str, Any]) -> list[Row]:
         """Execute the actions, by role; return a row for each agent that acted, and for each that appears."""
-        obs, rewards, terminated, truncated, infos = self.env.step({agent: actions[str(agent)] for agent in self.live})
+        obs, rewards, terminated, truncated, infos = self.env.step(
+            {agent: actions[str(agent)] for agent in self.active_obs}
+        )
         self.steps += 1
         rows = []
-        for agent, before in self.live.items():
-            dead = bool(terminated.get(agent, False))
-            final = dead or bool(truncated.get(agent, False)) or self.steps == self.limit
+        for agent, last_obs in self.active_obs.items():
+            is_terminated = bool(terminated.get(agent, False))
+            final = is_terminated or bool(truncated.get(agent, False)) or self.steps == self.limit
             if final:
-                self.ended.add(agent)
-            if agent in obs or dead:  # nothing is learned from the observation that a termination leads to
-                observed, reward = obs.get(agent, before), float(rewards.get(agent, 0.0))
-                rows.append(self._row(agent, observed, infos, final=final, reward=reward, alive=not dead))
+                self.ended_agents.add(agent)
+            if agent in obs or is_terminated:  # nothing is learned from the observation that a termination leads to
+                observed, reward = obs.get(agent, last_obs), float(rewards.get(agent, 0.0))
+                rows.append(self._make_row(agent, observed, infos, final=final, reward=reward, alive=not is_terminated))
             elif not final:
                 raise ValueError(f"the agent {agent!r} has acted, its episode continues, and it has no observation")
-        joined = [agent for agent in self.env.agents if agent not in self.live and agent not in self.ended]
-        rows += [self._row(agent, obs[agent], infos, first=True) for agent in joined if self.steps != self.limit]
-        self.live = {row.agent: row.obs for row in rows if not row.final}
+        new_agents = [
+            agent for agent in self.env.agents if agent not in self.active_obs and agent not in self.ended_agents
+        ]
+        rows += [
+            self._make_row(agent, obs[agent], infos, first=True) for agent in new_agents if self.steps != self.limit
+        ]
+        self.active_obs = {row.agent: row.obs for row in rows if not row.final}
         return rows
 
     def close(self) -> None:
@@ -172,7 +188,7 @@ class Episodes:
             self.env.close()
             self.env = None
 
-    def _row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
+    def _make_row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
         return Row(agent=agent, lane=self.lane, obs=observed, info=infos.get(agent) or {}, **fields)
 
 
@@ -181,42 +197,42 @@ class AgentSpaces:
 
     def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
         self.agent = agent
-        self.spec: ActionSpec = action_spec(env.action_space(agent), config.unbounded_action_limit)
+        self.spec: ActionSpec = make_action_spec(env.action_space(agent), config.unbounded_action_limit)
         space = env.observation_space(agent)
-        ignored = [name for name in config.ignore_observations if name in names_of(space)]
-        self.observations = Observations(space, self.spec.branches, ignored)
+        ignored = [name for name in config.ignore_observations if name in list_observations(space)]
+        self.observations = ObservationConverter(space, self.spec.branches, ignored)
         specs = dict(self.observations.specs)
-        self.masked = bool(self.spec.branches) and MASK not in specs and MASK in info
-        if self.masked:
-            specs[MASK] = ObsSpec((sum(self.spec.branches),), "uint8")
+        self.has_mask = bool(self.spec.branches) and ACTION_MASK not in specs and ACTION_MASK in info
+        if self.has_mask:
+            specs[ACTION_MASK] = ObsSpec((sum(self.spec.branches),), "uint8")
         self.role = Role(config.n_envs, specs, self.spec)
 
-    def step(self, rows: list[Row]) -> Step:
+    def make_step(self, rows: list[Row]) -> Step:
         """Return the rows, in the order of their lanes. Raises ValueError for values outside the spaces."""
-        obs = self.observations(stack([row.obs for row in rows]))
-        if self.masked:
-            obs[MASK] = np.stack([self.spec.mask(row.info.get(MASK)) for row in rows])
-        elif MASK not in obs and self.spec.branches and any(MASK in row.info for row in rows):
-            raise ValueError(f"the agent {self.agent!r} has info[{MASK!r}], but had none at the first reset")
+        obs = self.observations(stack_observations([row.obs for row in rows]))
+        if self.has_mask:
+            obs[ACTION_MASK] = np.stack([self.spec.flatten_mask(row.info.get(ACTION_MASK)) for row in rows])
+        elif ACTION_MASK not in obs and self.spec.branches and any(ACTION_MASK in row.info for row in rows):
+            raise ValueError(f"the agent {self.agent!r} has info[{ACTION_MASK!r}], but had none at the first reset")
         return Step(
             lane=np.array([row.lane for row in rows], np.int64),
             obs=obs,
             first=np.array([row.first for row in rows]),
-            final=np.array([row.final for row in rows]),
+            is_bootstrap_row=np.array([row.final for row in rows]),
             reward=np.array([row.reward for row in rows], np.float32),
             alive=np.array([row.alive for row in rows]),
         )
 
 
-def _make(config: EnvConfig) -> Any:
+def _make_env(config: EnvConfig) -> Any:
     """Return a ParallelEnv inside its wrappers."""
-    rendered = {"render_mode": "human"} if config.render else {}
-    with quiet():
-        made = _maker(config.name)(**config.args, **rendered)
-        return wrap(_parallel(made, config.name), config.wrappers)
+    render_args = {"render_mode": "human"} if config.render else {}
+    with suppress_warnings():
+        env = _find_maker(config.name)(**config.args, **render_args)
+        return apply_wrappers(_to_parallel(env, config.name), config.wrappers)
 
 
-def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
+def _find_maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
     import pettingzoo
     from pettingzoo.env_registry.exceptions import PettingZooRegistryError
 
@@ -229,14 +245,14 @@ def _maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
     except PettingZooRegistryError as error:
         known = list(pettingzoo.parallel_registry)
         family = [other for other in known if other.partition("/")[0] == name.partition("/")[0]]
-        near = get_close_matches(name, known, 3) or family or known
+        similar = get_close_matches(name, known, 3) or family or known
         raise UnsupportedEnvironment(
-            f"env_name {name!r} is no environment of PettingZoo whose agents act together; near are {', '.join(near)}"
+            f"env_name {name!r} is no environment of PettingZoo whose agents act together; near are {', '.join(similar)}"
         ) from error
-    return partial(_registered, name)
+    return partial(_make_registered, name)
 
 
-def _registered(name: str, **env_args: Any) -> Any:
+def _make_registered(name: str, **env_args: Any) -> Any:
     import pettingzoo
     from pettingzoo.env_registry.exceptions import FailedToImport
 
@@ -249,25 +265,25 @@ def _registered(name: str, **env_args: Any) -> Any:
         ) from error
 
 
-def _parallel(made: Any, name: Any) -> Any:
-    """Return `made` as a ParallelEnv. Raises UnsupportedEnvironment if agents act in turn, or for no environment."""
+def _to_parallel(env: Any, name: Any) -> Any:
+    """Return `env` as a ParallelEnv. Raises UnsupportedEnvironment if agents act in turn, or for no environment."""
     from pettingzoo import AECEnv, ParallelEnv
     from pettingzoo.utils.conversions import aec_to_parallel
 
-    if isinstance(made, ParallelEnv):
-        return made
-    if not isinstance(made, AECEnv):
-        error = TypeError(f"{type(made).__name__} is no ParallelEnv of PettingZoo")
-        raise UnsupportedEnvironment(describe(name, "cannot be opened", error))
-    if not made.metadata.get("is_parallelizable"):
+    if isinstance(env, ParallelEnv):
+        return env
+    if not isinstance(env, AECEnv):
+        error = TypeError(f"{type(env).__name__} is no ParallelEnv of PettingZoo")
+        raise UnsupportedEnvironment(describe_error(name, "cannot be opened", error))
+    if not env.metadata.get("is_parallelizable"):
         raise UnsupportedEnvironment(
-            f"the environment {made} is an AECEnv whose agents act in turn; supported are agents that act together"
+            f"the environment {env} is an AECEnv whose agents act in turn; supported are agents that act together"
         )
-    return aec_to_parallel(made)
+    return aec_to_parallel(env)
 
 
-def _single(native: Any, i: int) -> Any:
+def _select_action(env_actions: Any, i: int) -> Any:
     """Return the i-th action of a batch."""
-    if isinstance(native, dict):
-        return {key: value[i] for key, value in native.items()}
-    return tuple(value[i] for value in native) if isinstance(native, tuple) else native[i]
+    if isinstance(env_actions, dict):
+        return {key: value[i] for key, value in env_actions.items()}
+    return tuple(value[i] for value in env_actions) if isinstance(env_actions, tuple) else env_actions[i]

@@ -6,10 +6,10 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-NAMES = ("stdout", "stderr")
+STREAM_NAMES = ("stdout", "stderr")
 
 
-class Surviving:
+class FaultTolerantStream:
     """A text stream that drops what cannot be written, instead of an OSError."""
 
     def __init__(self, stream: Any):
@@ -20,7 +20,7 @@ class Surviving:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become the standard stream of the process that receives this one, for example as a default argument."""
-        name = next(name for name in NAMES if getattr(sys, name) is self)
+        name = next(name for name in STREAM_NAMES if getattr(sys, name) is self)
         return getattr, (sys, name)
 
     def write(self, text: str) -> int:
@@ -40,9 +40,9 @@ class Surviving:
             self._stream.close()
 
 
-def survive_lost_readers() -> None:
+def tolerate_closed_streams() -> None:
     """Make the standard streams of this process survive, unless they were replaced."""
-    for name in NAMES:
+    for name in STREAM_NAMES:
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
-            setattr(sys, name, Surviving(stream))
+            setattr(sys, name, FaultTolerantStream(stream))

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions.distribution import Family
-from algorithm.networks import LaggingCopy, RunningMoments
+from algorithm.distributions.distribution import DistributionFamily
+from algorithm.networks import RunningMoments, TargetNetwork
 from algorithm.networks.torso import Torso
 from algorithm.rollout import Array, Decision, Rollout, Step
 
@@ -20,37 +20,37 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """A module that is stepped by itself: its own rate, schedule, optimizer and clip."""
 
     module: nn.Module
     learning_rate: float
     learning_rate_schedule: str  # constant | linear (to 0 at max_step)
     optimizer: str  # adam | rmsprop
-    decay: float  # of the mean of squared gradients
-    epsilon: float
+    optimizer_decay: float  # of the mean of squared gradients
+    optimizer_epsilon: float
     epsilon_inside: bool  # rmsprop: under the root, as in the paper, or behind it, as in torch
     max_grad_norm: float
     beta1: float = 0.9  # adam: decay of the mean of gradients
 
 
 @dataclass(frozen=True)
-class Schedule:
+class DataSchedule:
     """What is learned from, how much and when. Lengths are rows; `learning_starts` counts rows over all lanes."""
 
     rollout_length: int
     sequence_length: int
     batch_size: int
     replay_ratio: float  # replayed batches for each collected rollout
-    replay_draw: str  # poisson | fixed
+    replay_count_distribution: str  # poisson | fixed
     learning_starts: int
     on_policy_updates: bool = True  # also learn from the fresh rollout
     burn_in: int = 0  # rows in front of a window, to bring the memory up to date
-    lead: int = 0  # the first of these, that rebuild what a replay does not keep of the memory
+    warmup_rows: int = 0  # the first of these, that rebuild what a replay does not keep of the memory
 
 
 @dataclass(frozen=True)
-class RewardScaling:
+class RewardTransform:
     """What a learner does to raw rewards: clip to [-clip, clip], times scale, over the running std of returns."""
 
     scale: float
@@ -60,16 +60,16 @@ class RewardScaling:
 
 
 @dataclass
-class Report:
-    """What a loss tells: scalar metrics as tensors, `column_errors` [2, B], the features it made.
+class LossReport:
+    """What a loss tells: scalar metrics as tensors, `td_error_stats` [2, B], the features it made.
 
     Metrics and errors are computed when they are called, without gradient: they cost a tenth of an update, and
     nobody wants them of every one. A replay that prioritises makes priorities of the errors; a learner's report gives
     them in numpy, an agent's as a tensor.
     """
 
-    metrics: Callable[[], dict[str, Tensor]]
-    errors: Callable[[], Array]
+    compute_metrics: Callable[[], dict[str, Tensor]]
+    compute_td_errors: Callable[[], Array]
     features: Tensor | None = field(default=None, repr=False)
 
 
@@ -82,13 +82,13 @@ class Agent(ABC):
 
     Settings: type  # the dataclass of its section in default_config.yaml
     policy: nn.Module
-    family: Family  # of the policy's distributions
-    groups: Mapping[str, Group]
-    lagging: Mapping[str, LaggingCopy]
-    schedule: Schedule
-    rewards: RewardScaling
-    state: int  # numbers of memory per lane
-    kept: int  # the first of these, that a replay keeps; `schedule.lead` rows rebuild the others
+    family: DistributionFamily  # of the policy's distributions
+    groups: Mapping[str, ParameterGroup]
+    target_networks: Mapping[str, TargetNetwork]
+    schedule: DataSchedule
+    reward_transform: RewardTransform
+    state_size: int  # numbers of memory per lane
+    stored_state_size: int  # the first of these, that a replay keeps; `schedule.lead` rows rebuild the others
     rng: np.random.Generator  # of its samples
 
     @abstractmethod
@@ -100,13 +100,15 @@ class Agent(ABC):
         """The most probable action for each lane of `step`."""
 
     @abstractmethod
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         """One scalar for each group, without gradient outside it, and a Report."""
 
-    def running(self) -> dict[str, nn.Module]:
+    def running_statistics(self) -> dict[str, nn.Module]:
         """The modules whose buffers are running statistics, under the name of the group they belong to."""
-        found = {name: nn.ModuleList(_parts(group, RunningMoments)) for name, group in self.groups.items()}
-        return {f"obs/{name}": modules for name, modules in found.items() if modules}
+        modules_by_group = {
+            name: nn.ModuleList(_find_modules(group, RunningMoments)) for name, group in self.groups.items()
+        }
+        return {f"obs/{name}": modules for name, modules in modules_by_group.items() if modules}
 
     def observe(self, rollout: Rollout) -> None:
         """Update what `running` names from a collected rollout, once for each: its valid rows, and no other.
@@ -115,7 +117,7 @@ class Agent(ABC):
         """
         obs = {name: value[:-1] for name, value in rollout.obs.items()}
         for group in self.groups.values():
-            for torso in _parts(group, Torso):
+            for torso in _find_modules(group, Torso):
                 torso.observe(obs, rollout.valid)
 
     @abstractmethod
@@ -123,7 +125,7 @@ class Agent(ABC):
         """[T+1, B, F] without gradient, for auxiliaries that give rewards."""
 
     @abstractmethod
-    def lagged_features(self, rollout: Rollout) -> Tensor:
+    def target_features(self, rollout: Rollout) -> Tensor:
         """[T+1, B, F] of the lagging network, without gradient."""
 
     @abstractmethod
@@ -131,19 +133,19 @@ class Agent(ABC):
         """{name: [rows, ...]} -> [rows, F], with gradient, in front of the memory."""
 
     @abstractmethod
-    def q(self, features: Tensor, sample: Tensor) -> Tensor:
+    def q(self, features: Tensor, raw_action: Tensor) -> Tensor:
         """Action values [...] of samples [..., size] given features [..., F]."""
 
     @abstractmethod
-    def sync(self, update: int) -> None:
+    def update_targets(self, update: int) -> None:
         """Move target and average networks; called after each optimiser step, `update` being its number."""
 
 
-def _parts(group: Group, kind: type[Module]) -> list[Module]:
+def _find_modules(group: ParameterGroup, kind: type[Module]) -> list[Module]:
     return [module for module in group.module.modules() if isinstance(module, kind)]
 
 
-def row_weights(valid: Tensor, weight: Tensor) -> Tensor:
+def mean_weights(valid: Tensor, weight: Tensor) -> Tensor:
     """[T, B] weights that turn a sum over rows into the mean over valid rows, each column scaled by `weight` [B].
 
     All are 0 where no row is valid.
@@ -152,13 +154,13 @@ def row_weights(valid: Tensor, weight: Tensor) -> Tensor:
     return rows * (weight / rows.sum().clamp(min=1))
 
 
-def column_errors(valid: Tensor, error: Tensor) -> Tensor:
+def td_error_stats(valid: Tensor, error: Tensor) -> Tensor:
     """[2, B] the largest and the mean |error| [T, B] of each column's valid rows; 0 where there are none."""
-    size = valid * error.abs()
-    return torch.stack((size.amax(0), size.sum(0) / valid.sum(0).clamp(min=1)))
+    magnitude = valid * error.abs()
+    return torch.stack((magnitude.amax(0), magnitude.sum(0) / valid.sum(0).clamp(min=1)))
 
 
-def metrics(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def weighted_means(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weighted sums of several [T, B] values at once, detached."""
     with torch.no_grad():
         sums = torch.stack(list(values.values())).flatten(1) @ weights.flatten()

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from algorithm.networks import LaggingCopy
+from algorithm.networks import TargetNetwork
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
 
 @dataclass(frozen=True)
-class View:
+class AuxiliaryInputs:
     """What an auxiliary sees of a batch: the rollout, and the agent's features of it."""
 
     rollout: Rollout
     features: Tensor  # [T+1, B, F]; in `loss` their gradient reaches the agent's body, in `reward` there is none
-    lagged: Callable[[], Tensor]  # [T+1, B, F] of the agent's lagging network, without gradient
+    target_features: Callable[[], Tensor]  # [T+1, B, F] of the agent's lagging network, without gradient
     encode: Callable[[Mapping[str, Tensor]], Tensor]  # {name: [rows, ...]} -> [rows, F], in front of the memory
     q: Callable[[Tensor, Tensor], Tensor]  # features [..., F], samples [..., size] -> action values [...]
 
     @property
-    def same(self) -> Tensor:
+    def same_episode(self) -> Tensor:
         """[T, B] rows t and t+1 belong to one episode."""
-        return self.rollout.same
+        return self.rollout.same_episode
 
 
 class Auxiliary(ABC):
@@ -39,20 +39,20 @@ class Auxiliary(ABC):
     def build(self, torso: nn.Module, role: Role) -> nn.Module:
         """The trainable module, kept for `reward` and `loss`; float64 buffers of it are running statistics."""
 
-    def lagging(self) -> dict[str, LaggingCopy]:
+    def make_target_networks(self) -> dict[str, TargetNetwork]:
         """Copies that follow parts of the module, by name; called once, after `build`."""
         return {}
 
-    def reward(self, view: View) -> Tensor | None:
+    def reward(self, inputs: AuxiliaryInputs) -> Tensor | None:
         """[T, B] to be added to a copy of the rewards, without gradient; None for nothing."""
         return None
 
     @abstractmethod
-    def loss(self, view: View) -> Tensor:
+    def loss(self, inputs: AuxiliaryInputs) -> Tensor:
         """A scalar."""
 
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics from a collected rollout, once for each."""
 
-    def sync(self) -> None:
+    def update_targets(self) -> None:
         """Called after each optimiser step."""

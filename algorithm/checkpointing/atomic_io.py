@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-DAMAGED = "damaged-"  # prefix of the name of what is set aside
+DAMAGED_PREFIX = "damaged-"  # prefix of the name of what is set aside
 
 
 @contextmanager
-def written(path: Path) -> Iterator[BinaryIO]:
+def open_synced(path: Path) -> Iterator[BinaryIO]:
     """A new file to write into, which is on the disk when the block ends."""
     with path.open("wb") as file:
         yield file
@@ -21,32 +21,32 @@ def written(path: Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
 
 
-def replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
     """Give `path` this text. Whenever that is interrupted, it has the old text or the new."""
-    fresh = path.with_name(f"{path.name}.new")
-    with written(fresh) as file:
+    temporary = path.with_name(f"{path.name}.new")
+    with open_synced(temporary) as file:
         file.write(text.encode())
-    fresh.replace(path)
-    settle(path.parent)
+    temporary.replace(path)
+    sync_folder(path.parent)
 
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged file or folder, replacing an earlier one; return its new path."""
-    aside = path.with_name(f"{DAMAGED}{path.name}")
-    if aside.is_dir():
-        shutil.rmtree(aside)
-    return path.replace(aside)
+    target = path.with_name(f"{DAMAGED_PREFIX}{path.name}")
+    if target.is_dir():
+        shutil.rmtree(target)
+    return path.replace(target)
 
 
 def resolve_inside(folder: Path, path: Path) -> Path:
     """Return `path`, relative to `folder`, with all links resolved. Raises ValueError if it is outside of `folder`."""
-    place = (folder / path).resolve()
-    if not place.is_relative_to(folder.resolve()):
-        raise ValueError(f"{place} is outside of {folder}")
-    return place
+    resolved = (folder / path).resolve()
+    if not resolved.is_relative_to(folder.resolve()):
+        raise ValueError(f"{resolved} is outside of {folder}")
+    return resolved
 
 
-def settle(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Bring the names in `folder` to the disk."""
     if os.name == "nt":  # which opens no folders, and keeps names by its own journal
         return

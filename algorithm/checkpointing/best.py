@@ -8,14 +8,14 @@ from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 
-from algorithm.checkpointing.atomic_io import replace
+from algorithm.checkpointing.atomic_io import replace_text
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint, CheckpointError
-from algorithm.training.metrics_table import TABLE, mean_evaluations, read_table
+from algorithm.training.metrics_table import TABLE_FILE, mean_evaluations, read_table
 
-NONE = ("", float("-inf"))
+NO_BEST = ("", float("-inf"))
 
 
-class Best:
+class BestCheckpoint:
     """The file best.json alongside the checkpoints: which of them did best on evaluation episodes, and its mean return.
 
     Raises CheckpointError, naming the file, if it is damaged; it is read once.
@@ -23,7 +23,7 @@ class Best:
 
     def __init__(self, folder: Path):
         self.path = folder / "best.json"
-        self._known: tuple[str, float] | None = None
+        self._cached: tuple[str, float] | None = None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -37,40 +37,40 @@ class Best:
         """Return its mean return over episodes and roles; minus infinity if none was evaluated."""
         return self._read()[1]
 
-    def name(self, checkpoint: Checkpoint, mean: float) -> None:
+    def set_best(self, checkpoint: Checkpoint, mean: float) -> None:
         """From now on it is this one."""
-        self._known = checkpoint.folder.name, mean
-        replace(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
+        self._cached = checkpoint.folder.name, mean
+        replace_text(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove the file: from now on none is the best."""
-        self._known = NONE
+        self._cached = NO_BEST
         self.path.unlink(missing_ok=True)
 
-    def recover(self, checkpoints: Iterable[Checkpoint], say: Callable[[str], None]) -> bool:
+    def recover(self, checkpoints: Iterable[Checkpoint], log: Callable[[str], None]) -> bool:
         """Use the checkpoint with the best evaluation if the file, or the checkpoint that it names, is damaged.
 
-        `say` receives the reason. The file is not changed. Returns whether it was damaged.
+        `log` receives the reason. The file is not changed. Returns whether it was damaged.
         """
-        why = self._trouble()
-        if why is None:
+        damage = self._find_damage()
+        if damage is None:
             return False
-        evaluated = self._evaluated(checkpoints)
+        evaluated = self._list_evaluated(checkpoints)
         if not (evaluated or self.path.exists()):
             return False  # of a run without an evaluation
-        self._known = name, _ = max(evaluated, key=lambda one: (one[1], one[0]), default=NONE)
-        found = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
-        say(f"{why}; {found}")
+        self._cached = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
+        replacement = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
+        log(f"{damage}; {replacement}")
         return True
 
     def write(self) -> None:
         """Write the file with the recovered checkpoint."""
         if checkpoint := self.checkpoint:
-            self.name(checkpoint, self.mean)
+            self.set_best(checkpoint, self.mean)
         else:
             self.path.unlink(missing_ok=True)
 
-    def _trouble(self) -> str | None:
+    def _find_damage(self) -> str | None:
         """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
         try:
             name = self._read()[0]
@@ -84,9 +84,9 @@ class Best:
             return str(error)
         return None
 
-    def _evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
+    def _list_evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
         """Return name and mean return of the playable checkpoints that were evaluated, according to the metrics."""
-        table = self.path.parent.parent / TABLE
+        table = self.path.parent.parent / TABLE_FILE
         means = mean_evaluations(read_table(table)) if table.exists() else {}
         found = []
         for checkpoint in checkpoints:
@@ -98,16 +98,16 @@ class Best:
         return found
 
     def _read(self) -> tuple[str, float]:
-        if self._known is None:
-            self._known = self._content()
-        return self._known
+        if self._cached is None:
+            self._cached = self._read_file()
+        return self._cached
 
-    def _content(self) -> tuple[str, float]:
+    def _read_file(self) -> tuple[str, float]:
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             name, mean = content["checkpoint"], float(content["return"])
         except FileNotFoundError:
-            return NONE
+            return NO_BEST
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self.path} is damaged ({error})") from error
         if not isinstance(name, str) or not name.isdecimal() or (self.path.parent / name).is_symlink():

@@ -11,11 +11,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from algorithm.checkpointing.atomic_io import written
+from algorithm.checkpointing.atomic_io import open_synced
 
 MANIFEST = "manifest.json"
-SIZE = 32  # bytes of a digest
-BLOCK = 2**20  # bytes that are read at once, and from which a thread pays
+DIGEST_BYTES = 32  # bytes of a digest
+BLOCK_BYTES = 2**20  # bytes that are read at once, and from which a thread pays
 
 
 class CheckpointError(ValueError):
@@ -44,22 +44,22 @@ class Manifest:
             raise CheckpointError(f"{path} is missing") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} is damaged ({error})") from error
-        if manifest._content() != content:
+        if manifest._serialize() != content:
             raise CheckpointError(f"{path} is damaged")
         return manifest
 
     def write(self) -> None:
         """Write the manifest, after every file."""
-        with written(self.folder / MANIFEST) as file:
-            file.write(self._content())
+        with open_synced(self.folder / MANIFEST) as file:
+            file.write(self._serialize())
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[BinaryIO]:
         """Yield a new file to write into, without seeking. It is on the disk when the block ends."""
-        with written(self.folder / name) as file, ThreadPoolExecutor(1) as thread:
-            digested = _Digested(file, thread)
-            yield digested
-        self.digests[name] = digested.digest.hexdigest()
+        with open_synced(self.folder / name) as file, ThreadPoolExecutor(1) as thread:
+            digesting = _DigestingFile(file, thread)
+            yield digesting
+        self.digests[name] = digesting.digest.hexdigest()
 
     def check(self, *names: str) -> None:
         """Compare the files with these last names, or all files, with what was written.
@@ -69,27 +69,27 @@ class Manifest:
         for name, digest in self.digests.items():
             if not names or name.rpartition("/")[2] in names:
                 path = self.folder / name
-                if _digest(path) != digest:
+                if _compute_digest(path) != digest:
                     raise CheckpointError(f"{path} is damaged (it is not what was written)")
 
-    def _content(self) -> bytes:
+    def _serialize(self) -> bytes:
         files = json.dumps(self.digests, indent=1)
-        own = blake2b(files.encode(), digest_size=SIZE).hexdigest()
-        return f'{{"files": {files},\n"digest": "{own}"}}\n'.encode()
+        digest = blake2b(files.encode(), digest_size=DIGEST_BYTES).hexdigest()
+        return f'{{"files": {files},\n"digest": "{digest}"}}\n'.encode()
 
 
-class _Digested(io.RawIOBase):
+class _DigestingFile(io.RawIOBase):
     """A file that digests what is written to it, large blocks in a thread meanwhile. It cannot seek."""
 
     def __init__(self, file: BinaryIO, thread: ThreadPoolExecutor):
         self._file, self._thread = file, thread
-        self.digest = blake2b(digest_size=SIZE)
+        self.digest = blake2b(digest_size=DIGEST_BYTES)
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        if len(data) < BLOCK:
+        if len(data) < BLOCK_BYTES:
             self.digest.update(data)
             return self._file.write(data)
         digesting = self._thread.submit(self.digest.update, data)
@@ -98,12 +98,12 @@ class _Digested(io.RawIOBase):
         return count
 
 
-def _digest(path: Path) -> str:
+def _compute_digest(path: Path) -> str:
     """Return the digest of a file. Raises CheckpointError if it cannot be read."""
-    digest = blake2b(digest_size=SIZE)
+    digest = blake2b(digest_size=DIGEST_BYTES)
     try:
         with path.open("rb") as file:
-            while block := file.read(BLOCK):
+            while block := file.read(BLOCK_BYTES):
                 digest.update(block)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing") from error

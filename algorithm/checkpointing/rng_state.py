@@ -9,39 +9,43 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithm.training.components import Team
+from algorithm.training.components import AgentComponents
 
 
-def generators_of(team: Team) -> dict[str, np.random.Generator]:
+def list_generators(components: AgentComponents) -> dict[str, np.random.Generator]:
     """A team's own."""
-    return {"agent": team.agent.rng, "feed": team.feed.rng, "replay": team.feed.replay.rng}
+    return {
+        "agent": components.agent.rng,
+        "scheduler": components.scheduler.rng,
+        "replay": components.scheduler.replay.rng,
+    }
 
 
-def of_process() -> dict[str, Any]:
+def get_process_state() -> dict[str, Any]:
     """Those that belong to the process, which a network or a simulator may use; as values that JSON holds."""
     numpy = np.random.get_state(legacy=False)
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "python": random.getstate(),
         "numpy": {**numpy, "state": {**numpy["state"], "key": numpy["state"]["key"].tolist()}},
-        "torch": _text(torch.get_rng_state()),
-        "cuda": [_text(state) for state in devices],
+        "torch": _to_hex(torch.get_rng_state()),
+        "cuda": [_to_hex(state) for state in devices],
     }
 
 
-def restore_process(state: Mapping[str, Any]) -> None:
-    """Take over what `of_process` gave; of the devices, those that are there."""
+def set_process_state(state: Mapping[str, Any]) -> None:
+    """Take over what `get_process_state` gave; of the devices, those that are there."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(state["numpy"])
-    torch.set_rng_state(_tensor(state["torch"]))
+    torch.set_rng_state(_from_hex(state["torch"]))
     for device, saved in enumerate(state["cuda"][: torch.cuda.device_count()]):
-        torch.cuda.set_rng_state(_tensor(saved), device)
+        torch.cuda.set_rng_state(_from_hex(saved), device)
 
 
-def _text(state: torch.Tensor) -> str:
+def _to_hex(state: torch.Tensor) -> str:
     return state.numpy().tobytes().hex()
 
 
-def _tensor(text: str) -> torch.Tensor:
+def _from_hex(text: str) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(bytes.fromhex(text), np.uint8).copy())

@@ -12,14 +12,14 @@ from algorithm.cli.options import (
     IMPORT,
     INIT,
     LIST,
+    MAX_REPEATS,
     MODES,
     OPTIONS,
-    REPEATS,
     TRAIN,
 )
-from algorithm.config.renamed_settings import former_flag
+from algorithm.config.renamed_settings import find_renamed_flag
 from algorithm.errors import UserError
-from algorithm.runs.env_folder import environments, find_folder, locate_environment, unknown_environment
+from algorithm.runs.env_folder import find_folder, list_environments, locate_environment, make_unknown_error
 
 EXAMPLES = """\
 python main.py gym/cartpole -n "test_{time}"        train
@@ -37,9 +37,9 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; python main.py --help lists every option")
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """What argparse makes of the table."""
-    made = _Parser(
+    parser = _Parser(
         prog="main.py",
         usage="python main.py ENV [options]",
         description="Train an agent in an environment's folder, or play with a trained one. Dashes may be underscores.",
@@ -47,44 +47,44 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument(
+    parser.add_argument(
         "env", nargs="?", metavar="ENV", help="environment folder: its name below envs/ (gym/cartpole), or its path"
     )
     for option in OPTIONS:
         spellings = [option.short] * bool(option.short) + [option.spelling]
-        made.add_argument(*spellings, help=option.help.replace("%", "%%"), **option.parse)
-    return made
+        parser.add_argument(*spellings, help=option.help.replace("%", "%%"), **option.parser_args)
+    return parser
 
 
-def page() -> str:
+def make_start_page() -> str:
     """What is shown where nothing is asked for."""
     return (
         "Samara trains actor-critic agents with experience replay in the environments of envs/.\n\n"
-        f"{EXAMPLES}\nenvironments: {', '.join(environments())}\n\n"
+        f"{EXAMPLES}\nenvironments: {', '.join(list_environments())}\n\n"
         "python main.py --help lists every option, docs/configuration.md every setting."
     )
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """The options, with `mode` among them. Raises UserError, in one line, for what cannot be."""
-    options, rest = parser().parse_known_args([_underscored(text) for text in arguments])
+    options, rest = make_parser().parse_known_args([_use_underscores(text) for text in arguments])
     words = [text for text in rest if not text.startswith("-")]
     if unknown := [text for text in rest if text.startswith("-")]:
-        raise UserError(_unknown(unknown[0].partition("=")[0]))
+        raise UserError(_describe_unknown(unknown[0].partition("=")[0]))
     if options.env is None and words:  # argparse stops looking for it at the first option
         options.env = words.pop(0)
     if words:
         raise UserError(f"{words[0]!r} is one word too many; put names and values with spaces in quotes")
     if options.env is not None:
         options.env = locate_environment(options.env)
-    options.mode = _mode(options)
-    _check(options)
+    options.mode = _find_mode(options)
+    _check_options(options)
     if options.mode == TRAIN and find_folder(options.env) is None:
-        raise unknown_environment(options.env)
+        raise make_unknown_error(options.env)
     return options
 
 
-def overrides(options: argparse.Namespace) -> dict[str, Any]:
+def collect_overrides(options: argparse.Namespace) -> dict[str, Any]:
     """What the flags that are short for settings set, as a tree; --set and --env_args are read where YAML is."""
     tree: dict[str, Any] = {}
     for option in OPTIONS:
@@ -93,14 +93,14 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
         names_run = option.name == "name" and options.mode != TRAIN
         if option.setting and option.name != "env_args" and value is not None and not names_run:
             *sections, key = option.setting.split(".")
-            place = tree
+            branch = tree
             for section in sections:
-                place = place.setdefault(section, {})
-            place[key] = value
+                branch = branch.setdefault(section, {})
+            branch[key] = value
     return tree
 
 
-def _underscored(text: str) -> str:
+def _use_underscores(text: str) -> str:
     """A long option with underscores, whatever it was spelled with."""
     if not text.startswith("--"):
         return text
@@ -108,26 +108,28 @@ def _underscored(text: str) -> str:
     return f"--{name.replace('-', '_')}{equals}{value}"
 
 
-def _unknown(flag: str) -> str:
-    if instead := former_flag(flag.lstrip("-"), FLAGS):
+def _describe_unknown(flag: str) -> str:
+    if instead := find_renamed_flag(flag.lstrip("-"), FLAGS):
         return f"{flag} is no option here; {instead}"
-    near = get_close_matches(flag.lstrip("-"), [option.name for option in OPTIONS], 1)
-    return f"{flag} is no option; {f'did you mean --{near[0]}?' if near else 'python main.py --help lists them all'}"
+    similar = get_close_matches(flag.lstrip("-"), [option.name for option in OPTIONS], 1)
+    return (
+        f"{flag} is no option; {f'did you mean --{similar[0]}?' if similar else 'python main.py --help lists them all'}"
+    )
 
 
-def _mode(options: argparse.Namespace) -> str:
-    asked = [mode for mode in MODES if getattr(options, mode.removeprefix("--"))]
-    if len(asked) > 1:
-        raise UserError(f"{asked[0]} and {asked[1]} exclude each other")
-    return asked[0] if asked else TRAIN
+def _find_mode(options: argparse.Namespace) -> str:
+    modes = [mode for mode in MODES if getattr(options, mode.removeprefix("--"))]
+    if len(modes) > 1:
+        raise UserError(f"{modes[0]} and {modes[1]} exclude each other")
+    return modes[0] if modes else TRAIN
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check_options(options: argparse.Namespace) -> None:
     for option in OPTIONS:
-        if getattr(options, option.name) not in (None, False) and options.mode not in option.goes_with:
-            raise UserError(f"{option.spelling} goes with {' and '.join(option.goes_with)}, not with {options.mode}")
+        if getattr(options, option.name) not in (None, False) and options.mode not in option.modes:
+            raise UserError(f"{option.spelling} goes with {' and '.join(option.modes)}, not with {options.mode}")
     if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR):
-        known = ", ".join(environments())
+        known = ", ".join(list_environments())
         raise UserError(
             f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
         )
@@ -149,9 +151,9 @@ def _check_no_settings(options: argparse.Namespace) -> None:
 
 
 def _check_positive(options: argparse.Namespace) -> None:
-    for name, most in (("repeat", REPEATS), ("max_iter", None)):
+    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None)):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1")
-        if value is not None and most is not None and value > most:
-            raise UserError(f"--{name} is {value}; it must be at most {most}")
+        if value is not None and maximum is not None and value > maximum:
+            raise UserError(f"--{name} is {value}; it must be at most {maximum}")

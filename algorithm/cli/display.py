@@ -14,18 +14,20 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from algorithm.specs import AGENT, of_role
+from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.formatting import format_number
-from algorithm.training.progress import Progress, Standing
+from algorithm.training.progress import Progress, RoleProgress
 
-Show = Callable[[Progress], None]
-Facts = list[Text]
-Draw = Callable[[int], "ProgressBar | StackedBar | Text"]  # a bar of a width
+OnProgress = Callable[[Progress], None]
+Texts = list[Text]
+DrawBar = Callable[[int], "ProgressBar | StackedBar | Text"]  # a bar of a width
 
-BAR = 32  # columns, at most
-TEXT = 40  # columns that text needs alongside a bar
+BAR_WIDTH = 32  # columns, at most
+MIN_TEXT_WIDTH = 40  # columns that text needs alongside a bar
 GAP = 2  # spaces between columns, and between facts
-ECHO = 3  # columns that stay empty on the right: the ^C that a terminal echoes behind the picture breaks no line
+RIGHT_MARGIN = (
+    3  # columns that stay empty on the right: the ^C that a terminal echoes behind the picture breaks no line
+)
 COLORS = {
     "environment": "blue",
     "acting": "cyan",
@@ -37,41 +39,44 @@ COLORS = {
 }
 
 
-def lines(say: Callable[[str], None]) -> Show:
-    """Return a function that passes one line for each row of metrics to `say`."""
+def make_line_display(log: Callable[[str], None]) -> OnProgress:
+    """Return a function that passes one line for each row of metrics to `log`."""
 
-    def show(progress: Progress) -> None:
-        if progress.row:
-            say(line(progress))
+    def on_progress(progress: Progress) -> None:
+        if progress.wrote_row:
+            log(format_line(progress))
 
-    return show
+    return on_progress
 
 
 @contextmanager
-def live(console: Console, say: Callable[[str], None]) -> Iterator[Show]:
-    """Show a display that changes in place, below other output; if `console` is no terminal, pass lines to `say`."""
+def live_display(console: Console, log: Callable[[str], None]) -> Iterator[OnProgress]:
+    """Show a display that changes in place, below other output; if `console` is no terminal, pass lines to `log`."""
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lines(say)
+        yield make_line_display(log)
         return
     with Live(console=console, auto_refresh=False) as screen:
 
-        def show(progress: Progress) -> None:
-            if not progress.row:  # rows may come faster than anybody looks
-                screen.update(Picture(progress), refresh=True)
+        def on_progress(progress: Progress) -> None:
+            if not progress.wrote_row:  # rows may come faster than anybody looks
+                screen.update(ProgressView(progress), refresh=True)
 
-        yield show
+        yield on_progress
 
 
-def line(progress: Progress) -> str:
+def format_line(progress: Progress) -> str:
     """Return the state of a run in one line."""
-    facts = _steps(progress)
-    for role, standing in progress.roles.items():
-        facts += [Text(f"return{of_role(role)} ") + _return(standing), *_length(standing)]
-        facts += [*_measures(standing.measures), *_losses(standing)]
-    return "  ".join(fact.plain for fact in [*facts, *_speed(progress), *_shares(progress), *_left(progress)])
+    texts = _format_steps(progress)
+    for role, role_progress in progress.roles.items():
+        texts += [Text(f"return{role_suffix(role)} ") + _format_return(role_progress), *_format_length(role_progress)]
+        texts += [*_format_metrics(role_progress.policy_metrics), *_format_losses(role_progress)]
+    return "  ".join(
+        text.plain
+        for text in [*texts, *_format_speed(progress), *_format_shares(progress), *_format_time_left(progress)]
+    )
 
 
-class Picture:
+class ProgressView:
     """A live display of a run: rows of a label, a bar and facts, as wide as the console."""
 
     def __init__(self, progress: Progress):
@@ -80,64 +85,76 @@ class Picture:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = list(self._rows())
         label = min(options.max_width // 4, max(cell_len(name) for name, _, _ in rows))
-        room = options.max_width - label - GAP - ECHO
+        available = options.max_width - label - GAP - RIGHT_MARGIN
         # A console that is too narrow for bar and text gets no bar.
-        bar = min(BAR, (room - TEXT) // 2) if room >= TEXT * 3 // 2 else 0
+        bar = min(BAR_WIDTH, (available - MIN_TEXT_WIDTH) // 2) if available >= MIN_TEXT_WIDTH * 3 // 2 else 0
         table = Table.grid(padding=(0, GAP, 0, 0))
         table.add_column(style="bold", width=label, no_wrap=True, overflow="ellipsis")
         if bar:
             table.add_column(width=bar)
         table.add_column()
-        for name, draw, facts in rows:
-            text = _flow(facts, room - (bar + GAP if bar else 0))
+        for name, draw, texts in rows:
+            text = _wrap_texts(texts, available - (bar + GAP if bar else 0))
             table.add_row(Text(name), *([draw(bar)] if bar else []), text)
         yield table
 
-    def _rows(self) -> Iterator[tuple[str, Draw, Facts]]:
+    def _rows(self) -> Iterator[tuple[str, DrawBar, Texts]]:
         """Yield label, bar for a width, and facts of each row."""
         progress = self.progress
-        done, goal = progress.done, progress.goal
-        yield "steps", lambda width: _bar(done, width), [*_steps(progress), *_left(progress)]
-        for role, standing in progress.roles.items():
-            way = None if goal is None else _approach(standing, goal)
-            first, second, what = ("return", "policy", "") if role == AGENT else (role, "", "return ")
-            mean = Text("no episode yet", "dim") if isnan(standing.mean) else Text(what) + _return(standing, goal)
-            facts = [mean, *_goal(goal), *_length(standing)]
-            yield first, lambda width, way=way: _bar(way, width), facts
-            if learned := [*_measures(standing.measures), *_losses(standing)]:
-                yield second, lambda width: Text(), learned
-        yield "speed", lambda width: Text(), _speed(progress)
-        so_far = f"{_duration(progress.counters.seconds)} {'in all' if progress.ended else 'so far'}"
-        yield "time", lambda width: StackedBar(progress.pace.shares, width), [Text(so_far), *_shares(progress)]
+        fraction_done, goal = progress.fraction_done, progress.goal
+        yield (
+            "steps",
+            lambda width: _make_bar(fraction_done, width),
+            [*_format_steps(progress), *_format_time_left(progress)],
+        )
+        for role, role_progress in progress.roles.items():
+            goal_fraction = None if goal is None else _compute_goal_fraction(role_progress, goal)
+            first, second, prefix = ("return", "policy", "") if role == DEFAULT_ROLE else (role, "", "return ")
+            mean = (
+                Text("no episode yet", "dim")
+                if isnan(role_progress.mean)
+                else Text(prefix) + _format_return(role_progress, goal)
+            )
+            texts = [mean, *_format_goal(goal), *_format_length(role_progress)]
+            yield first, lambda width, goal_fraction=goal_fraction: _make_bar(goal_fraction, width), texts
+            if metrics := [*_format_metrics(role_progress.policy_metrics), *_format_losses(role_progress)]:
+                yield second, lambda width: Text(), metrics
+        yield "speed", lambda width: Text(), _format_speed(progress)
+        so_far = f"{_format_duration(progress.counters.seconds)} {'in all' if progress.has_ended else 'so far'}"
+        yield (
+            "time",
+            lambda width: StackedBar(progress.throughput.shares, width),
+            [Text(so_far), *_format_shares(progress)],
+        )
 
 
 class StackedBar:
     """A bar with a stretch for each part, in its color."""
 
     def __init__(self, shares: Mapping[str, float], width: int):
-        self.cells = _rounded(shares, width)
+        self.cells = _round_to_total(shares, width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         sign = "-" if options.legacy_windows or options.ascii_only else "━"
         yield Text.assemble(*((sign * self.cells[part], COLORS[part]) for part in COLORS if part in self.cells))
 
 
-def _flow(facts: Iterable[Text], width: int) -> Text:
+def _wrap_texts(texts: Iterable[Text], width: int) -> Text:
     """Return facts in lines of at most `width`; a fact that fits into one line is not broken."""
-    flowing, used = Text(overflow="fold"), 0
-    for fact in facts:
-        if used and used + GAP + fact.cell_len > width:
-            flowing.append("\n")
+    wrapped, used = Text(overflow="fold"), 0
+    for text in texts:
+        if used and used + GAP + text.cell_len > width:
+            wrapped.append("\n")
             used = 0
         elif used:
-            flowing.append(" " * GAP)
+            wrapped.append(" " * GAP)
             used += GAP
-        flowing.append_text(fact)
-        used += fact.cell_len
-    return flowing
+        wrapped.append_text(text)
+        used += text.cell_len
+    return wrapped
 
 
-def _bar(share: float | None, width: int) -> ProgressBar | Text:
+def _make_bar(share: float | None, width: int) -> ProgressBar | Text:
     """Return a bar; nothing if its end is not known."""
     if share is None:
         return Text()
@@ -145,72 +162,72 @@ def _bar(share: float | None, width: int) -> ProgressBar | Text:
     return ProgressBar(1.0, done, width, complete_style="green", finished_style="bold green")
 
 
-def _rounded(shares: Mapping[str, float], total: int) -> dict[str, int]:
+def _round_to_total(shares: Mapping[str, float], total: int) -> dict[str, int]:
     """Return integers in proportion to `shares` whose sum is `total` (largest remainders); nothing for no share."""
-    whole = sum(shares.values())
-    if whole <= 0:
+    share_sum = sum(shares.values())
+    if share_sum <= 0:
         return {}
-    exact = {part: total * share / whole for part, share in shares.items()}
-    cells = {part: int(value) for part, value in exact.items()}
+    quotas = {part: total * share / share_sum for part, share in shares.items()}
+    cells = {part: int(value) for part, value in quotas.items()}
     left = total - sum(cells.values())
-    for part in sorted(exact, key=lambda part: cells[part] - exact[part])[:left]:
+    for part in sorted(quotas, key=lambda part: cells[part] - quotas[part])[:left]:
         cells[part] += 1
     return cells
 
 
-def _approach(standing: Standing, goal: float) -> float:
+def _compute_goal_fraction(role_progress: RoleProgress, goal: float) -> float:
     """Return the share of the way from the first mean return to the goal."""
-    if standing.first is None or standing.mean >= goal:
-        return float(standing.mean >= goal)
-    return (standing.mean - standing.first) / max(goal - standing.first, 1e-9)
+    if role_progress.first is None or role_progress.mean >= goal:
+        return float(role_progress.mean >= goal)
+    return (role_progress.mean - role_progress.first) / max(goal - role_progress.first, 1e-9)
 
 
-def _steps(progress: Progress) -> Facts:
+def _format_steps(progress: Progress) -> Texts:
     of = f" of {progress.max_step:,}" if progress.max_step else ""
     return [Text(f"{progress.counters.env_steps:,}{of} steps")]
 
 
-def _return(standing: Standing, goal: float | None = None) -> Text:
-    reached = goal is not None and standing.mean >= goal
-    best = "" if standing.best is None else f" (best {format_number(standing.best)})"
-    return Text.assemble((format_number(standing.mean), "bold green" if reached else "cyan"), best)
+def _format_return(role_progress: RoleProgress, goal: float | None = None) -> Text:
+    reached = goal is not None and role_progress.mean >= goal
+    best = "" if role_progress.best is None else f" (best {format_number(role_progress.best)})"
+    return Text.assemble((format_number(role_progress.mean), "bold green" if reached else "cyan"), best)
 
 
-def _goal(goal: float | None) -> Facts:
+def _format_goal(goal: float | None) -> Texts:
     return [] if goal is None else [Text(f"goal {goal:,.10g}")]
 
 
-def _length(standing: Standing) -> Facts:
-    return [] if isnan(standing.length) else [Text(f"length {format_number(standing.length)}")]
+def _format_length(role_progress: RoleProgress) -> Texts:
+    return [] if isnan(role_progress.length) else [Text(f"length {format_number(role_progress.length)}")]
 
 
-def _measures(measures: Mapping[str, float]) -> Facts:
-    return [Text(f"{name} {format_number(value)}") for name, value in measures.items()]
+def _format_metrics(metrics: Mapping[str, float]) -> Texts:
+    return [Text(f"{name} {format_number(value)}") for name, value in metrics.items()]
 
 
-def _losses(standing: Standing) -> Facts:
-    return _measures({f"{name} loss": value for name, value in standing.losses.items()})
+def _format_losses(role_progress: RoleProgress) -> Texts:
+    return _format_metrics({f"{name} loss": value for name, value in role_progress.losses.items()})
 
 
-def _speed(progress: Progress) -> Facts:
-    pace, episodes = progress.pace, progress.counters.episodes
+def _format_speed(progress: Progress) -> Texts:
+    throughput, episodes = progress.throughput, progress.counters.episodes
     counted = f"{episodes:,} episode{'' if episodes == 1 else 's'}"
-    rates = {"steps": pace.env_steps, "updates": pace.updates}
+    rates = {"steps": throughput.env_steps, "updates": throughput.updates}
     return [
-        *(Text(f"{rate:,.0f} {of}/s" if rate >= 10 else f"{rate:.2g} {of}/s") for of, rate in rates.items()),
+        *(Text(f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s") for unit, rate in rates.items()),
         Text(counted),
     ]
 
 
-def _shares(progress: Progress) -> Facts:
+def _format_shares(progress: Progress) -> Texts:
     """Return the percentage of each part's time; together 100%."""
-    percent = _rounded(progress.pace.shares, 100)
+    percent = _round_to_total(progress.throughput.shares, 100)
     return [Text(f"{part} {percent[part]}%", COLORS[part]) for part in COLORS if percent.get(part)]
 
 
-def _left(progress: Progress) -> Facts:
-    return [] if progress.seconds_left is None else [Text(f"{_duration(progress.seconds_left)} left")]
+def _format_time_left(progress: Progress) -> Texts:
+    return [] if progress.seconds_left is None else [Text(f"{_format_duration(progress.seconds_left)} left")]
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))

@@ -6,29 +6,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
-from algorithm.adapters.env_modules import with_module
-from algorithm.adapters.gym_ids import find_id, registered
-from algorithm.adapters.missing_extras import env_type_of
-from algorithm.cli.reference import entries
+from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
+from algorithm.adapters.env_modules import add_module_prefix
+from algorithm.adapters.gym_ids import find_id, find_spec
+from algorithm.adapters.missing_extras import find_env_type
+from algorithm.cli.reference import read_entries
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
-from algorithm.config.registry import find
-from algorithm.config.yaml_text import commented
+from algorithm.config.registry import find_class
+from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError
-from algorithm.runs.default_network import nn_file
-from algorithm.runs.env_folder import HERE, environment_name
-from algorithm.runs.make_env import env_config, missing_limit
-from algorithm.specs import AGENT, MASK, ObsSpec, Role
+from algorithm.runs.default_network import make_nn_file
+from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
+from algorithm.runs.make_env import describe_missing_limit, make_env_config
+from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
 
-OPENED = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
-GROUPS = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
+SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
+ENV_TYPE_BY_GROUP = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
 # Settings that people look for first; the others stand in default_config.yaml alone.
-SHOWN = ("env_type", "env_name", "env_args", "algorithm", "n_envs", "max_step", "max_step_each_iter", "evaluate_every")
+SHOWN_SETTINGS = (
+    "env_type",
+    "env_name",
+    "env_args",
+    "algorithm",
+    "n_envs",
+    "max_step",
+    "max_step_each_iter",
+    "evaluate_every",
+)
 
 # Where nothing is known of an environment: rewards of any size, and for continuous actions what learns well in `envs`.
-SUGGESTED: Tree = {"reward_normalization": "return_std"}
-OF_CONTINUOUS: Tree = {
+SUGGESTED_SETTINGS: Tree = {"reward_normalization": "return_std"}
+CONTINUOUS_SETTINGS: Tree = {
     "std": "learned",
     "std_init": 0.5,
     "std_min": 0.2,
@@ -38,8 +47,8 @@ OF_CONTINUOUS: Tree = {
     "replay_ratio": 8.0,
 }
 EVALUATIONS = 20  # in the course of a run that has no goal
-SIDE = 84  # pixels of an image that is learned from; larger ones are resized
-RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [SIDE, SIDE]}}
+IMAGE_SIDE = 84  # pixels of an image that is learned from; larger ones are resized
+RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
 VARIANT = """\
 
@@ -51,7 +60,7 @@ large:
 
 
 @dataclass(frozen=True)
-class Written:
+class InitResult:
     """A record of what --init wrote, with lines for the user."""
 
     folder: Path
@@ -59,16 +68,16 @@ class Written:
     notes: tuple[str, ...]
 
 
-def write(name: str, layers: list[Layer], force: bool = False) -> Written:
+def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitResult:
     """Write envs/`name` for an environment that opens and can be learned from.
 
     With `force` it replaces config.yaml and nn.py of a folder that exists. Raises UserError if it cannot be written,
-    EnvironmentFailed as adapters do.
+    EnvironmentStartError as adapters do.
     """
-    name = environment_name(name)
+    name = normalize_environment(name)
     if name.count("/") != 1:
         raise UserError(f"--init {name}: expected group/name, for example gym/acrobot")
-    folder = HERE / name
+    folder = LOCAL_ENVS / name
     if folder.exists() and not force:
         raise UserError(
             f"--init {name}: {folder} exists already, and is left as it is; choose another name, "
@@ -78,24 +87,26 @@ def write(name: str, layers: list[Layer], force: bool = False) -> Written:
     for _, layer in layers:
         given = merge(given, layer)
     base = resolve(layers).base  # refuses what is no setting
-    env_type, env_name = _identify(name, base.env_name, given)
+    env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
-    roles, opened = _open(f"--init {name}", merge(named, given))
-    tree = _complete(opened, roles, registered(env_name).reward_threshold if env_type == "GYM" else None)
+    roles, opened = _open_environment(f"--init {name}", merge(named, given))
+    tree = _add_suggestions(opened, roles, find_spec(env_name).reward_threshold if env_type == "GYM" else None)
     settings = resolve([(f"--init {name}", tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
-    text = _config(name, roles, merge(_shown(settings), tree))
-    note = missing_limit(settings)
-    return Written(folder, _write_files(folder, text, _network(roles)), (note,) if note else ())
+    text = _make_config(name, roles, merge(_select_shown(settings), tree))
+    note = describe_missing_limit(settings)
+    return InitResult(folder, _write_files(folder, text, _make_network(roles)), (note,) if note else ())
 
 
-def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
+def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
     """Return env_type and env_name of the environment, as given or as the folder's name suggests."""
     group, _, task = name.partition("/")
     chosen = given.get("base_config", {}).get("env_type")
-    env_type = (chosen or (env_type_of(env_name) if env_name else GROUPS.get(group.casefold(), "GYM"))).upper()
-    if env_type not in OPENED:
-        raise UserError(f"--init writes folders for env_type {', '.join(OPENED)}, not for {env_type}")
+    env_type = (
+        chosen or (find_env_type(env_name) if env_name else ENV_TYPE_BY_GROUP.get(group.casefold(), "GYM"))
+    ).upper()
+    if env_type not in SUPPORTED_ENV_TYPES:
+        raise UserError(f"--init writes folders for env_type {', '.join(SUPPORTED_ENV_TYPES)}, not for {env_type}")
     if env_name and env_name.endswith(".py"):
         raise UserError(f"--init {name}: an {env_name} needs a config.yaml of its own; docs/environments.md shows one")
     if env_name or env_type != "GYM":
@@ -103,26 +114,26 @@ def _identify(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
     try:
         return env_type, find_id(task, group)
     except UnsupportedEnvironment as error:
-        suggested = with_module(task) or (name if env_type_of(name) in OPENED[1:] else "ID")
+        suggested = add_module_prefix(task) or (name if find_env_type(name) in SUPPORTED_ENV_TYPES[1:] else "ID")
         raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name={suggested}") from error
 
 
-def _open(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
+def _open_environment(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
     """Return the roles of the environment, and `tree` with the settings that are needed to observe it."""
     try:
-        roles = _roles(resolve([(source, tree)]))
-    except UnobservableParts as error:
+        roles = _read_roles(resolve([(source, tree)]))
+    except UnsupportedObservations as error:
         ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
-        return _open(source, merge(tree, {"base_config": {"ignore_observations": ignored}}))
+        return _open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}))
     wrappers = _image_wrappers(roles) if tree["base_config"]["env_type"] == "GYM" else []
     if wrappers and "env_wrappers" not in tree["base_config"]:
-        return _open(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}))
+        return _open_environment(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}))
     return roles, tree
 
 
-def _roles(settings: Settings) -> Mapping[str, Role]:
+def _read_roles(settings: Settings) -> Mapping[str, Role]:
     """Open the environment once and return its roles."""
-    adapter = find("env_type", settings.base.env_type)(env_config(settings, settings.base.env_name, 1))
+    adapter = find_class("env_type", settings.base.env_type)(make_env_config(settings, settings.base.env_name, 1))
     try:
         adapter.reset(settings.base.seed)
         return adapter.roles
@@ -135,19 +146,19 @@ def _image_wrappers(roles: Mapping[str, Role]) -> list:
     specs = next(iter(roles.values())).obs_specs
     spec = next(iter(specs.values()))
     channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
-    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < SIDE:
+    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < IMAGE_SIDE:
         return []
-    return [RESIZE] * (max(sides) > SIDE) + [GRAYSCALE]
+    return [RESIZE] * (max(sides) > IMAGE_SIDE) + [GRAYSCALE]
 
 
-def _complete(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
+def _add_suggestions(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
     """Return `opened` on top of suggestions: a goal or evaluations, and the algorithm's section."""
     settings = resolve([("--init", opened)])
     base = settings.base
     suggested: Tree = {"goal": {"return": threshold}}
     if base.algorithm.casefold() == "acer":
         continuous = any(role.action_spec.continuous for role in roles.values())
-        suggested["acer_config"] = SUGGESTED | (OF_CONTINUOUS if continuous else {})
+        suggested["acer_config"] = SUGGESTED_SETTINGS | (CONTINUOUS_SETTINGS if continuous else {})
     elif base.algorithm.casefold() == "sac":  # one update for each env step
         suggested["sac_config"] = {"replay_ratio": float(base.n_envs * settings.agent.rollout_length)}
     goal = merge(suggested, opened)["goal"]
@@ -156,13 +167,13 @@ def _complete(opened: Tree, roles: Mapping[str, Role], threshold: float | None) 
     return merge(suggested, opened)
 
 
-def _shown(settings: Settings) -> Tree:
-    return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN}}
+def _select_shown(settings: Settings) -> Tree:
+    return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN_SETTINGS}}
 
 
-def _network(roles: Mapping[str, Role]) -> str | None:
+def _make_network(roles: Mapping[str, Role]) -> str | None:
     """Return the text of nn.py; None if roles need different ones."""
-    texts = {nn_file(role) for role in roles.values()}
+    texts = {make_nn_file(role) for role in roles.values()}
     return texts.pop() if len(texts) == 1 else None
 
 
@@ -176,27 +187,27 @@ def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, 
     return folder / "config.yaml", folder / "nn.py"
 
 
-def _config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
+def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
     lines = [f"# {tree['base_config']['env_name']}: python main.py {name}", "#"]
-    alike: dict[str, list[str]] = {}  # roles by what they observe and do
-    for role, offer in roles.items():
-        alike.setdefault("\n".join(_offer(offer)), []).append(role)
-    for text, names in alike.items():
-        lines += [f"# {', '.join(names)}:"] * (names != [AGENT]) + text.splitlines()
+    roles_by_text: dict[str, list[str]] = {}  # roles by what they observe and do
+    for role, role_specs in roles.items():
+        roles_by_text.setdefault("\n".join(_describe_role(role_specs)), []).append(role)
+    for text, names in roles_by_text.items():
+        lines += [f"# {', '.join(names)}:"] * (names != [DEFAULT_ROLE]) + text.splitlines()
     lines += ["#", "# Every setting is in default_config.yaml; these override it."]
-    lines += ["default:", *commented(tree, {entry.path: entry.meaning for entry in entries()})]
-    variant = VARIANT.format(name=name) if _network(roles) else ""
+    lines += ["default:", *format_commented(tree, {entry.path: entry.meaning for entry in read_entries()})]
+    variant = VARIANT.format(name=name) if _make_network(roles) else ""
     return "\n".join(lines) + "\n" + variant
 
 
-def _offer(role: Role) -> list[str]:
+def _describe_role(role: Role) -> list[str]:
     lines = [
-        f"# {'receives the mask' if key == MASK else 'observes'} {_observation(key, spec)}"
+        f"# {'receives the mask' if key == ACTION_MASK else 'observes'} {_describe_observation(key, spec)}"
         for key, spec in role.obs_specs.items()
     ]
     return [*lines, f"# acts with {role.action_spec}"]
 
 
-def _observation(key: str, spec: ObsSpec) -> str:
-    one_hot = f", one-hot of {' + '.join(map(str, spec.counts))}" if spec.counts else ""
+def _describe_observation(key: str, spec: ObsSpec) -> str:
+    one_hot = f", one-hot of {' + '.join(map(str, spec.n_values))}" if spec.n_values else ""
     return f"{key}: {spec.dtype} {list(spec.shape)}{one_hot}"

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-EPISODES = 20  # that --run plays
-REPEATS = 1000  # runs of one command
+DEFAULT_EPISODES = 20  # that --run plays
+MAX_REPEATS = 1000  # runs of one command
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR = "--list", "--init", "--import_mlagents", "--doctor"
 MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR)
-LEARN, PLAY, EVERY = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
-MAKE = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # what needs settings
+TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
+SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # what needs settings
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Option:
 
     spelling: str
     help: str
-    goes_with: tuple[str, ...]
+    modes: tuple[str, ...]
     setting: str | None = None
     short: str | None = None
-    parse: Mapping[str, Any] = field(default_factory=dict)  # further arguments for argparse
+    parser_args: Mapping[str, Any] = field(default_factory=dict)  # further arguments for argparse
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ class Option:
         return self.spelling.removeprefix("--")
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     """Read an integer as settings are read: 1e6 and 1_000 are some, 010 and 1:30 are not.
 
     Raises ArgumentTypeError.
@@ -52,13 +52,17 @@ def _integer(text: str) -> int:
     return number
 
 
-_WHOLE: dict[str, Any] = {"type": _integer, "metavar": "N"}
-_ON: dict[str, Any] = {"action": "store_true"}
-_PAIRS: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=VALUE"}
+_INTEGER_ARGS: dict[str, Any] = {"type": _parse_integer, "metavar": "N"}
+_FLAG_ARGS: dict[str, Any] = {"action": "store_true"}
+_PAIR_ARGS: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=VALUE"}
 
 OPTIONS = (
     Option(
-        "--config", "variant in the folder's config.yaml", (TRAIN, DOCTOR), short="-c", parse={"metavar": "VARIANT"}
+        "--config",
+        "variant in the folder's config.yaml",
+        (TRAIN, DOCTOR),
+        short="-c",
+        parser_args={"metavar": "VARIANT"},
     ),
     Option(
         "--name",
@@ -69,63 +73,74 @@ OPTIONS = (
     ),
     Option(
         "--run",
-        f"play {EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
-        PLAY,
-        parse=_ON,
+        f"play {DEFAULT_EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
+        PLAYING_MODES,
+        parser_args=_FLAG_ARGS,
     ),
-    Option("--resume", "continue a run", (RESUME,), parse=_ON),
-    Option("--export", "write a trained run as ONNX files, one for each role, which Unity takes", (EXPORT,), parse=_ON),
-    Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parse=_ON),
+    Option("--resume", "continue a run", (RESUME,), parser_args=_FLAG_ARGS),
+    Option(
+        "--export",
+        "write a trained run as ONNX files, one for each role, which Unity takes",
+        (EXPORT,),
+        parser_args=_FLAG_ARGS,
+    ),
+    Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parser_args=_FLAG_ARGS),
     Option(
         "--force",
         "replace an existing run of this name, or config.yaml and nn.py of existing folders",
         (TRAIN, INIT, IMPORT),
-        parse=_ON,
+        parser_args=_FLAG_ARGS,
     ),
-    Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parse=_ON),
+    Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parser_args=_FLAG_ARGS),
     Option(
         "--init",
         "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for any --set base_config.env_name=ID",
         (INIT,),
-        parse={"metavar": "GROUP/NAME"},
+        parser_args={"metavar": "GROUP/NAME"},
     ),
     Option(
         IMPORT,
         "write a folder envs/unity/NAME for each behavior of a trainer configuration of Unity's ML-Agents",
         (IMPORT,),
-        parse={"metavar": "CONFIG.yaml"},
+        parser_args={"metavar": "CONFIG.yaml"},
     ),
     Option(
         "--doctor",
         "check this machine, or what the environment's folder needs to train, with advice for each problem",
         (DOCTOR,),
-        parse=_ON,
+        parser_args=_FLAG_ARGS,
     ),
     Option(
         "--repeat",
         "train NAME-1 ... NAME-N with successive seeds; then print mean and std of the results",
         (TRAIN,),
-        parse=_WHOLE,
+        parser_args=_INTEGER_ARGS,
     ),
-    Option("--set", "override settings, for example acer_config.gamma=0.995", MAKE, parse=_PAIRS),
-    Option("--env_args", "keyword arguments of the environment", MAKE, "base_config.env_args", parse=_PAIRS),
-    Option("--agents", "number of environments", MAKE, "base_config.n_envs", parse=_WHOLE),
+    Option("--set", "override settings, for example acer_config.gamma=0.995", SETTINGS_MODES, parser_args=_PAIR_ARGS),
+    Option(
+        "--env_args",
+        "keyword arguments of the environment",
+        SETTINGS_MODES,
+        "base_config.env_args",
+        parser_args=_PAIR_ARGS,
+    ),
+    Option("--agents", "number of environments", SETTINGS_MODES, "base_config.n_envs", parser_args=_INTEGER_ARGS),
     Option(
         "--max_step",
         "env steps after which training ends",
-        (*LEARN, INIT, DOCTOR),
+        (*TRAINING_MODES, INIT, DOCTOR),
         "base_config.max_step",
-        parse=_WHOLE,
+        parser_args=_INTEGER_ARGS,
     ),
     Option(
         "--max_iter",
         "iterations after which training ends (each agent has ended an episode). With --run: episodes per environment",
-        MAKE,
+        SETTINGS_MODES,
         "base_config.max_iter",
-        parse=_WHOLE,
+        parser_args=_INTEGER_ARGS,
     ),
-    Option("--seed", "seed of everything", MAKE, "base_config.seed", parse=_WHOLE),
-    Option("--device", "cpu, cuda (or gpu), cuda:1, mps, or auto", MAKE, "base_config.device"),
+    Option("--seed", "seed of everything", SETTINGS_MODES, "base_config.seed", parser_args=_INTEGER_ARGS),
+    Option("--device", "cpu, cuda (or gpu), cuda:1, mps, or auto", SETTINGS_MODES, "base_config.device"),
     Option(
         "--nn",
         "file with the network in the environment's folder",
@@ -136,28 +151,36 @@ OPTIONS = (
         "--use_env_nn",
         "take the network's file from the environment's folder, not the run's copy",
         (RESUME, RUN, EXPORT),
-        parse=_ON,
+        parser_args=_FLAG_ARGS,
     ),
     Option("--ckpt", "checkpoint to play with, or to export: its env steps, or a checkpoint's folder", (RUN, EXPORT)),
-    Option("--render", "show the environment", PLAY, parse=_ON),
-    Option("--disable_sample", "play greedily (the most probable action) instead of as in evaluation", PLAY, parse=_ON),
-    Option("--sample", "play with sampled actions instead of as in evaluation", PLAY, parse=_ON),
+    Option("--render", "show the environment", PLAYING_MODES, parser_args=_FLAG_ARGS),
     Option(
-        "--logger_in_file", "write what is printed to log.txt in the run folder too", (TRAIN, RESUME, RUN), parse=_ON
+        "--disable_sample",
+        "play greedily (the most probable action) instead of as in evaluation",
+        PLAYING_MODES,
+        parser_args=_FLAG_ARGS,
+    ),
+    Option("--sample", "play with sampled actions instead of as in evaluation", PLAYING_MODES, parser_args=_FLAG_ARGS),
+    Option(
+        "--logger_in_file",
+        "write what is printed to log.txt in the run folder too",
+        (TRAIN, RESUME, RUN),
+        parser_args=_FLAG_ARGS,
     ),
     Option(
         "--json",
         "one line of JSON with the result on standard output; what is for people goes to standard error",
-        EVERY,
-        parse=_ON,
+        ALL_MODES,
+        parser_args=_FLAG_ARGS,
     ),
-    Option("--debug", "show where an error comes from", EVERY, parse=_ON),
+    Option("--debug", "show where an error comes from", ALL_MODES, parser_args=_FLAG_ARGS),
     Option(
         "--editor",
         "in the Unity editor instead of a built player",
         (TRAIN, RESUME, RUN, DOCTOR),
         "base_config.unity_args.build_path",
-        parse={"action": "store_const", "const": "editor"},
+        parser_args={"action": "store_const", "const": "editor"},
     ),
     Option(
         "--port",
@@ -165,7 +188,7 @@ OPTIONS = (
         (TRAIN, RESUME, RUN, DOCTOR),
         "base_config.unity_args.base_port",
         "-p",
-        _WHOLE,
+        _INTEGER_ARGS,
     ),
 )
 FLAGS = {option.setting: option.spelling for option in OPTIONS if option.setting}

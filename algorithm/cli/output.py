@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from algorithm.adapters.standard_streams import Surviving, survive_lost_readers
+from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
 
-WIDTH = 200  # of tables where there is no terminal
+DEFAULT_WIDTH = 200  # of tables where there is no terminal
 
 
 class Output:
@@ -21,12 +21,14 @@ class Output:
     def __init__(self, as_json: bool):
         self.as_json = as_json
         self.result: dict[str, Any] = {}  # what the command reached so far
-        self.saved = ""  # what is saved of a run that was interrupted: a sentence after a space
-        self.removed: dict[str, str] = {}  # folders that failed runs had, and those that their files were copied from
-        self._log: Surviving | None = None
+        self.save_note = ""  # what is saved of a run that was interrupted: a sentence after a space
+        self.removed_folders: dict[
+            str, str
+        ] = {}  # folders that failed runs had, and those that their files were copied from
+        self._log_file: FaultTolerantStream | None = None
         if as_json and sys.stdout is sys.__stdout__:
-            _own_standard_output()
-        survive_lost_readers()
+            _redirect_stdout()
+        tolerate_closed_streams()
 
     @cached_property
     def console(self):
@@ -35,31 +37,31 @@ class Output:
 
         console = Console(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
         if not console.is_terminal:
-            console.width = WIDTH
+            console.width = DEFAULT_WIDTH
         return console
 
-    def keep(self, path: Path) -> None:
+    def log_to_file(self, path: Path) -> None:
         """From now on, what is said is written to `path` too."""
-        self.stop_keeping()
-        self._log = Surviving(path.open("a", encoding="utf-8"))
+        self.close_log_file()
+        self._log_file = FaultTolerantStream(path.open("a", encoding="utf-8"))
 
-    def stop_keeping(self) -> None:
+    def close_log_file(self) -> None:
         """Close the file."""
-        if self._log:
-            self._log.close()
-            self._log = None
+        if self._log_file:
+            self._log_file.close()
+            self._log_file = None
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """One line."""
         self.console.print(text)
         self._write(text)
 
-    def plain(self, text: str) -> None:
+    def log_plain(self, text: str) -> None:
         """One line without rich, which may be what is missing."""
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
         self._write(text)
 
-    def show(self, table: Any) -> None:
+    def print_table(self, table: Any) -> None:
         """A table of rich."""
         self.console.print(table, soft_wrap=False)
 
@@ -69,7 +71,7 @@ class Output:
         A file of a removed folder appears as the one that it was copied from.
         """
         trace = "".join(traceback.format_exception(error))
-        for folder, source in self.removed.items():
+        for folder, source in self.removed_folders.items():
             of_run, of_source = f"{folder}{os.sep}", f"{source}{os.sep}"
             message, trace = message.replace(of_run, of_source), trace.replace(of_run, of_source)
         if debug:
@@ -81,17 +83,17 @@ class Output:
 
     def finish(self, status: int) -> None:
         """The result for scripts, if one is listening."""
-        self.stop_keeping()
+        self.close_log_file()
         if self.as_json:
             print(json.dumps({**self.result, "status": status}, allow_nan=False), flush=True)
 
     def _write(self, text: str) -> None:
-        if self._log:
-            print(text, file=self._log, flush=True)
+        if self._log_file:
+            print(text, file=self._log_file, flush=True)
 
 
-def _own_standard_output() -> None:
+def _redirect_stdout() -> None:
     """Standard output is this program's alone: what a simulator's native code prints goes to standard error."""
     sys.stdout.flush()
-    sys.stdout = Surviving(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    sys.stdout = FaultTolerantStream(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)

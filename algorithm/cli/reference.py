@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.cli.options import OPTIONS, TRAIN
-from algorithm.config.trees import DEFAULTS
+from algorithm.config.trees import DEFAULTS_FILE
 
-PAGE = DEFAULTS.parent / "docs" / "configuration.md"
-LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")
+PAGE_FILE = DEFAULTS_FILE.parent / "docs" / "configuration.md"
+LINE_PATTERN = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")
 
-TOP = """\
+HEADER = """\
 # Configuration
 
 Made from `default_config.yaml` and the command line by `make docs`; change those, not this page.
@@ -32,7 +32,7 @@ variants share, and inherited variants, may contain settings that have no effect
 
 
 @dataclass(frozen=True)
-class Entry:
+class SettingEntry:
     """One line of default_config.yaml: a setting, or a section where `default` is None."""
 
     path: str
@@ -45,44 +45,44 @@ class Entry:
         return self.path.rpartition(".")[2]
 
 
-def entries() -> list[Entry]:
+def read_entries() -> list[SettingEntry]:
     """Every section and setting, in the order of the file. Raises ValueError for a line that is neither."""
-    found: list[Entry] = []
+    found: list[SettingEntry] = []
     above: list[tuple[int, str]] = []  # indentation and key of the sections that a line stands in
-    for number, line in enumerate(DEFAULTS.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(DEFAULTS_FILE.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        match = LINE.match(line)
+        match = LINE_PATTERN.match(line)
         if not match:
-            raise ValueError(f"{DEFAULTS.name}, line {number}: expected `key: default  # meaning`, found {line!r}")
+            raise ValueError(f"{DEFAULTS_FILE.name}, line {number}: expected `key: default  # meaning`, found {line!r}")
         indent = len(match["indent"])
         above = [(column, key) for column, key in above if column < indent] + [(indent, match["key"])]
-        found.append(Entry(".".join(key for _, key in above), match["default"], match["meaning"] or ""))
+        found.append(SettingEntry(".".join(key for _, key in above), match["default"], match["meaning"] or ""))
     return found
 
 
-def page() -> str:
+def make_page() -> str:
     """The page as text."""
-    lines = [TOP]
-    for entry in entries():
+    lines = [HEADER]
+    for entry in read_entries():
         if "." not in entry.path:
-            lines += _section(entry)
+            lines += _format_section(entry)
         else:
-            lines.append(_row(entry.path.partition(".")[2], entry))
+            lines.append(_format_row(entry.path.partition(".")[2], entry))
     lines += ["", "## The command line", "", "    python main.py ENV [options]", ""]
     lines += ["`ENV` is an environment folder: its name below `envs/`, or its path.", ""]
     lines += ["Dashes may be underscores. Alone, `python main.py` shows how to begin.", ""]
     lines += ["| option | goes with | sets | meaning |", "| --- | --- | --- | --- |"]
     for option in OPTIONS:
         spelling = f"`{option.spelling}`" + (f", `{option.short}`" if option.short else "")
-        modes = ", ".join(mode if mode == TRAIN else f"`{mode}`" for mode in option.goes_with)
+        modes = ", ".join(mode if mode == TRAIN else f"`{mode}`" for mode in option.modes)
         lines.append(
-            f"| {spelling} | {modes} | {f'`{option.setting}`' if option.setting else ''} | {_escaped(option.help)} |"
+            f"| {spelling} | {modes} | {f'`{option.setting}`' if option.setting else ''} | {_escape(option.help)} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _section(entry: Entry) -> list[str]:
+def _format_section(entry: SettingEntry) -> list[str]:
     heading = [f"\n## {entry.path}\n"]
     if entry.meaning:
         heading.append(f"{entry.meaning[0].upper()}{entry.meaning[1:]}.\n")
@@ -91,20 +91,20 @@ def _section(entry: Entry) -> list[str]:
     return [*heading, "| setting | default | meaning |", "| --- | --- | --- |"]
 
 
-def _row(name: str, entry: Entry) -> str:
+def _format_row(name: str, entry: SettingEntry) -> str:
     default = "" if entry.default is None else f"`{entry.default}`"
-    return f"| `{name}` | {default} | {_escaped(entry.meaning)} |"
+    return f"| `{name}` | {default} | {_escape(entry.meaning)} |"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """`text` in a cell of a table."""
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def write(path: Path = PAGE) -> None:
+def write_page(path: Path = PAGE_FILE) -> None:
     """Write the page."""
-    path.write_text(page(), encoding="utf-8", newline="\n")
+    path.write_text(make_page(), encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
-    write()
+    write_page()

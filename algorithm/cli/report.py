@@ -8,37 +8,37 @@ import subprocess
 from collections.abc import Callable
 from math import isnan
 
-from algorithm.runs.build import Result
+from algorithm.runs.build import RunResult
 from algorithm.runs.curve import draw_curve
 from algorithm.runs.run_folder import RunFolder
-from algorithm.specs import of_role
+from algorithm.specs import role_suffix
 from algorithm.training.formatting import format_number
 
 
-def report(say: Callable[[str], None], environment: str, folder: RunFolder, result: Result) -> None:
+def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
     """Say the result of a run that ended, where it is and the commands to go on from there; draw its curve."""
-    for line in _outcome(result):
-        say(line)
-    goal = folder.settings().goal
-    curve = draw_curve(folder.path, goal.return_ if goal else None, say)
+    for line in _describe_result(result):
+        log(line)
+    goal = folder.load_settings().goal
+    curve = draw_curve(folder.path, goal.return_ if goal else None, log)
     run = ["python", "main.py", environment, "-n", folder.path.name]
-    say(f"run folder: {folder}")
+    log(f"run folder: {folder}")
     if curve:
-        say(f"curve:      {folder.given / curve.name}")
-    say(f"play it:    {_command(*run, '--run')}")
-    say(f"resume:     {_command(*run, '--resume')}")
-    say(f"curves:     {_command('tensorboard', '--logdir', str(folder))}")
+        log(f"curve:      {folder.given_path / curve.name}")
+    log(f"play it:    {_join_command(*run, '--run')}")
+    log(f"resume:     {_join_command(*run, '--resume')}")
+    log(f"curves:     {_join_command('tensorboard', '--logdir', str(folder))}")
 
 
 def describe_saved(environment: str, folder: RunFolder) -> str:
     """Return a sentence on what is saved of a run that was interrupted, and how to resume it."""
     if not folder.checkpoints(keep=1):
         return " Nothing was saved: the run had no checkpoint yet."
-    command = _command("python", "main.py", environment, "-n", folder.path.name, "--resume")
+    command = _join_command("python", "main.py", environment, "-n", folder.path.name, "--resume")
     return f" Checkpoint saved in {folder}; resume with: {command}"
 
 
-def _outcome(result: Result) -> list[str]:
+def _describe_result(result: RunResult) -> list[str]:
     counters = result.counters
     done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {counters.seconds:.1f} s"
     confirmed = "and confirmed by evaluation episodes"
@@ -49,13 +49,13 @@ def _outcome(result: Result) -> list[str]:
             True: f"goal reached {confirmed} after {done}",
             False: f"goal not reached within {done}",
             None: f"done after {done}",
-        }[result.reached]
+        }[result.goal_reached]
     ]
     for role, value in result.returns.items():
         mean = "no episode has ended yet" if isnan(value) else format_number(value)
-        lines.append(f"mean return{of_role(role)} of the last training episodes: {mean}")
+        lines.append(f"mean return{role_suffix(role)} of the last training episodes: {mean}")
     for role, played in (result.evaluation or {}).items():
-        lines.append(f"last evaluation{of_role(role)}: {played}")
+        lines.append(f"last evaluation{role_suffix(role)}: {played}")
     if result.best is not None and result.best.counters.env_steps != counters.env_steps:
         lines.append(
             f"best in evaluation, used by --run: the weights after {result.best.counters.env_steps:,} env steps"
@@ -63,6 +63,6 @@ def _outcome(result: Result) -> list[str]:
     return lines
 
 
-def _command(*words: str) -> str:
+def _join_command(*words: str) -> str:
     """Words as the user's shell takes them."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)

@@ -49,7 +49,7 @@ class _Criteria(Section):
 
 def read_parameters(section: Mapping[str, Any], max_step: int | None) -> dict[str, Parameter]:
     """Every environment parameter of `reset_config`. Raises UserError, naming it, for one that cannot be."""
-    parameters = {name: _parameter(f"reset_config.{name}", given) for name, given in section.items()}
+    parameters = {name: _read_parameter(f"reset_config.{name}", given) for name, given in section.items()}
     for name, parameter in parameters.items():
         if max_step is None and isinstance(parameter, tuple) and any(one.measure == "progress" for one in parameter):
             raise UserError(
@@ -58,24 +58,24 @@ def read_parameters(section: Mapping[str, Any], max_step: int | None) -> dict[st
     return parameters
 
 
-def _parameter(path: str, given: Any) -> Parameter:
+def _read_parameter(path: str, given: Any) -> Parameter:
     if isinstance(given, Mapping) and set(given) == {"curriculum"}:
         lessons = given["curriculum"]
         if not isinstance(lessons, Sequence) or not lessons:
             raise UserError(f"{path}.curriculum is {lessons!r}; it must be a list of lessons")
         last = len(lessons) - 1
-        return tuple(_lesson(f"{path}.curriculum[{k}]", lesson, k == last) for k, lesson in enumerate(lessons))
-    return _value(path, given)
+        return tuple(_read_lesson(f"{path}.curriculum[{k}]", lesson, k == last) for k, lesson in enumerate(lessons))
+    return _read_value(path, given)
 
 
-def _lesson(path: str, given: Any, last: bool) -> Lesson:
+def _read_lesson(path: str, given: Any, last: bool) -> Lesson:
     needed = {"name", "value"} if last else {"name", "value", "completion_criteria"}
     if not isinstance(given, Mapping) or set(given) != needed:
         raise UserError(f"{path} is {given!r}; a lesson has {', '.join(sorted(needed))}{' when it is the last' * last}")
-    value = _value(f"{path}.value", given["value"])
+    value = _read_value(f"{path}.value", given["value"])
     if last:
         return Lesson(str(given["name"]), value)
-    criteria = _read(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
+    criteria = _validate(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
     if criteria.measure == "progress" and not 0 <= criteria.threshold <= 1:
         raise UserError(
             f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1, where the run ends"
@@ -90,7 +90,7 @@ def _lesson(path: str, given: Any, last: bool) -> Lesson:
     )
 
 
-def _value(path: str, given: Any) -> Value:
+def _read_value(path: str, given: Any) -> Value:
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return float(given)
     if not isinstance(given, Mapping) or set(given) != {"sampler_type", "sampler_parameters"}:
@@ -100,14 +100,14 @@ def _value(path: str, given: Any) -> Value:
     kind = str(given["sampler_type"]).casefold()
     if kind not in SAMPLERS:
         raise UserError(f"{path}.sampler_type is {given['sampler_type']!r}; there is {', '.join(SAMPLERS)}")
-    parameters = _read(f"{path}.sampler_parameters", SAMPLERS[kind], given["sampler_parameters"])
+    parameters = _validate(f"{path}.sampler_parameters", SAMPLERS[kind], given["sampler_parameters"])
     try:
         return parameters.value()
     except ValueError as error:
         raise UserError(f"{path}.sampler_parameters.intervals: each is a list of two numbers, [low, high]") from error
 
 
-def _read(path: str, model: type[Section], given: Any) -> Any:
+def _validate(path: str, model: type[Section], given: Any) -> Any:
     try:
         return model.model_validate(given)
     except ValidationError as error:

@@ -30,7 +30,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def find(kind: str, name: str) -> Any:
+def find_class(kind: str, name: str) -> Any:
     """The class that `name` stands for, whatever its case. Raises UserError naming what there is."""
     table = TABLES[kind]
     rows = {key.casefold(): row for key, row in table.items()}
@@ -40,13 +40,13 @@ def find(kind: str, name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def build(kind: str, name: str, settings: Any, *given: Any) -> Any:
-    """What `name` stands for, made from `given` and its settings: keyword arguments, or the one argument.
+def build_object(kind: str, name: str, settings: Any, *arguments: Any) -> Any:
+    """What `name` stands for, made from `arguments` and its settings: keyword arguments, or the one argument.
 
     Raises UserError where they do not fit.
     """
-    cls = find(kind, name)
+    cls = find_class(kind, name)
     try:
-        return cls(*given, **settings) if isinstance(settings, Mapping) else cls(*given, settings)
+        return cls(*arguments, **settings) if isinstance(settings, Mapping) else cls(*arguments, settings)
     except (TypeError, ValueError) as error:
         raise UserError(f"{kind}.{name}: {error}") from error

@@ -108,7 +108,7 @@ ML_AGENTS: dict[str, str] = {
 }
 
 # What others call it.
-ELSEWHERE: dict[str, str] = dict.fromkeys(
+OTHER_NAMES: dict[str, str] = dict.fromkeys(
     ["evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
 )
 
@@ -146,32 +146,32 @@ RENAMED_VALUES: dict[str, dict[str, str]] = {
     "acer_config.std": {"state": "state_dependent"},
 }
 
-FORMER: dict[str, str] = {**RENAMED, **ELSEWHERE, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
+NAMES_ELSEWHERE: dict[str, str] = {**RENAMED, **OTHER_NAMES, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
 
 
-def former_setting(path: str) -> str | None:
+def find_renamed_setting(path: str) -> str | None:
     """What to write instead of the setting `path`; None where the name is not an old one."""
-    return _instead(FORMER.get(path) or FORMER.get(path.rpartition(".")[2]))
+    return _format_advice(NAMES_ELSEWHERE.get(path) or NAMES_ELSEWHERE.get(path.rpartition(".")[2]))
 
 
-def former_flag(name: str, flags: dict[str, str]) -> str | None:
+def find_renamed_flag(name: str, flags: dict[str, str]) -> str | None:
     """What to write instead of the flag `--name`; `flags` are ours by the setting they set."""
-    instead = FORMER.get(name) or FLAGS_ALONE.get(name) or _RENAMED_BY_NAME.get(name)
-    if instead is None or " " in instead or instead.startswith("-"):
-        return _instead(instead)
-    return f"it is now {flags.get(instead) or f'--set {instead}=...'}"
+    new_name = NAMES_ELSEWHERE.get(name) or FLAGS_ELSEWHERE.get(name) or _RENAMED_BY_NAME.get(name)
+    if new_name is None or " " in new_name or new_name.startswith("-"):
+        return _format_advice(new_name)
+    return f"it is now {flags.get(new_name) or f'--set {new_name}=...'}"
 
 
 def former_value(path: str, value: object) -> str | None:
     """Return what to write instead of a value of the setting `path`; None if the value was never a valid one."""
-    return _instead(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
+    return _format_advice(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
 
 
 # Renamed settings by the last part of their path, as a flag would name them.
 _RENAMED_BY_NAME: dict[str, str] = {path.rpartition(".")[2]: instead for path, instead in RENAMED.items()}
 
 # Flags of ACER-torch whose names are those of settings here.
-FLAGS_ALONE: dict[str, str] = {
+FLAGS_ELSEWHERE: dict[str, str] = {
     "tau": "acer_config.average_policy_decay",
     **{
         name: f"acer_config.{name}"
@@ -188,5 +188,5 @@ FLAGS_ALONE: dict[str, str] = {
 }
 
 
-def _instead(text: str | None) -> str | None:
+def _format_advice(text: str | None) -> str | None:
     return text if text is None or text.startswith("gone") else f"it is now {text}"

@@ -8,7 +8,7 @@ from typing import Any
 from algorithm.errors import UserError
 from algorithm.specs import Role
 
-AGENT_OF_ROLE = "agent"  # the key below a role in ma_config
+AGENT_KEY = "agent"  # the key below a role in ma_config
 
 
 def read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
@@ -18,12 +18,12 @@ def read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
     """
     agents: dict[str, str] = {}
     sections: dict[str, dict[str, Any]] = {}
-    for role, own in ma_config.items():
-        if not isinstance(own, Mapping):
-            raise UserError(f"ma_config.{role} is {own!r}; it must be a mapping of sections")
-        sections[role] = {key: value for key, value in own.items() if key != AGENT_OF_ROLE}
-        if AGENT_OF_ROLE in own:
-            agents[role] = own[AGENT_OF_ROLE]
+    for role, role_sections in ma_config.items():
+        if not isinstance(role_sections, Mapping):
+            raise UserError(f"ma_config.{role} is {role_sections!r}; it must be a mapping of sections")
+        sections[role] = {key: value for key, value in role_sections.items() if key != AGENT_KEY}
+        if AGENT_KEY in role_sections:
+            agents[role] = role_sections[AGENT_KEY]
             if not isinstance(agents[role], str) or not agents[role]:
                 raise UserError(f"ma_config.{role}.agent is {agents[role]!r}; it must be the name of an agent, as text")
     for role, agent in agents.items():
@@ -32,12 +32,14 @@ def read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
                 f"ma_config.{role}.{next(iter(sections[role]))} has no effect: {role} is played by the agent {agent}, "
                 f"whose settings are those of ma_config.{agent}"
             )
-    return agents, {role: own for role, own in sections.items() if own or role not in agents}
+    return agents, {
+        role: role_sections for role, role_sections in sections.items() if role_sections or role not in agents
+    }
 
 
 def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
     """Raise UserError for a team that is `configured` although an agent of another name plays it."""
-    for team in role.lanes_by_team(agent):
+    for team in role.count_lanes_by_team(agent):
         if team != agent and team in configured:
             raise UserError(
                 f"ma_config.{team} has no effect: {team} is played by the agent {agent}; "
@@ -45,9 +47,9 @@ def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
             )
 
 
-def unknown_roles(ma_config: Mapping[str, Any], roles: Mapping[str, Role]) -> Iterator[str]:
+def list_unknown_roles(ma_config: Mapping[str, Any], roles: Mapping[str, Role]) -> Iterator[str]:
     """Yield a line for each name in `ma_config` that no agent and no team has."""
-    known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.lanes_by_team(agent)))
+    known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.count_lanes_by_team(agent)))
     for name in ma_config:
         if name not in known:
             yield f"ma_config.{name}: there is no such role so far; the roles are {', '.join(known)}"

@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from algorithm.annotations import Only, Unless
+from algorithm.annotations import OnlyIf, Unless
 
-LARGEST = 2**63 - 1  # of any integer
-FLOAT32 = (2 - 2**-23) * 2.0**127  # the largest
-SIZE = 2**31 - 1  # of what is held in memory at once
-COPIES = 2**16
-SECONDS = 10**6  # longer waits overflow the clocks of some systems
+MAX_INTEGER = 2**63 - 1  # of any integer
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127  # the largest
+MAX_SIZE = 2**31 - 1  # of what is held in memory at once
+MAX_ENVS = 2**16
+MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
 
 
 class Section(BaseModel):
@@ -23,25 +23,25 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    largest: ClassVar[int] = LARGEST
+    max_integer: ClassVar[int] = MAX_INTEGER
 
     @field_validator("*")
     @classmethod
-    def _limit(cls, value: Any) -> Any:
-        if isinstance(value, int) and abs(value) > cls.largest:
-            raise ValueError(f"it must be at most {cls.largest:,}")
-        if isinstance(value, float) and abs(value) > FLOAT32:
-            raise ValueError(f"it must be at most {FLOAT32:g}, the largest float32")
+    def _check_size(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > cls.max_integer:
+            raise ValueError(f"it must be at most {cls.max_integer:,}")
+        if isinstance(value, float) and abs(value) > MAX_FLOAT32:
+            raise ValueError(f"it must be at most {MAX_FLOAT32:g}, the largest float32")
         return value
 
 
 class AgentSection(Section):
     """The section of an algorithm, whose integers are lengths and sizes."""
 
-    largest = SIZE
+    max_integer = MAX_SIZE
 
 
-def device_name(text: Any) -> Any:
+def normalize_device(text: Any) -> Any:
     """`text` as torch names it. Raises ValueError for what is no device."""
     name = re.sub(r"^gpu\b", "cuda", str(text).casefold())
     if not re.fullmatch(r"cpu|auto|mps|cuda(:\d+)?", name):
@@ -49,7 +49,7 @@ def device_name(text: Any) -> Any:
     return name
 
 
-def wrapper_list(value: Any) -> list[tuple[str, dict[str, Any]]]:
+def normalize_wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
     """Return pairs of `module:Wrapper` and its keyword arguments. Raises ValueError for an entry without a wrapper."""
     if not isinstance(value, list):
         raise ValueError("it must be a list of wrappers")
@@ -66,7 +66,7 @@ def wrapper_list(value: Any) -> list[tuple[str, dict[str, Any]]]:
 Platform = Literal["windows", "macos", "linux"]
 
 
-Agents = Annotated[int, Field(ge=1)]
+AgentLimit = Annotated[int, Field(ge=1)]
 
 
 class UnityArgs(Section):
@@ -74,17 +74,17 @@ class UnityArgs(Section):
 
     build_path: str | dict[Platform, str]
     base_port: int | None = Field(ge=1, le=65535)
-    agents: Agents | dict[str, Agents] | None
+    agents: AgentLimit | dict[str, AgentLimit] | None
     no_graphics: bool
     time_scale: float = Field(gt=0, le=100)
-    quality_level: int = Field(ge=0, le=SIZE)
-    width: int = Field(ge=1, le=SIZE)
-    height: int = Field(ge=1, le=SIZE)
-    target_frame_rate: int = Field(ge=-1, le=SIZE)
-    capture_frame_rate: int = Field(ge=0, le=SIZE)
+    quality_level: int = Field(ge=0, le=MAX_SIZE)
+    width: int = Field(ge=1, le=MAX_SIZE)
+    height: int = Field(ge=1, le=MAX_SIZE)
+    target_frame_rate: int = Field(ge=-1, le=MAX_SIZE)
+    capture_frame_rate: int = Field(ge=0, le=MAX_SIZE)
     additional_args: list[str]
     log_folder: str | None
-    timeout_wait: float = Field(gt=0, le=SECONDS)
+    timeout_wait: float = Field(gt=0, le=MAX_SECONDS)
 
 
 class BaseConfig(Section):
@@ -93,16 +93,16 @@ class BaseConfig(Section):
     env_type: str
     env_name: str | None
     env_args: dict[str, Any]
-    env_wrappers: Annotated[list[tuple[str, dict[str, Any]]], BeforeValidator(wrapper_list)]
+    env_wrappers: Annotated[list[tuple[str, dict[str, Any]]], BeforeValidator(normalize_wrappers)]
     ignore_observations: list[str]
-    unity_args: Annotated[UnityArgs, Only(env_type="UNITY")]
+    unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
     algorithm: str
     runtime: str
-    n_envs: int = Field(ge=1, le=COPIES)
+    n_envs: int = Field(ge=1, le=MAX_ENVS)
     name: str
     nn: str
     seed: int = Field(ge=0)
-    device: Annotated[str, BeforeValidator(device_name)]
+    device: Annotated[str, BeforeValidator(normalize_device)]
     precision: Literal["float32", "bfloat16", "bfloat16_forced"]
     inference_device: Annotated[Literal["auto", "cpu", "device"], Unless(device="cpu")]
     max_step: int | None = Field(ge=1)
@@ -115,7 +115,7 @@ class BaseConfig(Section):
     keep_checkpoints: int = Field(ge=1)
     export: Literal["never", "end", "checkpoints"]
     max_env_restarts: int | None = Field(ge=0)
-    env_timeout: float | None = Field(gt=0, le=SECONDS)
+    env_timeout: float | None = Field(gt=0, le=MAX_SECONDS)
     unbounded_action_limit: float | None = Field(gt=0)
     observe_previous: list[Literal["action", "reward"]]
     max_nonfinite_updates: int = Field(ge=1)
@@ -127,16 +127,16 @@ class ReplayConfig(Section):
     capacity: int = Field(ge=1)
     memory_map: bool
     sampler: Literal["uniform", "prioritized", "lazy"]
-    alpha: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
-    beta: Annotated[float, Only(sampler="prioritized")] = Field(ge=0, le=1)
-    beta_increment_per_sampling: Annotated[float, Only(sampler="prioritized")] = Field(ge=0)
+    alpha: Annotated[float, OnlyIf(sampler="prioritized")] = Field(ge=0)
+    beta: Annotated[float, OnlyIf(sampler="prioritized")] = Field(ge=0, le=1)
+    beta_increment_per_sampling: Annotated[float, OnlyIf(sampler="prioritized")] = Field(ge=0)
     td_error_min: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
     td_error_max: Annotated[float, Unless(sampler="uniform")] = Field(gt=0)
     max_error_weight: Annotated[float, Unless(sampler="uniform")] = Field(ge=0, le=1)
-    uniform_fraction: Annotated[float, Only(sampler="lazy")] = Field(gt=0, le=1)
+    uniform_fraction: Annotated[float, OnlyIf(sampler="lazy")] = Field(gt=0, le=1)
 
     @model_validator(mode="after")
-    def _bounds(self) -> ReplayConfig:
+    def _check_bounds(self) -> ReplayConfig:
         if self.td_error_min > self.td_error_max:
             raise ValueError(f"td_error_min {self.td_error_min} must not be above td_error_max {self.td_error_max}")
         return self

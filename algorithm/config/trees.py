@@ -13,9 +13,9 @@ from algorithm.errors import UserError
 
 Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # settings, and the name of where they come from
-DEFAULTS = Path(__file__).resolve().parents[2] / "default_config.yaml"
+DEFAULTS_FILE = Path(__file__).resolve().parents[2] / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
-OPEN = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
+OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
 
 
 def read_yaml(path: Path) -> Tree:
@@ -31,14 +31,14 @@ def read_yaml(path: Path) -> Tree:
     return tree
 
 
-def defaults() -> Tree:
+def load_defaults() -> Tree:
     """Return the tree of default_config.yaml."""
-    return deepcopy(_defaults())
+    return deepcopy(_read_defaults())
 
 
 @cache
-def _defaults() -> Tree:
-    return read_yaml(DEFAULTS)
+def _read_defaults() -> Tree:
+    return read_yaml(DEFAULTS_FILE)
 
 
 def merge(below: Tree, above: Tree) -> Tree:
@@ -50,28 +50,28 @@ def merge(below: Tree, above: Tree) -> Tree:
     return merged
 
 
-def paths(tree: Tree, prefix: str = "") -> Iterator[str]:
+def iterate_paths(tree: Tree, prefix: str = "") -> Iterator[str]:
     """Yield the paths of all sections and settings in `tree`."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         yield path
-        if isinstance(value, Mapping) and path not in OPEN:
-            yield from paths(value, f"{path}.")
+        if isinstance(value, Mapping) and path not in OPEN_MAPPINGS:
+            yield from iterate_paths(value, f"{path}.")
 
 
-def leaves(tree: Tree, prefix: str = "") -> Iterator[str]:
+def iterate_leaves(tree: Tree, prefix: str = "") -> Iterator[str]:
     """Yield the paths of what `tree` sets, without the sections that hold it; `ma_config` holds sections of roles."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and path not in OPEN:
-            yield from leaves(value, f"{path}.")
+        if isinstance(value, Mapping) and path not in OPEN_MAPPINGS:
+            yield from iterate_leaves(value, f"{path}.")
         elif path != "ma_config":
             yield path
 
 
-def source_of(layers: list[Layer], path: str) -> str:
+def find_source(layers: list[Layer], path: str) -> str:
     """Return the source that set a value last."""
     for source, layer in reversed(layers):
-        if path in paths(layer):
+        if path in iterate_paths(layer):
             return source
-    return DEFAULTS.name
+    return DEFAULTS_FILE.name

@@ -9,19 +9,21 @@ from typing import Any
 
 import yaml
 
-COLUMN = 40  # where comments begin
-LEVELS = 40  # of mappings and lists inside each other
-DIGITS = 300  # of an integer; larger ones have no float
+COMMENT_COLUMN = 40  # where comments begin
+MAX_LEVELS = 40  # of mappings and lists inside each other
+MAX_DIGITS = 300  # of an integer; larger ones have no float
 
 TAG = "tag:yaml.org,2002:"
-UNCLEAR = "!unclear"  # tag of words that YAML 1.1 reads as another number than people do, such as 010 (8) and 1:30 (90)
+AMBIGUOUS_TAG = (
+    "!unclear"  # tag of words that YAML 1.1 reads as another number than people do, such as 010 (8) and 1:30 (90)
+)
 _DECIMAL = r"(0|[1-9][0-9]*(_[0-9]+)*)"  # underscores may group the digits
 _INTEGER = compile(rf"[-+]?{_DECIMAL}\Z")
 _FLOAT = compile(rf"([-+]?(\.[0-9]+|{_DECIMAL}(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
 _LEADING_ZERO = compile(r"[-+]?0[0-9oO][0-9_]*\Z")
 
 
-class _Refused(yaml.MarkedYAMLError):
+class _UnsupportedYaml(yaml.MarkedYAMLError):
     """Valid YAML that is not read here."""
 
 
@@ -33,38 +35,44 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
         if getattr(event, "tag", None):
-            raise _Refused(problem=f"it holds the tag {event.tag}; tags are not read", problem_mark=event.start_mark)
+            raise _UnsupportedYaml(
+                problem=f"it holds the tag {event.tag}; tags are not read", problem_mark=event.start_mark
+            )
         self.levels += 1
-        if self.levels > LEVELS:
-            raise _Refused(problem=f"it is nested more than {LEVELS} levels deep", problem_mark=event.start_mark)
+        if self.levels > MAX_LEVELS:
+            raise _UnsupportedYaml(
+                problem=f"it is nested more than {MAX_LEVELS} levels deep", problem_mark=event.start_mark
+            )
         node = super().compose_node(parent, index)
         self.levels -= 1
         if node is not None and node.end_mark is None:  # it is not complete yet
-            raise _Refused(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
+            raise _UnsupportedYaml(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for key in keys if keys.count(key) > 1 and key != "<<"]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is defined twice", node.start_mark)
+        if duplicates := [key for key in keys if keys.count(key) > 1 and key != "<<"]:
+            raise yaml.constructor.ConstructorError(None, None, f"{duplicates[0]} is defined twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         """Return an integer that is not larger than any float."""
-        if len(node.value) > DIGITS:
-            raise _Refused(problem=f"an integer has more than {DIGITS} digits", problem_mark=node.start_mark)
+        if len(node.value) > MAX_DIGITS:
+            raise _UnsupportedYaml(
+                problem=f"an integer has more than {MAX_DIGITS} digits", problem_mark=node.start_mark
+            )
         return int(node.value)
 
     def construct_float(self, node: yaml.ScalarNode) -> float:
         """Return a float; only `.inf` and `.nan` mean values that are not finite."""
         value = super().construct_yaml_float(node)
         if "e" in node.value.casefold() and abs(value) == float("inf"):
-            raise _Refused(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
+            raise _UnsupportedYaml(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
         return value
 
-    def refuse_unclear(self, node: yaml.ScalarNode) -> Any:
+    def reject_ambiguous(self, node: yaml.ScalarNode) -> Any:
         """Raise an error for a number that people and YAML 1.1 read differently."""
-        raise _Refused(
+        raise _UnsupportedYaml(
             problem=f"{node.value} is no decimal number; write one without leading zeros, or text in quotes",
             problem_mark=node.start_mark,
         )
@@ -72,14 +80,14 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_constructor(f"{TAG}int", _Loader.construct_integer)
 _Loader.add_constructor(f"{TAG}float", _Loader.construct_float)
-_Loader.add_constructor(UNCLEAR, _Loader.refuse_unclear)
+_Loader.add_constructor(AMBIGUOUS_TAG, _Loader.reject_ambiguous)
 
 
 class _Dumper(yaml.SafeDumper):
     """Quotes the text that `_Loader` would read as a number, or refuse."""
 
 
-def _resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
+def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
     """Return the tags of unquoted words by their first character; the first pattern that matches applies.
 
     Null, booleans and merges are those of YAML 1.1. A number of YAML 1.1 that is not decimal is unclear.
@@ -88,12 +96,12 @@ def _resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
     found: dict[str, list[tuple[str, Pattern[str]]]] = {}
     for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items():
         kept = [(tag, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("null", "bool", "merge")]
-        numbers = [(UNCLEAR, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("int", "float")]
-        found[first] = kept + ([*own, *numbers, (UNCLEAR, _LEADING_ZERO)] if numbers else [])
+        numbers = [(AMBIGUOUS_TAG, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("int", "float")]
+        found[first] = kept + ([*own, *numbers, (AMBIGUOUS_TAG, _LEADING_ZERO)] if numbers else [])
     return found
 
 
-_Loader.yaml_implicit_resolvers = _resolvers()
+_Loader.yaml_implicit_resolvers = _make_resolvers()
 _Dumper.yaml_implicit_resolvers = {
     first: rows + _Loader.yaml_implicit_resolvers.get(first, [])
     for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
@@ -104,7 +112,7 @@ def load(text: str) -> Any:
     """Return the value of `text`. Raises ValueError, in one line, for what is not YAML or not accepted here."""
     try:
         return yaml.load(text, _Loader)
-    except _Refused as error:
+    except _UnsupportedYaml as error:
         line = f"line {error.problem_mark.line + 1}: " if "\n" in text else ""
         raise ValueError(f"{line}{error.problem}") from error
     except yaml.YAMLError as error:
@@ -116,19 +124,21 @@ def dump(value: Any, **style: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, **style)
 
 
-def commented(tree: Mapping[str, Any], comments: Mapping[str, str], above: str = "", indent: int = 1) -> Iterator[str]:
+def format_commented(
+    tree: Mapping[str, Any], comments: Mapping[str, str], above: str = "", indent: int = 1
+) -> Iterator[str]:
     """Lines of a mapping of mappings, below something; `comments` go by the dotted paths of the keys."""
     for key, value in tree.items():
         path = f"{above}{key}"
         section = isinstance(value, dict) and value
-        line = f"{'  ' * indent}{key}:" + ("" if section else f" {_value(value)}")
+        line = f"{'  ' * indent}{key}:" + ("" if section else f" {_format_value(value)}")
         comment = comments.get(path)
-        yield f"{line:<{COLUMN - 1}} # {comment}" if comment else line
+        yield f"{line:<{COMMENT_COLUMN - 1}} # {comment}" if comment else line
         if section:
-            yield from commented(value, comments, f"{path}.", indent + 1)
+            yield from format_commented(value, comments, f"{path}.", indent + 1)
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value in one line of YAML."""
     if isinstance(value, float):
         return json.dumps(value)

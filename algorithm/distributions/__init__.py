@@ -1,28 +1,40 @@
 """Policies as distributions: sampling in numpy where agents act, closed forms in torch where they learn."""
 
-from algorithm.distributions.categorical import Branch, Categorical
-from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Distribution, Executed, Family
-from algorithm.distributions.gaussian import Clipped, Continuous, FixedGaussian, Gaussian, Squashed
-from algorithm.distributions.hybrid import Conditional, Conditioned, Proposal
-from algorithm.distributions.joint import Joint, Several, family_of
+from algorithm.distributions.categorical import Categorical, CategoricalFamily
+from algorithm.distributions.distribution import (
+    MASKED_LOGIT,
+    ClosedFormDistribution,
+    Distribution,
+    DistributionFamily,
+    ExportedAction,
+)
+from algorithm.distributions.gaussian import (
+    ClippedGaussianFamily,
+    FixedStdGaussian,
+    Gaussian,
+    GaussianFamily,
+    TanhGaussianFamily,
+)
+from algorithm.distributions.hybrid import HybridDistribution, HybridFamily, ReparameterizedSample
+from algorithm.distributions.joint import JointDistribution, JointFamily, make_family
 
 __all__ = [
-    "FORBIDDEN",
-    "Branch",
+    "MASKED_LOGIT",
     "Categorical",
-    "Clipped",
-    "ClosedForm",
-    "Conditional",
-    "Conditioned",
-    "Continuous",
+    "CategoricalFamily",
+    "ClippedGaussianFamily",
+    "ClosedFormDistribution",
     "Distribution",
-    "Executed",
-    "Family",
-    "FixedGaussian",
+    "DistributionFamily",
+    "ExportedAction",
+    "FixedStdGaussian",
     "Gaussian",
-    "Joint",
-    "Proposal",
-    "Several",
-    "Squashed",
-    "family_of",
+    "GaussianFamily",
+    "HybridDistribution",
+    "HybridFamily",
+    "JointDistribution",
+    "JointFamily",
+    "ReparameterizedSample",
+    "TanhGaussianFamily",
+    "make_family",
 ]

@@ -9,17 +9,22 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from algorithm.distributions.distribution import FORBIDDEN, ClosedForm, Executed, Family
+from algorithm.distributions.distribution import (
+    MASKED_LOGIT,
+    ClosedFormDistribution,
+    DistributionFamily,
+    ExportedAction,
+)
 
 
-class Categorical(ClosedForm):
+class Categorical(ClosedFormDistribution):
     """pi(a) = softmax(logits)(a) over the A actions of one discrete branch; `statistics` are the logits [..., A].
 
     A sample is one index [..., 1], in whatever number type it was stored.
     """
 
     # Below this probability, gradients with respect to probabilities would overflow float32 when squared.
-    SMALLEST = 1e-8
+    MIN_PROB = 1e-8
 
     def __init__(self, statistics: Float[Tensor, "*B A"]):
         self.statistics = statistics
@@ -35,7 +40,7 @@ class Categorical(ClosedForm):
         """pi(a) of all actions [..., A]."""
         return self.log_probs.exp()
 
-    def rows(self, where: slice) -> Categorical:
+    def select_rows(self, where: slice) -> Categorical:
         part = Categorical(self.statistics[where])
         part.__dict__.update(
             {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
@@ -71,40 +76,40 @@ class Categorical(ClosedForm):
         weight = weight.unsqueeze(-1)
         return (self.probs * -weight).scatter_add_(-1, sample.long(), weight)
 
-    def score_of_all(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
+    def summed_score(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
         """sum_a weight(a) d log pi(a) / d logits."""
         return torch.addcmul(weight, self.probs, weight.sum(-1, keepdim=True), value=-1)
 
-    def draw(self, count: int) -> Float[Tensor, "count *B 1"]:
+    def draw_samples(self, count: int) -> Float[Tensor, "count *B 1"]:
         # By inversion: one uniform number per sample is ten times cheaper than one per action. The total is taken as it
         # was rounded, so that what lies below it is always an action of positive probability.
         cumulative = self.probs.movedim(-1, 0).cumsum(0)
         uniform = cumulative.new_empty((count, 1, *cumulative.shape[1:])).uniform_()
         return (cumulative <= uniform * cumulative[-1]).sum(1).unsqueeze(-1).float()
 
-    def score_in_probs(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
+    def score_wrt_probs(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
         """sum_a weight(a) d log pi(a) / d pi: the score with the probabilities as free coordinates."""
-        return weight / self.probs.clamp(min=self.SMALLEST)
+        return weight / self.probs.clamp(min=self.MIN_PROB)
 
-    def kl_gradient_in_probs(self, average: Categorical) -> Float[Tensor, "*B A"]:
+    def kl_gradient_wrt_probs(self, average: Categorical) -> Float[Tensor, "*B A"]:
         """d KL[average || self] / d pi, with the probabilities as free coordinates."""
-        return -average.probs / self.probs.clamp(min=self.SMALLEST)
+        return -average.probs / self.probs.clamp(min=self.MIN_PROB)
 
 
-class Branch(Family[Categorical]):
+class CategoricalFamily(DistributionFamily[Categorical]):
     """All policies over one discrete branch: a sample and an action are one index, which a critic reads as one-hot."""
 
     size = dimensions = 1
 
     def __init__(self, actions: int):
-        self.statistics = self.encoded = actions
+        self.statistics_size = self.encoded_size = actions
         self.branches = (actions,)
 
     def __call__(self, statistics: Float[Tensor, "*B A"]) -> Categorical:
         return Categorical(statistics)
 
     def encode(self, sample: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B A"]:
-        return sample.new_zeros((*sample.shape[:-1], self.encoded)).scatter_(-1, sample.long(), 1.0)
+        return sample.new_zeros((*sample.shape[:-1], self.encoded_size)).scatter_(-1, sample.long(), 1.0)
 
     def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         noise = rng.standard_exponential(statistics.shape, np.float32)
@@ -117,23 +122,23 @@ class Branch(Family[Categorical]):
     def to_action(self, sample: np.ndarray) -> np.ndarray:
         return sample
 
-    def noisy(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
-        allowed = statistics > FORBIDDEN / 2
+    def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
+        is_allowed = statistics > MASKED_LOGIT / 2
         log_probs = statistics - statistics.max(-1, keepdims=True)
         log_probs = log_probs - np.log(np.exp(log_probs).sum(-1, keepdims=True))
-        uniform = -np.log(np.maximum(allowed.sum(-1, keepdims=True), 1))
+        uniform = -np.log(np.maximum(is_allowed.sum(-1, keepdims=True), 1))
         level = level[:, None]
         with np.errstate(divide="ignore"):  # at level 0 and at level 1 one of the two has no part in it
-            mixed = np.logaddexp(np.log1p(-level) + log_probs, np.log(level) + uniform)
-        return np.where(allowed, mixed, FORBIDDEN).astype(np.float32)
+            mixture = np.logaddexp(np.log1p(-level) + log_probs, np.log(level) + uniform)
+        return np.where(is_allowed, mixture, MASKED_LOGIT).astype(np.float32)
 
-    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
-        return Executed((), (torch.multinomial(_forbid(statistics, allowed).softmax(-1), 1),))
+    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return ExportedAction((), (torch.multinomial(_mask_logits(statistics, mask).softmax(-1), 1),))
 
-    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
-        return Executed((), (_forbid(statistics, allowed).argmax(-1, keepdim=True),))
+    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return ExportedAction((), (_mask_logits(statistics, mask).argmax(-1, keepdim=True),))
 
 
-def _forbid(logits: Tensor, allowed: Tensor) -> Tensor:
+def _mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
     """Logits whose forbidden actions have the probability 0; where all are, all have the same. Nothing is infinite."""
-    return logits * allowed - 1e8 * (1 - allowed)
+    return logits * mask - 1e8 * (1 - mask)

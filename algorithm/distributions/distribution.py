@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-FORBIDDEN = -1e9  # the logit of an action that a mask forbids: its probability is exactly 0, and nothing is infinite
+MASKED_LOGIT = -1e9  # the logit of an action that a mask forbids: its probability is exactly 0, and nothing is infinite
 
-Same = TypeVar("Same", bound="Distribution")
-Kind = TypeVar("Kind", bound="Distribution", covariant=True)
+DistributionT = TypeVar("DistributionT", bound="Distribution")
+DistributionT_co = TypeVar("DistributionT_co", bound="Distribution", covariant=True)
 
 
-class Executed(NamedTuple):
+class ExportedAction(NamedTuple):
     """What is executed, in parts that stand side by side: numbers in [-1, 1], and one index of each branch."""
 
     continuous: tuple[Tensor, ...]  # [B, d] each
@@ -36,7 +36,9 @@ class Distribution(ABC):
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         """log pi of a sample, all its numbers together."""
 
-    def log_ratio(self: Same, behavior: Same, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
+    def log_ratio(
+        self: DistributionT, behavior: DistributionT, sample: Float[Tensor, "*B size"]
+    ) -> Float[Tensor, "*B"]:
         """log pi / mu of a sample."""
         return self.log_prob(sample) - behavior.log_prob(sample)
 
@@ -46,11 +48,11 @@ class Distribution(ABC):
         """In nats; of the draws before clipping or squashing."""
 
     @abstractmethod
-    def rows(self: Same, where: slice) -> Same:
+    def select_rows(self: DistributionT, where: slice) -> DistributionT:
         """The same policy on some rows of the leading axis, with what is known of it already."""
 
 
-class ClosedForm(Distribution):
+class ClosedFormDistribution(Distribution):
     """A distribution that knows its gradients with respect to the statistics; autograd is their oracle in the tests."""
 
     @abstractmethod
@@ -58,11 +60,11 @@ class ClosedForm(Distribution):
         """d entropy / d statistics."""
 
     @abstractmethod
-    def kl(self: Same, average: Same) -> Float[Tensor, "*B"]:
+    def kl(self: DistributionT, average: DistributionT) -> Float[Tensor, "*B"]:
         """KL[average || self], in nats."""
 
     @abstractmethod
-    def kl_gradient(self: Same, average: Same) -> Float[Tensor, "*B S"]:
+    def kl_gradient(self: DistributionT, average: DistributionT) -> Float[Tensor, "*B S"]:
         """d KL[average || self] / d statistics."""
 
     @abstractmethod
@@ -70,21 +72,21 @@ class ClosedForm(Distribution):
         """weight * d log pi(sample) / d statistics."""
 
     @abstractmethod
-    def draw(self, count: int) -> Float[Tensor, "count *B size"]:
+    def draw_samples(self, count: int) -> Float[Tensor, "count *B size"]:
         """`count` independent samples of each row, without gradient, from torch's generator of the process."""
 
 
-class Family(ABC, Generic[Kind]):
+class DistributionFamily(ABC, Generic[DistributionT_co]):
     """All distributions over one kind of action."""
 
     size: int  # numbers of a sample, and of an action
-    statistics: int  # S
+    statistics_size: int  # S
     dimensions: int  # continuous numbers and discrete branches: d of rho^(1/d) (Wang et al. 2017, section 5.1)
-    encoded: int  # numbers that a critic reads of a sample
+    encoded_size: int  # numbers that a critic reads of a sample
     branches: tuple[int, ...]  # actions of each discrete branch
 
     @abstractmethod
-    def __call__(self, statistics: Float[Tensor, "*B S"]) -> Kind:
+    def __call__(self, statistics: Float[Tensor, "*B S"]) -> DistributionT_co:
         """The distribution with these statistics."""
 
     @abstractmethod
@@ -104,7 +106,7 @@ class Family(ABC, Generic[Kind]):
         """What is executed for a sample: continuous numbers in [-1, 1], indices as they are."""
 
     @abstractmethod
-    def noisy(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
+    def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
         """The statistics [n, S] of the same policy with noise of `level` [n] around each draw.
 
         A standard deviation grows to sqrt(std^2 + level^2); a branch takes with probability `level` any allowed action.
@@ -114,9 +116,9 @@ class Family(ABC, Generic[Kind]):
     # else 0; all 0 is as good as all 1. Shapes are not annotated here, since those of a trace are no numbers.
 
     @abstractmethod
-    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
+    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
         """What is executed for one draw per row of statistics [B, S], from torch's generator."""
 
     @abstractmethod
-    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
+    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
         """What is executed for the most probable sample of each row of statistics [B, S]."""

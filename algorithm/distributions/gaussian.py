@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from algorithm.distributions.distribution import ClosedForm, Executed, Family
+from algorithm.distributions.distribution import ClosedFormDistribution, DistributionFamily, ExportedAction
 
 
-class Gaussian(ClosedForm):
+class Gaussian(ClosedFormDistribution):
     """N(mean, std^2) in each of d dimensions; `statistics` are the d means, then the d logarithms of std [..., 2 d]."""
 
     def __init__(self, statistics: Float[Tensor, "*B S"]):
@@ -26,13 +26,13 @@ class Gaussian(ClosedForm):
         """1 / std [..., d]."""
         return self.log_std.neg().exp()
 
-    def rows(self, where: slice) -> Gaussian:
+    def select_rows(self, where: slice) -> Gaussian:
         return type(self)(self.statistics[where])
 
     def log_prob(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B"]:
-        deviation = (sample - self.mean) * self.inverse_std
+        z_score = (sample - self.mean) * self.inverse_std
         constant = 0.5 * math.log(2 * math.pi) * self.mean.shape[-1]
-        return -torch.addcmul(self.log_std, deviation, deviation, value=0.5).sum(-1) - constant
+        return -torch.addcmul(self.log_std, z_score, z_score, value=0.5).sum(-1) - constant
 
     @cached_property
     def entropy(self) -> Tensor:
@@ -40,55 +40,55 @@ class Gaussian(ClosedForm):
         return self.log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.mean.shape[-1]
 
     def entropy_gradient(self) -> Float[Tensor, "*B S"]:
-        return self._gradient(torch.zeros_like(self.mean), torch.ones_like(self.log_std))
+        return self._concat_gradients(torch.zeros_like(self.mean), torch.ones_like(self.log_std))
 
     def kl(self, average: Gaussian) -> Float[Tensor, "*B"]:
-        _, growth, excess = self._apart(average)
-        return (0.5 * excess - growth).sum(-1)
+        _, log_std_ratio, excess = self._compare(average)
+        return (0.5 * excess - log_std_ratio).sum(-1)
 
     def kl_gradient(self, average: Gaussian) -> Float[Tensor, "*B S"]:
-        shift, _, excess = self._apart(average)
-        return self._gradient(shift * self.inverse_std, -excess)
+        shift, _, excess = self._compare(average)
+        return self._concat_gradients(shift * self.inverse_std, -excess)
 
-    def _apart(self, average: Gaussian) -> tuple[Tensor, Tensor, Tensor]:
+    def _compare(self, average: Gaussian) -> tuple[Tensor, Tensor, Tensor]:
         """(m - m_avg) / s, log(s_avg / s) and (s_avg^2 + (m - m_avg)^2) / s^2 - 1, each [..., d]."""
         shift = (self.mean - average.mean) * self.inverse_std
-        growth = average.log_std - self.log_std
-        return shift, growth, torch.addcmul((2 * growth).expm1(), shift, shift)
+        log_std_ratio = average.log_std - self.log_std
+        return shift, log_std_ratio, torch.addcmul((2 * log_std_ratio).expm1(), shift, shift)
 
     def score(self, sample: Float[Tensor, "*B d"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B S"]:
-        deviation = (sample - self.mean) * self.inverse_std
+        z_score = (sample - self.mean) * self.inverse_std
         weight = weight.unsqueeze(-1)
-        weighted = weight * deviation
-        return self._gradient(weighted * self.inverse_std, weighted * deviation - weight)
+        weighted = weight * z_score
+        return self._concat_gradients(weighted * self.inverse_std, weighted * z_score - weight)
 
-    def draw(self, count: int) -> Float[Tensor, "count *B d"]:
+    def draw_samples(self, count: int) -> Float[Tensor, "count *B d"]:
         noise = self.mean.new_empty((count, *self.mean.shape)).normal_()
         return torch.addcmul(self.mean, self.log_std.exp(), noise)
 
     @staticmethod
-    def _gradient(mean: Tensor, log_std: Tensor) -> Tensor:
+    def _concat_gradients(mean: Tensor, log_std: Tensor) -> Tensor:
         """One gradient with respect to the statistics from those with respect to their halves."""
         return torch.cat((mean, log_std), -1)
 
 
-class FixedGaussian(Gaussian):
+class FixedStdGaussian(Gaussian):
     """A Gaussian whose deviation is given: every gradient is 0 in its columns."""
 
     @staticmethod
-    def _gradient(mean: Tensor, log_std: Tensor) -> Tensor:
+    def _concat_gradients(mean: Tensor, log_std: Tensor) -> Tensor:
         return torch.cat((mean, torch.zeros_like(log_std)), -1)
 
 
-class Continuous(Family[Gaussian]):
+class GaussianFamily(DistributionFamily[Gaussian]):
     """All Gaussian policies over `dimensions` numbers; what is executed lies in [-1, 1].
 
     Densities, ratios and KL are those of the draws before they are brought into these bounds.
     """
 
     def __init__(self, dimensions: int, distribution: type[Gaussian]):
-        self.size = self.dimensions = self.encoded = dimensions
-        self.statistics = 2 * dimensions
+        self.size = self.dimensions = self.encoded_size = dimensions
+        self.statistics_size = 2 * dimensions
         self.branches = ()
         self.distribution = distribution
 
@@ -102,42 +102,42 @@ class Continuous(Family[Gaussian]):
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         return statistics[:, : self.size].copy()
 
-    def noisy(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
+    def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
         mean, log_std = np.split(statistics, 2, -1)
         return np.concatenate((mean, np.log(np.hypot(np.exp(log_std), level[:, None]))), -1, dtype=np.float32)
 
     def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
-        return self.bound(sample)
+        return self.bound_actions(sample)
 
     @staticmethod
     @abstractmethod
-    def bound(sample: Tensor) -> Tensor:
+    def bound_actions(sample: Tensor) -> Tensor:
         """Draws brought into [-1, 1], as they are executed."""
 
-    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
+    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
         mean, log_std = statistics[:, : self.size], statistics[:, self.size :]
-        return Executed((self.bound(mean + log_std.exp() * torch.randn_like(mean)),), ())
+        return ExportedAction((self.bound_actions(mean + log_std.exp() * torch.randn_like(mean)),), ())
 
-    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
-        return Executed((self.bound(statistics[:, : self.size]),), ())
+    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return ExportedAction((self.bound_actions(statistics[:, : self.size]),), ())
 
 
-class Clipped(Continuous):
+class ClippedGaussianFamily(GaussianFamily):
     """What is executed is the draw, clipped to [-1, 1]."""
 
     @staticmethod
-    def bound(sample: Tensor) -> Tensor:
+    def bound_actions(sample: Tensor) -> Tensor:
         return sample.clamp(-1, 1)
 
     def to_action(self, sample: np.ndarray) -> np.ndarray:
         return np.clip(sample, -1, 1)
 
 
-class Squashed(Continuous):
+class TanhGaussianFamily(GaussianFamily):
     """What is executed is tanh of the draw; the mode is the mean before the squashing."""
 
     @staticmethod
-    def bound(sample: Tensor) -> Tensor:
+    def bound_actions(sample: Tensor) -> Tensor:
         return sample.tanh()
 
     def to_action(self, sample: np.ndarray) -> np.ndarray:

@@ -14,55 +14,55 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import Categorical
-from algorithm.distributions.distribution import Distribution, Executed, Family
-from algorithm.distributions.gaussian import Gaussian, Squashed
-from algorithm.distributions.joint import family_of
+from algorithm.distributions.distribution import Distribution, DistributionFamily, ExportedAction
+from algorithm.distributions.gaussian import Gaussian, TanhGaussianFamily
+from algorithm.distributions.joint import make_family
 
 
-def place(chosen: Float[Tensor, "*B branches"], branches: Sequence[int]) -> Tensor:
+def find_combination(indices: Float[Tensor, "*B branches"], branches: Sequence[int]) -> Tensor:
     """Which combination the indices of each branch are [..., 1]."""
-    combination = chosen.new_zeros(chosen.shape[:-1], dtype=torch.int64)
-    for count, branch in zip(branches, chosen.long().unbind(-1), strict=True):
-        combination = combination * count + branch
+    combination = indices.new_zeros(indices.shape[:-1], dtype=torch.int64)
+    for n_actions, branch in zip(branches, indices.long().unbind(-1), strict=True):
+        combination = combination * n_actions + branch
     return combination.unsqueeze(-1)
 
 
-class Conditional(Distribution):
+class HybridDistribution(Distribution):
     """Independent branches, and squashed Gaussian numbers of their own for each of the K combinations of branches.
 
     `statistics` are the means and the logarithms of std of each combination [K * numbers, each], then the logits of
     each branch. Combinations count as their branches do, the last one fastest; without branches there is one.
     """
 
-    def __init__(self, statistics: Float[Tensor, "*B S"], numbers: int, branches: Sequence[int]):
-        self.statistics, self.numbers, self.branches = statistics, numbers, tuple(branches)
-        self.combinations = math.prod(branches)
-        self._width = self.combinations * numbers
+    def __init__(self, statistics: Float[Tensor, "*B S"], n_continuous: int, branches: Sequence[int]):
+        self.statistics, self.n_continuous, self.branches = statistics, n_continuous, tuple(branches)
+        self.n_combinations = math.prod(branches)
+        self._n_means = self.n_combinations * n_continuous
 
     @property
     def mean(self) -> Tensor:
         """Of u [..., K, c], for every combination."""
-        return self._of_numbers(slice(self._width))
+        return self._select_continuous(slice(self._n_means))
 
     @property
     def log_std(self) -> Tensor:
         """The logarithm of the standard deviation of u [..., K, c]."""
-        return self._of_numbers(slice(self._width, 2 * self._width))
+        return self._select_continuous(slice(self._n_means, 2 * self._n_means))
 
-    def _of_numbers(self, columns: slice) -> Tensor:
-        return self.statistics[..., columns].unflatten(-1, (self.combinations, self.numbers))
+    def _select_continuous(self, columns: slice) -> Tensor:
+        return self.statistics[..., columns].unflatten(-1, (self.n_combinations, self.n_continuous))
 
     @cached_property
-    def parts(self) -> list[Categorical]:
+    def branch_distributions(self) -> list[Categorical]:
         """Each branch."""
-        logits = self.statistics[..., 2 * self._width :]
+        logits = self.statistics[..., 2 * self._n_means :]
         return [Categorical(branch) for branch in logits.split(self.branches, -1)] if self.branches else []
 
     @cached_property
     def log_probs(self) -> Tensor:
         """log pi(d) of every combination [..., K]."""
         total = self.statistics.new_zeros((*self.statistics.shape[:-1], 1))
-        for branch in self.parts:
+        for branch in self.branch_distributions:
             total = (total.unsqueeze(-1) + branch.log_probs.unsqueeze(-2)).flatten(-2)
         return total
 
@@ -71,8 +71,8 @@ class Conditional(Distribution):
         """pi(d) of every combination [..., K]."""
         return self.log_probs.exp()
 
-    def rows(self, where: slice) -> Conditional:
-        part = Conditional(self.statistics[where], self.numbers, self.branches)
+    def select_rows(self, where: slice) -> HybridDistribution:
+        part = HybridDistribution(self.statistics[where], self.n_continuous, self.branches)
         part.__dict__.update(
             {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
         )
@@ -80,45 +80,45 @@ class Conditional(Distribution):
 
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         log_branches, log_values = self._log_probs(sample)
-        return log_branches + log_values if self.numbers else log_branches
+        return log_branches + log_values if self.n_continuous else log_branches
 
-    def executed_log_probs(self, sample: Float[Tensor, "*B size"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+    def action_log_probs(self, sample: Float[Tensor, "*B size"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Return log pi(d) and log pi(c|d) of the executed action of a sample: c = tanh(u) (Eq. 21 of SAC)."""
         log_branches, log_values = self._log_probs(sample)
-        u = sample[..., : self.numbers]
+        u = sample[..., : self.n_continuous]
         squashing = 2 * (math.log(2) - u - torch.nn.functional.softplus(-2 * u))
         return log_branches, log_values - squashing.sum(-1)
 
     def _log_probs(self, sample: Float[Tensor, "*B size"]) -> tuple[Tensor, Tensor]:
         """Return log pi(d) and log N(u|d) [...] of a sample."""
-        taken = place(sample[..., self.numbers :], self.branches)
-        where = taken.unsqueeze(-1).expand(*taken.shape, self.numbers)
-        given = [part.gather(-2, where).squeeze(-2) for part in (self.mean, self.log_std)]
-        log_values = Gaussian(torch.cat(given, -1)).log_prob(sample[..., : self.numbers])
+        taken = find_combination(sample[..., self.n_continuous :], self.branches)
+        columns = taken.unsqueeze(-1).expand(*taken.shape, self.n_continuous)
+        mean_and_log_std = [part.gather(-2, columns).squeeze(-2) for part in (self.mean, self.log_std)]
+        log_values = Gaussian(torch.cat(mean_and_log_std, -1)).log_prob(sample[..., : self.n_continuous])
         return self.log_probs.gather(-1, taken).squeeze(-1), log_values
 
     @property
     def entropy(self) -> Float[Tensor, "*B"]:
-        of_numbers = self.log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.numbers
-        return (self.probs * (of_numbers - self.log_probs)).sum(-1)
+        continuous_entropy = self.log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.n_continuous
+        return (self.probs * (continuous_entropy - self.log_probs)).sum(-1)
 
-    def propose(self) -> Proposal:
+    def rsample(self) -> ReparameterizedSample:
         """Numbers for every combination: u = m + s eps, c = tanh(u)."""
         log_std = self.log_std
         noise = torch.empty_like(log_std).normal_()
-        shift = log_std.exp() * noise
-        draw = self.mean + shift
+        mean_offset = log_std.exp() * noise
+        raw_action = self.mean + mean_offset
         # log(1 - c^2) = 2 (log 2 - u - log(1 + exp(-2 u))), of which the constant waits.
-        squashing = draw + torch.nn.functional.softplus(-2 * draw)
-        density = torch.addcmul(log_std, noise, noise, value=0.5).sub(squashing, alpha=2).sum(-1)
-        constant = -self.numbers * (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
-        return Proposal(draw.tanh(), constant - density, shift)
+        squashing = raw_action + torch.nn.functional.softplus(-2 * raw_action)
+        negative_log_prob = torch.addcmul(log_std, noise, noise, value=0.5).sub(squashing, alpha=2).sum(-1)
+        constant = -self.n_continuous * (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
+        return ReparameterizedSample(raw_action.tanh(), constant - negative_log_prob, mean_offset)
 
-    def soft_gradient(
+    def soft_policy_gradient(
         self,
-        proposal: Proposal,
+        reparameterized: ReparameterizedSample,
         value: Float[Tensor, "*B K"],
-        slope: Float[Tensor, "*B K c"] | None,
+        action_gradient: Float[Tensor, "*B K c"] | None,
         alpha: Float[Tensor, ""] | float,
     ) -> Float[Tensor, "*B S"]:
         """d/d statistics of sum_d pi(d) value_d, the values being less alpha log pi(c_d|d), as they stand.
@@ -126,134 +126,158 @@ class Conditional(Distribution):
         `slope` [..., K, c] is how they change with the executed numbers beside that; `alpha` is of the numbers.
         """
         parts = []
-        if slope is not None:
+        if action_gradient is not None:
             probs = self.probs.unsqueeze(-1)
-            c = proposal.numbers
+            c = reparameterized.actions
             # d log pi(c|d) / d u = 2 c from the squashing; that of the Gaussian is constant along u = m + s eps.
             # So along u it is slope (1 - c^2) - 2 alpha c.
-            along = probs * (slope - c * (slope * c + 2 * alpha))
-            parts += [along.flatten(-2), torch.addcmul(probs * alpha, along, proposal.shift).flatten(-2)]
-        if self.parts:
+            raw_action_gradient = probs * (action_gradient - c * (action_gradient * c + 2 * alpha))
+            parts += [
+                raw_action_gradient.flatten(-2),
+                torch.addcmul(probs * alpha, raw_action_gradient, reparameterized.mean_offset).flatten(-2),
+            ]
+        if self.branch_distributions:
             weight = self.probs * value
-            each = weight.unflatten(-1, self.branches)
+            weight_by_branch = weight.unflatten(-1, self.branches)
             total = weight.sum(-1, keepdim=True)
-            for place, branch in enumerate(self.parts, start=-len(self.parts)):
-                others = [dim for dim in range(-len(self.parts), 0) if dim != place]
-                parts.append((each.sum(others) if others else each) - total * branch.probs)
+            for dim, branch in enumerate(self.branch_distributions, start=-len(self.branch_distributions)):
+                other_dims = [other for other in range(-len(self.branch_distributions), 0) if other != dim]
+                parts.append(
+                    (weight_by_branch.sum(other_dims) if other_dims else weight_by_branch) - total * branch.probs
+                )
         return torch.cat(parts, -1)
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ReparameterizedSample:
     """Executed numbers c for every combination d [..., K, c], and what made them."""
 
-    numbers: Tensor
-    density: Tensor  # log pi(c|d) [..., K]: log N(u) - sum log(1 - c^2) (Haarnoja et al. 2018, Eq. 21), always finite
-    shift: Tensor  # u - m [..., K, c]
+    actions: Tensor
+    log_prob: Tensor  # log pi(c|d) [..., K]: log N(u) - sum log(1 - c^2) (Haarnoja et al. 2018, Eq. 21), always finite
+    mean_offset: Tensor  # u - m [..., K, c]
 
-    def rows(self, where: slice) -> Proposal:
+    def select_rows(self, where: slice) -> ReparameterizedSample:
         """Of some rows of the leading axis."""
-        return Proposal(self.numbers[where], self.density[where], self.shift[where])
+        return ReparameterizedSample(self.actions[where], self.log_prob[where], self.mean_offset[where])
 
 
-class Conditioned(Family[Conditional]):
+class HybridFamily(DistributionFamily[HybridDistribution]):
     """All policies over discrete branches, and over numbers that depend on them. Either may be missing.
 
     Raises ValueError for an action of no numbers at all, and for more than `MOST` combinations of branches.
     """
 
-    MOST = 512
+    MAX_COMBINATIONS = 512
 
-    def __init__(self, numbers: int, branches: Sequence[int]):
-        combinations = math.prod(branches)
-        if combinations > self.MOST:
+    def __init__(self, n_continuous: int, branches: Sequence[int]):
+        n_combinations = math.prod(branches)
+        if n_combinations > self.MAX_COMBINATIONS:
             raise ValueError(
-                f"there are {combinations} combinations of discrete branches {list(branches)}, each of which is "
-                f"valued; at most {self.MOST} are"
+                f"there are {n_combinations} combinations of discrete branches {list(branches)}, each of which is "
+                f"valued; at most {self.MAX_COMBINATIONS} are"
             )
-        self.flat = family_of(numbers, branches, Squashed, Gaussian)  # whose samples look the same
-        self.choice = family_of(0, branches, Squashed, Gaussian) if branches else None
-        self.given = Squashed(numbers, Gaussian) if numbers else None
-        self.numbers, self.branches, self.combinations = numbers, tuple(branches), combinations
-        self.size, self.dimensions, self.encoded = self.flat.size, self.flat.dimensions, self.flat.encoded
-        self.width = combinations * numbers
-        self.statistics = 2 * self.width + sum(branches)
-        self._codes = self.codes()
+        self.joint_family = make_family(
+            n_continuous, branches, TanhGaussianFamily, Gaussian
+        )  # whose samples look the same
+        self.branch_family = make_family(0, branches, TanhGaussianFamily, Gaussian) if branches else None
+        self.continuous_family = TanhGaussianFamily(n_continuous, Gaussian) if n_continuous else None
+        self.n_continuous, self.branches, self.n_combinations = n_continuous, tuple(branches), n_combinations
+        self.size, self.dimensions, self.encoded_size = (
+            self.joint_family.size,
+            self.joint_family.dimensions,
+            self.joint_family.encoded_size,
+        )
+        self.n_means = n_combinations * n_continuous
+        self.statistics_size = 2 * self.n_means + sum(branches)
+        self._combination_codes = self.one_hot_combinations()
 
-    def __call__(self, statistics: Float[Tensor, "*B S"]) -> Conditional:
-        return Conditional(statistics, self.numbers, self.branches)
+    def __call__(self, statistics: Float[Tensor, "*B S"]) -> HybridDistribution:
+        return HybridDistribution(statistics, self.n_continuous, self.branches)
 
     def encode(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B encoded"]:
-        return self.flat.encode(sample)
+        return self.joint_family.encode(sample)
 
-    def encode_each(self, executed: Float[Tensor, "*B K c"]) -> Float[Tensor, "*B K encoded"]:
+    def encode_per_combination(self, actions: Float[Tensor, "*B K c"]) -> Float[Tensor, "*B K encoded"]:
         """What a critic reads of executed numbers of every combination."""
-        if not self.choice:
-            return executed
-        self._codes = self._codes.to(executed)  # once, where they are read
-        return torch.cat((executed, self._codes.expand(*executed.shape[:-1], -1)), -1)
+        if not self.branch_family:
+            return actions
+        self._combination_codes = self._combination_codes.to(actions)  # once, where they are read
+        return torch.cat((actions, self._combination_codes.expand(*actions.shape[:-1], -1)), -1)
 
-    def place(self, sample: Float[Tensor, "*B size"]) -> Tensor:
+    def find_combination(self, sample: Float[Tensor, "*B size"]) -> Tensor:
         """Which combination a sample holds [..., 1]."""
-        return place(sample[..., self.numbers :], self.branches)
+        return find_combination(sample[..., self.n_continuous :], self.branches)
 
-    def codes(self) -> Float[Tensor, "K branches"]:
+    def one_hot_combinations(self) -> Float[Tensor, "K branches"]:
         """The one-hot indices of each branch, side by side, of every combination."""
-        places = torch.tensor(list(product(*map(range, self.branches))), dtype=torch.float32)
-        return self.choice.encode(places) if self.choice else places
+        combinations = torch.tensor(list(product(*map(range, self.branches))), dtype=torch.float32)
+        return self.branch_family.encode(combinations) if self.branch_family else combinations
 
     def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        logits = statistics[:, 2 * self.width :]
-        chosen = self.choice.sample(logits, rng) if self.choice else logits
-        if not self.given:
-            return chosen
-        return np.concatenate((self.given.sample(self._given(statistics, chosen), rng), chosen), -1)
+        logits = statistics[:, 2 * self.n_means :]
+        indices = self.branch_family.sample(logits, rng) if self.branch_family else logits
+        if not self.continuous_family:
+            return indices
+        return np.concatenate(
+            (self.continuous_family.sample(self._select_statistics(statistics, indices), rng), indices), -1
+        )
 
     def mode(self, statistics: np.ndarray) -> np.ndarray:
-        logits = statistics[:, 2 * self.width :]
-        chosen = self.choice.mode(logits) if self.choice else logits
-        if not self.given:
-            return chosen
-        return np.concatenate((self.given.mode(self._given(statistics, chosen)), chosen), -1)
+        logits = statistics[:, 2 * self.n_means :]
+        indices = self.branch_family.mode(logits) if self.branch_family else logits
+        if not self.continuous_family:
+            return indices
+        return np.concatenate((self.continuous_family.mode(self._select_statistics(statistics, indices)), indices), -1)
 
     def to_action(self, sample: np.ndarray) -> np.ndarray:
-        return self.flat.to_action(sample)
+        return self.joint_family.to_action(sample)
 
-    def noisy(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
-        parts = [statistics[:, : 2 * self.width], statistics[:, 2 * self.width :]]
-        if self.given:
-            parts[0] = self.given.noisy(parts[0], level)
-        if self.choice:
-            parts[1] = self.choice.noisy(parts[1], level)
+    def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
+        parts = [statistics[:, : 2 * self.n_means], statistics[:, 2 * self.n_means :]]
+        if self.continuous_family:
+            parts[0] = self.continuous_family.with_noise(parts[0], level)
+        if self.branch_family:
+            parts[1] = self.branch_family.with_noise(parts[1], level)
         return np.concatenate(parts, -1)
 
-    def execute_draw(self, statistics: Tensor, allowed: Tensor) -> Executed:
-        return self._execute(statistics, allowed, lambda family: family.execute_draw)
+    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return self._export_action(statistics, mask, lambda family: family.sample_for_export)
 
-    def execute_mode(self, statistics: Tensor, allowed: Tensor) -> Executed:
-        return self._execute(statistics, allowed, lambda family: family.execute_mode)
+    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return self._export_action(statistics, mask, lambda family: family.mode_for_export)
 
-    def _execute(
-        self, statistics: Tensor, allowed: Tensor, how: Callable[[Family], Callable[[Tensor, Tensor], Executed]]
-    ) -> Executed:
+    def _export_action(
+        self,
+        statistics: Tensor,
+        mask: Tensor,
+        select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
+    ) -> ExportedAction:
         """Branches first, then the numbers of the combination that they are."""
         indices: tuple[Tensor, ...] = ()
-        if self.choice:
-            indices = how(self.choice)(statistics[:, 2 * self.width :], allowed).indices
-        if not self.given:
-            return Executed((), indices)
-        given = statistics[:, : 2 * self.width].reshape(-1, 2, self.combinations, self.numbers)
-        chosen = torch.ones_like(given[:, 0, :1, 0])
+        if self.branch_family:
+            indices = select_method(self.branch_family)(statistics[:, 2 * self.n_means :], mask).indices
+        if not self.continuous_family:
+            return ExportedAction((), indices)
+        statistics_by_combination = statistics[:, : 2 * self.n_means].reshape(
+            -1, 2, self.n_combinations, self.n_continuous
+        )
+        combination_weights = torch.ones_like(statistics_by_combination[:, 0, :1, 0])
         for index, count in zip(indices, self.branches, strict=True):  # a sum, which any importer knows, picks the one
-            hot = torch.nn.functional.one_hot(index[:, 0], count).to(statistics.dtype)
-            chosen = (chosen.unsqueeze(-1) * hot.unsqueeze(-2)).flatten(1)
-        given = (given * chosen.reshape(-1, 1, self.combinations, 1)).sum(2).flatten(1)
-        return Executed(how(self.given)(given, allowed).continuous, indices)
+            one_hot = torch.nn.functional.one_hot(index[:, 0], count).to(statistics.dtype)
+            combination_weights = (combination_weights.unsqueeze(-1) * one_hot.unsqueeze(-2)).flatten(1)
+        statistics_by_combination = (
+            (statistics_by_combination * combination_weights.reshape(-1, 1, self.n_combinations, 1)).sum(2).flatten(1)
+        )
+        return ExportedAction(
+            select_method(self.continuous_family)(statistics_by_combination, mask).continuous, indices
+        )
 
-    def _given(self, statistics: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    def _select_statistics(self, statistics: np.ndarray, indices: np.ndarray) -> np.ndarray:
         """Means and logarithms of std [n, 2 c] of the combinations in `chosen` [n, branches]."""
-        place = np.zeros(len(chosen), np.int64)
-        for count, branch in zip(self.branches, chosen.T.astype(np.int64), strict=True):
-            place = place * count + branch
-        pairs = statistics[:, : 2 * self.width].reshape(len(statistics), 2, self.combinations, self.numbers)
-        return pairs[np.arange(len(place)), :, place].reshape(len(place), -1)
+        combination = np.zeros(len(indices), np.int64)
+        for n_actions, branch in zip(self.branches, indices.T.astype(np.int64), strict=True):
+            combination = combination * n_actions + branch
+        mean_and_log_std = statistics[:, : 2 * self.n_means].reshape(
+            len(statistics), 2, self.n_combinations, self.n_continuous
+        )
+        return mean_and_log_std[np.arange(len(combination)), :, combination].reshape(len(combination), -1)

@@ -24,5 +24,5 @@ class Explorer(ABC):
         """
 
     @abstractmethod
-    def choose(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
+    def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
         """A Decision whose `behavior` holds the statistics of what is executed."""

@@ -11,22 +11,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.atomic_io import settle, written
+from algorithm.checkpointing.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.rng_state import of_process, restore_process
+from algorithm.checkpointing.rng_state import get_process_state, set_process_state
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
-from algorithm.export.checker import check
-from algorithm.export.file import OPSET, about, model_of
-from algorithm.export.graph import Brain
-from algorithm.export.packages import require
-from algorithm.export.parity import parity
+from algorithm.export.checker import find_violations
+from algorithm.export.file import OPSET, make_metadata, make_model
+from algorithm.export.graph import ExportModule
+from algorithm.export.packages import check_packages
+from algorithm.export.parity import check_parity
 from algorithm.export.signature import Signature
 from algorithm.runs.build import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import Role
 
-END, CHECKPOINTS = "end", "checkpoints"  # values of base_config.export, beside never
+EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export, beside never
 
 
 class ExportFailed(Exception):
@@ -39,7 +39,7 @@ class ExportFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """A file that was written."""
 
     role: str
@@ -51,7 +51,7 @@ class Exported:
     parity: float  # the largest difference from the agent
     seconds: float
 
-    def record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """As JSON holds it."""
         return {**vars(self), "path": self.path.as_posix()}
 
@@ -64,9 +64,9 @@ class Exported:
         return f"{self.path}: {size}; {'; '.join(shapes)}; parity {self.parity:.1g}; {self.seconds:.1f} s"
 
 
-def export(
-    settings: Settings, folder: RunFolder, checkpoint: Checkpoint, into: Path, opset: int = OPSET
-) -> Iterator[Exported | ExportFailed]:
+def export_roles(
+    settings: Settings, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
+) -> Iterator[ExportResult | ExportFailed]:
     """Write `<role>.onnx` of each role of a checkpoint into a folder; what came of it, role by role.
 
     The generators of the process go on as if nothing had been drawn.
@@ -74,17 +74,17 @@ def export(
     Raises UserError where a package is missing, or a role has no form in this opset; CheckpointError for a checkpoint
     that cannot be read.
     """
-    require()
-    known = folder.roles()
+    check_packages()
+    known = folder.read_roles()
     for name in checkpoint.roles:
         if name not in known:
             raise UserError(f"{folder.path / 'roles.json'} has no role {name!r}: --resume writes it again")
         role = known[name]
-        result: Exported | ExportFailed
-        with untouched():
+        result: ExportResult | ExportFailed
+        with preserve_rng_state():
             agent = load_agent(_on_cpu(settings), folder, checkpoint, name, role)
             try:
-                result = write(agent, name, role, checkpoint.counters.env_steps, into, opset)
+                result = export_role(agent, name, role, checkpoint.counters.env_steps, target, opset)
             except ExportFailed as failed:
                 result = failed
         yield result
@@ -93,79 +93,82 @@ def export(
 def _on_cpu(settings: Settings) -> Settings:
     """The same, and that of its roles, on the processor."""
     base = settings.base.model_copy(update={"device": "cpu"})
-    roles = {name: _on_cpu(own) for name, own in settings.roles.items()}
+    roles = {name: _on_cpu(role_settings) for name, role_settings in settings.roles.items()}
     return replace(settings, base=base, roles=roles)
 
 
-def write(agent: Agent, name: str, role: Role, env_steps: int, into: Path, opset: int = OPSET) -> Exported:
+def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Path, opset: int = OPSET) -> ExportResult:
     """Write, check and compare the file of one role, and only then give it its name.
 
     Raises ExportFailed with every violation, UserError for what has no form in this opset.
     """
-    begin = time.perf_counter()
-    signature = Signature.of(role, agent.state)
-    model = model_of(Brain(agent, signature), opset, about(name, role, signature, env_steps))
+    start = time.perf_counter()
+    signature = Signature.of(role, agent.state_size)
+    model = make_model(ExportModule(agent, signature), opset, make_metadata(name, role, signature, env_steps))
     content = model.SerializeToString()
-    path = into / f"{name}.onnx"
-    with TemporaryDirectory(prefix=".export-", dir=into) as place:
-        fresh = Path(place) / path.name
-        with written(fresh) as file:
+    path = target / f"{name}.onnx"
+    with TemporaryDirectory(prefix=".export-", dir=target) as temporary_folder:
+        temporary = Path(temporary_folder) / path.name
+        with open_synced(temporary) as file:
             file.write(content)
-        violations = check(fresh, signature, opset)
-        compared = None if violations else parity(agent, role, signature, content)
-        if compared is None or compared.violations:
-            raise ExportFailed(name, violations or compared.violations)
-        fresh.replace(path)
-    settle(into)
-    ports = [{port.name: _axes(port) for port in side} for side in (model.graph.input, model.graph.output)]
-    return Exported(name, path, len(content), opset, *ports, compared.error, time.perf_counter() - begin)
+        violations = find_violations(temporary, signature, opset)
+        comparison = None if violations else check_parity(agent, role, signature, content)
+        if comparison is None or comparison.violations:
+            raise ExportFailed(name, violations or comparison.violations)
+        temporary.replace(path)
+    sync_folder(target)
+    ports = [{port.name: _read_axes(port) for port in side} for side in (model.graph.input, model.graph.output)]
+    return ExportResult(name, path, len(content), opset, *ports, comparison.error, time.perf_counter() - start)
 
 
-def _axes(port: Any) -> list[int | str]:
+def _read_axes(port: Any) -> list[int | str]:
     return [axis.dim_param or axis.dim_value for axis in port.type.tensor_type.shape.dim]
 
 
 @contextmanager
-def untouched() -> Iterator[None]:
+def preserve_rng_state() -> Iterator[None]:
     """Whatever is drawn in it, the generators of the process go on as if nothing had been."""
-    state = of_process()
+    state = get_process_state()
     try:
         yield
     finally:
-        restore_process(state)
+        set_process_state(state)
 
 
-class Exports:
+class RunExporter:
     """The exports of a run by its setting `export`; one that fails is a line, and costs the run nothing.
 
     Raises UserError where a package is missing that will be needed.
     """
 
-    def __init__(self, settings: Settings, folder: RunFolder, say: Callable[[str], None]):
-        self.settings, self.folder, self.say = settings, folder, say
-        if settings.base.export in (END, CHECKPOINTS):
-            require()
+    def __init__(self, settings: Settings, folder: RunFolder, log: Callable[[str], None]):
+        self.settings, self.folder, self.log = settings, folder, log
+        if settings.base.export in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
+            check_packages()
 
-    def saved(self, checkpoint: Checkpoint) -> None:
+    def export_checkpoint(self, checkpoint: Checkpoint) -> None:
         """A checkpoint was saved: its files stand in its folder, and go with it."""
-        if self.settings.base.export == CHECKPOINTS:
+        if self.settings.base.export == EXPORT_CHECKPOINTS:
             self._export(lambda: checkpoint, checkpoint.folder)
 
-    def ended(self) -> None:
+    def export_best(self) -> None:
         """The run ended: the files of what is played stand in its folder."""
-        if self.settings.base.export in (END, CHECKPOINTS):
-            self._export(lambda: self.folder.best(self.say), self.folder.path, self.say)
+        if self.settings.base.export in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
+            self._export(lambda: self.folder.find_best(self.log), self.folder.path, self.log)
 
     def _export(
-        self, find: Callable[[], Checkpoint], into: Path, told: Callable[[str], None] = lambda line: None
+        self,
+        find_checkpoint: Callable[[], Checkpoint],
+        target: Path,
+        log_success: Callable[[str], None] = lambda line: None,
     ) -> None:
         try:
-            for one in export(self.settings, self.folder, find(), into):
-                if isinstance(one, ExportFailed):
-                    self.say(f"{one}: {'; '.join(one.violations)}")
+            for result in export_roles(self.settings, self.folder, find_checkpoint(), target):
+                if isinstance(result, ExportFailed):
+                    self.log(f"{result}: {'; '.join(result.violations)}")
                 else:
-                    told(f"exported {one}")
+                    log_success(f"exported {result}")
         except Exception as error:  # whatever it is, training is worth more
             reason = " ".join(str(error).split())
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            self.say(f"export into {into} failed: {kind}{reason}")
+            self.log(f"export into {target} failed: {kind}{reason}")

@@ -13,27 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.export.onnx_friendly_memory import PlainAttention, PlainGru, PlainLayer, PlainLstm
+from algorithm.export.onnx_friendly_memory import OnnxAttention, OnnxGru, OnnxLayer, OnnxLstm
 from algorithm.networks.actor_critic import ActorCritic
-from algorithm.networks.encoders.image import First
+from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import VectorEncoder
 from algorithm.networks.heads import SeparateHeads, SharedHeads
-from algorithm.networks.memory.attention import AttentionMemory, Layer
-from algorithm.networks.memory.frame_stack import StackedEncoder
+from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
+from algorithm.networks.memory.frame_stack import FrameStackEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
-from algorithm.networks.q_policy import Greedy
-from algorithm.networks.running_statistics import Normalization
-from algorithm.networks.std_head import BOUNDS
+from algorithm.networks.q_policy import GreedyQPolicy
+from algorithm.networks.running_statistics import Normalizer
+from algorithm.networks.std_head import LOG_STD_BOUNDS
 from algorithm.networks.torso import Torso
-from algorithm.specs import MASK
+from algorithm.specs import ACTION_MASK
 
 
-def plain(module: Any) -> nn.Module:
+def to_onnx_friendly(module: Any) -> nn.Module:
     """A copy of a module, and of all in it, in its plain form. What it is made of is replaced in place."""
-    made = PLAIN[type(module)](module) if type(module) in PLAIN else module
-    for name, child in list(made.named_children()):
-        setattr(made, name, plain(child))
-    return made
+    converted = REPLACEMENTS[type(module)](module) if type(module) in REPLACEMENTS else module
+    for name, child in list(converted.named_children()):
+        setattr(converted, name, to_onnx_friendly(child))
+    return converted
 
 
 class Affine(nn.Module):
@@ -48,7 +48,7 @@ class Affine(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
-class PlainPolicy(nn.Module):
+class OnnxPolicy(nn.Module):
     """The policy alone: no critic, and no mask, which the graph knows by itself."""
 
     def __init__(self, network: ActorCritic):
@@ -59,41 +59,41 @@ class PlainPolicy(nn.Module):
         self.layers = heads.layers[0] if separate else nn.Identity()
         shared = heads.heads[0] if separate else heads
         self.head = Affine(shared.linear, shared.sizes[0])
-        self.deviation: Any = network.deviation
-        self.rest = network.statistics - 2 * self.deviation.means if self.deviation else 0
+        self.deviation: Any = network.std_head
+        self.rest = network.statistics_size - 2 * self.deviation.n_means if self.deviation else 0
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
         outputs = self.head(self.layers(features))
         if not self.deviation:
             return outputs, memory
-        parts = [outputs[:, : self.deviation.means], self._log_std(outputs)]
+        parts = [outputs[:, : self.deviation.n_means], self._log_std(outputs)]
         if self.rest:
-            parts.append(outputs[:, self.deviation.columns :])
+            parts.append(outputs[:, self.deviation.n_columns :])
         return torch.cat(parts, -1), memory
 
     def _log_std(self, outputs: Tensor) -> Tensor:
-        own, means = self.deviation, outputs[:, : self.deviation.means]
-        if own.fixed:
-            return 0 * means + own.start
-        number = outputs[:, own.means : own.columns] if own.number is None else 0 * means + own.number.detach()
-        return (own.floor + (own.start + number).clamp(*BOUNDS).exp()).log()
+        own, means = self.deviation, outputs[:, : self.deviation.n_means]
+        if own.is_fixed:
+            return 0 * means + own.initial_log_std
+        number = outputs[:, own.n_means : own.n_columns] if own.log_std is None else 0 * means + own.log_std.detach()
+        return (own.std_min + (own.initial_log_std + number).clamp(*LOG_STD_BOUNDS).exp()).log()
 
 
-class PlainGreedy(nn.Module):
+class OnnxGreedy(nn.Module):
     """Of each branch the best that is allowed, and with probability epsilon any, as logarithms of probabilities."""
 
-    def __init__(self, network: Greedy):
+    def __init__(self, network: GreedyQPolicy):
         super().__init__()
-        self.torso, self.members = network.torso, network.critics.members
+        self.torso, self.members = network.torso, network.critics.critics
         ends = accumulate(network.family.branches, initial=0)
         self.branches, self.epsilon = [slice(*branch) for branch in pairwise(ends)], network.epsilon
-        self.register_buffer("places", network.places)
+        self.register_buffer("places", network.combination_codes)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
         values = sum(member(features) for member in self.members)
-        masks = (obs[MASK][:, branch] for branch in self.branches)
+        masks = (obs[ACTION_MASK][:, branch] for branch in self.branches)
         # A branch of which all is forbidden is as if nothing were.
         free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in masks]
         # 1 for a combination with nothing forbidden in it, 0 otherwise.
@@ -107,7 +107,7 @@ class PlainGreedy(nn.Module):
         return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 
 
-class PlainHeads(nn.Module):
+class OnnxHeads(nn.Module):
     """All outputs of a SharedHeads."""
 
     def __init__(self, heads: SharedHeads):
@@ -120,13 +120,13 @@ class PlainHeads(nn.Module):
         return tuple(outputs[:, begin:end] for begin, end in pairwise(self.ends))
 
 
-class PlainTorso(nn.Module):
+class OnnxTorso(nn.Module):
     """One row of a Torso, without the parts of the memory that are empty."""
 
     def __init__(self, torso: Torso):
         super().__init__()
         self.names, self.encoders, self.body, self.memory = torso.names, torso.encoders, torso.body, torso.memory
-        kept, *states = pairwise(accumulate(torso._states, initial=0))
+        kept, *states = pairwise(accumulate(torso._state_sizes, initial=0))
         self.kept, self.states = slice(*kept), [slice(*state) for state in states]
 
     def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,31 +138,31 @@ class PlainTorso(nn.Module):
             part, frames = encoder.step(obs[name], memory[:, where])
             parts.append(part)
             after.append(frames)
-        features = _side_by_side(parts)
+        features = _concatenate(parts)
         if self.body:
             features = self.body(features)
         if self.memory:
             features, own = self.memory.step(features, memory[:, self.kept])
             after.insert(0, own)
-        return features, _side_by_side(after) if after else memory
+        return features, _concatenate(after) if after else memory
 
 
-class PlainVector(nn.Module):
+class OnnxVector(nn.Module):
     """A vector in other units, where there are any."""
 
     def __init__(self, encoder: VectorEncoder):
         super().__init__()
-        self.units: Any = encoder.units
+        self.units: Any = encoder.transform
 
     def forward(self, obs: Tensor) -> Tensor:
-        vector = _flat(obs)
+        vector = _flatten(obs)
         return vector if self.units is None else self.units(vector)
 
 
-class PlainNormalization(nn.Module):
+class OnnxNormalization(nn.Module):
     """The normalisation that was measured, as two constants."""
 
-    def __init__(self, normalization: Normalization):
+    def __init__(self, normalization: Normalizer):
         super().__init__()
         moments = normalization.moments
         self.clip = normalization.clip
@@ -173,10 +173,10 @@ class PlainNormalization(nn.Module):
         return ((x - self.mean) / self.std).clamp(-self.clip, self.clip)
 
 
-class PlainFirst(nn.Module):
+class OnnxFirst(nn.Module):
     """A convolution that divides by `high` in its weights, once."""
 
-    def __init__(self, layer: First):
+    def __init__(self, layer: InputConvolution):
         super().__init__()
         self.weight = nn.Parameter(layer.weight.detach() / layer.high, requires_grad=False)
         self.bias, self.stride, self.padding = layer.bias, layer.stride, layer.padding
@@ -185,40 +185,40 @@ class PlainFirst(nn.Module):
         return nn.functional.conv2d(obs, self.weight, self.bias, self.stride, self.padding)
 
 
-class PlainStack(nn.Module):
+class OnnxStack(nn.Module):
     """The last frames, which stand one behind the other in the memory as along the channels."""
 
-    def __init__(self, stack: StackedEncoder):
+    def __init__(self, stack: FrameStackEncoder):
         super().__init__()
         self.encoder, self.frame = stack.encoder, prod(stack.shape)
         channels, *others = stack.shape
-        self.shape = ((stack.past + 1) * channels, *others)
+        self.shape = ((stack.past_frames + 1) * channels, *others)
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        frames = torch.cat((memory, _flat(obs)), -1)
+        frames = torch.cat((memory, _flatten(obs)), -1)
         stacked = frames.reshape(-1, *self.shape) if len(self.shape) > 1 else frames
         return self.encoder(stacked), frames[:, self.frame :]
 
 
-def _flat(obs: Tensor) -> Tensor:
+def _flatten(obs: Tensor) -> Tensor:
     return obs if obs.dim() == 2 else obs.flatten(1)
 
 
-def _side_by_side(parts: list[Tensor]) -> Tensor:
+def _concatenate(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-PLAIN: Mapping[type, Callable[[Any], nn.Module]] = {
-    ActorCritic: PlainPolicy,
-    Greedy: PlainGreedy,
-    SharedHeads: PlainHeads,
-    Torso: PlainTorso,
-    VectorEncoder: PlainVector,
-    Normalization: PlainNormalization,
-    First: PlainFirst,
-    StackedEncoder: PlainStack,
-    GruMemory: PlainGru,
-    LstmMemory: PlainLstm,
-    AttentionMemory: PlainAttention,
-    Layer: PlainLayer,
+REPLACEMENTS: Mapping[type, Callable[[Any], nn.Module]] = {
+    ActorCritic: OnnxPolicy,
+    GreedyQPolicy: OnnxGreedy,
+    SharedHeads: OnnxHeads,
+    Torso: OnnxTorso,
+    VectorEncoder: OnnxVector,
+    Normalizer: OnnxNormalization,
+    InputConvolution: OnnxFirst,
+    FrameStackEncoder: OnnxStack,
+    GruMemory: OnnxGru,
+    LstmMemory: OnnxLstm,
+    AttentionMemory: OnnxAttention,
+    AttentionLayer: OnnxLayer,
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.memory.attention import AttentionMemory, Layer
+from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
 
 
-class PlainGru(nn.Module):
+class OnnxGru(nn.Module):
     """One step of a GRU in products, sigmoids and tanh."""
 
     def __init__(self, memory: GruMemory):
@@ -25,7 +25,7 @@ class PlainGru(nn.Module):
         return memory, memory
 
 
-class PlainLstm(nn.Module):
+class OnnxLstm(nn.Module):
     """One step of an LSTM in products, sigmoids and tanh."""
 
     def __init__(self, memory: LstmMemory):
@@ -42,13 +42,13 @@ class PlainLstm(nn.Module):
         return hidden, torch.cat((hidden, cell), -1)
 
 
-class PlainAttention(nn.Module):
+class OnnxAttention(nn.Module):
     """One row of an AttentionMemory: a place of the memory is a row's keys and values, and 1."""
 
     def __init__(self, memory: AttentionMemory):
         super().__init__()
         self.inputs, self.layers, self.norm = memory.inputs, memory.layers, memory.norm
-        self.past, self.place, self.units = memory.past, memory.place, memory.size
+        self.past, self.place, self.units = memory.past_rows, memory.entry_size, memory.size
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         x, row = self.inputs(features), []
@@ -62,14 +62,14 @@ class PlainAttention(nn.Module):
         return self.norm(x), torch.cat((memory[:, self.place :], *row, flag), -1)
 
 
-class PlainLayer(nn.Module):
+class OnnxLayer(nn.Module):
     """Attention of one row to those before it and to itself."""
 
-    def __init__(self, layer: Layer):
+    def __init__(self, layer: AttentionLayer):
         super().__init__()
-        self.norms, self.project, self.out, self.hidden = layer.norms, layer.project, layer.out, layer.hidden
+        self.norms, self.project, self.out, self.hidden = layer.norms, layer.project, layer.output, layer.hidden
         heads, window = layer.bias.shape
-        self.heads, self.window, self.units = heads, window, layer.out.in_features
+        self.heads, self.window, self.units = heads, window, layer.output.in_features
         self.root = (self.units // heads) ** 0.5
         self.bias = nn.Parameter(layer.bias.detach().flip(-1).reshape(1, heads, 1, window), requires_grad=False)
 

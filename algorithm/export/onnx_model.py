@@ -11,7 +11,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Port:
+class TensorInfo:
     """An input or an output: the name of its number type, and its axes, of which one of any length has a name.
 
     An axis without either is None.
@@ -24,7 +24,7 @@ class Port:
         return f"{self.kind} [{', '.join(map(str, self.shape))}]"
 
 
-class Model:
+class OnnxModel:
     """A file that was read. Raises whatever onnx raises for what is none."""
 
     def __init__(self, path: Path):
@@ -35,14 +35,16 @@ class Model:
         graph = self.proto.graph
         self.nodes = list(graph.node)
         self.initializers: dict[str, Any] = {constant.name: constant for constant in graph.initializer}
-        self.inputs = {port.name: _port(port) for port in graph.input if port.name not in self.initializers}
-        self.outputs = {port.name: _port(port) for port in graph.output}
+        self.inputs = {
+            value.name: _read_tensor_info(value) for value in graph.input if value.name not in self.initializers
+        }
+        self.outputs = {value.name: _read_tensor_info(value) for value in graph.output}
 
-    def opset(self) -> int:
+    def get_opset(self) -> int:
         """Of the operators that have no domain; 0 where there is none."""
-        return next((one.version for one in self.proto.opset_import if one.domain in ("", "ai.onnx")), 0)
+        return next((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
-    def constant(self, name: str) -> np.ndarray | None:
+    def find_constant(self, name: str) -> np.ndarray | None:
         """The value of an output that is the same at every run; None where it is computed or not there."""
         from onnx import numpy_helper
 
@@ -52,12 +54,12 @@ class Model:
         if node is None:
             return None
         if node.op_type == "Identity":
-            return self.constant(node.input[0])
+            return self.find_constant(node.input[0])
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             return numpy_helper.to_array(node.attribute[0].t)
         return None
 
-    def numbers(self) -> Iterator[tuple[str, np.ndarray]]:
+    def iterate_constants(self) -> Iterator[tuple[str, np.ndarray]]:
         """All that is constant and stands in this file, with its name."""
         from onnx import TensorProto, numpy_helper
 
@@ -71,31 +73,31 @@ class Model:
             if tensor.data_location != TensorProto.EXTERNAL and tensor.data_type != TensorProto.STRING:
                 yield name, numpy_helper.to_array(tensor)
 
-    def reaches(self, source: str, target: str) -> bool:
+    def has_path(self, source: str, target: str) -> bool:
         """Whether `target` is computed from `source`."""
-        makers = {name: node for node in self.nodes for name in node.output}
+        producers = {name: node for node in self.nodes for name in node.output}
         seen: set[str] = set()
-        waiting = [target]
-        while waiting:
-            name = waiting.pop()
+        pending = [target]
+        while pending:
+            name = pending.pop()
             if name == source:
                 return True
-            if name not in seen and name in makers:
-                waiting.extend(makers[name].input)
+            if name not in seen and name in producers:
+                pending.extend(producers[name].input)
             seen.add(name)
         return False
 
 
-def _port(value: Any) -> Port:
+def _read_tensor_info(value: Any) -> TensorInfo:
     from onnx import TensorProto
 
     tensor = value.type.tensor_type
     kind = TensorProto.DataType.Name(tensor.elem_type) if value.type.HasField("tensor_type") else "no tensor"
     axes = [axis.dim_value if axis.HasField("dim_value") else axis.dim_param or None for axis in tensor.shape.dim]
-    return Port(kind, tuple(axes))
+    return TensorInfo(kind, tuple(axes))
 
 
-def session(content: bytes) -> Any:
+def make_session(content: bytes) -> Any:
     """A file as onnxruntime runs it, on one thread and without a word."""
     import onnxruntime
 
@@ -105,7 +107,7 @@ def session(content: bytes) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def run(session: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_session(session: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All outputs by name, of one run."""
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, feed), strict=True))

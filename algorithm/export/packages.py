@@ -6,12 +6,12 @@ from importlib import import_module
 
 from algorithm.errors import UserError
 
-NEEDED = ("onnx", "onnxruntime")
+PACKAGES = ("onnx", "onnxruntime")
 
 
-def require() -> None:
+def check_packages() -> None:
     """Raises UserError, with the command that mends it, where one of them is missing."""
-    for name in NEEDED:
+    for name in PACKAGES:
         try:
             import_module(name)
         except ImportError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.export.onnx_model import Model, run, session
+from algorithm.export.onnx_model import OnnxModel, make_session, run_session
 from algorithm.export.signature import (
     CONTINUOUS,
     CONTINUOUS_MODE,
@@ -17,24 +17,24 @@ from algorithm.export.signature import (
     MASKS,
 )
 
-FAR = 1e3  # observations that drive any action out of its bounds
+LARGE_INPUT = 1e3  # observations that drive any action out of its bounds
 
 
-def probe(model: Model) -> list[str]:
+def run_probes(model: OnnxModel) -> list[str]:
     """Every violation of a file whose inputs are as they should be, each with the number of its line."""
     try:
-        runner = session(model.path.read_bytes())
+        runner = make_session(model.path.read_bytes())
     except Exception as error:  # of several kinds
-        return [f"I7: onnxruntime cannot load it ({_line(error)})"]
+        return [f"I7: onnxruntime cannot load it ({_one_line(error)})"]
     rng = np.random.default_rng(0)
-    return [*_zeros(model, runner), *_bounds(model, runner, rng), *_forced(model, runner, rng)]
+    return [*_check_zeros(model, runner), *_check_bounds(model, runner, rng), *_check_masks(model, runner, rng)]
 
 
-def _zeros(model: Model, runner: Any) -> Iterator[str]:
+def _check_zeros(model: OnnxModel, runner: Any) -> Iterator[str]:
     """As Unity runs a file when it is opened: on zeros alone, masks included. A batch is of any length."""
     for batch, rule in ((1, "I7"), (3, "I2")):
         feed = {name: np.zeros((batch, *port.shape[1:]), np.float32) for name, port in model.inputs.items()}
-        outputs = _run(runner, feed)
+        outputs = _try_run(runner, feed)
         if isinstance(outputs, str):
             yield f"{rule}: it does not run on zeros in a batch of {batch} ({outputs})"
             return
@@ -44,11 +44,11 @@ def _zeros(model: Model, runner: Any) -> Iterator[str]:
             shape = tuple(batch if isinstance(axis, str) else axis for axis in model.outputs[name].shape)
             if value.shape != shape:
                 yield f"{rule}: {name} has the shape {list(value.shape)} in a batch of {batch}, not {list(shape)}"
-        yield from _indices(model, outputs)
+        yield from _check_indices(model, outputs)
 
 
-def _bounds(model: Model, runner: Any, rng: np.random.Generator) -> Iterator[str]:
-    outputs = _run(runner, _feed(model, rng, 16, FAR))
+def _check_bounds(model: OnnxModel, runner: Any, rng: np.random.Generator) -> Iterator[str]:
+    outputs = _try_run(runner, _make_feed(model, rng, 16, LARGE_INPUT))
     if isinstance(outputs, str):
         yield f"I7: it does not run ({outputs})"
         return
@@ -56,21 +56,21 @@ def _bounds(model: Model, runner: Any, rng: np.random.Generator) -> Iterator[str
         value = outputs.get(name)
         if value is not None and not (np.abs(value) <= 1).all():
             yield f"C3: {name} reaches {np.abs(value).max():.3g}; actions are from -1 to 1"
-    yield from _indices(model, outputs)
+    yield from _check_indices(model, outputs)
 
 
-def _forced(model: Model, runner: Any, rng: np.random.Generator) -> Iterator[str]:
+def _check_masks(model: OnnxModel, runner: Any, rng: np.random.Generator) -> Iterator[str]:
     """Allow one action of a branch alone: it must be taken, drawn or not."""
-    sizes = model.constant(DISCRETE_SIZES)
+    sizes = model.find_constant(DISCRETE_SIZES)
     if MASKS not in model.inputs or sizes is None:
         return
     begin = 0
     for branch, size in enumerate(sizes.ravel().astype(int)):
-        feed = _feed(model, rng, size, 1.0)
+        feed = _make_feed(model, rng, size, 1.0)
         feed[MASKS][:] = 1
         feed[MASKS][:, begin : begin + size] = np.eye(size)
         begin += size
-        outputs = _run(runner, feed)
+        outputs = _try_run(runner, feed)
         if isinstance(outputs, str):
             yield f"I3: it does not run with masks ({outputs})"
             return
@@ -79,8 +79,8 @@ def _forced(model: Model, runner: Any, rng: np.random.Generator) -> Iterator[str
                 yield f"I3: {name} takes forbidden actions of branch {branch}"
 
 
-def _indices(model: Model, outputs: dict[str, np.ndarray]) -> Iterator[str]:
-    sizes = model.constant(DISCRETE_SIZES)
+def _check_indices(model: OnnxModel, outputs: dict[str, np.ndarray]) -> Iterator[str]:
+    sizes = model.find_constant(DISCRETE_SIZES)
     for name in (DISCRETE, DISCRETE_MODE):
         if name in outputs and sizes is not None:
             value = outputs[name]
@@ -88,7 +88,7 @@ def _indices(model: Model, outputs: dict[str, np.ndarray]) -> Iterator[str]:
                 yield f"C4: {name} is {value.max()} at most and {value.min()} at least, beyond its branches"
 
 
-def _feed(model: Model, rng: np.random.Generator, batch: int, scale: float) -> dict[str, np.ndarray]:
+def _make_feed(model: OnnxModel, rng: np.random.Generator, batch: int, scale: float) -> dict[str, np.ndarray]:
     feed = {
         name: (scale * rng.standard_normal((batch, *port.shape[1:]))).astype(np.float32)
         for name, port in model.inputs.items()
@@ -98,12 +98,12 @@ def _feed(model: Model, rng: np.random.Generator, batch: int, scale: float) -> d
     return feed
 
 
-def _run(runner: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray] | str:
+def _try_run(runner: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray] | str:
     try:
-        return run(runner, feed)
+        return run_session(runner, feed)
     except Exception as error:  # of several kinds
-        return _line(error)
+        return _one_line(error)
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD, kinds_of
+from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD, find_previous_kinds
 from algorithm.errors import UserError
-from algorithm.specs import MASK, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 VERSION = 3.0  # of the names below: ModelApiVersion.MLAgents2_0
 BATCH = "batch"  # the name of the first axis, which is of any length
@@ -29,7 +29,7 @@ Shape = tuple[int, ...]  # without the batch
 
 
 @dataclass(frozen=True)
-class Sensor:
+class ObservationInput:
     """One observation: its shape in the file, and the numbers by which the agent's own differ from it.
 
     An image of bytes comes as 0..1, whose `scale` is what 1 stands for.
@@ -37,22 +37,22 @@ class Sensor:
 
     name: str
     shape: Shape
-    own: Shape  # as the agent's encoders take it
+    agent_shape: Shape  # as the agent's encoders take it
     scale: float = 1.0
 
     @classmethod
-    def of(cls, name: str, spec: ObsSpec) -> Sensor:
+    def of(cls, name: str, spec: ObsSpec) -> ObservationInput:
         """Of an observation: a table of numbers has its rows, an image its channels first, the rest is a vector."""
-        table = spec.own is not None and len(spec.own) == 2 and len(spec.shape) == 1 and not spec.counts
+        table = spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values
         image = len(spec.shape) == 3 and spec.dtype == "uint8"
-        return cls(name, spec.own if table else spec.shape, spec.shape, spec.high if image else 1.0)
+        return cls(name, spec.env_shape if table else spec.shape, spec.shape, spec.high if image else 1.0)
 
 
 @dataclass(frozen=True)
 class Signature:
     """Inputs and outputs of one role's brain. The memory is the agent's, then the `previous` action, encoded."""
 
-    sensors: tuple[Sensor, ...]
+    sensors: tuple[ObservationInput, ...]
     continuous: int
     branches: tuple[int, ...]
     memory: int
@@ -61,15 +61,15 @@ class Signature:
     @classmethod
     def of(cls, role: Role, state: int) -> Signature:
         """Of a role whose agent remembers `state` numbers. Raises UserError for what Unity cannot tell an agent."""
-        if "reward" in kinds_of(role):
+        if "reward" in find_previous_kinds(role):
             raise UserError(
                 f"this agent observes {PREVIOUS_REWARD} (base_config.observe_previous), and Unity tells a model no "
                 "reward: train without it"
             )
-        shown = {name: spec for name, spec in role.obs_specs.items() if name not in (MASK, PREVIOUS_ACTION)}
+        observed = {name: spec for name, spec in role.obs_specs.items() if name not in (ACTION_MASK, PREVIOUS_ACTION)}
         action = role.action_spec
-        previous = action.encoded if PREVIOUS_ACTION in role.obs_specs else 0
-        sensors = tuple(Sensor.of(name, spec) for name, spec in shown.items())
+        previous = action.encoded_size if PREVIOUS_ACTION in role.obs_specs else 0
+        sensors = tuple(ObservationInput.of(name, spec) for name, spec in observed.items())
         return cls(sensors, action.continuous, action.branches, state + previous, previous)
 
     def inputs(self) -> dict[str, Shape]:
@@ -91,7 +91,7 @@ class Signature:
             arrays[DISCRETE_SIZES] = np.array([self.branches], np.float32)
         return arrays
 
-    def computed(self) -> dict[str, Shape]:
+    def computed_outputs(self) -> dict[str, Shape]:
         """What is computed: shapes by name, in order."""
         found: dict[str, Shape] = {}
         if self.continuous:
@@ -102,18 +102,18 @@ class Signature:
             found[MEMORY_OUT] = (1, self.memory)
         return found
 
-    def feed(self, obs: dict[str, np.ndarray], memory: np.ndarray) -> dict[str, np.ndarray]:
+    def make_feed(self, obs: dict[str, np.ndarray], memory: np.ndarray) -> dict[str, np.ndarray]:
         """Observations {name: [n, *own]} of an agent, and a memory [n, memory], as the file takes them."""
         n = len(memory)
-        fed = {
+        feed = {
             f"obs_{index}": (obs[sensor.name].astype(np.float32) / sensor.scale).reshape(n, *sensor.shape)
             for index, sensor in enumerate(self.sensors)
         }
         if self.branches:
-            fed[MASKS] = np.asarray(obs.get(MASK, np.ones((n, sum(self.branches)))), np.float32)
+            feed[MASKS] = np.asarray(obs.get(ACTION_MASK, np.ones((n, sum(self.branches)))), np.float32)
         if self.memory:
-            fed[MEMORY_IN] = memory.reshape(n, 1, self.memory)
-        return fed
+            feed[MEMORY_IN] = memory.reshape(n, 1, self.memory)
+        return feed
 
 
 # The order of ML-Agents' own files.

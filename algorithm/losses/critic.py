@@ -11,13 +11,13 @@ def squared_error(target: Float[Tensor, "*B"], value: Float[Tensor, "*B"]) -> Fl
 
 
 def clipped_error(
-    target: Float[Tensor, "*B"], value: Float[Tensor, "*B"], lagging: Float[Tensor, "*B"], clip: float
+    target: Float[Tensor, "*B"], value: Float[Tensor, "*B"], target_value: Float[Tensor, "*B"], clip: float
 ) -> Float[Tensor, "*B"]:
     """What `value` climbs on max((target - value)^2, (target - near)^2) / 2, near being at most `clip` from `lagging`.
 
     Q-clip of Zhou et al. 2022 (arXiv 2209.10081, section 4.2): the error, or 0 where it would lead further away.
     """
-    apart, error = value - lagging, target - value
-    near = lagging + apart.clamp(-clip, clip)
+    difference, error = value - target_value, target - value
+    clipped_value = target_value + difference.clamp(-clip, clip)
     # Within reach `near` is the value but for rounding, which must not decide.
-    return torch.where((apart.abs() > clip) & ((target - near).abs() > error.abs()), 0.0, error)
+    return torch.where((difference.abs() > clip) & ((target - clipped_value).abs() > error.abs()), 0.0, error)

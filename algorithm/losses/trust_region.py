@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def multiplier(
+def trust_region_multiplier(
     gradient: Float[Tensor, "*B S"], kl_gradient: Float[Tensor, "*B S"], delta: float
 ) -> Float[Tensor, "*B 1"]:
     """max(0, (k.g - delta) / |k|^2): how much of k is taken away; above 0 exactly where the constraint binds."""
@@ -23,4 +23,4 @@ def project_gradient(
     gradient: Float[Tensor, "*B S"], kl_gradient: Float[Tensor, "*B S"], delta: float
 ) -> Float[Tensor, "*B S"]:
     """z = g - max(0, (k.g - delta) / |k|^2) k (Wang et al. 2017, Eq. 12); z = g where k = 0."""
-    return gradient - multiplier(gradient, kl_gradient, delta) * kl_gradient
+    return gradient - trust_region_multiplier(gradient, kl_gradient, delta) * kl_gradient

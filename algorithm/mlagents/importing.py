@@ -11,32 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing.atomic_io import replace
-from algorithm.config.loader import Tree, defaults, read_variant, read_yaml, resolve
+from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.config.loader import Tree, load_defaults, read_variant, read_yaml, resolve
 from algorithm.errors import UserError
-from algorithm.mlagents.environment import Parameters
+from algorithm.mlagents.environment import EnvironmentParameters
 from algorithm.mlagents.mapping import RUN, WITHOUT_VALUE
-from algorithm.mlagents.rules import Becomes
-from algorithm.mlagents.trainer_config import Entry, entries, merged, nearest
-from algorithm.mlagents.translation import Translation, given_of
-from algorithm.runs.env_folder import HERE, LONGEST, is_file_name
+from algorithm.mlagents.rules import MapsTo
+from algorithm.mlagents.trainer_config import Entry, iterate_entries, merge_entries, suggest_key
+from algorithm.mlagents.translation import Translation, make_trainer_config
+from algorithm.runs.env_folder import LOCAL_ENVS, MAX_NAME_LENGTH, is_file_name
 from algorithm.runs.run_folder import RunFolder
 
-GROUP = "unity"
+ENV_GROUP = "unity"
 SECTIONS = ("env_settings", "engine_settings", "torch_settings", "checkpoint_settings")
-TOP = ("behaviors", "default_settings", "environment_parameters", *SECTIONS, "debug")
+TOP_KEYS = ("behaviors", "default_settings", "environment_parameters", *SECTIONS, "debug")
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """What was written, what of the file has no counterpart and why (by key), and what else to know."""
 
     folders: list[Path]
-    lost: Mapping[str, str]
+    unsupported: Mapping[str, str]
     notes: list[str]
 
 
-def import_file(path: Path, force: bool) -> Imported:
+def import_file(path: Path, force: bool) -> ImportResult:
     """Write envs/unity/<behavior> for each behavior of the trainer configuration `path`.
 
     A file with `default_settings` alone becomes one folder of the file's name. Folders that are there already are
@@ -44,41 +44,45 @@ def import_file(path: Path, force: bool) -> Imported:
     what ML-Agents would refuse and what could not be trained.
     """
     tree = read_yaml(path)
-    if unknown := [str(key) for key in tree if key not in TOP]:
-        raise UserError(f"{path}: {unknown[0]}: ML-Agents has no such key{nearest(unknown[0], dict.fromkeys(TOP))}")
-    behaviors, unnamed = _mapping(path, tree, "behaviors"), _mapping(path, tree, "default_settings")
+    if unknown := [str(key) for key in tree if key not in TOP_KEYS]:
+        raise UserError(
+            f"{path}: {unknown[0]}: ML-Agents has no such key{suggest_key(unknown[0], dict.fromkeys(TOP_KEYS))}"
+        )
+    behaviors, unnamed = _read_section(path, tree, "behaviors"), _read_section(path, tree, "default_settings")
     if not behaviors and unnamed:
         behaviors = {path.stem: {}}
-    parameters = Parameters(str(path), _mapping(path, tree, "environment_parameters"))
+    parameters = EnvironmentParameters(str(path), _read_section(path, tree, "environment_parameters"))
     if not behaviors:
         raise UserError(
             f"{path}: there is no `behaviors` and no `default_settings`: a trainer configuration lists its behaviors "
             "under one of them"
         )
-    names = folder_names(behaviors)
-    if taken := [name for name in names.values() if (HERE / GROUP / name).exists() and not force]:
-        raise UserError(f"{HERE / GROUP / taken[0]} exists already, and is left as it is; --force replaces it")
-    lost: dict[str, str] = {}
+    names = choose_folder_names(behaviors)
+    if existing := [name for name in names.values() if (LOCAL_ENVS / ENV_GROUP / name).exists() and not force]:
+        raise UserError(
+            f"{LOCAL_ENVS / ENV_GROUP / existing[0]} exists already, and is left as it is; --force replaces it"
+        )
+    unsupported: dict[str, str] = {}
     translations = {
-        names[behavior]: Translation(given_of(path, behavior, said), behavior, parameters)
-        for behavior, said in _said(path, tree, behaviors)
+        names[behavior]: Translation(make_trainer_config(path, behavior, entries), behavior, parameters)
+        for behavior, entries in _read_behaviors(path, tree, behaviors)
     }
     for translation in translations.values():
-        lost |= translation.lost
-    lost |= parameters.lost
-    _write(path, translations, names)
-    folders = [HERE / GROUP / name for name in translations]
-    notes = [*_notes(path, names, parameters, translations.values())]
+        unsupported |= translation.unsupported
+    unsupported |= parameters.unsupported
+    _write_folders(path, translations, names)
+    folders = [LOCAL_ENVS / ENV_GROUP / name for name in translations]
+    notes = [*_list_notes(path, names, parameters, translations.values())]
     if not tree.get("behaviors"):
         notes.insert(0, f"default_settings: they apply to any behavior; {folders[0]} has the name of the file")
-    return Imported(folders, lost, notes)
+    return ImportResult(folders, unsupported, notes)
 
 
-def folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
+def choose_folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
     """A folder's name for each behavior: its own where every system can have it, and no two alike on any."""
     names: dict[str, str] = {}
     for behavior in behaviors:
-        plain = re.sub(r"[^\w.-]", "_", behavior)[: LONGEST - 4].strip(".") or "_"
+        plain = re.sub(r"[^\w.-]", "_", behavior)[: MAX_NAME_LENGTH - 4].strip(".") or "_"
         plain = plain if is_file_name(plain) else f"_{plain}"
         name, others = plain, {other.casefold() for other in names.values()}
         count = 1
@@ -89,7 +93,7 @@ def folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _mapping(path: Path, tree: Tree, key: str) -> dict[str, Any]:
+def _read_section(path: Path, tree: Tree, key: str) -> dict[str, Any]:
     """A section of the file, nothing where there is none."""
     section = tree.get(key)
     if not isinstance(section, Mapping | None):
@@ -97,19 +101,21 @@ def _mapping(path: Path, tree: Tree, key: str) -> dict[str, Any]:
     return {str(name): value for name, value in (section or {}).items()}
 
 
-def _said(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Entry]]]:
+def _read_behaviors(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Entry]]]:
     """All that the file says of each behavior, and of the run."""
     run = {key: tree[key] for key in SECTIONS + ("debug",) if key in tree}
-    shared = dict(entries("", run)) | dict(entries("default_settings.", _mapping(path, tree, "default_settings")))
+    shared = dict(iterate_entries("", run)) | dict(
+        iterate_entries("default_settings.", _read_section(path, tree, "default_settings"))
+    )
     for behavior, settings in behaviors.items():
         if not isinstance(settings, Mapping):
             raise UserError(f"{path}: behaviors.{behavior} is {settings!r}; it must be a mapping of its settings")
-        own = dict(entries(f"behaviors.{behavior}.", settings))
-        for name, entry in {**shared, **own}.items():
+        behavior_entries = dict(iterate_entries(f"behaviors.{behavior}.", settings))
+        for name, entry in {**shared, **behavior_entries}.items():
             if entry.value is None and name not in WITHOUT_VALUE:
                 raise UserError(f"{path}: {entry.key} has no value, which ML-Agents requires")
-        _check_trainer(path, shared, own)
-        yield behavior, merged({}, merged(shared, own))
+        _check_trainer(path, shared, behavior_entries)
+        yield behavior, merge_entries({}, merge_entries(shared, behavior_entries))
 
 
 def _check_trainer(path: Path, shared: Mapping[str, Entry], own: Mapping[str, Entry]) -> None:
@@ -124,78 +130,82 @@ def _check_trainer(path: Path, shared: Mapping[str, Entry], own: Mapping[str, En
         )
 
 
-def _write(source: Path, translations: Mapping[str, Translation], names: Mapping[str, str]) -> None:
+def _write_folders(source: Path, translations: Mapping[str, Translation], names: Mapping[str, str]) -> None:
     """Everything, once all of it was found to be what a run can be made from."""
     files: dict[Path, str] = {}
     with tempfile.TemporaryDirectory() as draft:
         for name, translation in translations.items():
             texts = {
-                "config.yaml": translation.config(source.name, f"{GROUP}/{name}"),
-                "nn.py": translation.nn(f"{name} of {source.name}"),
+                "config.yaml": translation.make_config(source.name, f"{ENV_GROUP}/{name}"),
+                "nn.py": translation.make_nn(f"{name} of {source.name}"),
             }
             folder = Path(draft, name)
             folder.mkdir()
             for file, text in texts.items():
                 (folder / file).write_text(text, encoding="utf-8")
-                files[HERE / GROUP / name / file] = text
-            _check(folder, translation, source)
-    made = [folder for name in translations if not (folder := HERE / GROUP / name).exists()]
+                files[LOCAL_ENVS / ENV_GROUP / name / file] = text
+            _check_folder(folder, translation, source)
+    new_folders = [folder for name in translations if not (folder := LOCAL_ENVS / ENV_GROUP / name).exists()]
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, text)
+            replace_text(path, text)
     except BaseException:  # a full disk, or Ctrl-C
-        for folder in made:
+        for folder in new_folders:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _check(folder: Path, translation: Translation, source: Path) -> None:
+def _check_folder(folder: Path, translation: Translation, source: Path) -> None:
     """Raises UserError, by the key of `source` it comes from, for settings that could not be trained."""
     try:
         settings = resolve([(str(source), read_variant(folder / "config.yaml", "default"))])
     except UserError as error:
-        raise UserError(translation.blamed(str(error), str(source))) from error
-    RunFolder(folder).blueprint(settings)
+        raise UserError(translation.explain_error(str(error), str(source))) from error
+    RunFolder(folder).load_blueprint(settings)
 
 
-def _other_defaults(translation: Translation) -> Iterator[str]:
+def _list_default_notes(translation: Translation) -> Iterator[str]:
     """Yield a line for each engine setting that the file leaves out and whose default differs here."""
-    ours: Any
-    for path, row in RUN.items():
-        if isinstance(row, Becomes) and row.theirs is not None and path not in translation.given.entries:
-            ours = defaults()
-            for part in row.setting.split("."):
-                ours = ours[part]
-            if ours != row.theirs:
-                theirs, here = json.dumps(row.theirs), json.dumps(ours)
-                yield f"{path} is not in the file: its default in ML-Agents is {theirs}, here {row.setting} is {here}"
+    default_value: Any
+    for path, rule in RUN.items():
+        if (
+            isinstance(rule, MapsTo)
+            and rule.mlagents_default is not None
+            and path not in translation.trainer_config.entries
+        ):
+            default_value = load_defaults()
+            for part in rule.setting.split("."):
+                default_value = default_value[part]
+            if default_value != rule.mlagents_default:
+                mlagents_text, default_text = json.dumps(rule.mlagents_default), json.dumps(default_value)
+                yield f"{path} is not in the file: its default in ML-Agents is {mlagents_text}, here {rule.setting} is {default_text}"
 
 
-def _notes(
-    path: Path, names: Mapping[str, str], parameters: Parameters, translations: Collection[Translation]
+def _list_notes(
+    path: Path, names: Mapping[str, str], parameters: EnvironmentParameters, translations: Collection[Translation]
 ) -> Iterator[str]:
     """What else to know."""
-    yield from _other_defaults(next(iter(translations)))
+    yield from _list_default_notes(next(iter(translations)))
     for translation in translations:
         yield f"behaviors.{translation.behavior}.trainer_type: {translation.trainer.note}"
     for behavior, name in names.items():
         if behavior != name:
             yield f"behaviors.{behavior}: its folder is called {name}; the role is called as the behavior is"
-    for key, behavior in parameters.measured.items():
+    for key, behavior in parameters.measured_behaviors.items():
         if behavior not in names:
             yield f"{key}: {behavior} is no behavior of {path}; without one the lesson never ends"
     if len(names) > 1:
         first, *others = translations
-        run = f"{GROUP}/{names[first.behavior]}"
+        run = f"{ENV_GROUP}/{names[first.behavior]}"
         for other in others:
-            told = f"a scene that has {other.behavior}, too, trains it in the same run: {run} by the "
+            same_run = f"a scene that has {other.behavior}, too, trains it in the same run: {run} by the "
             if other.section != first.section:
-                yield f"{told}algorithm of {first.behavior}, since a run has one algorithm"
+                yield f"{same_run}algorithm of {first.behavior}, since a run has one algorithm"
                 continue
             yield (
-                f"{told}settings and the network of {first.behavior}, unless ma_config.{other.behavior} there holds "
-                f"the {other.section} and replay_config of {GROUP}/{names[other.behavior]}, and base_config.nn a copy "
+                f"{same_run}settings and the network of {first.behavior}, unless ma_config.{other.behavior} there holds "
+                f"the {other.section} and replay_config of {ENV_GROUP}/{names[other.behavior]}, and base_config.nn a copy "
                 "of its nn.py by another name"
             )
         yield "base_config.max_step, and so progress, counts the decisions of all behaviors of a scene together"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from algorithm.mlagents.mapping import MEMORY
-from algorithm.mlagents.trainer_config import Given
+from algorithm.mlagents.trainer_config import TrainerConfig
 
-NN = '''\
+TEMPLATE = '''\
 """{called}: {layers} x {units} units {whose}{remembering}."""
 
 from algorithm.networks import Blueprint, {names}
@@ -23,28 +23,28 @@ def blueprint(units: int = {units}, layers: int = {layers}):
     return Blueprint({{"*": sensor}}, {heads})
 '''
 # ML-Agents' networks of images, by vis_encode_type; its layers, strides and kernels.
-IMAGES = {
+IMAGE_ENCODERS = {
     "simple": "Conv((16, 8, 4), (32, 4, 2), units=units)",
     "nature_cnn": "NatureCnn(units)",
     "resnet": "ImpalaResNet(units=units)",
     "match3": "Conv((35, 3, 1), (144, 3, 1), units=units)",
 }
-FLAT = '''
+FLAT_ENCODER = '''
     def image(spec):
         """Its pixels side by side, from 0 to 1."""
         return Vector(scale=1 / spec.high)(spec)
 '''
 
 
-def nn_file(given: Given, called: str) -> str:
+def make_nn_file(config: TrainerConfig, called: str) -> str:
     """The text of the nn.py of the behavior, which is `called` so in it."""
-    visual = given.value("network_settings.vis_encode_type", "simple")
-    image = IMAGES.get(visual)
-    units = given.value("network_settings.hidden_units", 128)
-    layers = max(1, given.value("network_settings.num_layers", 2))  # ML-Agents has one where it is told none
+    visual = config.get("network_settings.vis_encode_type", "simple")
+    image = IMAGE_ENCODERS.get(visual)
+    units = config.get("network_settings.hidden_units", 128)
+    layers = max(1, config.get("network_settings.num_layers", 2))  # ML-Agents has one where it is told none
     # ML-Agents' memory is output and cell of its LSTM, each half of it.
-    remembered = given.value(f"{MEMORY}.memory_size") // 2 if f"{MEMORY}.memory_size" in given.entries else None
-    shared = given.trainer == "ppo" and given.value("hyperparameters.shared_critic", False)
+    remembered = config.get(f"{MEMORY}.memory_size") // 2 if f"{MEMORY}.memory_size" in config.entries else None
+    shared = config.trainer == "ppo" and config.get("hyperparameters.shared_critic", False)
     heads, names = "policy=hidden, critic=hidden", ["Mlp", "Vector"]
     if remembered:
         heads = f"body=hidden, memory=Lstm({remembered})"
@@ -53,14 +53,14 @@ def nn_file(given: Given, called: str) -> str:
         heads = "body=hidden"
     if image:
         names.append(image.partition("(")[0])
-    return NN.format(
+    return TEMPLATE.format(
         called=called,
         layers=layers,
         units=units,
         whose="each for policy and critic" if heads.startswith("policy") else "for both policy and critic",
         remembering=f", which remember {remembered} numbers" if remembered else "",
         names=", ".join(sorted(names)),
-        vector=f"Vector(normalize={given.value('network_settings.normalize', False)})",
-        image=f"    image = {image}\n" if image else FLAT,
+        vector=f"Vector(normalize={config.get('network_settings.normalize', False)})",
+        image=f"    image = {image}\n" if image else FLAT_ENCODER,
         heads=heads,
     )

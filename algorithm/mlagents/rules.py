@@ -7,115 +7,115 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from algorithm.mlagents.trainer_config import Given
+    pass
 
-KEEP = object()  # what a conversion returns where our default is right
-Kind = Callable[[Any], Any]  # gives the value back; raises ValueError, saying what it must be
+USE_DEFAULT = object()  # what a conversion returns where our default is right
+Converter = Callable[[Any], Any]  # gives the value back; raises ValueError, saying what it must be
 Convert = Callable[[Any, "Given"], Any]
 
 
-class NotServed(Exception):
+class UnsupportedValue(Exception):
     """A value without a counterpart; the message says why."""
 
 
 @dataclass(frozen=True)
-class Becomes:
-    """The value becomes that of `setting`, and of `also`, in which `agent.` stands for the algorithm's section.
+class MapsTo:
+    """The value becomes that of `setting`, and of `other_settings`, in which `agent.` stands for the algorithm's section.
 
-    `default` is ML-Agents' own, where leaving the key out would otherwise mean something else here. `theirs` is
+    `default` is ML-Agents' own, where leaving the key out would otherwise mean something else here. `mlagents_default` is
     ML-Agents' own, too, but ours stays where the key is left out; a note names both where they differ. `convert` may
-    return KEEP, and raise NotServed, or ValueError for a value that ML-Agents would refuse too.
+    return KEEP, and raise UnsupportedValue, or ValueError for a value that ML-Agents would refuse too.
     """
 
     setting: str
-    kind: Kind
-    convert: Convert = lambda value, given: value
+    converter: Converter
+    convert: Convert = lambda value, config: value
     default: Any = None
-    also: tuple[str, ...] = ()
-    theirs: Any = None
+    other_settings: tuple[str, ...] = ()
+    mlagents_default: Any = None
 
 
 @dataclass(frozen=True)
-class Read:
-    """The value decides the algorithm, or a line of nn.py; `check` may raise NotServed."""
+class Consumed:
+    """The value decides the algorithm, or a line of nn.py; `check` may raise UnsupportedValue."""
 
-    kind: Kind
-    check: Convert = lambda value, given: None
+    converter: Converter
+    check: Convert = lambda value, config: None
 
 
 @dataclass(frozen=True)
-class Lost:
-    """No counterpart, for this reason; at one of the values `unless`, nothing is lost.
+class Unsupported:
+    """No counterpart, for this reason; at one of the values `supported_values`, nothing is lost.
 
-    `kind` is what ML-Agents needs the value to be. Of a section, ML-Agents refuses keys that no row has if it is
+    `converter` is what ML-Agents needs the value to be. Of a section, ML-Agents refuses keys that no row has if it is
     `strict`, and it needs those `required`.
     """
 
     reason: str
-    unless: tuple[Any, ...] = ()
-    kind: Kind = lambda value: value
+    supported_values: tuple[Any, ...] = ()
+    converter: Converter = lambda value: value
     strict: bool = False
     required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Refused:
+class Rejected:
     """ML-Agents refuses the key, for this reason."""
 
     reason: str
 
 
-Row = Becomes | Read | Lost | Refused
-Rows = Mapping[str, Row]
+Rule = MapsTo | Consumed | Unsupported | Rejected
+Rules = Mapping[str, Rule]
 
 
-def number(value: Any) -> float:
+def to_number(value: Any) -> float:
     """Any number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("it must be a number")
     return value
 
 
-def whole(value: Any) -> int:
+def to_integer(value: Any) -> int:
     """A whole number, also where it is written as 5.0e6."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
         raise ValueError("it must be a whole number")
     return int(value)
 
 
-def positive(kind: Kind) -> Kind:
+def make_positive(converter: Converter) -> Converter:
     """Those of a kind that are above 0."""
 
     def check(value: Any) -> Any:
-        if kind(value) <= 0:
+        if converter(value) <= 0:
             raise ValueError("it must be above 0")
-        return kind(value)
+        return converter(value)
 
     return check
 
 
-def flag(value: Any) -> bool:
+def to_bool(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
         raise ValueError("it must be true or false")
     return value
 
 
-def text(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Any text; a bare number is one."""
     if isinstance(value, (bool, dict, list)):
         raise ValueError("it must be text")
     return str(value)
 
 
-def texts(value: Any) -> list[str]:
+def to_text_list(value: Any) -> list[str]:
     """A list of texts."""
     if not isinstance(value, list):
         raise ValueError("it must be a list")
-    return [text(item) for item in value]
+    return [to_text(item) for item in value]
 
 
-def one_of(*words: str) -> Kind:
+def make_choice(*words: str) -> Converter:
     """Return a kind that accepts one of these words, in lower case as ML-Agents requires."""
 
     def check(value: Any) -> str:
@@ -126,7 +126,9 @@ def one_of(*words: str) -> Kind:
     return check
 
 
-def section_lost(path: str, reason: str, *, strict: bool = False, required: tuple[str, ...] = (), **keys: Kind) -> Rows:
+def make_unsupported_section(
+    path: str, reason: str, *, strict: bool = False, required: tuple[str, ...] = (), **keys: Converter
+) -> Rules:
     """Return the rows of a section that is lost as a whole, with the kind of each of its keys."""
-    own = {f"{path}.{key}": Lost(reason, kind=kind) for key, kind in keys.items()}
-    return {path: Lost(reason, strict=strict, required=required), **own}
+    own = {f"{path}.{key}": Unsupported(reason, converter=converter) for key, converter in keys.items()}
+    return {path: Unsupported(reason, strict=strict, required=required), **own}

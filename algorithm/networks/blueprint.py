@@ -12,8 +12,8 @@ from algorithm.networks.encoders.vector import Vector
 from algorithm.specs import ObsSpec
 
 # What they return is an nn.Module with a `size`, which nn.Module cannot say in types.
-Encoder = Callable[[ObsSpec], Any]  # the module maps [rows, *shape] to [rows, size]
-Layers = Callable[[int], Any]  # given the size of its input, the module maps it to `size`
+EncoderFactory = Callable[[ObsSpec], Any]  # the module maps [rows, *shape] to [rows, size]
+LayersFactory = Callable[[int], Any]  # given the size of its input, the module maps it to `size`
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,27 @@ class Blueprint:
     [B, state])` and `unroll(features [T, B, F], first [T, B], memory [B, state])`; both return features and memory.
     """
 
-    encoders: Mapping[str, Encoder] = field(default_factory=lambda: {"*": Vector()})
-    body: Layers | None = None
-    memory: Layers | None = None
-    policy: Layers | None = None
-    critic: Layers | None = None
+    encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
+    body: LayersFactory | None = None
+    memory: LayersFactory | None = None
+    policy: LayersFactory | None = None
+    critic: LayersFactory | None = None
 
 
-def build(factory: Callable[[Any], Any], given: Any, *methods: str) -> Any:
+def build_module(factory: Callable[[Any], Any], argument: Any, *methods: str) -> Any:
     """Return what a factory of a blueprint makes of `given`. Raises TypeError unless it is a module with `methods`."""
-    made = factory(given)
-    if not isinstance(made, nn.Module):
-        raise TypeError(f"{_name(factory)} made a value of type {type(made).__name__}; it must make a torch module")
+    module = factory(argument)
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"{_factory_name(factory)} made a value of type {type(module).__name__}; it must make a torch module"
+        )
     for method in methods:
-        if getattr(type(made), method, None) in (None, nn.Module.forward):
+        if getattr(type(module), method, None) in (None, nn.Module.forward):
             raise TypeError(
-                f"{_name(factory)} made a {type(made).__name__}, which has no `{method}` and does not fit here"
+                f"{_factory_name(factory)} made a {type(module).__name__}, which has no `{method}` and does not fit here"
             )
-    return made
+    return module
 
 
-def _name(factory: Any) -> str:
+def _factory_name(factory: Any) -> str:
     return getattr(factory, "__name__", type(factory).__name__)

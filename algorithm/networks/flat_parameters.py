@@ -11,20 +11,20 @@ from torch import Tensor, nn
 State = dict[str, dict[str, Tensor]]
 
 
-class LaggingCopy:
+class TargetNetwork:
     """A network that follows another: a target, or the average policy of a trust region."""
 
-    def __init__(self, source: nn.Module, copy: nn.Module):
+    def __init__(self, source: nn.Module, network: nn.Module):
         self.source = source
-        self.copy = copy
-        self.source_numbers = self.numbers = torch.empty(0)  # until the parameters are laid out
+        self.network = network
+        self.source_vector = self.vector = torch.empty(0)  # until the parameters are laid out
 
-    def move(self, rate: float) -> None:
+    def polyak_update(self, rate: float) -> None:
         """copy <- copy + rate (source - copy), for all numbers at once."""
-        self.numbers.lerp_(self.source_numbers, rate)
+        self.vector.lerp_(self.source_vector, rate)
 
 
-class Parameters:
+class FlatParameters:
     """The trainable numbers of `groups`, those of the lagging copies, and the running statistics.
 
     `vector` and `gradient` hold the groups one after the other, `copies` the lagging copies, `numbers` vector and
@@ -38,54 +38,56 @@ class Parameters:
     def __init__(
         self,
         groups: Mapping[str, nn.Module],
-        lagging: Mapping[str, LaggingCopy],
+        target_networks: Mapping[str, TargetNetwork],
         statistics: Mapping[str, nn.Module],
         device: str | torch.device = "cpu",
     ):
-        trained: dict[str, list[Tensor]] = {name: list(module.parameters()) for name, module in groups.items()}
-        members = list(chain.from_iterable(trained.values()))
-        if len({id(parameter) for parameter in members}) < len(members):
+        group_tensors: dict[str, list[Tensor]] = {name: list(module.parameters()) for name, module in groups.items()}
+        trainable = list(chain.from_iterable(group_tensors.values()))
+        if len({id(parameter) for parameter in trainable}) < len(trainable):
             raise ValueError(f"a parameter belongs to two of the groups {list(groups)}")
-        for copy in lagging.values():
-            copy.copy.load_state_dict(copy.source.state_dict())
-            copy.copy.requires_grad_(False)
-        following: dict[str, list[Tensor]] = {name: list(copy.copy.parameters()) for name, copy in lagging.items()}
+        for target in target_networks.values():
+            target.network.load_state_dict(target.source.state_dict())
+            target.network.requires_grad_(False)
+        target_tensors: dict[str, list[Tensor]] = {
+            name: list(target.network.parameters()) for name, target in target_networks.items()
+        }
 
-        size = sum(parameter.numel() for parameter in members)
-        every = members + list(chain.from_iterable(following.values()))
-        self.numbers = flatten(every, torch.float32, device)
-        self.vector, self.copies = self.numbers[:size], self.numbers[size:]
+        size = sum(parameter.numel() for parameter in trainable)
+        tensors = trainable + list(chain.from_iterable(target_tensors.values()))
+        self.all_parameters = flatten_tensors(tensors, torch.float32, device)
+        self.vector, self.target_vector = self.all_parameters[:size], self.all_parameters[size:]
         self.gradient = torch.zeros_like(self.vector)
-        _view_gradients(members, self.gradient)
-        self.groups, self.lagging = _slices(trained), _slices(following)
-        for name, copy in lagging.items():
-            copy.numbers = self.copies[self.lagging[name]]
-            copy.source_numbers = span(list(copy.source.parameters()))
+        _view_gradients(trainable, self.gradient)
+        self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
+        for name, target in target_networks.items():
+            target.vector = self.target_vector[self.target_slices[name]]
+            target.source_vector = view_contiguous(list(target.source.parameters()))
 
         for module in (*groups.values(), *statistics.values()):
-            for constant in module.buffers():  # the running statistics among them are laid out below
-                constant.data = constant.data.to(device, dtype_on(device, constant.dtype))
-        running = {name: list(module.buffers()) for name, module in statistics.items()}
-        wide = dtype_on(device, torch.float64)
-        self.statistics = flatten(list(chain.from_iterable(running.values())), wide, device)
-        self.running = _slices(running)
-        for copy in lagging.values():
-            for own, shared in zip(copy.copy.buffers(), copy.source.buffers(), strict=True):
+            for buffer in module.buffers():  # the running statistics among them are laid out below
+                buffer.data = buffer.data.to(device, choose_dtype(device, buffer.dtype))
+        statistics_tensors = {name: list(module.buffers()) for name, module in statistics.items()}
+        dtype = choose_dtype(device, torch.float64)
+        self.statistics = flatten_tensors(list(chain.from_iterable(statistics_tensors.values())), dtype, device)
+        self.statistics_slices = _compute_slices(statistics_tensors)
+        for target in target_networks.values():
+            for own, shared in zip(target.network.buffers(), target.source.buffers(), strict=True):
                 own.data = shared.data
 
-    def parts(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
+    def named_slices(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
         """The flat tensors with the names of their slices."""
         return {
-            "parameters": (self.vector, self.groups),
-            "copies": (self.copies, self.lagging),
-            "statistics": (self.statistics, self.running),
+            "parameters": (self.vector, self.group_slices),
+            "target_networks": (self.target_vector, self.target_slices),
+            "statistics": (self.statistics, self.statistics_slices),
         }
 
     def state(self) -> State:
         """Copies of everything, by kind and name."""
         return {
-            kind: {name: flat[where].cpu().clone() for name, where in slices.items()}
-            for kind, (flat, slices) in self.parts().items()
+            kind: {name: flat[columns].cpu().clone() for name, columns in slices.items()}
+            for kind, (flat, slices) in self.named_slices().items()
         }
 
     def load(self, state: State) -> None:
@@ -94,28 +96,28 @@ class Parameters:
         Raises ValueError naming the slice that is missing or of another size, before anything is changed.
         """
         pairs = []
-        for kind, (flat, slices) in self.parts().items():
-            for name, where in slices.items():
-                saved, own = state.get(kind, {}).get(name), flat[where]
+        for kind, (flat, slices) in self.named_slices().items():
+            for name, columns in slices.items():
+                saved, current = state.get(kind, {}).get(name), flat[columns]
                 if saved is None:
                     raise ValueError(f"{kind} {name!r} are missing: they come from another agent")
-                if saved.shape != own.shape:
+                if saved.shape != current.shape:
                     raise ValueError(
-                        f"{kind} {name!r} are {len(saved)} numbers where this network has {len(own)}: "
+                        f"{kind} {name!r} are {len(saved)} numbers where this network has {len(current)}: "
                         "they come from another network"
                     )
-                pairs.append((own, saved))
-        for own, saved in pairs:
-            own.copy_(saved)
+                pairs.append((current, saved))
+        for current, saved in pairs:
+            current.copy_(saved)
 
 
-def dtype_on(device: str | torch.device, dtype: torch.dtype) -> torch.dtype:
+def choose_dtype(device: str | torch.device, dtype: torch.dtype) -> torch.dtype:
     """Return `dtype` as a device has it: float64 is float32 on mps."""
-    absent = dtype == torch.float64 and torch.device(device).type == "mps"
-    return torch.float32 if absent else dtype
+    is_missing = dtype == torch.float64 and torch.device(device).type == "mps"
+    return torch.float32 if is_missing else dtype
 
 
-def flatten(tensors: Sequence[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:
+def flatten_tensors(tensors: Sequence[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:
     """Copy tensors into one flat tensor and make each a view of its place there."""
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
     start = 0
@@ -127,7 +129,7 @@ def flatten(tensors: Sequence[Tensor], dtype: torch.dtype, device: str | torch.d
     return flat
 
 
-def _slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
+def _compute_slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
     """Where each group stands when they are laid out one after the other."""
     slices, start = {}, 0
     for name, group in groups.items():
@@ -144,7 +146,7 @@ def _view_gradients(parameters: list[Tensor], gradient: Tensor) -> None:
         start += parameter.numel()
 
 
-def span(tensors: Sequence[Tensor]) -> Tensor:
+def view_contiguous(tensors: Sequence[Tensor]) -> Tensor:
     """The one stretch of a flat tensor that a module's tensors fill. Raises ValueError where they are scattered."""
     size = sum(tensor.numel() for tensor in tensors)
     first, last = tensors[0], tensors[-1]

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Layers, build
-from algorithm.networks.mlp import Mlp, numpy_linear
+from algorithm.networks.blueprint import LayersFactory, build_module
+from algorithm.networks.mlp import Mlp, make_numpy_linear
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadSpec:
     """One output: how many numbers, and the gain of its first weights."""
 
     size: int
@@ -29,7 +29,7 @@ class SharedHeads(nn.Module):
     Elementwise operations keep that layout, and sums over a few actions then run over whole rows at once.
     """
 
-    def __init__(self, inputs: int, *heads: Head):
+    def __init__(self, inputs: int, *heads: HeadSpec):
         super().__init__()
         self.sizes = [head.size for head in heads]
         self.linear = nn.Linear(inputs, sum(self.sizes))
@@ -39,17 +39,17 @@ class SharedHeads(nn.Module):
                 weight.copy_(nn.init.orthogonal_(torch.empty_like(weight), head.gain))
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        return self.joint(features).split(self.sizes, -1)
+        return self.compute_concatenated(features).split(self.sizes, -1)
 
-    def hidden(self, features: Tensor) -> list[Tensor]:
+    def compute_hidden(self, features: Tensor) -> list[Tensor]:
         """What the outputs read: the features."""
         return [features]
 
-    def behind(self, hidden: list[Tensor]) -> Tensor:
+    def compute_outputs(self, hidden: list[Tensor]) -> Tensor:
         """All outputs side by side, of what `hidden` gave."""
-        return self.joint(hidden[0])
+        return self.compute_concatenated(hidden[0])
 
-    def joint(self, features: Tensor) -> Tensor:
+    def compute_concatenated(self, features: Tensor) -> Tensor:
         """All outputs side by side: [..., F] -> [..., sum of sizes]."""
         rows = features.reshape(-1, features.shape[-1])
         outputs = torch.addmm(self.linear.bias.unsqueeze(1), self.linear.weight, rows.T)
@@ -57,16 +57,16 @@ class SharedHeads(nn.Module):
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The first output alone in numpy, on views of the parameters."""
-        return numpy_linear(self.linear, self.sizes[0])
+        return make_numpy_linear(self.linear, self.sizes[0])
 
 
 class SeparateHeads(nn.Module):
     """Outputs with layers of their own in front (or none, where a blueprint gives none)."""
 
-    def __init__(self, inputs: int, *branches: tuple[Layers | None, Head]):
+    def __init__(self, inputs: int, *branches: tuple[LayersFactory | None, HeadSpec]):
         super().__init__()
         self.layers: Any = nn.ModuleList(
-            build(layers, inputs, "forward") if layers else nn.Identity() for layers, _ in branches
+            build_module(layers, inputs, "forward") if layers else nn.Identity() for layers, _ in branches
         )
         self.heads: Any = nn.ModuleList(
             SharedHeads(getattr(layers, "size", inputs), head)
@@ -74,19 +74,19 @@ class SeparateHeads(nn.Module):
         )
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._each(self.hidden(features)))
+        return tuple(self._apply_heads(self.compute_hidden(features)))
 
-    def hidden(self, features: Tensor) -> list[Tensor]:
+    def compute_hidden(self, features: Tensor) -> list[Tensor]:
         """What each output reads: the features behind its layers."""
         return [layers(features) for layers in self.layers]
 
-    def behind(self, hidden: list[Tensor]) -> Tensor:
+    def compute_outputs(self, hidden: list[Tensor]) -> Tensor:
         """All outputs side by side, of what `hidden` gave."""
-        outputs = self._each(hidden)
+        outputs = self._apply_heads(hidden)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
-    def _each(self, hidden: list[Tensor]) -> list[Tensor]:
-        return [head.joint(own) for head, own in zip(self.heads, hidden, strict=True)]
+    def _apply_heads(self, hidden: list[Tensor]) -> list[Tensor]:
+        return [head.compute_concatenated(head_input) for head, head_input in zip(self.heads, hidden, strict=True)]
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """The first output alone in numpy, on views of the parameters; None where its layers have no such form."""
@@ -99,18 +99,18 @@ class SeparateHeads(nn.Module):
         return lambda x: head(hidden(x))
 
 
-class ActionHead(nn.Module):
+class AdvantageHead(nn.Module):
     """One value for each action: features [..., F] and actions [K, ..., E] -> [K, ...].
 
     `layers` stand in front of the output and read features and action side by side; without them it is one hidden
     layer as wide as the features.
     """
 
-    def __init__(self, inputs: int, encoded: int, layers: Layers | None):
+    def __init__(self, inputs: int, encoded_size: int, layers: LayersFactory | None):
         super().__init__()
-        hidden: Any = build(layers or Mlp(inputs), inputs + encoded, "forward")
-        self.layers, self.head = hidden, SharedHeads(hidden.size, Head(1, gain=1.0))
+        hidden: Any = build_module(layers or Mlp(inputs), inputs + encoded_size, "forward")
+        self.layers, self.head = hidden, SharedHeads(hidden.size, HeadSpec(1, gain=1.0))
 
     def forward(self, features: Tensor, actions: Tensor) -> Tensor:
-        both = torch.cat((features.expand(*actions.shape[:-1], -1), actions), -1)
-        return self.head.joint(self.layers(both)).squeeze(-1)
+        inputs = torch.cat((features.expand(*actions.shape[:-1], -1), actions), -1)
+        return self.head.compute_concatenated(self.layers(inputs)).squeeze(-1)

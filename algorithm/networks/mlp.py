@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-LARGEST = 2**31 - 1
+MAX_SIZE = 2**31 - 1
 
 # On what a layer has just put out, which nothing else reads: in place where its gradient is known from the result.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
@@ -28,27 +28,27 @@ class Mlp:
         self.activation = activation
 
     def __call__(self, size: int) -> nn.Module:
-        layers = [orthogonal(inputs, units, gain=2**0.5) for inputs, units in pairwise((size, *self.units))]
-        return Layers(layers, numpy_linear, self.units[-1], self.activation)
+        layers = [make_orthogonal_linear(inputs, units, gain=2**0.5) for inputs, units in pairwise((size, *self.units))]
+        return LayerStack(layers, make_numpy_linear, self.units[-1], self.activation)
 
 
-class Layers(nn.Module):
+class LayerStack(nn.Module):
     """[..., F] -> [..., size]: one layer after the other, the activation behind each.
 
-    `in_numpy` makes of a layer a function of arrays, on views of its numbers.
+    `make_numpy_layer` makes of a layer a function of arrays, on views of its numbers.
     """
 
     def __init__(
         self,
         layers: Iterable[nn.Module],
-        in_numpy: Callable[[Any], Callable[[np.ndarray], np.ndarray]],
+        make_numpy_layer: Callable[[Any], Callable[[np.ndarray], np.ndarray]],
         size: int,
         activation: str,
     ):
         super().__init__()
         self.size = size
         self.layers: Any = nn.ModuleList(layers)
-        self.in_numpy = in_numpy
+        self.make_numpy_layer = make_numpy_layer
         self.activate, self.activate_numpy = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Layers(nn.Module):
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The same in numpy, on views of the parameters."""
-        layers = [self.in_numpy(layer) for layer in self.layers]
+        layers = [self.make_numpy_layer(layer) for layer in self.layers]
         activate = self.activate_numpy
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ class Layers(nn.Module):
         return forward
 
 
-def known_activation(name: str) -> str:
+def check_activation(name: str) -> str:
     """The name. Raises ValueError where there is no such activation."""
     if name not in ACTIVATIONS:
         raise ValueError(f"activation {name!r} is unknown; there are {', '.join(ACTIVATIONS)}")
@@ -78,7 +78,7 @@ def known_activation(name: str) -> str:
 
 def check_layers(factory: str, units: tuple[int, ...], activation: str) -> None:
     """Raises ValueError for layers that cannot be, naming the `factory` they were given to."""
-    known_activation(activation)
+    check_activation(activation)
     if not units:
         raise ValueError(f"{factory} needs the units of at least one layer, as in {factory}(64, 64)")
     check_sizes(factory, *units)
@@ -87,13 +87,13 @@ def check_layers(factory: str, units: tuple[int, ...], activation: str) -> None:
 def check_sizes(factory: str, *sizes: Any) -> None:
     """Raise ValueError, naming the `factory` they were given to, for sizes that no layer has."""
     for size in sizes:
-        if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= LARGEST:
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
             raise ValueError(
-                f"{factory} has the size {size!r}; it must be an integer, at least 1 and at most {LARGEST:,}"
+                f"{factory} has the size {size!r}; it must be an integer, at least 1 and at most {MAX_SIZE:,}"
             )
 
 
-def orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:
+def make_orthogonal_linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """A linear layer with orthogonal weights and no bias at the start."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
@@ -101,7 +101,7 @@ def orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:
     return layer
 
 
-def numpy_linear(layer: nn.Linear, outputs: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
+def make_numpy_linear(layer: nn.Linear, outputs: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """The first `outputs` of a linear layer as a function on views of its numbers: it follows every update."""
     weight = layer.weight.detach().numpy()[:outputs].T
     bias = layer.bias.detach().numpy()[:outputs]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.flat_parameters import flatten
-from algorithm.networks.mlp import Layers, check_layers, numpy_linear
+from algorithm.networks.flat_parameters import flatten_tensors
+from algorithm.networks.mlp import LayerStack, check_layers, make_numpy_linear
 
 
 class NoisyMlp:
@@ -27,7 +27,7 @@ class NoisyMlp:
 
     def __call__(self, size: int) -> nn.Module:
         layers = [NoisyLinear(inputs, units, self.std) for inputs, units in pairwise((size, *self.units))]
-        return Layers(layers, NoisyLinear.numpy, self.units[-1], self.activation)
+        return LayerStack(layers, NoisyLinear.numpy, self.units[-1], self.activation)
 
 
 class NoisyLinear(nn.Module):
@@ -40,26 +40,26 @@ class NoisyLinear(nn.Module):
     def __init__(self, inputs: int, outputs: int, std: float):
         super().__init__()
         bound = inputs**-0.5
-        self.mean, self.spread = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
+        self.mean, self.sigma = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
         for parameter in self.mean.parameters():
             nn.init.uniform_(parameter, -bound, bound)
-        for parameter in self.spread.parameters():
+        for parameter in self.sigma.parameters():
             nn.init.constant_(parameter, std * bound)
         self.noise = torch.zeros(outputs + inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, spread = self.mean, self.spread
+        mean, sigma = self.mean, self.sigma
         if not self.training:
             return nn.functional.linear(x, mean.weight, mean.bias)
-        of_outputs, of_inputs = self.noise.split([spread.out_features, spread.in_features])
-        weight = torch.addcmul(mean.weight, spread.weight, torch.outer(of_outputs, of_inputs))
-        return nn.functional.linear(x, weight, torch.addcmul(mean.bias, spread.bias, of_outputs))
+        output_noise, input_noise = self.noise.split([sigma.out_features, sigma.in_features])
+        weight = torch.addcmul(mean.weight, sigma.weight, torch.outer(output_noise, input_noise))
+        return nn.functional.linear(x, weight, torch.addcmul(mean.bias, sigma.bias, output_noise))
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The same in numpy, on views: two products of a few rows instead of new weights after every update."""
-        mean, spread = numpy_linear(self.mean), numpy_linear(self.spread)
-        of_outputs, of_inputs = np.split(self.noise.numpy(), [self.spread.out_features])
-        return lambda x: mean(x) + spread(x * of_inputs) * of_outputs if self.training else mean(x)
+        mean, sigma = make_numpy_linear(self.mean), make_numpy_linear(self.sigma)
+        output_noise, input_noise = np.split(self.noise.numpy(), [self.sigma.out_features])
+        return lambda x: mean(x) + sigma(x * input_noise) * output_noise if self.training else mean(x)
 
 
 class Noise:
@@ -70,20 +70,20 @@ class Noise:
     """
 
     def __init__(self, modules: Iterable[nn.Module], device: str | torch.device = "cpu"):
-        self._layers = noise_of(modules)
-        self.numbers = flatten(self._layers, torch.float32, device)
+        self._layers = collect_noise(modules)
+        self.values = flatten_tensors(self._layers, torch.float32, device)
 
-    def renew(self) -> None:
+    def resample(self) -> None:
         """Draw f(e), e normal, f(e) = sign(e) sqrt(|e|)."""
         if self._layers:
-            shape(self.numbers.normal_())
+            scale_noise(self.values.normal_())
 
 
-def noise_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+def collect_noise(modules: Iterable[nn.Module]) -> list[Tensor]:
     """The noise of each noisy layer."""
     return [layer.noise for module in modules for layer in module.modules() if isinstance(layer, NoisyLinear)]
 
 
-def shape(noise: Tensor) -> Tensor:
+def scale_noise(noise: Tensor) -> Tensor:
     """f(e) = sign(e) sqrt(|e|), in place."""
     return noise.copy_(noise.sign() * noise.abs().sqrt())

@@ -12,23 +12,23 @@ from torch import Tensor, nn
 Tensors = TypeVar("Tensors", Tensor, list[Tensor])
 
 
-def in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:
+def run_in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:
     """A method of a module that runs in its `precision`, and returns float32 whatever that is."""
 
     @wraps(method)
-    def learned(module: Any, first: Any, *others: Any, **named: Any) -> Any:
+    def wrapper(module: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
         if module.precision is torch.float32:
-            return method(module, first, *others, **named)
+            return method(module, first, *args, **kwargs)
         tensor = first if isinstance(first, Tensor) else next(iter(first.values()))
         # Without the cache: in some versions of torch a weight first used without gradient (burn-in) gets none after.
         with torch.autocast(tensor.device.type, module.precision, cache_enabled=False):
-            result = method(module, first, *others, **named)
+            result = method(module, first, *args, **kwargs)
         return result.float() if isinstance(result, Tensor) else [part.float() for part in result]
 
-    return learned
+    return wrapper
 
 
-def learn_in(precision: torch.dtype, networks: Iterable[nn.Module]) -> None:
+def set_precision(precision: torch.dtype, networks: Iterable[nn.Module]) -> None:
     """Let everything in `networks` that has a precision learn in this one; parameters and acting stay float32."""
     modules: Iterable[Any] = (module for network in networks for module in network.modules())
     for module in modules:

@@ -14,11 +14,11 @@ class RunningMoments(nn.Module):
 
     count: Tensor
     mean: Tensor
-    deviations: Tensor
+    squared_deviations: Tensor
 
     def __init__(self, *shape: int):
         super().__init__()
-        for name in ("mean", "deviations"):
+        for name in ("mean", "squared_deviations"):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
@@ -31,19 +31,19 @@ class RunningMoments(nn.Module):
         mean = values.mean(0)
         shift = mean - self.mean
         total = self.count + len(values)
-        self.deviations += (values - mean).square().sum(0) + shift.square() * self.count * len(values) / total
+        self.squared_deviations += (values - mean).square().sum(0) + shift.square() * self.count * len(values) / total
         self.mean += shift * len(values) / total
         self.count.copy_(total)
 
     @property
     def std(self) -> Tensor:
         """Standard deviation; 1 while all values are the same, so that it can be divided by."""
-        variance = self.deviations / self.count.clamp(min=1)
+        variance = self.squared_deviations / self.count.clamp(min=1)
         return torch.where(variance > 0, variance.sqrt(), 1.0)
 
     def numpy(self) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
         """Mean and `std` in float32, read anew from views of the buffers at every call."""
-        count, mean, deviations = self.count.numpy(), self.mean.numpy(), self.deviations.numpy()
+        count, mean, deviations = self.count.numpy(), self.mean.numpy(), self.squared_deviations.numpy()
 
         def moments() -> tuple[np.ndarray, np.ndarray]:
             variance = deviations / max(count, 1)
@@ -53,7 +53,7 @@ class RunningMoments(nn.Module):
         return moments
 
 
-class Normalization(nn.Module):
+class Normalizer(nn.Module):
     """Rows [n, size] to (x - mean) / std of all rows observed so far, clipped to [-clip, clip].
 
     Before anything was observed, and for a component that never changed, std is 1.

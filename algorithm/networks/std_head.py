@@ -10,47 +10,53 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Kind = Literal["fixed", "learned", "state_dependent"]
+StdKind = Literal["fixed", "learned", "state_dependent"]
 # Of the logarithm of a learned deviation, above its floor: what is wider than tanh can show, and still finite.
-BOUNDS = (-20.0, 2.0)
+LOG_STD_BOUNDS = (-20.0, 2.0)
 
 
-class Deviation(nn.Module):
+class StdHead(nn.Module):
     """Puts log std behind the means: [..., means, (own columns,) rest] -> [..., means, log std, rest].
 
     fixed: `start`, and nothing is learned. learned: one number for each mean. state: columns of the network's output.
     What is learned starts at `start` and approaches `floor` without ever reaching it: std = floor + exp(number).
     """
 
-    def __init__(self, means: int, kind: Kind, start: float, floor: float):
+    def __init__(self, n_means: int, kind: StdKind, std_init: float, std_min: float):
         super().__init__()
-        self.means = means
-        self.columns = 2 * means if kind == "state_dependent" else means  # of the network's output
-        self.fixed = kind == "fixed"
-        self.floor = 0.0 if self.fixed else floor
-        self.start = log(start - self.floor)
-        self.number = nn.Parameter(torch.zeros(means)) if kind == "learned" else None
+        self.n_means = n_means
+        self.n_columns = 2 * n_means if kind == "state_dependent" else n_means  # of the network's output
+        self.is_fixed = kind == "fixed"
+        self.std_min = 0.0 if self.is_fixed else std_min
+        self.initial_log_std = log(std_init - self.std_min)
+        self.log_std = nn.Parameter(torch.zeros(n_means)) if kind == "learned" else None
 
     def forward(self, outputs: Tensor) -> Tensor:
-        widths = (self.means, self.columns - self.means, outputs.shape[-1] - self.columns)
-        mean, number, rest = outputs.split(widths, -1)
-        if self.fixed:
-            return torch.cat((mean, torch.full_like(mean, self.start), rest), -1)
-        if self.number is not None:
-            number = self.number.expand_as(mean)
-        above = (self.start + number).clamp(*BOUNDS).exp()
-        return torch.cat((mean, (self.floor + above).log(), rest), -1)
+        widths = (self.n_means, self.n_columns - self.n_means, outputs.shape[-1] - self.n_columns)
+        mean, log_std_shift, rest = outputs.split(widths, -1)
+        if self.is_fixed:
+            return torch.cat((mean, torch.full_like(mean, self.initial_log_std), rest), -1)
+        if self.log_std is not None:
+            log_std_shift = self.log_std.expand_as(mean)
+        std_above_min = (self.initial_log_std + log_std_shift).clamp(*LOG_STD_BOUNDS).exp()
+        return torch.cat((mean, (self.std_min + std_above_min).log(), rest), -1)
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The same in numpy, on a view of the parameters."""
-        own = None if self.number is None else self.number.detach().numpy()
+        parameter = None if self.log_std is None else self.log_std.detach().numpy()
 
         def forward(outputs: np.ndarray) -> np.ndarray:
-            mean, rest = outputs[:, : self.means], outputs[:, self.columns :]
-            if self.fixed:
-                return np.concatenate((mean, np.full_like(mean, self.start), rest), -1)
-            number = outputs[:, self.means : self.columns] if own is None else np.broadcast_to(own, mean.shape)
-            above = np.exp(np.minimum(np.maximum(self.start + number, BOUNDS[0]), BOUNDS[1]))
-            return np.concatenate((mean, np.log(self.floor + above), rest), -1)
+            mean, rest = outputs[:, : self.n_means], outputs[:, self.n_columns :]
+            if self.is_fixed:
+                return np.concatenate((mean, np.full_like(mean, self.initial_log_std), rest), -1)
+            log_std_shift = (
+                outputs[:, self.n_means : self.n_columns]
+                if parameter is None
+                else np.broadcast_to(parameter, mean.shape)
+            )
+            std_above_min = np.exp(
+                np.minimum(np.maximum(self.initial_log_std + log_std_shift, LOG_STD_BOUNDS[0]), LOG_STD_BOUNDS[1])
+            )
+            return np.concatenate((mean, np.log(self.std_min + std_above_min), rest), -1)
 
         return forward

@@ -1,23 +1,23 @@
 """Experience kept: a ring of rows per lane, and which windows of it are drawn."""
 
-from algorithm.replay.lazy_prioritized import Lazy
-from algorithm.replay.memory_size import Size, size_of
-from algorithm.replay.prioritized import Prioritized
+from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
+from algorithm.replay.memory_size import ReplaySize, compute_replay_size
+from algorithm.replay.prioritized import PrioritizedSampler
 from algorithm.replay.replay import Replay
-from algorithm.replay.sampler import Rating, Sampler, Uniform
-from algorithm.replay.sequences import Windows
-from algorithm.replay.storage import IN_MEMORY, in_files
+from algorithm.replay.sampler import PriorityFunction, Sampler, UniformSampler
+from algorithm.replay.sequences import Sequences
+from algorithm.replay.storage import IN_MEMORY, make_file_allocator
 
 __all__ = [
     "IN_MEMORY",
-    "Lazy",
-    "Prioritized",
-    "Rating",
+    "LazyPrioritizedSampler",
+    "PrioritizedSampler",
+    "PriorityFunction",
     "Replay",
+    "ReplaySize",
     "Sampler",
-    "Size",
-    "Uniform",
-    "Windows",
-    "in_files",
-    "size_of",
+    "Sequences",
+    "UniformSampler",
+    "compute_replay_size",
+    "make_file_allocator",
 ]

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from algorithm.replay.sampler import Drawn, Errors, Rating, Sampler
-from algorithm.replay.sequences import Windows
-from algorithm.replay.sum_tree import WIDTH, SumTree
+from algorithm.replay.sampler import Errors, PriorityFunction, SampledSequences, Sampler
+from algorithm.replay.sequences import Sequences
+from algorithm.replay.sum_tree import BRANCHING, SumTree
 
 
-class Prioritized(Sampler):
+class PrioritizedSampler(Sampler):
     """Proportional prioritisation (Schaul et al. 2016, arXiv 1511.05952, Algorithm 1), for windows of any length.
 
         P(i) = p_i^alpha / sum p^alpha,   w_i = (N P(i))^-beta / max w
@@ -20,59 +20,66 @@ class Prioritized(Sampler):
     found so far, at first 1. Beta rises with every batch, to 1.
     """
 
-    BYTES = 8 * WIDTH / (WIDTH - 1)
+    BYTES_PER_START = 8 * BRANCHING / (BRANCHING - 1)
 
-    def __init__(self, windows: Windows, rating: Rating, alpha: float, beta: float, beta_increment_per_sampling: float):
-        self.windows, self.rating = windows, rating
-        self.alpha, self.first_beta, self.increment = alpha, beta, beta_increment_per_sampling
-        self.batches = 0  # drawn so far
-        self.largest = min(max(1.0, rating.td_error_min), rating.td_error_max)
-        self.span = windows.span()
-        self.tree = SumTree(windows.lanes * windows.slots)
+    def __init__(
+        self,
+        sequences: Sequences,
+        priority_function: PriorityFunction,
+        alpha: float,
+        beta: float,
+        beta_increment_per_sampling: float,
+    ):
+        self.sequences, self.priority_function = sequences, priority_function
+        self.alpha, self.initial_beta, self.beta_increment = alpha, beta, beta_increment_per_sampling
+        self.n_batches = 0  # drawn so far
+        self.max_priority = min(max(1.0, priority_function.td_error_min), priority_function.td_error_max)
+        self.start_range = sequences.compute_start_range()
+        self.tree = SumTree(sequences.lanes * sequences.slots)
 
     @property
     def beta(self) -> float:
         """The exponent of the next batch's weights."""
-        return min(1.0, self.first_beta + self.increment * self.batches)
+        return min(1.0, self.initial_beta + self.beta_increment * self.n_batches)
 
-    def draw(self, rng: np.random.Generator, batch: int) -> Drawn | None:
+    def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
         total = self.tree.total
         if not total:
             return None
         leaf, _ = self.tree.find((np.arange(batch) + rng.random(batch)) * (total / batch))
-        drawn = self.tree.leaves[leaf]
-        weight = (drawn / drawn.min()) ** -self.beta  # N and the sum are the same in the largest weight
-        self.batches += 1
-        return Drawn(*self.windows.turn(leaf, self.span.oldest), weight.astype(np.float32))
+        priority = self.tree.leaves[leaf]
+        weight = (priority / priority.min()) ** -self.beta  # N and the sum are the same in the largest weight
+        self.n_batches += 1
+        return SampledSequences(*self.sequences.find_start(leaf, self.start_range.oldest), weight.astype(np.float32))
 
-    def follow(self) -> None:
-        before, self.span = self.span, self.windows.span()
-        overwritten, broken, new = self.windows.news(before, self.span)
+    def update_after_write(self) -> None:
+        before, self.start_range = self.start_range, self.sequences.compute_start_range()
+        overwritten, broken, new = self.sequences.compare_ranges(before, self.start_range)
         for starts in (overwritten, broken):
-            self.tree.set(self.windows.slot(*starts), 0.0)
-        self.tree.set(self.windows.slot(*new), self.largest**self.alpha)
+            self.tree.set(self.sequences.find_slot(*starts), 0.0)
+        self.tree.set(self.sequences.find_slot(*new), self.max_priority**self.alpha)
 
     def grow(self) -> None:
-        self.span = self.windows.span()
-        self.tree.grow(self.windows.lanes * self.windows.slots)
+        self.start_range = self.sequences.compute_start_range()
+        self.tree.grow(self.sequences.lanes * self.sequences.slots)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
-        starts, priority = self.rating.learned(self.windows, self.span, index, errors)
-        leaf = self.windows.slot(*starts)
-        there = self.tree.leaves[leaf] > 0
-        self.tree.set(leaf[there], priority[there] ** self.alpha)
-        self.largest = max(self.largest, priority[there].max(initial=0))
+        starts, priority = self.priority_function.compute_priorities(self.sequences, self.start_range, index, errors)
+        leaf = self.sequences.find_slot(*starts)
+        is_drawable = self.tree.leaves[leaf] > 0
+        self.tree.set(leaf[is_drawable], priority[is_drawable] ** self.alpha)
+        self.max_priority = max(self.max_priority, priority[is_drawable].max(initial=0))
 
     def state(self) -> dict[str, np.ndarray]:
         return {
-            "windows": self.windows.shape,
+            "sequences": self.sequences.shape,
             "leaves": self.tree.leaves,
-            "largest": np.array(self.largest),
-            "batches": np.array(self.batches),
+            "max_priority": np.array(self.max_priority),
+            "n_batches": np.array(self.n_batches),
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self.windows.check(state["windows"])
-        self.span = self.windows.span()
+        self.sequences.check(state["sequences"])
+        self.start_range = self.sequences.compute_start_range()
         self.tree.fill(state["leaves"])
-        self.largest, self.batches = float(state["largest"]), int(state["batches"])
+        self.max_priority, self.n_batches = float(state["max_priority"]), int(state["n_batches"])

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from algorithm.replay.ring import Arrays, Ring
-from algorithm.replay.sampler import Errors, Sampler, Uniform
-from algorithm.replay.sequences import Windows
-from algorithm.replay.storage import IN_MEMORY, Allocate
+from algorithm.replay.sampler import Errors, Sampler, UniformSampler
+from algorithm.replay.sequences import Sequences
+from algorithm.replay.storage import IN_MEMORY, Allocator
 from algorithm.rollout import Rollout
 
-SAMPLER = "sampler/"  # before the names of the sampler's arrays
+SAMPLER_PREFIX = "sampler/"  # before the names of the sampler's arrays
 
 
 class Replay:
@@ -37,58 +37,60 @@ class Replay:
         length: int,
         rng: np.random.Generator,
         burn_in: int = 0,
-        lead: int = 0,
-        kept: int = 0,
-        allocate: Allocate = IN_MEMORY,
-        sampler: Callable[[Windows], Sampler] = Uniform,
+        warmup_rows: int = 0,
+        stored_state_size: int = 0,
+        allocate: Allocator = IN_MEMORY,
+        sampler: Callable[[Sequences], Sampler] = UniformSampler,
         initial_lanes: int | None = None,
     ):
-        self.capacity, self.chunk, self.length, self.lead = capacity, chunk, burn_in + length, lead
-        self.burn_in, self.kept = burn_in, kept
+        self.capacity, self.chunk, self.length, self.warmup_rows = capacity, chunk, burn_in + length, warmup_rows
+        self.burn_in, self.stored_state_size = burn_in, stored_state_size
         self.rng = rng
         self._allocate, self._make_sampler = allocate, sampler
-        self._begin(lanes, initial_lanes or lanes)
+        self._start_empty(lanes, initial_lanes or lanes)
 
-    def _begin(self, lanes: int, initial_lanes: int) -> None:
+    def _start_empty(self, lanes: int, initial_lanes: int) -> None:
         """Start with empty lanes."""
-        stride = self.chunk if self.kept else 1
+        stride = self.chunk if self.stored_state_size else 1
         ring = Ring(self.capacity // initial_lanes, lanes, self.chunk, self._allocate)
-        needed = -(-(self.length - self.lead) // stride) * stride + self.lead + 1
+        needed = -(-(self.length - self.warmup_rows) // stride) * stride + self.warmup_rows + 1
         if ring.rows < needed:
             raise ValueError(
                 f"capacity: {self.capacity} rows over {initial_lanes} lanes hold no window of {self.length} rows; "
                 f"at least {-(-needed // self.chunk) * self.chunk * initial_lanes} are needed"
             )
         self.ring, self.initial_lanes = ring, initial_lanes
-        self.windows = Windows(ring, self.length, self.burn_in, self.lead, stride)
-        self.sampler = self._make_sampler(self.windows)
+        self.sequences = Sequences(ring, self.length, self.burn_in, self.warmup_rows, stride)
+        self.sampler = self._make_sampler(self.sequences)
 
     @property
     def rows(self) -> int:
         """Rows stored, over all lanes."""
-        return int(self.ring.filled.sum())
+        return int(self.ring.n_readable.sum())
 
     def grow(self, lanes: int) -> None:
         """Add lanes, up to `lanes` lanes. Raises ValueError if the capacity then holds no window."""
         if not self.rows:
-            self._begin(lanes, lanes)
+            self._start_empty(lanes, lanes)
             return
         self.ring.grow(lanes)
         self.sampler.grow()
 
     def add(self, rollout: Rollout) -> None:
         """Store a collected rollout."""
-        self.ring.write(replace(rollout, memory=rollout.memory[:, : self.kept]))
-        self.sampler.follow()
+        self.ring.write(replace(rollout, memory=rollout.memory[:, : self.stored_state_size]))
+        self.sampler.update_after_write()
 
     def sample(self, batch: int) -> Rollout | None:
         """`batch` windows, each with its weight in the loss, or None while there is no whole window yet."""
-        drawn = self.sampler.draw(self.rng, batch)
-        if drawn is None:
+        sampled = self.sampler.sample(self.rng, batch)
+        if sampled is None:
             return None
-        windows = self.windows
-        rollout = self.ring.read(drawn.lane, windows.row(drawn.number), windows.length, windows.lead)
-        return replace(rollout, weight=drawn.weight, burn_in=self.burn_in)
+        sequences = self.sequences
+        rollout = self.ring.read(
+            sampled.lane, sequences.first_row(sampled.number), sequences.length, sequences.warmup_rows
+        )
+        return replace(rollout, weight=sampled.weight, burn_in=self.burn_in)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         """Say what was learned of the windows of `index` [B]: `errors` gives [2, B], the largest and the mean of each.
@@ -99,10 +101,10 @@ class Replay:
 
     def state(self) -> Arrays:
         """Everything stored and every priority, as named arrays."""
-        return {**self.ring.state(), **{SAMPLER + name: value for name, value in self.sampler.state().items()}}
+        return {**self.ring.state(), **{SAMPLER_PREFIX + name: value for name, value in self.sampler.state().items()}}
 
     def restore(self, state: Arrays) -> None:
         """Take over what `state` gave. Raises ValueError where it was another size of replay."""
-        of_sampler = {name: value for name, value in state.items() if name.startswith(SAMPLER)}
-        self.ring.restore({name: value for name, value in state.items() if name not in of_sampler})
-        self.sampler.restore({name.removeprefix(SAMPLER): value for name, value in of_sampler.items()})
+        sampler_state = {name: value for name, value in state.items() if name.startswith(SAMPLER_PREFIX)}
+        self.ring.restore({name: value for name, value in state.items() if name not in sampler_state})
+        self.sampler.restore({name.removeprefix(SAMPLER_PREFIX): value for name, value in sampler_state.items()})

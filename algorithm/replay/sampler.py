@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.replay.sequence_index import Stretches
-from algorithm.replay.sequences import Span, Starts, Windows, nth
+from algorithm.replay.sequence_index import SequenceIndex
+from algorithm.replay.sequences import Sequences, StartRange, Starts, locate_nth
 
-REDRAWS = 8  # of windows across a break, before whole windows are counted
+MAX_REDRAWS = 8  # of windows across a break, before whole windows are counted
 
 Errors = Callable[[], np.ndarray]  # [2, B] the largest and the mean error of each window's rows, computed when called
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledSequences:
     """Windows [B] by lane and number of their starts, and how much each counts in the loss."""
 
     lane: np.ndarray
@@ -26,16 +26,16 @@ class Drawn:
 
 
 class Sampler(ABC):
-    """Draws windows of a ring. `BYTES` are what it keeps for each start."""
+    """Draws windows of a ring. `BYTES_PER_START` are what it keeps for each start."""
 
-    BYTES = 0.0
+    BYTES_PER_START = 0.0
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator, batch: int) -> Drawn | None:
+    def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
         """`batch` windows, or None while there is none."""
 
     @abstractmethod
-    def follow(self) -> None:
+    def update_after_write(self) -> None:
         """Take note of what was written; called behind every write."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Sampler(ABC):
 
 
 @dataclass(frozen=True)
-class Rating:
+class PriorityFunction:
     """What errors make of a window's priority (Kapturowski et al. 2019, section 2.3), and its bounds."""
 
     max_error_weight: float  # share of the largest error, the rest is the mean's
@@ -70,46 +70,48 @@ class Rating:
             self.max_error_weight * largest + (1 - self.max_error_weight) * mean, self.td_error_min, self.td_error_max
         )
 
-    def learned(self, windows: Windows, span: Span, index: np.ndarray, errors: Errors) -> tuple[Starts, np.ndarray]:
+    def compute_priorities(
+        self, sequences: Sequences, start_range: StartRange, index: np.ndarray, errors: Errors
+    ) -> tuple[Starts, np.ndarray]:
         """The starts of `index` that are there still, and their priorities; of no other number than a finite one.
 
         The errors of a fresh rollout, which no replay keeps, are not asked for.
         """
-        (lane, number), there = windows.known(index, span)
-        if not there.any():
+        (lane, number), is_stored = sequences.find_known_starts(index, start_range)
+        if not is_stored.any():
             return (lane, number), np.zeros(0)
-        priority = self(errors()[:, there])
+        priority = self(errors()[:, is_stored])
         finite = np.isfinite(priority)
         return (lane[finite], number[finite]), priority[finite]
 
 
-class Uniform(Sampler):
+class UniformSampler(Sampler):
     """A sampler that draws every whole window of every lane with the same probability.
 
     It draws any window, and again if there is a break in it. If that fails too often, it counts the whole windows.
     """
 
-    def __init__(self, windows: Windows):
-        self.windows = windows
-        self.stretches = Stretches(windows)
+    def __init__(self, sequences: Sequences):
+        self.sequences = sequences
+        self.index = SequenceIndex(sequences)
 
-    def draw(self, rng: np.random.Generator, batch: int) -> Drawn | None:
-        span = self.windows.span()
-        if not span.total:
+    def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
+        start_range = self.sequences.compute_start_range()
+        if not start_range.total:
             return None
-        lane, number = self._any(rng, span, batch)
-        for _ in range(REDRAWS):
-            broken = np.flatnonzero(~self.windows.whole(lane, number))
-            if not len(broken):
-                return Drawn(lane, number, np.ones(batch, np.float32))
-            lane[broken], number[broken] = self._any(rng, span, len(broken))
-        return self._from_stretches(rng, span, batch)
+        lane, number = self._draw_any(rng, start_range, batch)
+        for _ in range(MAX_REDRAWS):
+            to_redraw = np.flatnonzero(~self.sequences.is_unbroken(lane, number))
+            if not len(to_redraw):
+                return SampledSequences(lane, number, np.ones(batch, np.float32))
+            lane[to_redraw], number[to_redraw] = self._draw_any(rng, start_range, len(to_redraw))
+        return self._draw_unbroken(rng, start_range, batch)
 
-    def follow(self) -> None:
+    def update_after_write(self) -> None:
         pass
 
     def grow(self) -> None:
-        self.stretches = Stretches(self.windows)
+        self.index = SequenceIndex(self.sequences)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         """There are no priorities, and errors are not computed."""
@@ -118,18 +120,18 @@ class Uniform(Sampler):
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self.stretches = Stretches(self.windows)
+        self.index = SequenceIndex(self.sequences)
 
     @staticmethod
-    def _any(rng: np.random.Generator, span: Span, batch: int) -> Starts:
-        lane, which = nth(span.count, rng.integers(span.total, size=batch))
-        return lane, span.oldest[lane] + which
+    def _draw_any(rng: np.random.Generator, start_range: StartRange, batch: int) -> Starts:
+        lane, rank = locate_nth(start_range.count, rng.integers(start_range.total, size=batch))
+        return lane, start_range.oldest[lane] + rank
 
-    def _from_stretches(self, rng: np.random.Generator, span: Span, batch: int) -> Drawn | None:
+    def _draw_unbroken(self, rng: np.random.Generator, start_range: StartRange, batch: int) -> SampledSequences | None:
         """Draw from the whole windows alone."""
-        count = self.stretches.count(span)
+        count = self.index.count(start_range)
         total = int(count.sum())
         if not total:
             return None
-        lane, which = nth(count, rng.integers(total, size=batch))
-        return Drawn(lane, self.stretches.find(span, lane, which), np.ones(batch, np.float32))
+        lane, rank = locate_nth(count, rng.integers(total, size=batch))
+        return SampledSequences(lane, self.index.find(start_range, lane, rank), np.ones(batch, np.float32))

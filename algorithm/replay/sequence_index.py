@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from algorithm.replay.sequences import Span, Windows, listed
+from algorithm.replay.sequences import Sequences, StartRange, list_numbers
 
 
-class Stretches:
+class SequenceIndex:
     """The whole windows of each lane, as stretches of consecutive starts between breaks.
 
     A break is at the first row of a column. Each column is examined once, when windows are next counted: writing costs
@@ -18,52 +18,52 @@ class Stretches:
     whole windows: numbered since the lane began, at that number modulo the width of the arrays.
     """
 
-    def __init__(self, windows: Windows):
-        self.windows = windows
-        lanes = windows.lanes
-        self.examined = np.zeros(lanes, np.int64)  # rows of each lane, since it began
-        self.open = np.zeros(lanes, np.int64)
-        self.closed = np.zeros(lanes, np.int64)  # whole windows of all closed stretches
-        self.passed = np.zeros(lanes, np.int64)  # those of them that were overwritten when last counted
+    def __init__(self, sequences: Sequences):
+        self.sequences = sequences
+        lanes = sequences.lanes
+        self.n_examined = np.zeros(lanes, np.int64)  # rows of each lane, since it began
+        self.open_start_row = np.zeros(lanes, np.int64)
+        self.n_closed = np.zeros(lanes, np.int64)  # whole windows of all closed stretches
+        self.n_overwritten = np.zeros(lanes, np.int64)  # those of them that were overwritten when last counted
         self.begin, self.end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # of the stretches that are kept
-        self.first = np.zeros((lanes, 1), np.int64)  # number of the first start of a stretch
-        self.before = np.zeros((lanes, 1), np.int64)  # whole windows of the lane before it
+        self.first_start = np.zeros((lanes, 1), np.int64)  # number of the first start of a stretch
+        self.n_before = np.zeros((lanes, 1), np.int64)  # whole windows of the lane before it
 
-    def count(self, span: Span) -> np.ndarray:
+    def count(self, start_range: StartRange) -> np.ndarray:
         """Return how many windows of each lane [lanes] are whole now, `span` being the present one."""
         self._examine()
         lanes = np.arange(len(self.begin))
-        self.begin = self._last(self.first, lanes, span.oldest)
-        at, after = self.begin % self.width, (self.begin + 1) % self.width
-        before = np.where(self.begin < self.end, self.before[lanes, at], self.closed)
-        next_before = np.where(self.begin + 1 < self.end, self.before[lanes, after], self.closed)
-        overwritten = np.maximum(span.oldest - self.first[lanes, at], 0)
-        self.passed = before + np.minimum(overwritten, next_before - before)
-        newest = np.maximum(span.newest - self._open_start(span) + 1, 0)
-        return self.closed - self.passed + newest
+        self.begin = self._find_last(self.first_start, lanes, start_range.oldest)
+        slot, next_slot = self.begin % self.width, (self.begin + 1) % self.width
+        before = np.where(self.begin < self.end, self.n_before[lanes, slot], self.n_closed)
+        next_before = np.where(self.begin + 1 < self.end, self.n_before[lanes, next_slot], self.n_closed)
+        overwritten = np.maximum(start_range.oldest - self.first_start[lanes, slot], 0)
+        self.n_overwritten = before + np.minimum(overwritten, next_before - before)
+        newest = np.maximum(start_range.newest - self._first_open_start(start_range) + 1, 0)
+        return self.n_closed - self.n_overwritten + newest
 
-    def find(self, span: Span, lane: np.ndarray, which: np.ndarray) -> np.ndarray:
+    def find(self, start_range: StartRange, lane: np.ndarray, rank: np.ndarray) -> np.ndarray:
         """Return the numbers of the starts of whole windows `which` [n] of lanes [n], counted from the oldest one."""
-        place = self.passed[lane] + which
-        at = self._last(self.before, lane, place) % self.width
-        in_closed = self.first[lane, at] + place - self.before[lane, at]
-        in_open = self._open_start(span)[lane] + place - self.closed[lane]
-        return np.where(place < self.closed[lane], in_closed, in_open)
+        position = self.n_overwritten[lane] + rank
+        slot = self._find_last(self.n_before, lane, position) % self.width
+        in_closed = self.first_start[lane, slot] + position - self.n_before[lane, slot]
+        in_open = self._first_open_start(start_range)[lane] + position - self.n_closed[lane]
+        return np.where(position < self.n_closed[lane], in_closed, in_open)
 
     @property
     def width(self) -> int:
         """Return the number of closed stretches of a lane for which there is room."""
-        return self.first.shape[1]
+        return self.first_start.shape[1]
 
-    def _open_start(self, span: Span) -> np.ndarray:
+    def _first_open_start(self, start_range: StartRange) -> np.ndarray:
         """Return the number of the first start of the open stretch [lanes] that is not overwritten."""
-        return np.maximum(self._start(self.open), span.oldest)
+        return np.maximum(self._first_start_after(self.open_start_row), start_range.oldest)
 
-    def _start(self, row: np.ndarray) -> np.ndarray:
+    def _first_start_after(self, row: np.ndarray) -> np.ndarray:
         """Return the number of the first window that starts at each row [n] or after it."""
-        return -(-(row + self.windows.lead) // self.windows.stride)
+        return -(-(row + self.sequences.warmup_rows) // self.sequences.stride)
 
-    def _last(self, values: np.ndarray, lane: np.ndarray, value: np.ndarray) -> np.ndarray:
+    def _find_last(self, values: np.ndarray, lane: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Return the last stretch of each lane [n] whose entry in `values` is at most `value`; the first if none is."""
         low, high = self.begin[lane], self.end[lane]
         while (high - low > 1).any():
@@ -74,43 +74,43 @@ class Stretches:
 
     def _examine(self) -> None:
         """Close the stretches that ended with the columns written since the last time."""
-        ring, windows = self.windows.ring, self.windows
-        oldest = ring.head - ring.filled
-        overwritten = self.examined < oldest  # with all that is known
+        ring, sequences = self.sequences.ring, self.sequences
+        oldest = ring.head - ring.n_readable
+        overwritten = self.n_examined < oldest  # with all that is known
         self.begin = np.where(overwritten, self.end, self.begin)
-        self.open = np.where(overwritten, oldest, self.open)
-        lane, column = listed(-(-np.maximum(self.examined, oldest) // ring.chunk), ring.head // ring.chunk - 1)
-        self.examined = ring.head.copy()
+        self.open_start_row = np.where(overwritten, oldest, self.open_start_row)
+        lane, column = list_numbers(-(-np.maximum(self.n_examined, oldest) // ring.chunk), ring.head // ring.chunk - 1)
+        self.n_examined = ring.head.copy()
         row = column * ring.chunk
-        broken = ring.unbroken[lane, row % ring.rows] == 0
+        broken = ring.unbroken_rows[lane, row % ring.rows] == 0
         lane, row = lane[broken], row[broken]
         if not len(lane):
             return
         is_first = np.append(True, lane[1:] != lane[:-1])
-        first = self._start(np.where(is_first, self.open[lane], np.append(0, row[:-1])))
-        self.open[lane] = row  # the last one of each lane
-        last = (row - 1 - windows.length + windows.lead) // windows.stride
-        some = last >= first
-        self._append(lane[some], first[some], (last - first + 1)[some])
+        first = self._first_start_after(np.where(is_first, self.open_start_row[lane], np.append(0, row[:-1])))
+        self.open_start_row[lane] = row  # the last one of each lane
+        last = (row - 1 - sequences.length + sequences.warmup_rows) // sequences.stride
+        is_nonempty = last >= first
+        self._append_runs(lane[is_nonempty], first[is_nonempty], (last - first + 1)[is_nonempty])
 
-    def _append(self, lane: np.ndarray, first: np.ndarray, count: np.ndarray) -> None:
+    def _append_runs(self, lane: np.ndarray, first: np.ndarray, count: np.ndarray) -> None:
         """Keep closed stretches of `count` whole windows each, lane by lane and from the oldest on."""
         stretches = np.bincount(lane, minlength=len(self.end))
         self._widen(int((self.end + stretches - self.begin).max()))
-        _, place = listed(self.end, self.end + stretches - 1)
+        _, place = list_numbers(self.end, self.end + stretches - 1)
         before = count.cumsum() - count
         before -= before[(stretches.cumsum() - stretches)[lane]]
-        self.first[lane, place % self.width] = first
-        self.before[lane, place % self.width] = self.closed[lane] + before
+        self.first_start[lane, place % self.width] = first
+        self.n_before[lane, place % self.width] = self.n_closed[lane] + before
         self.end += stretches
-        np.add.at(self.closed, lane, count)
+        np.add.at(self.n_closed, lane, count)
 
     def _widen(self, needed: int) -> None:
         """Make room for as many stretches of each lane."""
         if needed <= self.width:
             return
-        lane, stretch = listed(self.begin, self.end - 1)
+        lane, stretch = list_numbers(self.begin, self.end - 1)
         old, new = stretch % self.width, 2 ** (needed - 1).bit_length()
         wider = np.zeros((2, len(self.end), new), np.int64)
-        wider[:, lane, stretch % new] = self.first[lane, old], self.before[lane, old]
-        self.first, self.before = wider
+        wider[:, lane, stretch % new] = self.first_start[lane, old], self.n_before[lane, old]
+        self.first_start, self.n_before = wider

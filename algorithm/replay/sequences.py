@@ -13,7 +13,7 @@ Starts = tuple[np.ndarray, np.ndarray]  # lanes [n], and numbers of starts there
 
 
 @dataclass(frozen=True)
-class Span:
+class StartRange:
     """For each lane the numbers of the oldest and of the newest start that rows are there for."""
 
     oldest: np.ndarray  # [lanes]
@@ -30,15 +30,15 @@ class Span:
         return int(self.count.sum())
 
 
-class Windows:
+class Sequences:
     """Windows of `length` rows of a ring, which start `lead` rows before a multiple of `stride`.
 
     Starts are numbered within their lane, as long as the lane lives. The first `burn_in` rows are not learned from.
     """
 
-    def __init__(self, ring: Ring, length: int, burn_in: int = 0, lead: int = 0, stride: int = 1):
+    def __init__(self, ring: Ring, length: int, burn_in: int = 0, warmup_rows: int = 0, stride: int = 1):
         self.ring = ring
-        self.length, self.burn_in, self.lead, self.stride = length, burn_in, lead, stride
+        self.length, self.burn_in, self.warmup_rows, self.stride = length, burn_in, warmup_rows, stride
         self.slots = ring.rows // stride  # never fewer than the starts of a lane
 
     @property
@@ -59,62 +59,62 @@ class Windows:
                 f"these have {self.shape.tolist()}: resume with the lengths as they were"
             )
 
-    def span(self) -> Span:
+    def compute_start_range(self) -> StartRange:
         """The starts that there are now, across breaks too."""
-        head = self.ring.head + self.lead
-        return Span(-((self.ring.filled - head) // self.stride), (head - self.length) // self.stride)
+        head = self.ring.head + self.warmup_rows
+        return StartRange(-((self.ring.n_readable - head) // self.stride), (head - self.length) // self.stride)
 
-    def row(self, number: np.ndarray) -> np.ndarray:
+    def first_row(self, number: np.ndarray) -> np.ndarray:
         """The first row [n] of windows, counted from the lane's beginning."""
-        return number * self.stride - self.lead
+        return number * self.stride - self.warmup_rows
 
-    def slot(self, lane: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    def find_slot(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
         """Where an array [lanes * slots] keeps what is told of a start: `turn` is its number, or any other count."""
-        return lane * self.slots + turn % self.slots
+        return lane * self.slots + number % self.slots
 
-    def turn(self, slot: np.ndarray, oldest: np.ndarray) -> Starts:
+    def find_start(self, slot: np.ndarray, oldest: np.ndarray) -> Starts:
         """The lane and the turn that each slot is of now, where `oldest` [lanes] are the oldest turns."""
         lane = slot // self.slots
         return lane, oldest[lane] + (slot - oldest[lane]) % self.slots
 
-    def whole(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+    def is_unbroken(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
         """[n] which windows have no break between their rows."""
-        return self.ring.whole(lane, self.row(number), self.length)
+        return self.ring.is_unbroken(lane, self.first_row(number), self.length)
 
-    def worthwhile(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+    def is_learnable(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
         """[n] which windows are whole, and have something to learn before the next one starts."""
-        own = min(self.stride, self.length - self.burn_in)
-        row = self.row(number) + self.burn_in + np.arange(own)[:, None]
-        return self.whole(lane, number) & self.ring.valid(lane, row).any(0)
+        n_rows = min(self.stride, self.length - self.burn_in)
+        row = self.first_row(number) + self.burn_in + np.arange(n_rows)[:, None]
+        return self.is_unbroken(lane, number) & self.ring.valid(lane, row).any(0)
 
-    def news(self, before: Span, now: Span) -> tuple[Starts, Starts, Starts]:
+    def compare_ranges(self, before: StartRange, now: StartRange) -> tuple[Starts, Starts, Starts]:
         """What has changed between two spans: starts that are overwritten, broken off, and newly worthwhile.
 
         Those of a lane come in their order. Only a lane's newest start can be broken off, by rows that do not follow.
         """
-        overwritten = listed(before.oldest, np.minimum(before.newest, now.oldest - 1))
+        overwritten = list_numbers(before.oldest, np.minimum(before.newest, now.oldest - 1))
         last = np.flatnonzero((before.newest >= before.oldest) & (before.newest >= now.oldest))
-        last = last[~self.whole(last, before.newest[last])]
-        lane, number = listed(np.maximum(before.newest + 1, now.oldest), now.newest)
-        new = self.worthwhile(lane, number)
+        last = last[~self.is_unbroken(last, before.newest[last])]
+        lane, number = list_numbers(np.maximum(before.newest + 1, now.oldest), now.newest)
+        new = self.is_learnable(lane, number)
         return overwritten, (last, before.newest[last]), (lane[new], number[new])
 
-    def known(self, index: np.ndarray, span: Span) -> tuple[Starts, np.ndarray]:
+    def find_known_starts(self, index: np.ndarray, start_range: StartRange) -> tuple[Starts, np.ndarray]:
         """Which starts these are, of those that are there still, and which [n] of `index` that is."""
-        lane, row = self.ring.place(index)
-        number = (row + self.lead) // self.stride
-        there = (index >= 0) & (number >= span.oldest[lane])
-        return (lane[there], number[there]), there
+        lane, row = self.ring.find_row(index)
+        number = (row + self.warmup_rows) // self.stride
+        is_stored = (index >= 0) & (number >= start_range.oldest[lane])
+        return (lane[is_stored], number[is_stored]), is_stored
 
 
-def listed(first: np.ndarray, last: np.ndarray) -> Starts:
+def list_numbers(first: np.ndarray, last: np.ndarray) -> Starts:
     """Every number from the first to the last of each lane, lane by lane."""
     count = np.maximum(last - first + 1, 0)
     lane = np.repeat(np.arange(len(count)), count)
     return lane, np.arange(len(lane)) - (count.cumsum() - count)[lane] + first[lane]
 
 
-def nth(count: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def locate_nth(count: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lanes with `count` [lanes] things each: whose the things of these numbers [n] are, and which of its own."""
     ends = count.cumsum()
     lane = ends.searchsorted(number, side="right")

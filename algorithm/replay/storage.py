@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # all zeros, of this shape and dtype
+Allocator = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # all zeros, of this shape and dtype
 
-IN_MEMORY: Allocate = np.zeros
+IN_MEMORY: Allocator = np.zeros
 
 
-def in_files(folder: Path) -> Allocate:
+def make_file_allocator(folder: Path) -> Allocator:
     """Each array in a file of its own in `folder`, which nothing else can open and which is gone with the array.
 
     That is so however the process ends. The disk's space is taken as rows are written.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-WIDTH = 16  # children of a node: drawing 256 of a million leaves takes 155 us, with 8 or 32 160 to 200, with 2 460
+BRANCHING = 16  # children of a node: drawing 256 of a million leaves takes 155 us, with 8 or 32 160 to 200, with 2 460
 
 
 class SumTree:
@@ -15,16 +15,16 @@ class SumTree:
     """
 
     def __init__(self, leaves: int):
-        self._begin(leaves)
+        self._allocate_levels(leaves)
 
-    def _begin(self, leaves: int) -> None:
+    def _allocate_levels(self, leaves: int) -> None:
         self.size = leaves
         self.levels: list[np.ndarray] = []  # [blocks, WIDTH] from the leaves to the root's children
-        blocks = -(-leaves // WIDTH)
+        blocks = -(-leaves // BRANCHING)
         while blocks > 1:
-            self.levels.append(np.zeros((blocks, WIDTH)))
-            blocks = -(-blocks // WIDTH)
-        self.levels.append(np.zeros((1, WIDTH)))
+            self.levels.append(np.zeros((blocks, BRANCHING)))
+            blocks = -(-blocks // BRANCHING)
+        self.levels.append(np.zeros((1, BRANCHING)))
         self.leaves = self.levels[0].reshape(-1)[:leaves]
 
     @property
@@ -36,17 +36,17 @@ class SumTree:
         """Give leaves [k] these values; of one that stands there twice, the last."""
         if len(leaf):
             self.leaves[leaf] = value
-            self._sum(leaf // WIDTH)
+            self._update_sums(leaf // BRANCHING)
 
     def fill(self, leaves: np.ndarray) -> None:
         """Give all leaves [n] their values."""
         self.leaves[:] = leaves
-        self._sum(np.arange(len(self.levels[0])))
+        self._update_sums(np.arange(len(self.levels[0])))
 
     def grow(self, leaves: int) -> None:
         """Append leaves of 0, up to `leaves` leaves."""
         existing = self.leaves
-        self._begin(leaves)
+        self._allocate_levels(leaves)
         self.fill(np.pad(existing, (0, leaves - len(existing))))
 
     def find(self, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,26 +56,26 @@ class SumTree:
         """
         node = np.zeros(len(mass), np.int64)
         # A column of zeros in front: what lies before the first child.
-        sums = np.zeros((len(mass), WIDTH + 1))
-        before = np.arange(len(mass)) * (WIDTH + 1)
+        sums = np.zeros((len(mass), BRANCHING + 1))
+        before = np.arange(len(mass)) * (BRANCHING + 1)
         for level in reversed(self.levels):
             np.cumsum(level.take(node, axis=0), axis=1, out=sums[:, 1:])
             mass = np.minimum(mass, np.nextafter(sums[:, -1], 0))
             child = (sums[:, 1:] > mass[:, None]).argmax(1)
             mass = mass - sums.reshape(-1).take(before + child)
-            node = node * WIDTH + child
+            node = node * BRANCHING + child
         return node, mass
 
-    def before(self, leaf: np.ndarray) -> np.ndarray:
+    def sum_before(self, leaf: np.ndarray) -> np.ndarray:
         """The sum of all leaves before each of these [k]."""
-        total, children = np.zeros(len(leaf)), np.arange(WIDTH)
+        total, children = np.zeros(len(leaf)), np.arange(BRANCHING)
         for level in self.levels:
-            leaf, child = np.divmod(leaf, WIDTH)
+            leaf, child = np.divmod(leaf, BRANCHING)
             total += np.where(children < child[:, None], level.take(leaf, axis=0), 0).sum(1)
         return total
 
-    def _sum(self, block: np.ndarray) -> None:
+    def _update_sums(self, block: np.ndarray) -> None:
         """Sum what stands in these blocks of leaves, and whatever that changes."""
         for level, above in zip(self.levels, self.levels[1:], strict=False):
             above.reshape(-1)[block] = level.take(block, axis=0).sum(1)
-            block = block // WIDTH
+            block = block // BRANCHING

@@ -11,7 +11,7 @@ def n_step_return(
     discount: Float[Tensor, "T *B"],
     valid: Bool[Tensor, "T *B"],
     v: Float[Tensor, "T+1 *B"],
-    decay: float = 1.0,
+    trace_lambda: float = 1.0,
     horizon: int | None = None,
 ) -> Float[Tensor, "T *B"]:
     """The discounted rewards of the next `horizon` rows and the value behind them, without any correction.
@@ -23,5 +23,5 @@ def n_step_return(
     not valid keeps its own V and passes nothing to the rows before it.
     """
     error = valid * (reward + discount * v[1:] - v[:-1])
-    trace = (valid * discount * decay)[:-1]
+    trace = (valid * discount * trace_lambda)[:-1]
     return v[:-1] + reverse_scan(error, trace, horizon)

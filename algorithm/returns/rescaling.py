@@ -13,7 +13,7 @@ def rescale(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
 
 def unscale(y: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     """The x with h(x) = y."""
-    above = y.abs() + 1 + EPSILON
+    magnitude = y.abs() + 1 + EPSILON
     # (sqrt(1 + 4 epsilon above) - 1) / (2 epsilon), without the difference, of which float32 keeps four digits.
-    root = 2 * above / (1 + (1 + 4 * EPSILON * above).sqrt())
+    root = 2 * magnitude / (1 + (1 + 4 * EPSILON * magnitude).sqrt())
     return y.sign() * (root.square() - 1)

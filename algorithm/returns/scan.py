@@ -21,8 +21,8 @@ def reverse_scan(
     # Before each step a_t sums the rows t .. t+reach-1, and b_t multiplies what follows them, if anything does.
     rows, reach = len(a), 1
     while reach < rows:
-        joined = torch.addcmul(a[:-reach], b, a[reach:])
-        a = torch.cat((joined, a[-reach:]))
+        merged = torch.addcmul(a[:-reach], b, a[reach:])
+        a = torch.cat((merged, a[-reach:]))
         if 2 * reach < rows:
             b = b[:-reach] * b[reach:]
         reach *= 2

@@ -14,7 +14,7 @@ def vtrace(
     v: Float[Tensor, "T+1 *B"],
     rho: Float[Tensor, "T *B"],
     trace: Float[Tensor, "T *B"],
-    decay: float = 1.0,
+    trace_lambda: float = 1.0,
     horizon: int | None = None,
 ) -> tuple[Float[Tensor, "T *B"], Float[Tensor, "T *B"]]:
     """The target of V(x_t), and an estimate of Q(x_t, a_t).
@@ -28,9 +28,9 @@ def vtrace(
     nothing to the rows before it.
     """
     error = valid * (reward + discount * v[1:] - v[:-1])
-    onward = valid * discount * decay
-    terms = (rho * error, (onward * trace)[:-1])
+    decayed_discount = valid * discount * trace_lambda
+    terms = (rho * error, (decayed_discount * trace)[:-1])
     correction = reverse_scan(*terms, horizon)
-    ahead = correction if horizon is None else reverse_scan(*terms, horizon - 1)
-    following = torch.cat((ahead[1:], torch.zeros_like(ahead[:1])))
-    return v[:-1] + correction, v[:-1] + error + onward * following
+    shorter_correction = correction if horizon is None else reverse_scan(*terms, horizon - 1)
+    next_correction = torch.cat((shorter_correction[1:], torch.zeros_like(shorter_correction[:1])))
+    return v[:-1] + correction, v[:-1] + error + decayed_discount * next_correction

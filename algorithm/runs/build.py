@@ -8,165 +8,196 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.adapters.unity.curriculum import Scene
+from algorithm.adapters.unity.curriculum import SceneParameters
 from algorithm.adapters.wrappers.on_demand import OnDemand
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
-from algorithm.checkpointing.writer import Saving
-from algorithm.cli.display import lines
+from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.cli.display import make_line_display
 from algorithm.config.effects import check_action_effects
 from algorithm.config.loader import Settings
-from algorithm.config.registry import find
-from algorithm.config.role_agents import unknown_roles
+from algorithm.config.registry import find_class
+from algorithm.config.role_agents import list_unknown_roles
 from algorithm.errors import UserError
-from algorithm.networks import Parameters
-from algorithm.runs.faults import told
-from algorithm.runs.lessons import Taught
-from algorithm.runs.make_env import evaluation_copies, in_editor, make_adapter, missing_limit
-from algorithm.runs.roles import check_same
+from algorithm.networks import FlatParameters
+from algorithm.runs.faults import record_faults
+from algorithm.runs.lessons import MonitorWithCurriculum
+from algorithm.runs.make_env import count_evaluation_envs, describe_missing_limit, is_editor, make_adapter
+from algorithm.runs.roles import check_specs
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.seeding import EVALUATION, PLAY, PROCESS, TRAINING, draw_seed, seed_process, seeds
-from algorithm.runs.team_builder import TeamBuilder, make_agent
-from algorithm.runs.torch_setup import acting_device, prepare_process
+from algorithm.runs.seeding import EVALUATION, PLAY, PROCESS, TRAINING, draw_seed, make_seed_sequence, seed_process
+from algorithm.runs.team_builder import ComponentsBuilder, make_agent
+from algorithm.runs.torch_setup import choose_acting_device, configure_torch
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import Parts
-from algorithm.training.divergence import Divergence
-from algorithm.training.evaluator import Evaluator, Played, mode_name
+from algorithm.training.components import TrainingComponents
+from algorithm.training.divergence import DivergenceDetector
+from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 from algorithm.training.history import Counters, History
 from algorithm.training.limits import Limits
-from algorithm.training.metrics import Metrics
+from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import ConfirmedBy, Monitor
 from algorithm.training.progress import Progress
 from algorithm.training.reporter import Reporter
-from algorithm.training.timer import STARTING, Clock
+from algorithm.training.timer import STARTING, Timer
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """How a run ended."""
 
-    reached: bool | None  # the goal, and it was confirmed; None without a goal
+    goal_reached: bool | None  # the goal, and it was confirmed; None without a goal
     counters: Counters
     returns: dict[str, float]  # of each role's last training episodes
-    evaluation: dict[str, Played] | None  # the last one
+    evaluation: dict[str, EvaluationResult] | None  # the last one
     best: Checkpoint | None  # on evaluation episodes
     confirmed_by: ConfirmedBy | None = None  # whose episodes confirmed the goal
 
     @classmethod
-    def of(cls, monitor: Monitor) -> Result:
+    def of(cls, monitor: Monitor) -> RunResult:
         """Return the result that a monitor has recorded."""
-        reached = None if monitor.limits.goal is None else monitor.confirmed
+        goal_reached = None if monitor.limits.goal is None else monitor.confirmed
         best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
-        return cls(reached, monitor.counters, monitor.mean_returns, monitor.played, best, confirmed_by)
+        return cls(goal_reached, monitor.counters, monitor.mean_returns, monitor.evaluation, best, confirmed_by)
 
 
 def train(
     settings: Settings,
     folder: RunFolder,
-    say: Callable[[str], None],
-    show: Callable[[Progress], None] | None = None,
-    ended: Callable[[Result], None] = lambda result: None,
-    saved: Callable[[Checkpoint], None] = lambda checkpoint: None,
-) -> Result:
+    log: Callable[[str], None],
+    on_progress: Callable[[Progress], None] | None = None,
+    on_end: Callable[[RunResult], None] = lambda result: None,
+    on_checkpoint: Callable[[Checkpoint], None] = lambda checkpoint: None,
+) -> RunResult:
     """Train in `folder`, from its newest checkpoint where it has one.
 
-    `say` gets lines for the user. `show` is told several times a second how the run stands; without it, there is a line
-    for each row of metrics. Whatever ends the run, `ended` hears how far it came; `saved` hears of
+    `log` gets lines for the user. `on_progress` is told several times a second how the run stands; without it, there is a line
+    for each row of metrics. Whatever ends the run, `on_end` hears how far it came; `on_checkpoint` hears of
     every checkpoint.
     """
-    clock = Clock()
-    prepare_process()
+    timer = Timer()
+    configure_torch()
     base = settings.base
-    seed_process(draw_seed(seeds(base.seed, PROCESS)))
+    seed_process(draw_seed(make_seed_sequence(base.seed, PROCESS)))
     checkpoints = folder.checkpoints(base.keep_checkpoints)
-    checkpoint = checkpoints.latest(say)
-    checkpoints.begin(checkpoint, say, not folder.has_teams)
+    checkpoint = checkpoints.latest(log)
+    checkpoints.prepare(checkpoint, log, not folder.has_teams)
     counters = checkpoint.counters if checkpoint else Counters()
-    scene = Scene(settings.reset, lambda: counters.env_steps / base.max_step)
-    teams = {name: role.teams for name, role in folder.roles().items()}
-    adapter = make_adapter(settings, folder, base.n_envs, scene=scene, ended=scene.ended, teams=teams)
+    scene_parameters = SceneParameters(settings.reset, lambda: counters.env_steps / base.max_step)
+    teams = {name: role.teams for name, role in folder.read_roles().items()}
+    adapter = make_adapter(
+        settings,
+        folder,
+        base.n_envs,
+        scene_parameters=scene_parameters,
+        on_episode_end=scene_parameters.record_episode,
+        teams=teams,
+    )
     # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
     evaluation = OnDemand(
-        lambda: make_adapter(settings, folder, evaluation_copies(settings), scene=scene, beside=base.n_envs)
+        lambda: make_adapter(
+            settings,
+            folder,
+            count_evaluation_envs(settings),
+            scene_parameters=scene_parameters,
+            n_other_envs=base.n_envs,
+        )
     )
     try:
-        if note := missing_limit(settings):
-            say(note)
-        parts = _parts(adapter, TeamBuilder(settings, folder, checkpoint, say), clock)
-        evaluator = Evaluator(evaluation, lambda role: parts.team(role, evaluation).agent, base.evaluate_greedy)
-        history, ends = History(parts, counters), limits(settings)
-        if in_editor(settings) and ends.evaluated:
-            say("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
-        saving = Saving(checkpoints, parts, say, saved)
+        if note := describe_missing_limit(settings):
+            log(note)
+        training = _make_components(adapter, ComponentsBuilder(settings, folder, checkpoint, log), timer)
+        evaluator = Evaluator(evaluation, lambda role: training.get(role, evaluation).agent, base.evaluate_greedy)
+        history, limits = History(training, counters), make_limits(settings)
+        if is_editor(settings) and limits.evaluates:
+            log("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
+        writer = CheckpointWriter(checkpoints, training, log, on_checkpoint)
         monitor = Monitor(
             history,
-            ends,
-            Reporter(history, ends, Metrics(folder.path, counters.env_steps, say), say, show or lines(say)),
+            limits,
+            Reporter(
+                history,
+                limits,
+                MetricsWriter(folder.path, counters.env_steps, log),
+                log,
+                on_progress or make_line_display(log),
+            ),
             # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
             None
-            if in_editor(settings)
-            else lambda episodes: evaluator.play(episodes, draw_seed(seeds(base.seed, EVALUATION, counters.env_steps))),
-            saving,
+            if is_editor(settings)
+            else lambda episodes: evaluator.play(
+                episodes, draw_seed(make_seed_sequence(base.seed, EVALUATION, counters.env_steps))
+            ),
+            writer,
             checkpoints.best,
         )
-        with told(folder.path / "faults.log", say, counters):
-            actor = Actor(parts, draw_seed(seeds(base.seed, TRAINING, counters.env_steps)))
-            _check_roles(settings, folder, adapter, say)
+        with record_faults(folder.path / "faults.log", log, counters):
+            actor = Actor(training, draw_seed(make_seed_sequence(base.seed, TRAINING, counters.env_steps)))
+            _check_roles(settings, folder, adapter, log)
             check_action_effects(settings, adapter.roles)
-            saving.follow(actor, Taught(monitor, scene))
+            writer.bind(actor, MonitorWithCurriculum(monitor, scene_parameters))
             if checkpoint:
-                checkpoint.resume(actor, Taught(monitor, scene))
-            folder.record(settings.tree, counters.env_steps)
-            divergence = Divergence(parts, base.max_nonfinite_updates)
-            clock.book(STARTING)
+                checkpoint.restore_run(actor, MonitorWithCurriculum(monitor, scene_parameters))
+            folder.record_settings(settings.tree, counters.env_steps)
+            divergence = DivergenceDetector(training, base.max_nonfinite_updates)
+            timer.lap(STARTING)
             try:
-                _run(find("runtime", base.runtime)(), parts, actor, monitor, divergence, saving)
+                _run_to_end(find_class("runtime", base.runtime)(), training, actor, monitor, divergence, writer)
             finally:
-                result = Result.of(monitor)
-                ended(result)
+                result = RunResult.of(monitor)
+                on_end(result)
     finally:
         adapter.close()
         evaluation.close()
     return result
 
 
-def _parts(adapter: Adapter, builder: TeamBuilder, clock: Clock) -> Parts:
+def _make_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
     """The teams of all roles that are known already: what cannot be built is known before anything begins."""
-    parts, checkpoint = Parts(adapter, builder, clock=clock, enlarge=builder.enlarge), builder.checkpoint
+    training, checkpoint = (
+        TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow),
+        builder.checkpoint,
+    )
     for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
-        parts.teams[role] = parts.build(role, _role(builder.folder, adapter, role))
-    return parts
+        training.by_role[role] = training.build(role, _check_role(builder.folder, adapter, role))
+    return training
 
 
-def _role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
+def _check_role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
     """A role as the simulator offers it, or as it was if it has yet to appear. Raises UserError where they differ."""
-    before, now = folder.roles().get(name), adapter.roles.get(name)
+    before, now = folder.read_roles().get(name), adapter.roles.get(name)
     if before and now:
-        check_same(folder.path, before, now)
+        check_specs(folder.path, before, now)
     return now or before
 
 
-def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, say: Callable[[str], None]) -> None:
+def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, log: Callable[[str], None]) -> None:
     """What is known only once the simulator has started. Raises UserError where a role is not what it was."""
     for role in adapter.roles:
-        _role(folder, adapter, role)
-    for line in unknown_roles(settings.tree["ma_config"], adapter.roles):
-        say(line)
+        _check_role(folder, adapter, role)
+    for line in list_unknown_roles(settings.tree["ma_config"], adapter.roles):
+        log(line)
 
 
-def _run(runtime, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence, saving: Saving) -> None:
+def _run_to_end(
+    runtime,
+    training: TrainingComponents,
+    actor: Actor,
+    monitor: Monitor,
+    divergence: DivergenceDetector,
+    writer: CheckpointWriter,
+) -> None:
     """Raises CheckpointError where what a run that ended, or was interrupted, has learned could not be saved."""
     try:
-        runtime.run(parts, actor, monitor, divergence)
+        runtime.run(training, actor, monitor, divergence)
     except (KeyboardInterrupt, Terminated):
-        saving.require()
+        writer.raise_if_failed()
         raise
-    saving.require()
+    writer.raise_if_failed()
 
 
-def limits(settings: Settings) -> Limits:
+def make_limits(settings: Settings) -> Limits:
     """When a run does what."""
     base = settings.base
     goal = settings.goal.return_ if settings.goal else None
@@ -180,22 +211,24 @@ def play(
     greedy: bool,
     render: bool = False,
     ckpt: str | None = None,
-    copies: int | None = None,
-    say: Callable[[str], None] = print,
+    n_envs: int | None = None,
+    log: Callable[[str], None] = print,
     new_episodes: bool = False,
-) -> dict[str, Played]:
+) -> dict[str, EvaluationResult]:
     """Play whole episodes with the best weights of a run, or with the checkpoint that `ckpt` names.
 
-    The default of `copies` is the number of environments of an evaluation. The seeds are those of the evaluation of
-    these weights, which is therefore reproduced if mode, `episodes` and `copies` are the same; with `new_episodes`
-    they differ. `say` receives a line with checkpoint and mode, and one for each checkpoint that is skipped.
+    The default of `n_envs` is the number of environments of an evaluation. The seeds are those of the evaluation of
+    these weights, which is therefore reproduced if mode, `episodes` and `n_envs` are the same; with `new_episodes`
+    they differ. `log` receives a line with checkpoint and mode, and one for each checkpoint that is skipped.
     """
-    prepare_process()
-    checkpoint = folder.checkpoint(ckpt, say)
+    configure_torch()
+    checkpoint = folder.find_checkpoint(ckpt, log)
     env_steps = checkpoint.counters.env_steps
-    say(f"playing {folder} after {env_steps:,} env steps, {mode_name(greedy)}")
+    log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
     root = settings.base.seed
-    seed = draw_seed(seeds(root, PLAY) if new_episodes else seeds(root, EVALUATION, env_steps))
+    seed = draw_seed(
+        make_seed_sequence(root, PLAY) if new_episodes else make_seed_sequence(root, EVALUATION, env_steps)
+    )
     agents: dict[str, Agent] = {}
 
     def agent_of(role: str) -> Agent:
@@ -208,7 +241,7 @@ def play(
             agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 
-    adapter = make_adapter(settings, folder, copies or evaluation_copies(settings), render)
+    adapter = make_adapter(settings, folder, n_envs or count_evaluation_envs(settings), render)
     try:
         return Evaluator(adapter, agent_of, greedy).play(episodes, seed)
     finally:
@@ -217,13 +250,13 @@ def play(
 
 def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
     """The agent of one role with a checkpoint's weights, to play: nothing of it learns, or is noisy."""
-    settings = settings.of(name)
-    agent = make_agent(settings, folder, role, np.random.default_rng(seeds(settings.base.seed, PLAY)))
-    parameters = Parameters(
-        {group: member.module for group, member in agent.groups.items()},
-        agent.lagging,
-        agent.running(),
-        acting_device(settings, agent, role),
+    settings = settings.for_role(name)
+    agent = make_agent(settings, folder, role, np.random.default_rng(make_seed_sequence(settings.base.seed, PLAY)))
+    parameters = FlatParameters(
+        {group: component.module for group, component in agent.groups.items()},
+        agent.target_networks,
+        agent.running_statistics(),
+        choose_acting_device(settings, agent, role),
     )
     weights = checkpoint.weights(name)
     try:
@@ -236,5 +269,5 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
 
 def check_network(settings: Settings, folder: RunFolder) -> None:
     """Raises CheckpointError where the run's newest checkpoint is of another network than the one in `folder`."""
-    for name, role in folder.roles().items():
-        load_agent(settings, folder, folder.latest(), name, role)
+    for name, role in folder.read_roles().items():
+        load_agent(settings, folder, folder.find_latest(), name, role)

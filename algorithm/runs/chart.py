@@ -46,7 +46,7 @@ def draw_chart(path: Path, title: str, axes: tuple[str, str], series: Sequence[S
     canvas = _Canvas(image)
     entries = [(one.label, one.color) for one in series] + [("goal", LEVEL)] * (level is not None)
     below_legend = _draw_legend(canvas, entries)
-    x_range, y_range = ranges(series, level)
+    x_range, y_range = compute_ranges(series, level)
     plot = _Plot(canvas, below_legend, x_range, y_range)
     plot.draw_axes()
     canvas.text(WIDTH / 2, TOP / 2, title, "mm", 16)
@@ -59,7 +59,7 @@ def draw_chart(path: Path, title: str, axes: tuple[str, str], series: Sequence[S
     image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(path)
 
 
-def ranges(series: Sequence[Series], level: float | None) -> tuple[tuple[float, float], tuple[float, float]]:
+def compute_ranges(series: Sequence[Series], level: float | None) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the ranges of x and y that hold every series and the level, y with a margin; 0 to 1 without any."""
     heights = [values for one in series for values in (one.y, one.low, one.high) if values is not None]
     y = np.concatenate([*heights, [] if level is None else [level]])
@@ -70,7 +70,7 @@ def ranges(series: Sequence[Series], level: float | None) -> tuple[tuple[float, 
     return (x_range[0], x_range[1] if x_range[1] > x_range[0] else x_range[0] + 1), (low - margin, high + margin)
 
 
-def ticks(low: float, high: float) -> np.ndarray:
+def compute_ticks(low: float, high: float) -> np.ndarray:
     """Return round numbers from `low` to `high`, at most `TICKS` of them, 1, 2 or 5 times a power of ten apart."""
     power = 10 ** math.floor(math.log10((high - low) / TICKS))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if (high - low) / (power * factor) <= TICKS - 1)
@@ -119,7 +119,7 @@ class _Plot:
         self.canvas, self.top = canvas, top
         self.x_range, self.y_range = x_range, y_range
 
-    def place(self, x: float, y: float) -> tuple[float, float]:
+    def to_pixel(self, x: float, y: float) -> tuple[float, float]:
         """Return the pixel of a point."""
         across = (x - self.x_range[0]) / (self.x_range[1] - self.x_range[0])
         up = (y - self.y_range[0]) / (self.y_range[1] - self.y_range[0])
@@ -127,33 +127,33 @@ class _Plot:
 
     def draw_axes(self) -> None:
         """Draw the grid with its numbers, and the frame around it."""
-        left, bottom = self.place(self.x_range[0], self.y_range[0])
-        right, top = self.place(self.x_range[1], self.y_range[1])
-        for value in ticks(*self.x_range):
-            x, _ = self.place(value, 0)
+        left, bottom = self.to_pixel(self.x_range[0], self.y_range[0])
+        right, top = self.to_pixel(self.x_range[1], self.y_range[1])
+        for value in compute_ticks(*self.x_range):
+            x, _ = self.to_pixel(value, 0)
             self.canvas.line([(x, bottom), (x, top)], GRID)
             self.canvas.text(x, bottom + 8, f"{value:,.12g}", "mt")
-        for value in ticks(*self.y_range):
-            _, y = self.place(0, value)
+        for value in compute_ticks(*self.y_range):
+            _, y = self.to_pixel(0, value)
             self.canvas.line([(left, y), (right, y)], GRID)
             self.canvas.text(left - 8, y, f"{value:,.12g}", "rm")
         self.canvas.line([(left, top), (left, bottom), (right, bottom), (right, top), (left, top)], INK)
 
     def draw_level(self, level: float) -> None:
         """Draw a dashed line across the plot."""
-        left, y = self.place(self.x_range[0], level)
+        left, y = self.to_pixel(self.x_range[0], level)
         for x in range(round(left), WIDTH - RIGHT, 12):
             self.canvas.line([(x, y), (min(x + 7, WIDTH - RIGHT), y)], LEVEL, 1.5)
 
     def draw(self, series: Series) -> None:
         """Draw a line, or points with their intervals."""
-        points = [self.place(x, y) for x, y in zip(series.x, series.y, strict=True)]
+        points = [self.to_pixel(x, y) for x, y in zip(series.x, series.y, strict=True)]
         if series.low is None or series.high is None:
             self.canvas.line(points, series.color, 2)
             return
         for x, y, low, high in zip(series.x, series.y, series.low, series.high, strict=True):
-            (across, down), (_, up) = self.place(x, low), self.place(x, high)
+            (across, down), (_, up) = self.to_pixel(x, low), self.to_pixel(x, high)
             self.canvas.line([(across, down), (across, up)], series.color, 1.5)
             for end in (down, up):
                 self.canvas.line([(across - 4, end), (across + 4, end)], series.color, 1.5)
-            self.canvas.dot(*self.place(x, y), 4, series.color)
+            self.canvas.dot(*self.to_pixel(x, y), 4, series.color)

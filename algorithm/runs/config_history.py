@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from algorithm.checkpointing.atomic_io import replace, set_aside
+from algorithm.checkpointing.atomic_io import replace_text, set_aside
 from algorithm.config.loader import Tree, read_yaml
 from algorithm.config.yaml_text import dump
 from algorithm.errors import UserError
@@ -17,7 +17,7 @@ class ConfigHistory:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def last(self) -> Tree:
+    def read_last(self) -> Tree:
         """Return the settings that the run used last; empty if there is no file."""
         files = self._files()
         return read_yaml(files[-1]) if files else {}
@@ -28,18 +28,18 @@ class ConfigHistory:
         for path in self._files():
             if int(path.stem) > env_steps:  # of checkpoints that were set aside
                 path.unlink()
-        if self.last() != tree:
-            replace(self.folder / f"{env_steps:012d}.yaml", dump(tree))
+        if self.read_last() != tree:
+            replace_text(self.folder / f"{env_steps:012d}.yaml", dump(tree))
 
-    def recover(self, say: Callable[[str], None]) -> None:
-        """Set aside every damaged file; `say` receives a line for each, and one if no file is left."""
+    def recover(self, log: Callable[[str], None]) -> None:
+        """Set aside every damaged file; `log` receives a line for each, and one if no file is left."""
         for path in self._files():
             try:
                 read_yaml(path)
             except UserError as error:
-                say(f"{' '.join(str(error).split())}: it is set aside as {set_aside(path).name}")
+                log(f"{' '.join(str(error).split())}: it is set aside as {set_aside(path).name}")
         if not self._files():
-            say(f"{self.folder} has no settings to compare with: config.yaml is used as it is")
+            log(f"{self.folder} has no settings to compare with: config.yaml is used as it is")
 
     def _files(self) -> list[Path]:
         """Return the files, oldest first."""

@@ -8,52 +8,63 @@ from pathlib import Path
 import numpy as np
 
 from algorithm.runs.chart import COLORS, Series, draw_chart
-from algorithm.training.metrics_table import EVALUATION, TABLE, read_table
+from algorithm.training.metrics_table import EVALUATION_COLUMN, TABLE_FILE, read_table
 
-CURVE = "curve.png"
-TRAINING, LOW, HIGH = "rollout/return", "eval/return_low", "eval/return_high"
-Columns = dict[str, np.ndarray]
+CURVE_FILE = "curve.png"
+TRAINING_COLUMN, LOW_COLUMN, HIGH_COLUMN = "rollout/return", "eval/return_low", "eval/return_high"
+ColumnArrays = dict[str, np.ndarray]
 
 
-def draw_curve(folder: Path, goal: float | None, say: Callable[[str], None]) -> Path | None:
-    """Draw curve.png from the metrics of a run; None, with the reason logged by `say`, if that fails."""
+def draw_curve(folder: Path, goal: float | None, log: Callable[[str], None]) -> Path | None:
+    """Draw curve.png from the metrics of a run; None, with the reason logged by `log`, if that fails."""
     try:
-        columns = read_columns(folder / TABLE)
-        series = [one for number, role in enumerate(_roles(columns)) for one in _series(columns, role, number)]
-        draw_chart(folder / CURVE, folder.name, ("env steps", "return"), series, goal)
+        columns = read_columns(folder / TABLE_FILE)
+        series = [
+            one
+            for number, role in enumerate(_find_role_suffixes(columns))
+            for one in _make_series(columns, role, number)
+        ]
+        draw_chart(folder / CURVE_FILE, folder.name, ("env steps", "return"), series, goal)
     except Exception as error:  # a picture is worth no run, whatever went wrong with it
-        say(f"no {CURVE}: {type(error).__name__}: {error}")
+        log(f"no {CURVE_FILE}: {type(error).__name__}: {error}")
         return None
-    return folder / CURVE
+    return folder / CURVE_FILE
 
 
-def read_columns(table: Path) -> Columns:
+def read_columns(table: Path) -> ColumnArrays:
     """Return the numbers of a CSV table by column; NaN for empty cells. Raises ValueError for a table without a row."""
-    read = read_table(table)
-    if not read.rows:
+    table_content = read_table(table)
+    if not table_content.rows:
         raise ValueError(f"{table.name} has no row that can be read")
-    return {name: np.array([float(row[name] or "nan") for row in read.rows]) for name in read.columns}
+    return {name: np.array([float(row[name] or "nan") for row in table_content.rows]) for name in table_content.columns}
 
 
-def _roles(columns: Columns) -> list[str]:
+def _find_role_suffixes(columns: ColumnArrays) -> list[str]:
     """What stands behind the names of each role's columns: nothing, or / and its name."""
-    found = [name.removeprefix(start) for start in (TRAINING, EVALUATION) for name in columns if name.startswith(start)]
+    found = [
+        name.removeprefix(start)
+        for start in (TRAINING_COLUMN, EVALUATION_COLUMN)
+        for name in columns
+        if name.startswith(start)
+    ]
     return list(dict.fromkeys(rest for rest in found if not rest or rest.startswith("/")))
 
 
-def _series(columns: Columns, role: str, number: int) -> Iterator[Series]:
+def _make_series(columns: ColumnArrays, role: str, number: int) -> Iterator[Series]:
     """Yield the training returns of a role as a line, and its evaluations as points with intervals."""
-    env_steps, of = columns["env_steps"], f" of {role[1:]}" if role else ""
+    env_steps, suffix = columns["env_steps"], f" of {role[1:]}" if role else ""
     line, points = COLORS[2 * number % len(COLORS)], COLORS[(2 * number + 1) % len(COLORS)]
-    if TRAINING + role in columns:
-        x, y = _known(env_steps, columns[TRAINING + role])
-        yield Series(label=f"training{of}", color=line, x=x, y=y)
-    if EVALUATION + role in columns:
-        x, y, low, high = _known(env_steps, *(columns[name + role] for name in (EVALUATION, LOW, HIGH)))
-        yield Series(label=f"evaluation{of}, 95% interval", color=points, x=x, y=y, low=low, high=high)
+    if TRAINING_COLUMN + role in columns:
+        x, y = _drop_unknown(env_steps, columns[TRAINING_COLUMN + role])
+        yield Series(label=f"training{suffix}", color=line, x=x, y=y)
+    if EVALUATION_COLUMN + role in columns:
+        x, y, low, high = _drop_unknown(
+            env_steps, *(columns[name + role] for name in (EVALUATION_COLUMN, LOW_COLUMN, HIGH_COLUMN))
+        )
+        yield Series(label=f"evaluation{suffix}, 95% interval", color=points, x=x, y=y, low=low, high=high)
 
 
-def _known(*columns: np.ndarray) -> list[np.ndarray]:
+def _drop_unknown(*columns: np.ndarray) -> list[np.ndarray]:
     """The rows in which every column has a number."""
-    there = np.isfinite(columns).all(0)
-    return [column[there] for column in columns]
+    is_known = np.isfinite(columns).all(0)
+    return [column[is_known] for column in columns]

@@ -7,10 +7,10 @@ from glob import escape
 from math import prod
 
 from algorithm.networks import Blueprint, Conv, Mlp, NatureCnn, Vector
-from algorithm.networks.blueprint import Encoder
-from algorithm.specs import MASK, ObsSpec, Role
+from algorithm.networks.blueprint import EncoderFactory
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
-NN = '''\
+TEMPLATE = '''\
 """{seen}; two hidden layers{whose}."""
 
 from algorithm.networks import Blueprint, {names}
@@ -24,61 +24,65 @@ def blueprint(units: int = {units}):
     }}
     return Blueprint(encoders, {layers})
 '''
-SHARED = "body=Mlp(units, units)"
-SEPARATE = "policy=Mlp(units, units), critic=Mlp(units, units)"
+SHARED_LAYERS = "body=Mlp(units, units)"
+SEPARATE_LAYERS = "policy=Mlp(units, units), critic=Mlp(units, units)"
 
 # The least side of an image, in pixels, and what reads it. What is smaller is read as a vector: its numbers are often
 # codes, as MiniGrid's view of 7 x 7 cells, which convolutions read as almost the same shade.
-IMAGES: tuple[tuple[int, Encoder, str], ...] = (
+IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
     (36, NatureCnn(512), "NatureCnn(512)"),
     (8, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
 )
 
 
-def default_blueprint(role: Role) -> Blueprint:
+def make_default_blueprint(role: Role) -> Blueprint:
     """A sensible network: vectors are normalised, images go through convolutions; two hidden layers.
 
     Policy and critic share them, but for continuous actions.
     """
-    layers = Mlp(*[_units(role)] * 2)
-    encoders: dict[str, Encoder] = {escape(name): encoder for name, (encoder, _) in _images(role).items()}
+    layers = Mlp(*[_choose_units(role)] * 2)
+    encoders: dict[str, EncoderFactory] = {
+        escape(name): encoder for name, (encoder, _) in _choose_image_encoders(role).items()
+    }
     encoders["*"] = Vector(normalize=True)
     if role.action_spec.continuous:
         return Blueprint(encoders, policy=layers, critic=layers)
     return Blueprint(encoders, body=layers)
 
 
-def nn_file(role: Role) -> str:
+def make_nn_file(role: Role) -> str:
     """The text of an nn.py that makes the default network of `role`."""
-    whose, layers = (" each for policy and critic", SEPARATE) if role.action_spec.continuous else ("", SHARED)
-    texts = {escape(name): text for name, (_, text) in _images(role).items()}
+    whose, layers = (
+        (" each for policy and critic", SEPARATE_LAYERS) if role.action_spec.continuous else ("", SHARED_LAYERS)
+    )
+    texts = {escape(name): text for name, (_, text) in _choose_image_encoders(role).items()}
     used = {text.partition("(")[0] for text in texts.values()}
-    return NN.format(
+    return TEMPLATE.format(
         seen="Images through convolutions, other observations as vectors" if texts else "Every observation as a vector",
         whose=whose,
         names=", ".join(sorted({"Mlp", "Vector", *used})),
-        units=_units(role),
+        units=_choose_units(role),
         encoders="".join(f"        {json.dumps(name)}: {text},\n" for name, text in texts.items()),
         layers=layers,
     )
 
 
-def _images(role: Role) -> dict[str, tuple[Encoder, str]]:
+def _choose_image_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
     """For each observation that is an image, what reads it."""
-    found = {}
+    encoders = {}
     for name, spec in role.obs_specs.items():
-        fitting = (image[1:] for image in IMAGES if _side(spec) >= image[0])
-        if encoder := next(fitting, None):
-            found[name] = encoder
-    return found
+        fitting = (image[1:] for image in IMAGE_ENCODERS if _get_shorter_side(spec) >= image[0])
+        if entry := next(fitting, None):
+            encoders[name] = entry
+    return encoders
 
 
-def _side(spec: ObsSpec) -> int:
+def _get_shorter_side(spec: ObsSpec) -> int:
     """The shorter one of an image; 0 for what is none."""
     return min(spec.shape[1:]) if len(spec.shape) == 3 else 0
 
 
-def _units(role: Role) -> int:
+def _choose_units(role: Role) -> int:
     """Of a layer: more where there is much to see."""
-    seen = sum(prod(spec.shape) for name, spec in role.obs_specs.items() if name != MASK)
-    return 64 if seen <= 64 else 256
+    size = sum(prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK)
+    return 64 if size <= 64 else 256

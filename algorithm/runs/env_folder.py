@@ -6,30 +6,36 @@ import re
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
-from algorithm.adapters.env_modules import with_module
+from algorithm.adapters.env_modules import add_module_prefix
 from algorithm.errors import UserError
 
-BESIDE_MAIN = Path(__file__).resolve().parents[2] / "envs"
-HERE = Path("envs")
-CONFIG = "config.yaml"
-ORIGIN = "environment.txt"  # in a run folder: the environment that it was trained in
+PROJECT_ENVS = Path(__file__).resolve().parents[2] / "envs"
+LOCAL_ENVS = Path("envs")
+CONFIG_FILE = "config.yaml"
+ORIGIN_FILE = "environment.txt"  # in a run folder: the environment that it was trained in
 RUNS = Path("runs")
 
 # An id of Gymnasium, as gymnasium.make takes it.
 IDENTIFIER = re.compile(r"((?P<module>[\w.]+):)?((?P<namespace>[\w.-]+)/)?(?P<name>[\w.-]+)-v\d+")
-LONGEST = 100  # characters of a name; paths below it must fit into what file systems allow
-RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}  # on Windows
+MAX_NAME_LENGTH = 100  # characters of a name; paths below it must fit into what file systems allow
+RESERVED_NAMES = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10)),
+}  # on Windows
 
 
-def environments() -> list[str]:
+def list_environments() -> list[str]:
     """The names of all environment folders, those of the working directory first."""
     found: dict[str, None] = {}
-    for place in (HERE, BESIDE_MAIN):
-        found |= dict.fromkeys(sorted(path.parent.relative_to(place).as_posix() for path in place.rglob(CONFIG)))
+    for place in (LOCAL_ENVS, PROJECT_ENVS):
+        found |= dict.fromkeys(sorted(path.parent.relative_to(place).as_posix() for path in place.rglob(CONFIG_FILE)))
     return list(found)
 
 
-def environment_name(text: str) -> str:
+def normalize_environment(text: str) -> str:
     """`text` as the name of an environment folder, its parts joined by `/`. Raises UserError for a path elsewhere."""
     text = text.replace("\\", "/")
     parts = PurePosixPath(text).parts
@@ -45,22 +51,22 @@ def locate_environment(text: str) -> str:
     before the working directory, unless it starts with a dot. Raises UserError if `text` is neither a name nor a path.
     """
     path = Path(text.replace("\\", "/"))
-    path = path.parent if path.name == CONFIG else path
-    name, there = path.as_posix(), _has_config(path)
-    if path.is_absolute() or ".." in path.parts or (there and (text.startswith(".") or find_folder(name) is None)):
-        return _identify(path.resolve())
+    path = path.parent if path.name == CONFIG_FILE else path
+    name, has_config = path.as_posix(), _has_config(path)
+    if path.is_absolute() or ".." in path.parts or (has_config and (text.startswith(".") or find_folder(name) is None)):
+        return _to_environment(path.resolve())
     if not path.parts or not all(map(is_file_name, path.parts)):
-        raise unknown_environment(text)
+        raise make_unknown_error(text)
     return name
 
 
 def find_folder(environment: str) -> Path | None:
     """Return the folder of an environment, a name below envs/ or an absolute path; None if it has no config.yaml."""
-    places = [HERE / environment, BESIDE_MAIN / environment]  # an absolute path replaces the one before it
+    places = [LOCAL_ENVS / environment, PROJECT_ENVS / environment]  # an absolute path replaces the one before it
     return next(filter(_has_config, places), None)
 
 
-def run_group(environment: str) -> str:
+def get_run_group(environment: str) -> str:
     """Return the folder below runs/ for the runs of an environment: its name, or the last two parts of its path."""
     path = Path(environment)
     if not path.is_absolute():
@@ -75,7 +81,7 @@ def is_run_of(run: Path, environment: str) -> bool:
 
     A folder that no longer exists was moved, so its runs are those of the environment that has their place now.
     """
-    origin = _origin_of(run)
+    origin = _read_origin(run)
     folder, other = find_folder(environment), origin and find_folder(origin)
     return folder is None or not other or folder.resolve() == other.resolve()
 
@@ -84,59 +90,65 @@ def check_origin(run: Path, environment: str) -> None:
     """Raise UserError for a run of another environment, whose runs have the same place."""
     if not is_run_of(run, environment):
         raise UserError(
-            f"run {run} was trained in {_origin_of(run)}, not in {environment}; their runs have the same place, "
+            f"run {run} was trained in {_read_origin(run)}, not in {environment}; their runs have the same place, "
             "so use another name (-n)"
         )
 
 
-def first_step(environment: str) -> str:
+def describe_first_step(environment: str) -> str:
     """Return what to do for an environment without runs: train one, or name a folder that exists."""
     if find_folder(environment) is None:
-        return str(unknown_environment(environment))
+        return str(make_unknown_error(environment))
     return f"train one with: python main.py {environment}"
 
 
-def unknown_environment(text: str) -> UserError:
+def make_unknown_error(text: str) -> UserError:
     """Return the error for an environment without a folder: it names near ones, or how to write one."""
     if Path(text).is_absolute():
-        return UserError(f"no environment folder {text!r} with a {CONFIG}; give its name below envs/, or its path")
-    known = environments()
-    if near := _near(text, known):
-        advice = f"did you mean {' or '.join(near)}?"
-    elif match := IDENTIFIER.fullmatch(full := with_module(text) or text):
+        return UserError(f"no environment folder {text!r} with a {CONFIG_FILE}; give its name below envs/, or its path")
+    known = list_environments()
+    if similar := _find_similar(text, known):
+        advice = f"did you mean {' or '.join(similar)}?"
+    elif match := IDENTIFIER.fullmatch(full_id := add_module_prefix(text) or text):
         group = match["namespace"] or match["module"] or "gym"
-        folder = f"{_snake(group)}/{_snake(match['name'])}"
-        advice = f"write one with: python main.py --init {folder} --set base_config.env_name={full}"
+        folder = f"{_to_snake_case(group)}/{_to_snake_case(match['name'])}"
+        advice = f"write one with: python main.py --init {folder} --set base_config.env_name={full_id}"
     else:
         advice = f"the folders are {', '.join(known)}"
-    return UserError(f"no environment folder {text!r} with a {CONFIG} under ./envs; {advice}")
+    return UserError(f"no environment folder {text!r} with a {CONFIG_FILE} under ./envs; {advice}")
 
 
 def is_file_name(name: str) -> bool:
     """Whether every system takes `name` for a file or a folder."""
-    plain = 0 < len(name) <= LONGEST and name.isprintable() and not any(sign in name for sign in '/\\:*?"<>|')
-    return plain and name[0] != "." and name[-1] not in ". " and name.partition(".")[0].casefold() not in RESERVED
+    is_plain = (
+        0 < len(name) <= MAX_NAME_LENGTH
+        and name.isprintable()
+        and not any(character in name for character in '/\\:*?"<>|')
+    )
+    return (
+        is_plain and name[0] != "." and name[-1] not in ". " and name.partition(".")[0].casefold() not in RESERVED_NAMES
+    )
 
 
 def _has_config(folder: Path) -> bool:
     """Return whether a folder is one of an environment; what no system takes for a path is none."""
     try:
-        return (folder / CONFIG).is_file()
+        return (folder / CONFIG_FILE).is_file()
     except (OSError, ValueError):
         return False
 
 
-def _origin_of(run: Path) -> str | None:
+def _read_origin(run: Path) -> str | None:
     """Return the environment that a run folder records; None if it records none that can be read."""
     try:
-        return (run / ORIGIN).read_text(encoding="utf-8").strip()
+        return (run / ORIGIN_FILE).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _identify(path: Path) -> str:
+def _to_environment(path: Path) -> str:
     """Return the name of a folder below envs/, if that name means this folder, and its path otherwise."""
-    for place in (HERE.resolve(), BESIDE_MAIN):
+    for place in (LOCAL_ENVS.resolve(), PROJECT_ENVS):
         if path.is_relative_to(place) and path != place:
             name = path.relative_to(place).as_posix()
             folder = find_folder(name)
@@ -145,28 +157,28 @@ def _identify(path: Path) -> str:
     return path.as_posix()
 
 
-def _near(text: str, known: list[str]) -> list[str]:
+def _find_similar(text: str, known: list[str]) -> list[str]:
     """Return the folders that `text` may mean: of this id, of this name without its version, or spelled alike."""
-    ids = {name: _ids(find_folder(name)) for name in known}
+    ids = {name: _read_ids(find_folder(name)) for name in known}
     exact = [name for name in known if text in ids[name]]
-    alike = [name for name in known if _plain(text) in {_plain(name), *map(_plain, ids[name])}]
+    alike = [name for name in known if _normalize(text) in {_normalize(name), *map(_normalize, ids[name])}]
     is_id = IDENTIFIER.fullmatch(text)
     return exact or alike or ([] if is_id else get_close_matches(text, known, 1))
 
 
-def _ids(folder: Path | None) -> list[str]:
+def _read_ids(folder: Path | None) -> list[str]:
     """Return the ids that a folder's config.yaml names, read as text: it may be one that YAML cannot read."""
     if folder is None:
         return []
-    text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
+    text = (folder / CONFIG_FILE).read_text(encoding="utf-8", errors="replace")
     return re.findall(r"""\benv_name:\s*["']?([^\s"'#,}]+)""", text)
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     """Return a name without module, namespace, group and version."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"-v\d+$", "", re.split("[:/]", name)[-1]).casefold())
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     """Return MountainCar-Continuous as mountain_car_continuous."""
     return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")

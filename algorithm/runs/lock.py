@@ -8,16 +8,16 @@ from pathlib import Path
 
 from algorithm.errors import UserError
 
-FILE = ".lock"
-BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # if another process holds the lock
+LOCK_FILE = ".lock"
+BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # if another process holds the lock
 
 if os.name == "nt":
     import msvcrt
 
-    PLACE = 2**30  # position of the locked byte, which others cannot read; the process number is at the start
+    LOCK_OFFSET = 2**30  # position of the locked byte, which others cannot read; the process number is at the start
 
     def _lock(descriptor: int) -> None:
-        os.lseek(descriptor, PLACE, os.SEEK_SET)
+        os.lseek(descriptor, LOCK_OFFSET, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         os.lseek(descriptor, 0, os.SEEK_SET)
 else:
@@ -34,7 +34,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, name: str):
-        self.path = folder / FILE
+        self.path = folder / LOCK_FILE
         self.name = name
 
     def __enter__(self) -> FolderLock:
@@ -46,7 +46,7 @@ class FolderLock:
         except OSError as error:
             holder = os.read(descriptor, 20).decode(errors="replace")
             os.close(descriptor)
-            if error.errno not in BUSY:
+            if error.errno not in BUSY_ERRORS:
                 raise
             raise UserError(
                 f"run {self.name} is in training in process {holder or 'unknown'}: "

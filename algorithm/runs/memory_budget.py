@@ -7,23 +7,25 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from algorithm.agents.agent import Agent, Schedule
+from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.config.loader import Settings
 from algorithm.config.schema import ReplayConfig
 from algorithm.errors import UserError
-from algorithm.replay import Size, size_of
+from algorithm.replay import ReplaySize, compute_replay_size
 from algorithm.runs.make_sampler import make_sampler
-from algorithm.specs import Role, of_role
+from algorithm.specs import Role, role_suffix
 
 MEMINFO = Path("/proc/meminfo")
 MB = 10**6
 
 
-def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> Size:
+def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> ReplaySize:
     """Return the size of an agent's replay; the `initial_lanes` (None: all lanes) share its capacity."""
-    per_start = make_sampler(config).func.BYTES
-    schedule, statistics = agent.schedule, agent.family.statistics
-    return size_of(config.capacity, role, schedule.rollout_length, agent.kept, statistics, per_start, initial_lanes)
+    per_start = make_sampler(config).func.BYTES_PER_START
+    schedule, statistics = agent.schedule, agent.family.statistics_size
+    return compute_replay_size(
+        config.capacity, role, schedule.rollout_length, agent.stored_state_size, statistics, per_start, initial_lanes
+    )
 
 
 def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
@@ -32,61 +34,61 @@ def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_
     chunk, start = schedule.rollout_length, schedule.learning_starts
     if not schedule.replay_ratio:
         return
-    where = f"{settings.base.algorithm.lower()}_config.learning_starts"
+    setting_name = f"{settings.base.algorithm.lower()}_config.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
     # One row of a lane stays free for the successor of the newest.
-    most = lanes * (rows - 1)
-    if start > most:
+    maximum = lanes * (rows - 1)
+    if start > maximum:
         needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * initial_lanes
         raise UserError(
-            f"{where} is {start}, but replay_config.capacity {capacity} stores at most {most} rows "
+            f"{setting_name} is {start}, but replay_config.capacity {capacity} stores at most {maximum} rows "
             f"({lanes} lane(s) of {rows}, one of which stays free): set capacity to at least {needed}, "
-            f"or learning_starts to at most {most}"
+            f"or learning_starts to at most {maximum}"
         )
     if max_step is not None and start > max_step and not schedule.on_policy_updates:
         raise UserError(
-            f"{where} is {start}, but base_config.max_step {max_step} ends the run before anything is learned: "
+            f"{setting_name} is {start}, but base_config.max_step {max_step} ends the run before anything is learned: "
             f"set max_step above {start}, or learning_starts to at most {max_step}"
         )
 
 
-class Budget:
+class MemoryBudget:
     """Tells the size of each replay before it is allocated, and refuses what does not fit beside those before it."""
 
-    def __init__(self, say: Callable[[str], None], disk: Path | None = None):
+    def __init__(self, log: Callable[[str], None], disk: Path | None = None):
         """Of the memory, or of the disk that holds the folder `disk`."""
-        self.say = say
-        self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (available(), "memory")
+        self.log = log
+        self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (measure_free_memory(), "memory")
         self._bytes: dict[str, int] = {}  # of each role
 
     @property
-    def planned(self) -> int:
+    def reserved_bytes(self) -> int:
         """Return the bytes of all replays."""
         return sum(self._bytes.values())
 
-    def plan(self, role: str, size: Size, copied: int = 0, news: str = "") -> None:
+    def reserve(self, role: str, size: ReplaySize, copied_bytes: int = 0, prefix: str = "") -> None:
         """Report the replay of a role. Raises UserError if what was free at the start is too small for all replays.
 
-        A replay that grew replaces its former self, of which `copied` bytes are needed until they are copied; `news`
+        A replay that grew replaces its former self, of which `copied_bytes` bytes are needed until they are copied; `prefix`
         precedes the line.
         """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
-        self.say(f"{news}replay{of_role(role)}: {line}")
+        self.log(f"{prefix}replay{role_suffix(role)}: {line}")
         self._bytes[role] = size.bytes
-        if self.free is not None and self.planned + copied > self.free:
-            left = max(0, self.free - self.planned - copied + size.bytes)
+        if self.free is not None and self.reserved_bytes + copied_bytes > self.free:
+            left = max(0, self.free - self.reserved_bytes - copied_bytes + size.bytes)
             raise UserError(
-                f"{news}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
+                f"{prefix}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"
             )
 
 
-def check_batch(schedule: Schedule, replay: Size) -> None:
+def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
     """Raise UserError if the rows of a replayed batch, as large as those of the replay, are more than fits."""
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
-    free = available()
+    free = measure_free_memory()
     if schedule.replay_ratio and free is not None and size > free:
         raise UserError(
             f"batch_size: {schedule.batch_size:,} windows of {length:,} rows are {size / MB:,.1f} MB, "
@@ -94,7 +96,7 @@ def check_batch(schedule: Schedule, replay: Size) -> None:
         )
 
 
-def available() -> int | None:
+def measure_free_memory() -> int | None:
     """Bytes that can still be used; where only the size of the memory is known, that; None where nothing is."""
     try:
         lines = MEMINFO.read_text().splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Settings
-from algorithm.runs.env_folder import BESIDE_MAIN, HERE
+from algorithm.runs.env_folder import LOCAL_ENVS, PROJECT_ENVS
 
 PACKAGES = {"samara": "samara-rl", "torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium"}
 # Packages of simulators, by the module that this process has imported if it uses them.
@@ -27,11 +27,11 @@ SIMULATORS = {
     "pettingzoo": "pettingzoo",
     "pybullet": "pybullet",
 }
-OF_TYPES = {"unity": "mlagents-envs"}  # by env_type: simulators that other processes import
+PACKAGES_BY_ENV_TYPE = {"unity": "mlagents-envs"}  # by env_type: simulators that other processes import
 GIT_LIMIT = 5.0  # seconds
 
 
-def origin(environment: str, settings: Settings, variant: str | None) -> dict[str, Any]:
+def describe_origin(environment: str, settings: Settings, variant: str | None) -> dict[str, Any]:
     """Return what identifies a run, as in result.json.
 
     Args:
@@ -41,26 +41,26 @@ def origin(environment: str, settings: Settings, variant: str | None) -> dict[st
 
     `commit` is that of the checkout that holds the environment's folder, or else the project; absent without one.
     """
-    found = commit(HERE / environment, BESIDE_MAIN / environment, BESIDE_MAIN.parent)
+    found = find_commit(LOCAL_ENVS / environment, PROJECT_ENVS / environment, PROJECT_ENVS.parent)
     return {
         "environment": environment,
         "algorithm": settings.base.algorithm.upper(),
         "variant": variant,
         "seed": settings.base.seed,
-        "versions": versions(settings.base.env_type),
+        "versions": read_versions(settings.base.env_type),
         **({"commit": found} if found else {}),
     }
 
 
-def versions(env_type: str) -> dict[str, str]:
+def read_versions(env_type: str) -> dict[str, str]:
     """Return the versions of Python, of what every run uses, and of the simulators that this one uses."""
     simulators = {name: name for module, name in SIMULATORS.items() if module in sys.modules}
-    if other := OF_TYPES.get(env_type.casefold()):
+    if other := PACKAGES_BY_ENV_TYPE.get(env_type.casefold()):
         simulators[other] = other
-    return {"python": platform.python_version(), **_installed({**PACKAGES, **simulators})}
+    return {"python": platform.python_version(), **_find_versions({**PACKAGES, **simulators})}
 
 
-def _installed(packages: Mapping[str, str]) -> dict[str, str]:
+def _find_versions(packages: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, package in packages.items():
         try:
@@ -70,21 +70,21 @@ def _installed(packages: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def commit(*folders: Path) -> str | None:
+def find_commit(*folders: Path) -> str | None:
     """Return the commit of the first of these folders that a git checkout holds; None if there is none, or no git."""
     for folder in folders:
         if folder.is_dir():
             try:
                 command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_LIMIT, check=False)
+                process = subprocess.run(command, capture_output=True, text=True, timeout=GIT_LIMIT, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 return None
-            if done.returncode == 0:
-                return done.stdout.strip()
+            if process.returncode == 0:
+                return process.stdout.strip()
     return None
 
 
-def kept_variant(result: Path) -> str | None:
+def read_recorded_variant(result: Path) -> str | None:
     """Return the variant that an earlier result.json of the run names; None if it names none, or cannot be read."""
     try:
         return json.loads(result.read_text(encoding="utf-8"))["variant"]

@@ -9,94 +9,94 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from algorithm.checkpointing.atomic_io import replace
+from algorithm.checkpointing.atomic_io import replace_text
 from algorithm.errors import UserError
-from algorithm.runs.env_folder import RUNS, is_run_of, run_group
-from algorithm.specs import AGENT, of_role
+from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
+from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.formatting import format_number
-from algorithm.training.metrics_table import TABLE, read_table
+from algorithm.training.metrics_table import TABLE_FILE, read_table
 
 if TYPE_CHECKING:  # a table of runs needs neither torch nor rich until it is shown
     from rich.table import Table
 
-    from algorithm.runs.build import Result
-    from algorithm.training.evaluator import Played
+    from algorithm.runs.build import RunResult
+    from algorithm.training.evaluator import EvaluationResult
 
 Record = dict[str, Any]  # as it stands in result.json
-FILE = "result.json"
+RESULT_FILE = "result.json"
 
 
-def record_of(result: Result, status: int) -> Record:
+def make_record(result: RunResult, status: int) -> Record:
     """A run that ended with exit status `status`."""
     counters = result.counters
     return {
-        "reached": result.reached,
+        "reached": result.goal_reached,
         "confirmed_by": result.confirmed_by,
         "status": status,
         "env_steps": counters.env_steps,
         "updates": counters.updates,
         "episodes": counters.episodes,
         "seconds": round(counters.seconds, 3),
-        "returns": {role: _number(value) for role, value in result.returns.items()},
-        "evaluation": None if result.evaluation is None else played_record(result.evaluation),
+        "returns": {role: _finite_or_none(value) for role, value in result.returns.items()},
+        "evaluation": None if result.evaluation is None else make_evaluation_record(result.evaluation),
     }
 
 
-def played_record(played: Mapping[str, Played]) -> Record:
+def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record:
     """Episodes that were played, for each role."""
     return {
         role: {
-            "mean": one.mean,
-            "low": _number(one.interval[0]),
-            "high": _number(one.interval[1]),
-            "std": one.std,
-            "length": one.length,
-            "episodes": len(one.returns),
+            "mean": result.mean,
+            "low": _finite_or_none(result.interval[0]),
+            "high": _finite_or_none(result.interval[1]),
+            "std": result.std,
+            "length": result.length,
+            "episodes": len(result.returns),
         }
-        for role, one in played.items()
+        for role, result in evaluation.items()
     }
 
 
-def write(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: Record) -> None:
     """Put a record into a run folder, whole or not at all."""
-    replace(folder / FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    replace_text(folder / RESULT_FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
-def begin(folder: Path, origin: Record, say: Callable[[str], None]) -> None:
+def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> None:
     """Write the origin of a new run into its folder, with a result whose `status` is null."""
-    write(folder, {**origin, **_so_far(folder, say)})
+    write_record(folder, {**origin, **_read_progress(folder, log)})
 
 
-def read(folder: Path, say: Callable[[str], None]) -> Record:
+def read_record(folder: Path, log: Callable[[str], None]) -> Record:
     """Return the result of a run. If it has none yet, or continued after it, `status` is null.
 
-    `say` receives a line for each damaged file; what can be read of it is used.
+    `log` receives a line for each damaged file; what can be read of it is used.
     """
-    path = folder / FILE
-    so_far = _so_far(folder, say)
+    path = folder / RESULT_FILE
+    so_far = _read_progress(folder, log)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        _cells(record)  # raises if something that is shown is missing
+        _make_cells(record)  # raises if something that is shown is missing
         return record if record["env_steps"] >= so_far["env_steps"] else {**record, **so_far}
     except FileNotFoundError:
         return so_far
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        say(f"{path} is damaged ({type(error).__name__}: {error}): the run is listed by its metrics")
+        log(f"{path} is damaged ({type(error).__name__}: {error}): the run is listed by its metrics")
         return so_far
 
 
-def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
+def _read_progress(folder: Path, log: Callable[[str], None]) -> Record:
     """What metrics.csv tells of a run that has not ended."""
-    path = folder / TABLE
+    path = folder / TABLE_FILE
     rows: list[dict[str, str]] = []
     if path.exists():
-        found = read_table(path)
-        rows = [row for row in found.rows if row.get("time/seconds")]
-        if found.damaged:
-            say(f"{path} is damaged: {found.damaged} of its lines cannot be read")
+        content = read_table(path)
+        rows = [row for row in content.rows if row.get("time/seconds")]
+        if content.damaged:
+            log(f"{path} is damaged: {content.damaged} of its lines cannot be read")
     last = rows[-1] if rows else {}
     returns = {
-        name.removeprefix("rollout/return").removeprefix("/") or AGENT: float(value)
+        name.removeprefix("rollout/return").removeprefix("/") or DEFAULT_ROLE: float(value)
         for name, value in last.items()
         if name and name.startswith("rollout/return") and value
     }
@@ -113,56 +113,56 @@ def _so_far(folder: Path, say: Callable[[str], None]) -> Record:
     }
 
 
-def runs(environment: str | None, say: Callable[[str], None]) -> list[Record]:
+def list_runs(environment: str | None, log: Callable[[str], None]) -> list[Record]:
     """Return the records of all runs, or of the runs of one environment, newest last; `run` is the folder.
 
-    `say` receives a line for each damaged file. Raises UserError if there is no run.
+    `log` receives a line for each damaged file. Raises UserError if there is no run.
     """
-    place = RUNS / run_group(environment) if environment else RUNS
+    place = RUNS / get_run_group(environment) if environment else RUNS
     found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
     if environment:
         found = [path for path in found if is_run_of(path.parent, environment)]
-    made = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
-    if not made:
+    ordered = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
+    if not ordered:
         raise UserError(f"there is no run under {place.as_posix()} yet; train one with: python main.py gym/cartpole")
-    return [{"run": path.parent.as_posix(), **read(path.parent, say)} for path in made]
+    return [{"run": path.parent.as_posix(), **read_record(path.parent, log)} for path in ordered]
 
 
-def table(records: list[Record]) -> Table:
+def make_table(records: list[Record]) -> Table:
     """Runs as a table for people."""
     from rich.table import Table
 
-    made = Table()
-    made.add_column("run", overflow="fold")
-    made.add_column("algorithm")
-    made.add_column("result")
+    result = Table()
+    result.add_column("run", overflow="fold")
+    result.add_column("algorithm")
+    result.add_column("result")
     for name in ("env steps", "episodes", "seconds", "return", "evaluation"):
-        made.add_column(name, justify="right")
-    for one in records:
-        made.add_row(Path(one["run"]).relative_to(RUNS).as_posix(), *_cells(one))
-    return made
+        result.add_column(name, justify="right")
+    for record in records:
+        result.add_row(Path(record["run"]).relative_to(RUNS).as_posix(), *_make_cells(record))
+    return result
 
 
-def _cells(one: Record) -> list[str]:
+def _make_cells(record: Record) -> list[str]:
     """Return the cells of a run's row after its name."""
     return [
-        _algorithm(one),
-        state(one),
-        f"{one['env_steps']:,}",
-        f"{one['episodes']:,}",
-        f"{one['seconds']:.1f}",
-        _by_role({role: format_number(value) for role, value in one["returns"].items()}),
-        _by_role({role: _mean_and_std(played) for role, played in (one["evaluation"] or {}).items()}),
+        _format_algorithm(record),
+        describe_state(record),
+        f"{record['env_steps']:,}",
+        f"{record['episodes']:,}",
+        f"{record['seconds']:.1f}",
+        _join_roles({role: format_number(value) for role, value in record["returns"].items()}),
+        _join_roles({role: _format_mean_std(evaluation) for role, evaluation in (record["evaluation"] or {}).items()}),
     ]
 
 
-def _algorithm(record: Record) -> str:
+def _format_algorithm(record: Record) -> str:
     """Return the algorithm of a run, with the variant with which it was started."""
     variant = record.get("variant") or "default"
     return record.get("algorithm", "-") + (f" ({variant})" if variant != "default" else "")
 
 
-def state(record: Record) -> str:
+def describe_state(record: Record) -> str:
     """How a run ended, in a few words."""
     status = record["status"]
     if status == 0:
@@ -173,13 +173,16 @@ def state(record: Record) -> str:
     return named.get(status, f"failed ({status})")
 
 
-def spread(records: list[Record]) -> dict[str, dict[str, float | None]]:
+def summarize_repeats(records: list[Record]) -> dict[str, dict[str, float | None]]:
     """Mean and spread over repeated runs of every number in their records; `std` is null for a single one."""
     columns: dict[str, list[float]] = {}
-    for one in records:
-        numbers = {name: one[name] for name in ("env_steps", "updates", "episodes", "seconds")}
-        numbers |= {f"return{of_role(role)}": value for role, value in one["returns"].items()}
-        numbers |= {f"evaluation{of_role(role)}": played["mean"] for role, played in (one["evaluation"] or {}).items()}
+    for record in records:
+        numbers = {name: record[name] for name in ("env_steps", "updates", "episodes", "seconds")}
+        numbers |= {f"return{role_suffix(role)}": value for role, value in record["returns"].items()}
+        numbers |= {
+            f"evaluation{role_suffix(role)}": evaluation["mean"]
+            for role, evaluation in (record["evaluation"] or {}).items()
+        }
         for name, value in numbers.items():
             if value is not None:
                 columns.setdefault(name, []).append(value)
@@ -195,29 +198,29 @@ def spread(records: list[Record]) -> dict[str, dict[str, float | None]]:
     }
 
 
-def spread_lines(records: list[Record]) -> list[str]:
+def format_repeats(records: list[Record]) -> list[str]:
     """`spread` for people."""
     if not records:
         return []
-    lines = [f"{len(records)} runs: {', '.join(Path(one['run']).name for one in records)}"]
-    if any(one["reached"] is not None for one in records):
-        lines.append(f"goal reached in {sum(one['reached'] is True for one in records)} of {len(records)}")
-    for name, one in spread(records).items():
-        low, high = format_number(one["min"]), format_number(one["max"])
-        lines.append(f"{name}: {_mean_and_std(one)} ({low} to {high})")
+    lines = [f"{len(records)} runs: {', '.join(Path(summary['run']).name for summary in records)}"]
+    if any(summary["reached"] is not None for summary in records):
+        lines.append(f"goal reached in {sum(summary['reached'] is True for summary in records)} of {len(records)}")
+    for name, summary in summarize_repeats(records).items():
+        low, high = format_number(summary["min"]), format_number(summary["max"])
+        lines.append(f"{name}: {_format_mean_std(summary)} ({low} to {high})")
     return lines
 
 
-def _number(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _mean_and_std(one: Mapping[str, float | None]) -> str:
-    std = "" if one["std"] is None else f" +- {format_number(one['std'])}"
-    return f"{format_number(one['mean'])}{std}"
+def _format_mean_std(summary: Mapping[str, float | None]) -> str:
+    std = "" if summary["std"] is None else f" +- {format_number(summary['std'])}"
+    return f"{format_number(summary['mean'])}{std}"
 
 
-def _by_role(shown: Mapping[str, str]) -> str:
+def _join_roles(shown: Mapping[str, str]) -> str:
     if len(shown) == 1:
         return next(iter(shown.values()))
     return "\n".join(f"{role} {text}" for role, text in shown.items()) or "-"

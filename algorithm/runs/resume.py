@@ -12,7 +12,7 @@ from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
 
 # What the saved state would not fit any more; those of every algorithm are found by their last name.
-FIXED: Mapping[str, str] = {
+FIXED_SETTINGS: Mapping[str, str] = {
     "base_config.env_type": "the saved experience is of this simulator",
     "base_config.env_name": "the saved experience is of this environment",
     "base_config.algorithm": "the saved networks are this algorithm's",
@@ -36,16 +36,16 @@ FIXED: Mapping[str, str] = {
 }
 
 
-def changed(folder: RunFolder, settings: Settings) -> list[str]:
+def list_changes(folder: RunFolder, settings: Settings) -> list[str]:
     """One line for each of `settings` that is not what the run last went by.
 
     So what was edited in the run's config.yaml is among the lines. Raises UserError for what cannot change.
     """
-    lines, last = [], folder.last_settings()
-    for path, old, new in changes(last, settings.tree) if last else ():
-        line = f"{path}: {_shown(old)} -> {_shown(new)}"
-        if why := _fixed(path):
-            raise UserError(f"{line} is not possible with --resume: {why}; train a new run instead")
+    lines, last = [], folder.read_last_settings()
+    for path, old, new in find_changes(last, settings.tree) if last else ():
+        line = f"{path}: {_format_value(old)} -> {_format_value(new)}"
+        if reason := _find_reason(path):
+            raise UserError(f"{line} is not possible with --resume: {reason}; train a new run instead")
         # A setting that another version did not have changes without anyone writing it.
         if old is not None and (failure := find_failure(settings, path)):
             raise UserError(f"{line} {failure}")
@@ -53,26 +53,26 @@ def changed(folder: RunFolder, settings: Settings) -> list[str]:
     return lines
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+def find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Path, old and new value of every setting that differs; null is what is not there, words match without case."""
     for key in {**old, **new}:
         path, before, after = f"{prefix}{key}", old.get(key), new.get(key)
         if all(value is None or isinstance(value, Mapping) for value in (before, after)):
-            yield from changes(before or {}, after or {}, f"{path}.")
-        elif _plain(before) != _plain(after):
+            yield from find_changes(before or {}, after or {}, f"{path}.")
+        elif _normalize(before) != _normalize(after):
             yield path, before, after
 
 
-def _fixed(path: str) -> str | None:
+def _find_reason(path: str) -> str | None:
     if path.startswith("ma_config."):
         path = path.split(".", 2)[-1]
     section = path.partition(".")[0]
-    return FIXED.get(path) or FIXED.get(section) or FIXED.get(path.rpartition(".")[2])
+    return FIXED_SETTINGS.get(path) or FIXED_SETTINGS.get(section) or FIXED_SETTINGS.get(path.rpartition(".")[2])
 
 
-def _plain(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     return value.casefold() if isinstance(value, str) else value
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -13,45 +13,47 @@ from algorithm.errors import UserError
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 
 
-def write(path: Path, roles: Mapping[str, Role]) -> None:
+def write_roles(path: Path, roles: Mapping[str, Role]) -> None:
     """All of them as JSON."""
-    files.replace(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
+    files.replace_text(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
 
 
-def read(path: Path) -> Mapping[str, Role]:
+def read_roles(path: Path) -> Mapping[str, Role]:
     """Return the roles in a file of `write`; none if there is no file. Raises UserError if it cannot be used."""
     if not path.exists():
         return {}
     try:
-        return {name: _role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {name: _read_role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is damaged, or was written by another version of this program: --resume writes it again"
         ) from error
 
 
-def check_same(run: Path, before: Role, now: Role) -> None:
+def check_specs(run: Path, before: Role, now: Role) -> None:
     """Raise UserError if a role of a run observes or does something else than before; its lanes may differ."""
     if (before.obs_specs, before.action_spec) != (now.obs_specs, now.action_spec):
-        raise UserError(f"{run} was made for {_offer(before)}; the environment has {_offer(now)}: train a new run")
+        raise UserError(
+            f"{run} was made for {_describe_specs(before)}; the environment has {_describe_specs(now)}: train a new run"
+        )
 
 
-def _offer(role: Role) -> str:
+def _describe_specs(role: Role) -> str:
     observed = ", ".join(
-        f"{name} {list(spec.shape)}{f' of {list(spec.own)}' if spec.own is not None else ''} {spec.dtype}"
+        f"{name} {list(spec.shape)}{f' of {list(spec.env_shape)}' if spec.env_shape is not None else ''} {spec.dtype}"
         for name, spec in role.obs_specs.items()
     )
     return f"observations {observed}, actions {role.action_spec}"
 
 
-def _role(fields: Mapping[str, Any]) -> Role:
-    observed = {name: ObsSpec(**_tuples(spec)) for name, spec in fields["obs_specs"].items()}
-    acted = _tuples(fields["action_spec"])
-    parts = tuple(ActionPart(**_tuples(part)) for part in acted["parts"])
+def _read_role(fields: Mapping[str, Any]) -> Role:
+    observed = {name: ObsSpec(**_lists_to_tuples(spec)) for name, spec in fields["obs_specs"].items()}
+    acted = _lists_to_tuples(fields["action_spec"])
+    parts = tuple(ActionPart(**_lists_to_tuples(part)) for part in acted["parts"])
     action = ActionSpec(**{**acted, "parts": parts})
     return Role(fields["lanes"], observed, action, tuple(fields.get("teams", ())))
 
 
-def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _lists_to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
     """JSON made lists of them."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import torch
 
-TRAINING, EVALUATION, PLAY, TEAM, PROCESS = range(5)  # purposes with seeds of their own
+TRAINING, EVALUATION, PLAY, COMPONENTS, PROCESS = range(5)  # purposes with seeds of their own
 
 
-def seeds(seed: int, *purpose: int) -> np.random.SeedSequence:
+def make_seed_sequence(seed: int, *purpose: int) -> np.random.SeedSequence:
     """Independent seeds for each purpose of a run."""
     return np.random.SeedSequence([seed, *purpose])
 

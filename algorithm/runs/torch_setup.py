@@ -13,19 +13,19 @@ from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.specs import Role
-from algorithm.training.placement import CPU, Placement, accelerator, describe_device, has_bfloat16, is_available
+from algorithm.training.placement import CPU, Placement, describe_device, find_accelerator, has_bfloat16, is_available
 
-SMALL = 1_000_000  # parameters
+SMALL_PARAMETERS = 1_000_000  # parameters
 
 
-def device(settings: Settings, agent: Agent, role: Role) -> torch.device:
+def choose_device(settings: Settings, agent: Agent, role: Role) -> torch.device:
     """Return the device on which an agent learns. Raises UserError if torch does not find it."""
     if settings.base.device == "auto":
-        return CPU if _small(agent, role) else torch.device(accelerator() or CPU)
-    return named_device(settings)
+        return CPU if _is_small(agent, role) else torch.device(find_accelerator() or CPU)
+    return get_named_device(settings)
 
 
-def named_device(settings: Settings) -> torch.device:
+def get_named_device(settings: Settings) -> torch.device:
     """Return the device that the settings name. Raises UserError if torch does not find it."""
     name = settings.base.device
     found = torch.device(name)
@@ -34,32 +34,32 @@ def named_device(settings: Settings) -> torch.device:
     return found
 
 
-def placement(settings: Settings, agent: Agent, role: Role) -> Placement:
+def choose_placement(settings: Settings, agent: Agent, role: Role) -> Placement:
     """Return where learning and acting run. Raises UserError for a precision that the device only emulates."""
-    precision, learning = settings.base.precision, device(settings, agent, role)
+    precision, learning = settings.base.precision, choose_device(settings, agent, role)
     if precision == "bfloat16" and not has_bfloat16(learning):
         raise UserError(
             f"base_config.precision is bfloat16, which {describe_device(learning)} only emulates, several times "
             "slower than float32: use float32, or bfloat16_forced to emulate it"
         )
-    learned_in = torch.float32 if precision == "float32" else torch.bfloat16
-    return Placement(learning, learned_in, acting_device(settings, agent, role))
+    dtype = torch.float32 if precision == "float32" else torch.bfloat16
+    return Placement(learning, dtype, choose_acting_device(settings, agent, role))
 
 
-def acting_device(settings: Settings, agent: Agent, role: Role) -> torch.device:
+def choose_acting_device(settings: Settings, agent: Agent, role: Role) -> torch.device:
     """Return where an agent acts: the device of the settings, or the processor."""
     inference_device = settings.base.inference_device
-    on_cpu = inference_device == "cpu" or (inference_device == "auto" and _small(agent, role))
-    return CPU if on_cpu else device(settings, agent, role)
+    on_cpu = inference_device == "cpu" or (inference_device == "auto" and _is_small(agent, role))
+    return CPU if on_cpu else choose_device(settings, agent, role)
 
 
-def _small(agent: Agent, role: Role) -> bool:
+def _is_small(agent: Agent, role: Role) -> bool:
     """Whether a few rows cost a processor less than a device takes to begin: few parameters and no images."""
     images = any(len(spec.shape) > 2 for spec in role.obs_specs.values())
-    return not images and sum(parameter.numel() for parameter in agent.policy.parameters()) < SMALL
+    return not images and sum(parameter.numel() for parameter in agent.policy.parameters()) < SMALL_PARAMETERS
 
 
-def prepare_process() -> None:
+def configure_torch() -> None:
     """One thread, and memory that is kept.
 
     Small networks only lose with more threads, and processes beside this one keep their core. Freeing one large block
@@ -72,7 +72,7 @@ def prepare_process() -> None:
 
 
 @contextmanager
-def kept_directory() -> Iterator[None]:
+def preserve_working_directory() -> Iterator[None]:
     """Return to the working directory at the end of the block, in which an environment may leave it."""
     directory = Path.cwd()
     try:

@@ -7,9 +7,9 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from algorithm.errors import UserError, summarize
+from algorithm.errors import UserError, summarize_error
 
-MODULES = "samara_environment_"  # before the names of their modules
+MODULE_PREFIX = "samara_environment_"  # before the names of their modules
 
 
 def has_file(path: Path) -> bool:
@@ -21,39 +21,41 @@ def has_file(path: Path) -> bool:
 
 def import_file(path: Path) -> ModuleType:
     """Import a file of an environment's folder. Raises UserError if that fails."""
-    spec = importlib.util.spec_from_file_location(f"{MODULES}{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{MODULE_PREFIX}{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # user code may raise anything
-        raise locate(path, error) from error
+        raise locate_error(path, error) from error
     return module
 
 
-def locate(path: Path, error: BaseException) -> UserError:
+def locate_error(path: Path, error: BaseException) -> UserError:
     """Return the error as one line that names the file `path`, and where in it the error came from."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     if not lines:
-        return UserError(f"{path}: {summarize(error)}")
-    what = summarize(error) if str(error) else type(error).__name__
+        return UserError(f"{path}: {summarize_error(error)}")
+    what = summarize_error(error) if str(error) else type(error).__name__
     return UserError(f"{path}, line {lines[-1]}: {what}")
 
 
-def blame_network(path: Path, error: Exception) -> BaseException:
+def explain_network_error(path: Path, error: Exception) -> BaseException:
     """Return a UserError for what building the network of `path` raised."""
-    found = blame(error)
-    if found is not error:
-        return found
+    user_error = find_user_error(error)
+    if user_error is not error:
+        return user_error
     # The text of a ValueError is enough: a setting does not fit the network, or the network does not fit the task.
-    return UserError(str(error)) if isinstance(error, ValueError) else locate(path, error)
+    return UserError(str(error)) if isinstance(error, ValueError) else locate_error(path, error)
 
 
-def blame(error: BaseException) -> BaseException:
+def find_user_error(error: BaseException) -> BaseException:
     """Return a UserError that names file and line if `error` passed through imported files; otherwise `error`."""
-    own = type(error).__module__.startswith("algorithm.")
-    if own or not isinstance(error, Exception):
+    is_own = type(error).__module__.startswith("algorithm.")
+    if is_own or not isinstance(error, Exception):
         return error
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    files = [frame.f_code.co_filename for frame in frames if frame.f_globals.get("__name__", "").startswith(MODULES)]
-    return locate(Path(files[-1]), error) if files else error
+    files = [
+        frame.f_code.co_filename for frame in frames if frame.f_globals.get("__name__", "").startswith(MODULE_PREFIX)
+    ]
+    return locate_error(Path(files[-1]), error) if files else error

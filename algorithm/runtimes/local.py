@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from algorithm.runtimes.signals import Deferred
+from algorithm.runtimes.signals import DeferredSignals
 from algorithm.training.actor import Actor
-from algorithm.training.components import Parts
-from algorithm.training.divergence import Diverged, Divergence
+from algorithm.training.components import TrainingComponents
+from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.monitor import Monitor
 
 
 class LocalRuntime:
     """Act, learn while the simulator goes on, count, until the monitor says that the run is over."""
 
-    def run(self, parts: Parts, actor: Actor, monitor: Monitor, divergence: Divergence) -> None:
+    def run(self, training: TrainingComponents, actor: Actor, monitor: Monitor, divergence: DivergenceDetector) -> None:
         """Train; whatever ends it but divergence, the monitor saves what there is."""
-        with Deferred() as signals:
-            end = monitor.finish
+        with DeferredSignals() as signals:
+            finish = monitor.finish
             try:
-                over = False
-                while not over:
+                is_over = False
+                while not is_over:
                     for role, rollout in actor.act():
-                        self._learn(role, parts, rollout, monitor, divergence)
-                    actor.follow()
-                    over = monitor.tick(actor)
-                    signals.raise_asked()
-                divergence.look()
+                        self._learn(role, training, rollout, monitor, divergence)
+                    actor.receive()
+                    is_over = monitor.tick(actor)
+                    signals.raise_pending()
+                divergence.check()
             except Diverged:
-                end = monitor.give_up
+                finish = monitor.abort
                 raise
             finally:
-                signals.hold()
-                end()
+                signals.defer_all()
+                finish()
 
     @staticmethod
-    def _learn(role, parts, rollout, monitor, divergence) -> None:
-        team = parts.team(role)
-        team.learner.observe(rollout)
-        for batch in team.feed(rollout):
-            report = team.learner.learn(batch)
-            team.feed.replay.prioritize(batch.index, report.errors)
-            monitor.updated(role, report)
-            divergence.updated()
-        parts.clock.book("learning")
+    def _learn(role, training, rollout, monitor, divergence) -> None:
+        components = training.get(role)
+        components.learner.observe(rollout)
+        for batch in components.scheduler(rollout):
+            report = components.learner.learn(batch)
+            components.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
+            monitor.record_update(role, report)
+            divergence.count_update()
+        training.timer.lap("learning")

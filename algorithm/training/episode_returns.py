@@ -9,12 +9,12 @@ import numpy as np
 from algorithm.rollout import Step
 
 
-def places(step: Step, lanes: int) -> np.ndarray | slice:
+def get_lane_index(step: Step, lanes: int) -> np.ndarray | slice:
     """Where the lanes of `step` stand among all: plain slicing is several times faster where all are there."""
     return slice(None) if len(step.lane) == lanes else step.lane
 
 
-class Scores:
+class EpisodeReturns:
     """The raw return and the executed decisions of the running episode of each lane."""
 
     def __init__(self, lanes: int):
@@ -23,8 +23,8 @@ class Scores:
 
     def grow(self, lanes: int) -> None:
         """Add lanes without an episode, up to `lanes` lanes."""
-        more = (0, lanes - len(self.lengths))
-        self.returns, self.lengths = np.pad(self.returns, more), np.pad(self.lengths, more)
+        padding = (0, lanes - len(self.lengths))
+        self.returns, self.lengths = np.pad(self.returns, padding), np.pad(self.lengths, padding)
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns and lengths so far."""
@@ -36,21 +36,21 @@ class Scores:
 
     def add(self, step: Step) -> list[tuple[int, float, int]]:
         """Take in one tick; lane, return and length of each episode that it ended."""
-        lane = places(step, len(self.lengths))
+        lane = get_lane_index(step, len(self.lengths))
         self.returns[lane] += step.reward
-        over = step.first | step.final | ~step.alive
+        is_over = step.first | step.is_bootstrap_row | ~step.alive
         finished = []
-        if over.any():
-            ended = step.lane[over & (self.lengths[lane] > 0)]
+        if is_over.any():
+            ended = step.lane[is_over & (self.lengths[lane] > 0)]
             finished = list(
                 zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)
             )
             self.returns[ended] = 0
             self.lengths[ended] = 0
-        self.lengths[lane] += ~step.final
+        self.lengths[lane] += ~step.is_bootstrap_row
         return finished
 
-    def forget(self, lanes: np.ndarray) -> None:
+    def reset(self, lanes: np.ndarray) -> None:
         """Their episodes do not count."""
         self.returns[lanes] = 0
         self.lengths[lanes] = 0

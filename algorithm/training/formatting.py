@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import floor, isfinite, isnan, log10
 
 UNKNOWN = "-"
-EXACT = 1e9  # numbers below this show all digits before the point
+MAX_EXACT = 1e9  # numbers below this show all digits before the point
 
 
 def format_number(value: float | None) -> str:
@@ -18,6 +18,6 @@ def format_number(value: float | None) -> str:
     size = abs(float(f"{value:.4g}"))
     if size < 1:
         return f"{value:#.3g}"
-    if size >= EXACT or not isfinite(size):
+    if size >= MAX_EXACT or not isfinite(size):
         return f"{value:.4g}"
     return f"{value:,.{max(0, 3 - floor(log10(size)))}f}"

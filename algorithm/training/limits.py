@@ -19,11 +19,11 @@ class Limits:
     goal: float | None
 
     @property
-    def evaluated(self) -> bool:
+    def evaluates(self) -> bool:
         """Whether there is any evaluation; then there is also one when the run ends."""
         return self.goal is not None or self.evaluate_every is not None
 
-    def done(self, counters: Counters) -> float | None:
+    def fraction_done(self, counters: Counters) -> float | None:
         """Share of the way to the nearer of `max_step` and `max_iter`; 1 or more ends a run, None never does."""
-        ways = [(counters.env_steps, self.max_step), (counters.iterations, self.max_iter)]
-        return max((there / end for there, end in ways if end is not None), default=None)
+        limits = [(counters.env_steps, self.max_step), (counters.iterations, self.max_iter)]
+        return max((count / limit for count, limit in limits if limit is not None), default=None)

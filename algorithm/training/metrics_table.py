@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-TABLE = "metrics.csv"
-STEPS = "env_steps"  # the one column that every row fills
-EVALUATION = "eval/return"  # the column of a mean return over evaluation episodes; that of a role has /<role> after it
+TABLE_FILE = "metrics.csv"
+STEPS_COLUMN = "env_steps"  # the one column that every row fills
+EVALUATION_COLUMN = (
+    "eval/return"  # the column of a mean return over evaluation episodes; that of a role has /<role> after it
+)
 
 
 @dataclass(frozen=True)
-class Table:
+class MetricsTable:
     """The columns of a table, its rows with each cell as text, and how many of its lines are damaged."""
 
     columns: list[str]
@@ -21,30 +23,34 @@ class Table:
     damaged: int
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> MetricsTable:
     """Read a table. A last line without its end is left out and not counted as damaged.
 
     If the first line, which names the columns, is damaged, so are all. Raises FileNotFoundError.
     """
     lines = path.read_bytes().decode("utf-8", errors="replace").rpartition("\n")[0].splitlines()
-    columns = _cells(lines[0]) if lines else []
-    if STEPS not in columns or any("\ufffd" in name for name in columns) or len(set(columns)) < len(columns):
-        return Table([], [], len(lines))
-    rows = [dict(zip(columns, cells, strict=True)) for line in lines[1:] if _whole(columns, cells := _cells(line))]
-    return Table(columns, rows, len(lines) - 1 - len(rows))
+    columns = _split_cells(lines[0]) if lines else []
+    if STEPS_COLUMN not in columns or any("\ufffd" in name for name in columns) or len(set(columns)) < len(columns):
+        return MetricsTable([], [], len(lines))
+    rows = [
+        dict(zip(columns, cells, strict=True))
+        for line in lines[1:]
+        if _is_complete(columns, cells := _split_cells(line))
+    ]
+    return MetricsTable(columns, rows, len(lines) - 1 - len(rows))
 
 
-def mean_evaluations(table: Table) -> dict[int, float]:
+def mean_evaluations(table: MetricsTable) -> dict[int, float]:
     """Return the mean return over all roles of each evaluation, by its env steps."""
-    found = {}
+    result = {}
     for row in table.rows:
-        means = [float(cell) for name, cell in row.items() if f"{name}/".startswith(f"{EVALUATION}/") and cell]
+        means = [float(cell) for name, cell in row.items() if f"{name}/".startswith(f"{EVALUATION_COLUMN}/") and cell]
         if means:
-            found[int(row[STEPS])] = fmean(means)
-    return found
+            result[int(row[STEPS_COLUMN])] = fmean(means)
+    return result
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     """Parse one line; a stray quote then affects no other line."""
     try:
         return next(csv.reader([line]), [])
@@ -52,12 +58,12 @@ def _cells(line: str) -> list[str]:
         return []
 
 
-def _whole(columns: list[str], cells: list[str]) -> bool:
+def _is_complete(columns: list[str], cells: list[str]) -> bool:
     """Return whether these are the cells of a row: integer env steps, and a number or nothing in all others."""
     if len(cells) != len(columns):
         return False
     try:
-        int(cells[columns.index(STEPS)])
+        int(cells[columns.index(STEPS_COLUMN)])
         for cell in cells:
             float(cell or 0)
     except ValueError:

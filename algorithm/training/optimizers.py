@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Group
+from algorithm.agents.agent import ParameterGroup
 
 
 class Optimizer(ABC):
@@ -56,23 +56,23 @@ class RmsProp(Optimizer):
     Inside is what Mnih et al. 2016 and Wang et al. 2017 use; behind the root is what torch has.
     """
 
-    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, inside: bool):
+    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, epsilon_inside: bool):
         self.moments = torch.zeros(size, device=device)
-        self.decay, self.epsilon, self.inside = decay, epsilon, inside
+        self.decay, self.epsilon, self.epsilon_inside = decay, epsilon, epsilon_inside
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
         self.moments.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
-        if self.inside:
+        if self.epsilon_inside:
             denominator = (self.moments + self.epsilon).sqrt_()
         else:
             denominator = self.moments.sqrt().add_(self.epsilon)
         vector.addcdiv_(gradient, denominator, value=-rate)
 
 
-def make_optimizer(group: Group, size: int, device: torch.device) -> Optimizer:
+def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
     """The optimiser that `group` asks for. Raises ValueError for an unknown name."""
     if group.optimizer == "adam":
-        return Adam(size, device, group.decay, group.epsilon, group.beta1)
+        return Adam(size, device, group.optimizer_decay, group.optimizer_epsilon, group.beta1)
     if group.optimizer == "rmsprop":
-        return RmsProp(size, device, group.decay, group.epsilon, group.epsilon_inside)
+        return RmsProp(size, device, group.optimizer_decay, group.optimizer_epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")

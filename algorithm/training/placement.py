@@ -25,7 +25,7 @@ class Placement:
         return f"learning on {describe_device(self.learning)}, acting on {self.acting}"
 
 
-def accelerator() -> str | None:
+def find_accelerator() -> str | None:
     """Return the type of the accelerator that torch can use: cuda, mps, or None."""
     if torch.cuda.is_available():
         return "cuda"
@@ -46,22 +46,25 @@ def has_bfloat16(device: torch.device) -> bool:
             return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "mps":
         return torch.backends.mps.is_macos_or_newer(14, 0)
-    return bool(bfloat16_instructions())
+    return bool(list_bfloat16_instructions())
 
 
-def bfloat16_instructions() -> list[str]:
+def list_bfloat16_instructions() -> list[str]:
     """Return the names of the processor's instructions for bfloat16."""
     if hasattr(torch.cpu, "get_capabilities"):
-        has = torch.cpu.get_capabilities()
+        capabilities = torch.cpu.get_capabilities()
     else:  # an older torch, which detects those of x86 only
-        has = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported(), "amx_bf16": torch.cpu._is_amx_tile_supported()}
-    return [name for name in BFLOAT16 if has.get(name)]
+        capabilities = {
+            "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+            "amx_bf16": torch.cpu._is_amx_tile_supported(),
+        }
+    return [name for name in BFLOAT16 if capabilities.get(name)]
 
 
 def describe_device(device: torch.device) -> str:
     """Return the name of a device, what it is, and whether it computes in bfloat16."""
     if device.type == "cpu":
-        names = ", ".join(bfloat16_instructions())
+        names = ", ".join(list_bfloat16_instructions())
         kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, "
         return f"{device} ({kind}{f'bfloat16 by {names}' if names else 'no bfloat16'})"
     kind = f"{torch.cuda.get_device_name(device)}, " if device.type == "cuda" else ""

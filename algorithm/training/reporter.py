@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Report
-from algorithm.specs import AGENT, of_role
-from algorithm.training.evaluator import Played
+from algorithm.agents.agent import LossReport
+from algorithm.specs import DEFAULT_ROLE, role_suffix
+from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.history import History
 from algorithm.training.limits import Limits
-from algorithm.training.metrics import Metrics
-from algorithm.training.progress import Moment, Pace, Progress, Standing
+from algorithm.training.metrics import MetricsWriter
+from algorithm.training.progress import Progress, RoleProgress, Snapshot, Throughput
 
-SAMPLED = 16  # of so many updates, one is asked for its metrics
-LATEST = 10  # of those, so many make the measures of a Standing
-SOONEST = 1.0  # seconds behind a row before a pace of its own means anything
-MEASURES = {  # metrics of a policy that are shown, and their names there
+SAMPLE_INTERVAL = 16  # of so many updates, one is asked for its metrics
+DISPLAYED_UPDATES = 10  # of those, so many make the measures of a Standing
+MIN_SECONDS = 1.0  # seconds behind a row before a pace of its own means anything
+DISPLAYED_METRICS = {  # metrics of a policy that are shown, and their names there
     "train/entropy": "entropy",
     "train/entropy_discrete": "discrete entropy",
     "train/entropy_continuous": "continuous entropy",
@@ -27,60 +27,62 @@ MEASURES = {  # metrics of a policy that are shown, and their names there
     "train/alpha_continuous": "continuous temperature",
     "train/kl_to_average": "KL to average",
 }
-LOSS = "_loss"  # every metric with this ending is shown
+LOSS_PREFIX = "_loss"  # every metric with this ending is shown
 
 
 class Reporter:
-    """Tells of one run: `say` gets lines for the user, `show` how it stands."""
+    """Tells of one run: `log` gets lines for the user, `on_progress` how it stands."""
 
     def __init__(
         self,
         history: History,
         limits: Limits,
-        metrics: Metrics,
-        say: Callable[[str], None],
-        show: Callable[[Progress], None],
+        metrics: MetricsWriter,
+        log: Callable[[str], None],
+        on_progress: Callable[[Progress], None],
     ):
         self.history, self.limits, self.metrics = history, limits, metrics
-        self.parts, self.clock = history.parts, history.parts.clock
-        self.say, self.show = say, show
+        self.training, self.timer = history.training, history.training.timer
+        self.log, self.on_progress = log, on_progress
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
-        self._latest: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
-        self._begin = self._row = self._moment()
-        self._pace = Pace.between(self._row, self._row)
+        self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
+        self._start = self._last_row = self._take_snapshot()
+        self._throughput = Throughput.between(self._last_row, self._last_row)
 
-    def updated(self, role: str, report: Report) -> None:
+    def record_update(self, role: str, report: LossReport) -> None:
         """An update was made and counted."""
-        if not self._sampled[role] or self.history.counters.updates % SAMPLED == 0:
-            self._sampled[role].append(report.metrics())
+        if not self._sampled[role] or self.history.counters.updates % SAMPLE_INTERVAL == 0:
+            self._sampled[role].append(report.compute_metrics())
 
-    def log(self) -> None:
+    def log_metrics(self) -> None:
         """Write a row of metrics, unless nothing has happened since the last one."""
-        now = self._moment()
-        if now.counters.env_steps > self._row.counters.env_steps:
-            self._measure()
-            self._pace = Pace.between(self._row, now)
-            told = {f"scene/{name}": value for name, value in self.parts.adapter.statistics().items()}
-            self.metrics.write(now.counters.env_steps, {**self._times(now), **self._scores(), **told})
+        now = self._take_snapshot()
+        if now.counters.env_steps > self._last_row.counters.env_steps:
+            self._update_latest()
+            self._throughput = Throughput.between(self._last_row, now)
+            scene_statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
+            self.metrics.write(
+                now.counters.env_steps, {**self._collect_times(now), **self._collect_metrics(), **scene_statistics}
+            )
             self._sampled.clear()
-            self._row = now
-            self.show(self._progress(now, row=True))
-        self.clock.book("reporting")
+            self._last_row = now
+            self.on_progress(self._make_progress(now, wrote_row=True))
+        self.timer.lap("reporting")
 
-    def look(self) -> None:
+    def show_progress(self) -> None:
         """Show how the run stands now."""
-        now = self._moment()
-        self._measure()
-        if self._row is self._begin or now.running - self._row.running > SOONEST:
-            self._pace = Pace.between(self._row, now)
-        self.show(self._progress(now, row=False))
-        self.clock.book("reporting")
+        now = self._take_snapshot()
+        self._update_latest()
+        if self._last_row is self._start or now.running_seconds - self._last_row.running_seconds > MIN_SECONDS:
+            self._throughput = Throughput.between(self._last_row, now)
+        self.on_progress(self._make_progress(now, wrote_row=False))
+        self.timer.lap("reporting")
 
-    def evaluated(self, played: Mapping[str, Played]) -> None:
+    def report_evaluation(self, evaluation: Mapping[str, EvaluationResult]) -> None:
         """Report the evaluation episodes that were played."""
         env_steps = self.history.counters.env_steps
         values = {}
-        for role, result in played.items():
+        for role, result in evaluation.items():
             low, high = result.interval
             measured = {
                 "eval/return": result.mean,
@@ -89,16 +91,16 @@ class Reporter:
                 "eval/return_std": result.std,
                 "eval/length": result.length,
             }
-            values |= {_tag(role, name): value for name, value in measured.items()}
-            self.say(f"evaluation{of_role(role)} at {env_steps:,} env steps: {result}")
+            values |= {_make_tag(role, name): value for name, value in measured.items()}
+            self.log(f"evaluation{role_suffix(role)} at {env_steps:,} env steps: {result}")
         self.metrics.write(env_steps, values)
-        self.clock.book("reporting")
+        self.timer.lap("reporting")
 
-    def cannot_evaluate(self, error: Exception) -> None:
+    def report_evaluation_error(self, error: Exception) -> None:
         """Report that evaluation is not possible."""
         instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"
         why = " ".join(str(error).split())
-        self.say(
+        self.log(
             f"evaluation at {self.history.counters.env_steps:,} env steps is not possible: {why}; "
             f"training continues without evaluation{instead}"
         )
@@ -106,92 +108,97 @@ class Reporter:
     def close(self) -> None:
         """Write the last row, show how the run ended with the pace of the whole session, and flush everything."""
         try:
-            self.log()
-            now = self._moment()
-            self._pace = Pace.between(self._begin, now)
-            self.show(self._progress(now, row=False, ended=True))
+            self.log_metrics()
+            now = self._take_snapshot()
+            self._throughput = Throughput.between(self._start, now)
+            self.on_progress(self._make_progress(now, wrote_row=False, has_ended=True))
         finally:
             self.metrics.close()
 
-    def _moment(self) -> Moment:
-        self.history.look_at_the_clock()
-        return Moment.of(self.history.counters, self.clock.seconds)
+    def _take_snapshot(self) -> Snapshot:
+        self.history.update_seconds()
+        return Snapshot.of(self.history.counters, self.timer.seconds)
 
-    def _times(self, now: Moment) -> dict[str, float]:
+    def _collect_times(self, now: Snapshot) -> dict[str, float]:
         return {
             "time/seconds": now.counters.seconds,
-            "time/env_steps_per_second": self._pace.env_steps,
-            "time/updates_per_second": self._pace.updates,
+            "time/env_steps_per_second": self._throughput.env_steps,
+            "time/updates_per_second": self._throughput.updates,
             "time/episodes": now.counters.episodes,
             "time/updates": now.counters.updates,
-            **{f"time/{part}_fraction": share for part, share in self._pace.shares.items()},
+            **{f"time/{part}_fraction": share for part, share in self._throughput.shares.items()},
         }
 
-    def _scores(self) -> dict[str, float]:
+    def _collect_metrics(self) -> dict[str, float]:
         values = {}
-        for name in [name for names in self.parts.team_names.values() for name in names]:
+        for name in [name for names in self.training.team_names.values() for name in names]:
             if self.history.recent[name].returns:
-                values[_tag(name, "rollout/return")] = self.history.recent[name].mean
-                values[_tag(name, "rollout/length")] = self.history.recent[name].length
-        for role, team in self.parts.teams.items():
-            for name, value in _mean(self._sampled[role]).items():
-                values[_tag(role, name)] = value
-            values[_tag(role, "train/skipped_updates")] = team.learner.skipped
+                values[_make_tag(name, "rollout/return")] = self.history.recent[name].mean
+                values[_make_tag(name, "rollout/length")] = self.history.recent[name].length
+        for role, components in self.training.by_role.items():
+            for name, value in _mean_metrics(self._sampled[role]).items():
+                values[_make_tag(role, name)] = value
+            values[_make_tag(role, "train/skipped_updates")] = components.learner.skipped_updates
         return values
 
-    def _measure(self) -> None:
+    def _update_latest(self) -> None:
         for role, sampled in self._sampled.items():
             if sampled:
-                self._latest[role] = _mean(sampled[-LATEST:])
+                self._latest_metrics[role] = _mean_metrics(sampled[-DISPLAYED_UPDATES:])
 
-    def _progress(self, now: Moment, row: bool, ended: bool = False) -> Progress:
+    def _make_progress(self, now: Snapshot, wrote_row: bool, has_ended: bool = False) -> Progress:
         limits, counters = self.limits, now.counters
-        done = limits.done(counters)
+        fraction_done = limits.fraction_done(counters)
         return Progress(
-            row=row,
-            ended=ended,
+            wrote_row=wrote_row,
+            has_ended=has_ended,
             counters=counters,
             max_step=limits.max_step,
             goal=limits.goal,
-            done=done,
-            seconds_left=None if ended else self._seconds_left(now.running, done),
-            pace=self._pace,
+            fraction_done=fraction_done,
+            seconds_left=None if has_ended else self._seconds_left(now.running_seconds, fraction_done),
+            throughput=self._throughput,
             roles={
-                name: self._standing(name, role if place == 0 else None)
-                for role, names in self.parts.team_names.items()
-                for place, name in enumerate(names)
+                name: self._make_role_progress(name, role if index == 0 else None)
+                for role, names in self.training.team_names.items()
+                for index, name in enumerate(names)
             },
         )
 
-    def _standing(self, name: str, role: str | None) -> Standing:
+    def _make_role_progress(self, name: str, role: str | None) -> RoleProgress:
         """Return the summary of one team, with the metrics of `role`, which are shown once for all its teams."""
-        recent, latest = self.history.recent[name], {} if role is None else self._latest.get(role, {})
-        return Standing(
+        recent, latest = self.history.recent[name], {} if role is None else self._latest_metrics.get(role, {})
+        return RoleProgress(
             mean=recent.mean,
             first=recent.first,
             best=recent.best,
             length=recent.length,
-            measures={MEASURES[name]: value for name, value in latest.items() if name in MEASURES},
+            policy_metrics={
+                DISPLAYED_METRICS[name]: value for name, value in latest.items() if name in DISPLAYED_METRICS
+            },
             losses={
-                name.removeprefix("train/").removesuffix(LOSS): value
+                name.removeprefix("train/").removesuffix(LOSS_PREFIX): value
                 for name, value in latest.items()
-                if name.endswith(LOSS)
+                if name.endswith(LOSS_PREFIX)
             },
         )
 
-    def _seconds_left(self, running: float, done: float | None) -> float | None:
-        before = self.limits.done(self._begin.counters)
-        if done is None or before is None or done <= before:
+    def _seconds_left(self, running_seconds: float, fraction_done: float | None) -> float | None:
+        start_fraction = self.limits.fraction_done(self._start.counters)
+        if fraction_done is None or start_fraction is None or fraction_done <= start_fraction:
             return None
-        return max(0.0, (1 - done) / (done - before) * (running - self._begin.running))
+        return max(
+            0.0,
+            (1 - fraction_done) / (fraction_done - start_fraction) * (running_seconds - self._start.running_seconds),
+        )
 
 
-def _tag(role: str, name: str) -> str:
+def _make_tag(role: str, name: str) -> str:
     """Tags carry the role where it has a name."""
-    return name if role == AGENT else f"{name}/{role}"
+    return name if role == DEFAULT_ROLE else f"{name}/{role}"
 
 
-def _mean(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+def _mean_metrics(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     """The mean of each metric over these updates."""
     if not updates:
         return {}

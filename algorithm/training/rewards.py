@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.agent import RewardScaling
+from algorithm.agents.agent import RewardTransform
 from algorithm.rollout import Array, Rollout
 
 
-class ReturnScale:
+class RewardNormalizer:
     """Raw rewards to the rewards that are learned from.
 
     Clipped, times `scale`, and, where returns are normalised, over the running standard deviation of the discounted
@@ -21,26 +21,26 @@ class ReturnScale:
     with the length of episodes.
     """
 
-    def __init__(self, scaling: RewardScaling, lanes: int):
+    def __init__(self, scaling: RewardTransform, lanes: int):
         self.scaling = scaling
         self.moments = ReturnMoments()
-        self.running = np.zeros((3, lanes))  # of each lane's episode so far: see `_count`
+        self.running_sums = np.zeros((3, lanes))  # of each lane's episode so far: see `_count`
 
     def grow(self, lanes: int) -> None:
         """Add lanes with a return of 0, up to `lanes` lanes."""
-        self.running = np.pad(self.running, ((0, 0), (0, lanes - self.running.shape[1])))
+        self.running_sums = np.pad(self.running_sums, ((0, 0), (0, lanes - self.running_sums.shape[1])))
 
     def observe(self, rollout: Rollout) -> None:
         """Add the rewards of a collected rollout to the moments."""
         if not self.scaling.reward_normalization:
             return
         reward, valid = self._clip(rollout.reward).astype(np.float64), rollout.valid
-        for columns in rollout.rounds():
+        for columns in rollout.iterate_lane_batches():
             lane = rollout.lane[columns]
-            running = np.where(rollout.joined[columns], self.running[:, lane], 0)
+            sums = np.where(rollout.continues_previous[columns], self.running_sums[:, lane], 0)
             for t, first in enumerate(rollout.first[:-1, columns]):
-                running = self._count(np.where(first, 0, running), reward[t, columns], valid[t, columns])
-            self.running[:, lane] = running
+                sums = self._add_rewards(np.where(first, 0, sums), reward[t, columns], valid[t, columns])
+            self.running_sums[:, lane] = sums
 
     def scale(self, reward: Tensor) -> Tensor:
         """[T, B] raw -> [T, B] scaled."""
@@ -49,8 +49,8 @@ class ReturnScale:
             reward = reward / self.moments.std.float()
         return reward
 
-    def _count(self, running: Array, reward: Array, valid: Array) -> Array:
-        """Add one reward [B] to the returns of all rows i <= j of its episode; `running` [3, B] after it.
+    def _add_rewards(self, sums: Array, reward: Array, valid: Array) -> Array:
+        """Add one reward [B] to the returns of all rows i <= j of its episode; `running_sums` [3, B] after it.
 
         A reward r_j adds gamma^(j-i) r_j to G_i, the return of row i, so that
 
@@ -62,10 +62,10 @@ class ReturnScale:
         A row that is not valid changes nothing.
         """
         gamma = self.scaling.gamma
-        u, w, s = running[0] * gamma + 1, running[1] * gamma**2 + 1, running[2]
+        u, w, s = sums[0] * gamma + 1, sums[1] * gamma**2 + 1, sums[2]
         reward = np.where(valid, reward, 0)
         self.moments.add(valid.sum(), (reward * u).sum(), (reward * (reward * w + 2 * s)).sum())
-        return np.where(valid, (u, w, gamma * (s + reward * w)), running)
+        return np.where(valid, (u, w, gamma * (s + reward * w)), sums)
 
     def _clip(self, reward: Array) -> Array:
         clip = self.scaling.clip
@@ -75,7 +75,7 @@ class ReturnScale:
 class ReturnMoments(nn.Module):
     """Count, sum and sum of squares of returns, which grow with every reward."""
 
-    SMALLEST = 1e-12  # share of the mean square that a variance must exceed: less is rounding
+    MIN_VARIANCE_SHARE = 1e-12  # share of the mean square that a variance must exceed: less is rounding
 
     count: Tensor
     total: Tensor
@@ -98,4 +98,4 @@ class ReturnMoments(nn.Module):
         count = self.count.clamp(min=1)
         square = self.squares / count
         variance = square - (self.total / count).square()
-        return torch.where(variance > self.SMALLEST * square, variance.clamp(min=0).sqrt(), 1.0)
+        return torch.where(variance > self.MIN_VARIANCE_SHARE * square, variance.clamp(min=0).sqrt(), 1.0)

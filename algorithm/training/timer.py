@@ -5,10 +5,10 @@ from __future__ import annotations
 from time import perf_counter
 
 STARTING = "starting"  # all before the first action: simulators, networks, a checkpoint
-PARTS = (STARTING, "environment", "acting", "learning", "evaluation", "saving", "reporting")
+PHASES = (STARTING, "environment", "acting", "learning", "evaluation", "saving", "reporting")
 
 
-class Clock:
+class Timer:
     """Seconds of each part: the only clock of a run, for its metrics, its display and its result.
 
     Time is booked when a part ends, all of it since the last booking, so that no part has to be started and every
@@ -16,16 +16,16 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
-        self.now = perf_counter()  # of the last booking: a time that costs nothing to read
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.last_lap = perf_counter()  # of the last booking: a time that costs nothing to read
 
     @property
     def total(self) -> float:
         """Return the seconds of all parts, until the last booking."""
         return sum(self.seconds.values())
 
-    def book(self, part: str) -> None:
-        """The time since the last booking went to `part`."""
+    def lap(self, phase: str) -> None:
+        """The time since the last booking went to `phase`."""
         now = perf_counter()
-        self.seconds[part] += now - self.now
-        self.now = now
+        self.seconds[phase] += now - self.last_lap
+        self.last_lap = now

@@ -70,14 +70,14 @@ class AdapterContract:
             for key, spec in specs.items():
                 assert step.obs[key].shape == (n, *spec.shape)
                 assert step.obs[key].dtype == spec.dtype
-            for field, dtype in (("first", bool), ("final", bool), ("reward", np.float32), ("alive", bool)):
+            for field, dtype in (("first", bool), ("is_bootstrap_row", bool), ("reward", np.float32), ("alive", bool)):
                 assert getattr(step, field).shape == (n,)
                 assert getattr(step, field).dtype == dtype, field
 
     def test_flags_and_rewards_of_a_step_stay_as_they_were_shown(self):
         later = [step for steps in self.kept for step in steps.values()]
         for (_, then), now in zip(self._steps(), later, strict=True):
-            for field in ("lane", "first", "final", "reward", "alive"):
+            for field in ("lane", "first", "is_bootstrap_row", "reward", "alive"):
                 np.testing.assert_array_equal(getattr(then, field), getattr(now, field))
 
     def test_every_episode_begins_with_first(self):
@@ -113,7 +113,7 @@ class AdapterContract:
         for role, step in once.items():
             assert step.first.all()
             assert step.alive.all()
-            assert not step.final.any()
+            assert not step.is_bootstrap_row.any()
             assert not step.reward.any()
             np.testing.assert_array_equal(step.lane, again[role].lane)
             for name in step.obs:
@@ -139,8 +139,8 @@ class AdapterContract:
             steps, others = adapter.step(actions), other.step(actions)
             assert steps.keys() == others.keys()
             for role, step in steps.items():
-                for name, value in step.arrays().items():
-                    np.testing.assert_array_equal(value, others[role].arrays()[name], name)
+                for name, value in step.to_arrays().items():
+                    np.testing.assert_array_equal(value, others[role].to_arrays()[name], name)
 
     def test_closing_twice_is_harmless(self):
         adapter = self.make()
@@ -162,7 +162,7 @@ class ShownRow:
     """One lane's part of a Step."""
 
     def __init__(self, step: Step, i: int):
-        self.first, self.final = bool(step.first[i]), bool(step.final[i])
+        self.first, self.final = bool(step.first[i]), bool(step.is_bootstrap_row[i])
         self.reward, self.alive = float(step.reward[i]), bool(step.alive[i])
 
 

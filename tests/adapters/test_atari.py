@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.atari import AtariAdapter
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
@@ -59,7 +59,9 @@ def played(adapter, ticks, seed=3, action=None):
     rng = np.random.default_rng(0)
     step, shown = adapter.reset(seed)["agent"], []
     for _ in range(ticks):
-        shown.append((next(iter(step.obs.values())).astype(int), step.first, step.final, step.alive, step.reward))
+        shown.append(
+            (next(iter(step.obs.values())).astype(int), step.first, step.is_bootstrap_row, step.alive, step.reward)
+        )
         branch = adapter.roles["agent"].action_spec.branches[0]
         number = (
             rng.integers(branch, size=(len(step.lane), 1)) if action is None else np.full((len(step.lane), 1), action)
@@ -183,5 +185,5 @@ def test_a_timeout_needs_processes():
 
 
 def test_arguments_that_ale_refuses_are_told_with_the_game():
-    with pytest.raises(EnvironmentFailed, match="'ALE/Pong-v5' does not start: TypeError"):
+    with pytest.raises(EnvironmentStartError, match="'ALE/Pong-v5' does not start: TypeError"):
         AtariAdapter(config("Pong", 1, {"vector_kwargs": {"num_threads": "two"}}))

@@ -44,7 +44,7 @@ def test_1000_steps_end_by_truncation():
     adapter = DmControlAdapter(config("cartpole-swingup", 1, {}))
     step, rows = adapter.reset(0)["agent"], []
     for _ in range(1002):
-        rows.append((bool(step.first[0]), bool(step.final[0]), bool(step.alive[0]), float(step.reward[0])))
+        rows.append((bool(step.first[0]), bool(step.is_bootstrap_row[0]), bool(step.alive[0]), float(step.reward[0])))
         step = adapter.step({"agent": np.full((1, 1), 0.3, np.float32)})["agent"]
     first, final, alive, reward = np.array(rows).T
     assert np.flatnonzero(first).tolist() == [0, 1001]
@@ -61,7 +61,7 @@ def test_processes_play_a_task_with_its_own_arguments():
     step = adapter.reset(0)["agent"]
     for _ in range(5):
         step = adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"]
-    assert step.final.all() and step.alive.all()
+    assert step.is_bootstrap_row.all() and step.alive.all()
     adapter.close()
 
 

@@ -62,5 +62,5 @@ def test_pybullet_is_opened_by_its_module():
     step = adapter.reset(0)["agent"]
     for _ in range(5):
         step = adapter.step({"agent": np.zeros((2, 3), np.float32)})["agent"]
-    assert step.final.all()
+    assert step.is_bootstrap_row.all()
     adapter.close()

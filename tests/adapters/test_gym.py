@@ -6,9 +6,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from algorithm.adapters.adapter import EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.vector import NATIVE_FROM
+from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from algorithm.returns import retrace
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
@@ -115,7 +115,7 @@ def collected(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[i
         lanes[lane] = [
             (
                 obs[t, 0],
-                record.sample[t, 0, 0],
+                record.raw_action[t, 0, 0],
                 record.reward[t, 0],
                 bool(record.alive[t, 0]),
                 record.behavior[t, 0, 1],
@@ -183,7 +183,7 @@ def test_every_mode_counts_the_same_episodes(mode):
     actor, _ = collected(
         GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)})), 0, 60
     )
-    episodes = [(episode.length, episode.reward) for episode in actor.episodes][:3]
+    episodes = [(episode.length, episode.episode_return) for episode in actor.episodes][:3]
     assert episodes == [(2, 10 / 8 + 11 / 8 + 1), (3, 20 / 8 + 21 / 8 + 1 + 22 / 8), (1, 30 / 8)]
 
 
@@ -194,11 +194,11 @@ def test_a_reset_forgets_what_was_under_way(mode):
     adapter.reset(seed=0)
     adapter.step(actions)
     step = adapter.reset(seed=0)["agent"]
-    assert (step.first & ~step.final).all()
+    assert (step.first & ~step.is_bootstrap_row).all()
     assert step.obs["obs"].ravel().tolist() == [10, 1010]
     step = adapter.step(actions)["agent"]
     assert step.obs["obs"].ravel().tolist() == [11, 1011]
-    assert (step.final & ~step.first).all()
+    assert (step.is_bootstrap_row & ~step.first).all()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -221,18 +221,18 @@ def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
     cut = []
     for _ in range(12):
         step = adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"]
-        cut.append(step.final.tolist())
+        cut.append(step.is_bootstrap_row.tolist())
     assert [t for t, final in enumerate(cut) if all(final)] == [3, 8]
 
 
 def test_a_native_vector_environment_is_taken_where_it_is_faster():
     few, many = (
-        GymAdapter(config("CartPole-v1", NATIVE_FROM - 1, {})),
-        GymAdapter(config("CartPole-v1", NATIVE_FROM, {})),
+        GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS - 1, {})),
+        GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS, {})),
     )
     assert isinstance(few.env, SyncVectorEnv)
     assert not isinstance(many.env, SyncVectorEnv)
-    assert many.roles["agent"].lanes == NATIVE_FROM
+    assert many.roles["agent"].lanes == NATIVE_MIN_ENVS
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -253,7 +253,7 @@ def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
         for name, spec in specs.items():
             assert step.obs[name].dtype == spec.dtype
             np.testing.assert_array_equal(step.obs[name], np.full((2, *spec.shape), action))
-    assert step.final.all()
+    assert step.is_bootstrap_row.all()
 
 
 def test_actions_come_in_the_environments_own_numbers():
@@ -280,9 +280,9 @@ def test_an_unknown_name_is_refused_by_name(name):
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure_with_its_name_and_reason():
-    with pytest.raises(EnvironmentFailed, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
+    with pytest.raises(EnvironmentStartError, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
         GymAdapter(config("NeverStarts-v0", 1, {}))
-    with pytest.raises(EnvironmentFailed, match="counted.py.*no licence found"):
+    with pytest.raises(EnvironmentStartError, match="counted.py.*no licence found"):
         GymAdapter(config(NeverStarts, 1, {}))
 
 
@@ -294,12 +294,12 @@ def test_vector_kwargs_mean_the_same_for_any_number_of_copies():
 
 
 def test_an_environment_that_cannot_be_reset_is_a_failure_with_its_name_and_reason():
-    with pytest.raises(EnvironmentFailed, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
+    with pytest.raises(EnvironmentStartError, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
         GymAdapter(config("NeverResets-v0", 1, {}))
 
 
 def test_arguments_that_an_environment_does_not_take_are_a_failure_with_their_name():
-    with pytest.raises(EnvironmentFailed, match="'CartPole-v1'.*gravitation"):
+    with pytest.raises(EnvironmentStartError, match="'CartPole-v1'.*gravitation"):
         GymAdapter(config("CartPole-v1", 1, {"gravitation": 3}))
 
 
@@ -342,7 +342,7 @@ def test_a_function_that_takes_num_envs_makes_one_vector_environment():
     assert adapter.roles["agent"].lanes == 4
     adapter.reset(seed=0)
     steps = [adapter.step({"agent": np.ones((4, 1), np.float32)})["agent"] for _ in range(3)]
-    assert [bool(step.final.all()) for step in steps] == [False, True, False]
+    assert [bool(step.is_bootstrap_row.all()) for step in steps] == [False, True, False]
     assert [float(step.reward[0]) for step in steps] == [1, 1, 0]
 
 

@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.gym_ids import find_id, registered
+from algorithm.adapters.gym_ids import find_id, find_spec
 
 
 @pytest.fixture(autouse=True)
@@ -48,5 +48,5 @@ def test_what_is_none_or_several_is_told_with_what_is_near(name, message):
 
 
 def test_thresholds_are_gymnasiums_own():
-    assert registered("CartPole-v1").reward_threshold == 475
-    assert registered("Pendulum-v1").reward_threshold is None
+    assert find_spec("CartPole-v1").reward_threshold == 475
+    assert find_spec("Pendulum-v1").reward_threshold is None

@@ -10,7 +10,7 @@ from gymnasium.error import NamespaceNotFound
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.missing_extras import missing
+from algorithm.adapters.missing_extras import make_missing_error
 from tests.adapters.configs import config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def test_a_missing_package_is_one_line_with_the_extra(package, env_name, env_typ
 
 def test_a_namespace_that_nothing_registers_is_told_with_its_extra():
     """As where MinAtar is not installed: no entry point of its own is there then."""
-    error = missing("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
+    error = make_missing_error("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
     assert str(error).endswith('needs the extra minatar (Namespace MinAtar not found.): pip install -e ".[minatar]"')
 
 

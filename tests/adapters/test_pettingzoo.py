@@ -9,7 +9,7 @@ from pettingzoo.test import parallel_api_test
 from pettingzoo.utils.conversions import parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
-from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.pettingzoo import PettingZooAdapter
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract, random_actions
@@ -60,7 +60,9 @@ def play(adapter, ticks, seed=0):
 
 
 def rows(step):
-    flags = zip(step.lane, step.first, step.final, step.reward, step.alive, step.obs["obs"][:, 0], strict=True)
+    flags = zip(
+        step.lane, step.first, step.is_bootstrap_row, step.reward, step.alive, step.obs["obs"][:, 0], strict=True
+    )
     return [(int(lane), bool(f), bool(e), float(r), bool(a), float(obs)) for lane, f, e, r, a, obs in flags]
 
 
@@ -173,16 +175,16 @@ def test_an_environment_that_raises_is_broken_and_one_that_cannot_start_failed()
 
     adapter = PettingZooAdapter(config(make, 1, {"at": "step"}))
     steps = adapter.reset(0)
-    with pytest.raises(EnvironmentBroke, match="broke: ZeroDivisionError"):
+    with pytest.raises(EnvironmentCrashed, match="broke: ZeroDivisionError"):
         adapter.step({role: np.zeros((1, adapter.roles[role].action_spec.size), np.float32) for role in steps})
-    with pytest.raises(EnvironmentFailed, match="does not start: ZeroDivisionError"):
+    with pytest.raises(EnvironmentStartError, match="does not start: ZeroDivisionError"):
         PettingZooAdapter(config(make, 1, {"at": "reset"}))
 
 
 def test_an_agent_that_was_never_announced_is_named():
     env = Race(1, 3, 3)
     env.possible_agents = ["ant", "bee"]
-    with pytest.raises(EnvironmentBroke, match="'late' is not among its possible_agents"):
+    with pytest.raises(EnvironmentCrashed, match="'late' is not among its possible_agents"):
         play(PettingZooAdapter(config(lambda: env, 1)), 5)
 
 

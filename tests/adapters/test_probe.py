@@ -95,12 +95,12 @@ def test_chain_is_worth_one_at_its_right_end_alone(actions, expected):
 )
 def test_episodes_have_their_documented_length_and_return(name, actions, length, score):
     actor, _ = collect(name, *actions)
-    assert {(episode.length, episode.reward) for episode in actor.episodes} == {(length, score)}
+    assert {(episode.length, episode.episode_return) for episode in actor.episodes} == {(length, score)}
 
 
 def test_a_left_step_ends_the_chain_with_nothing():
     actor, lanes = collect("chain", 0, 0, 0)
-    assert {(episode.length, episode.reward) for episode in actor.episodes} == {(1, 0)}
+    assert {(episode.length, episode.episode_return) for episode in actor.episodes} == {(1, 0)}
     assert not any(lane.alive[lane.valid].any() for lane in lanes)
 
 

@@ -10,11 +10,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from algorithm.adapters.adapter import EnvironmentBroke, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentCrashed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.spaces import Masks, Observations, action_spec
-from algorithm.specs import MASK, ActionSpec, ObsSpec
+from algorithm.adapters.spaces import InfoMasks, ObservationConverter, make_action_spec
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract, random_actions
 from tests.adapters.counted import TRUNCATED, CountedEpisodes, EchoingActions
@@ -97,8 +97,8 @@ def leaves(space, value):
 def test_every_action_lies_in_the_environments_own_space(kind, seed):
     rng = np.random.default_rng(seed)
     space = kind(rng)
-    spec = action_spec(space, None)
-    actions = unbatched(space, spec.native(random_actions(spec, 6, rng)), 6)
+    spec = make_action_spec(space, None)
+    actions = unbatched(space, spec.to_env_units(random_actions(spec, 6, rng)), 6)
     assert len(actions) == 6
     for action in actions:
         assert space.contains(action), (space, action)
@@ -108,10 +108,10 @@ def test_every_action_lies_in_the_environments_own_space(kind, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_ends_of_an_action_are_the_ends_of_the_space(kind, seed):
     space = kind(np.random.default_rng(seed))
-    spec = action_spec(space, None)
+    spec = make_action_spec(space, None)
     low = np.concatenate([np.full(spec.continuous, -1), np.zeros(len(spec.branches))])
     high = np.concatenate([np.ones(spec.continuous), np.array(spec.branches) - 1])
-    first, last = unbatched(space, spec.native(np.stack([low, high]).astype(np.float32)), 2)
+    first, last = unbatched(space, spec.to_env_units(np.stack([low, high]).astype(np.float32)), 2)
     for (leaf, least), (_, most) in zip(leaves(space, first), leaves(space, last), strict=True):
         if isinstance(leaf, spaces.Box):
             ends = leaf.low, leaf.high
@@ -133,9 +133,9 @@ def test_numbers_come_first_and_every_part_gets_its_own():
             "d": spaces.Box(0, 10, (), np.int64),
         }
     )
-    spec = action_spec(space, None)
+    spec = make_action_spec(space, None)
     assert (spec.continuous, spec.branches, spec.size) == (3, (4, 2, 2), 6)
-    native = spec.native(np.array([[-1, 0.5, 1, 3, 1, 0], [0, 0, -0.45, 0, 0, 1]], np.float32))
+    native = spec.to_env_units(np.array([[-1, 0.5, 1, 3, 1, 0], [0, 0, -0.45, 0, 0, 1]], np.float32))
     assert {key: (value.dtype.name, value.tolist()) for key, value in native.items()} == {
         "a": ("int64", [13, 10]),
         "b": ("float32", [[0, 1], [4, 0]]),
@@ -146,19 +146,19 @@ def test_numbers_come_first_and_every_part_gets_its_own():
 
 def test_numbers_without_bounds_range_as_far_as_the_scale():
     mixed = spaces.Box(np.array([-np.inf, 1], np.float32), np.array([np.inf, 2], np.float32))
-    native = action_spec(mixed, 3.5).native(np.array([[-1, -1], [1, 1], [0, 0]], np.float32))
+    native = make_action_spec(mixed, 3.5).to_env_units(np.array([[-1, -1], [1, 1], [0, 0]], np.float32))
     assert native.tolist() == [[-3.5, 1], [3.5, 2], [0, 1.5]]
 
 
 def test_a_simulator_without_units_of_its_own_has_actions_as_they_are():
-    assert ActionSpec(branches=(3,)).native(np.array([[2.0], [0.0]], np.float32)).tolist() == [2, 0]
+    assert ActionSpec(branches=(3,)).to_env_units(np.array([[2.0], [0.0]], np.float32)).tolist() == [2, 0]
     action = np.array([[0.5, 1.0]], np.float32)
-    assert ActionSpec(continuous=1, branches=(2,)).native(action) is action
+    assert ActionSpec(continuous=1, branches=(2,)).to_env_units(action) is action
 
 
 def test_specs_are_read_in_one_line():
     space = spaces.Tuple([spaces.Box(-2, 2, (3,)), spaces.MultiDiscrete([3, 2])])
-    assert str(action_spec(space, None)) == "0: [3] float32 from -2 to 2; 1: one of 3 x one of 2"
+    assert str(make_action_spec(space, None)) == "0: [3] float32 from -2 to 2; 1: one of 3 x one of 2"
     assert str(ActionSpec(1, (4,))) == "1 numbers from -1 to 1; one of 4"
 
 
@@ -199,7 +199,7 @@ def expected(leaf, value) -> np.ndarray:
 def test_every_observation_is_encoded(kind, seed):
     space = kind(np.random.default_rng(seed))
     space.seed(seed)
-    observations = Observations(space, ())
+    observations = ObservationConverter(space, ())
     own = [space.sample() for _ in range(5)]
     batch = concatenate(space, own, create_empty_array(space, 5))
     shown = observations(batch)
@@ -209,28 +209,28 @@ def test_every_observation_is_encoded(kind, seed):
     for row, value in enumerate(own):
         for name, (leaf, part) in zip(names, leaves(space, value), strict=True):
             spec, right = observations.specs[name], expected(leaf, part)
-            assert (spec.shape, spec.dtype, spec.own_shape) == (right.shape, right.dtype.name, leaf.shape)
+            assert (spec.shape, spec.dtype, spec.effective_env_shape) == (right.shape, right.dtype.name, leaf.shape)
             np.testing.assert_array_equal(shown[name][row], right)
             assert shown[name].dtype == right.dtype
             np.testing.assert_array_equal(spec.encode(np.asarray(part)[None])[0], right)
 
 
 def test_an_observation_outside_its_space_is_named():
-    observations = Observations(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
+    observations = ObservationConverter(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
     for wrong in (0, 4):
         with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the whole numbers from 1 to 3"):
             observations((np.zeros((2, 1)), np.array([1, wrong])))
     make = {"observation_space": spaces.Discrete(3), "action_space": spaces.Discrete(5)}
     adapter = GymAdapter(config(EchoingActions, 1, make))
     adapter.reset(seed=0)
-    with pytest.raises(EnvironmentBroke, match="broke: ValueError: observation 'obs': 4 is not one of"):
+    with pytest.raises(EnvironmentCrashed, match="broke: ValueError: observation 'obs': 4 is not one of"):
         adapter.step({"agent": np.full((1, 1), 4, np.float32)})
 
 
 def test_a_plain_box_is_not_copied():
     space = spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Box(0, 255, (2,), np.uint8)})
     own = {"a": np.zeros((4, 3), np.float32), "b": np.zeros((4, 2), np.uint8)}
-    shown = Observations(space, ())(own)
+    shown = ObservationConverter(space, ())(own)
     assert shown["a"] is own["a"] and shown["b"] is own["b"]
 
 
@@ -244,7 +244,7 @@ def test_a_plain_box_is_not_copied():
         (spaces.Box(0, 0, (2, 2), np.uint8), ObsSpec((1, 2, 2), "uint8", (2, 2))),
         (spaces.Box(0, 1, (10, 10, 4), bool), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))),
         (spaces.MultiBinary((3, 6, 6)), ObsSpec((3, 6, 6), "uint8")),
-        (spaces.Box(-1, 1, (8, 9, 3)), ObsSpec((3, 8, 9), own=(8, 9, 3))),
+        (spaces.Box(-1, 1, (8, 9, 3)), ObsSpec((3, 8, 9), env_shape=(8, 9, 3))),
         (spaces.Box(0, 255, (8, 9)), ObsSpec((8, 9))),
         (spaces.Box(0, 255, (128,), np.uint8), ObsSpec((128,), "uint8", high=255)),
         (spaces.Box(0, 1, (3,), bool), ObsSpec((3,), "uint8")),
@@ -253,13 +253,13 @@ def test_a_plain_box_is_not_copied():
     ids=str,
 )
 def test_images_are_told_by_their_shape(leaf, right):
-    assert Observations(leaf, ()).specs == {"obs": right}
+    assert ObservationConverter(leaf, ()).specs == {"obs": right}
 
 
 def test_an_image_is_turned_and_not_copied():
     space = spaces.Dict({"last": spaces.Box(0, 255, (5, 6, 3), np.uint8), "flat": spaces.Box(0, 255, (5, 6), np.uint8)})
     own = {name: np.random.default_rng(0).integers(0, 255, (2, *leaf.shape), np.uint8) for name, leaf in space.items()}
-    shown = Observations(space, ())(own)
+    shown = ObservationConverter(space, ())(own)
     np.testing.assert_array_equal(shown["last"][1, 2], own["last"][1, :, :, 2])
     np.testing.assert_array_equal(shown["flat"][:, 0], own["flat"])
     assert all(np.shares_memory(shown[name], own[name]) for name in own)
@@ -275,7 +275,7 @@ def test_every_mode_shows_the_same_episodes(kind, mode):
     steps = [deepcopy(adapter.reset(seed=7)["agent"])]  # good until the next call alone
     for _ in range(7):
         steps.append(deepcopy(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"]))
-    assert [bool(step.final[0]) for step in steps] == [False, False, False, True] * 2
+    assert [bool(step.is_bootstrap_row[0]) for step in steps] == [False, False, False, True] * 2
     space.seed(7)
     for step in steps:
         shown = [expected(leaf, part) for leaf, part in leaves(space, space.sample())]
@@ -291,9 +291,15 @@ def shown_masks(adapter: GymAdapter, ticks: int):
     rng, rows = np.random.default_rng(0), []
     step = adapter.reset(seed=3)["agent"]
     for _ in range(ticks):
-        assert step.obs[MASK].dtype == np.uint8
-        number = next(value for name, value in step.obs.items() if name != MASK)[:, 0]
-        rows += zip(number.tolist(), step.obs[MASK].tolist(), step.first.tolist(), step.final.tolist(), strict=True)
+        assert step.obs[ACTION_MASK].dtype == np.uint8
+        number = next(value for name, value in step.obs.items() if name != ACTION_MASK)[:, 0]
+        rows += zip(
+            number.tolist(),
+            step.obs[ACTION_MASK].tolist(),
+            step.first.tolist(),
+            step.is_bootstrap_row.tolist(),
+            strict=True,
+        )
         step = adapter.step({"agent": random_actions(adapter.roles["agent"].action_spec, len(step.lane), rng)})["agent"]
     assert {final for _, _, _, final in rows} == {True, False}
     return rows
@@ -303,7 +309,7 @@ def shown_masks(adapter: GymAdapter, ticks: int):
 @pytest.mark.parametrize("how", ["flat", "bool", "split", "binary", "box"])
 def test_every_row_has_its_own_mask(how, mode):
     adapter = GymAdapter(config(Masked, 3, vectorized("sync", mode, how=how)))
-    assert adapter.roles["agent"].obs_specs[MASK] == ObsSpec((5,), "uint8")
+    assert adapter.roles["agent"].obs_specs[ACTION_MASK] == ObsSpec((5,), "uint8")
     for number, mask, _, _ in shown_masks(adapter, 60):
         assert mask == allowed(number).tolist()
 
@@ -337,15 +343,15 @@ def test_a_native_vector_environment_tells_masks():
     adapter = GymAdapter(config("tests.adapters.spaced:NativeMasked-v0", 6, {}))
     step = adapter.reset(seed=0)["agent"]
     for _ in range(3):
-        np.testing.assert_array_equal(step.obs[MASK], [allowed(n) for n in step.obs["obs"][:, 0]])
+        np.testing.assert_array_equal(step.obs[ACTION_MASK], [allowed(n) for n in step.obs["obs"][:, 0]])
         step = adapter.step({"agent": np.zeros((6, 2), np.float32)})["agent"]
     assert step.obs["obs"][:, 0].tolist() == [3, 4, 5, 6, 7, 8]
 
 
 def test_a_role_without_masks_has_none():
     adapter = GymAdapter(config(CountedEpisodes, 2, {}))
-    assert MASK not in adapter.roles["agent"].obs_specs
-    assert MASK not in adapter.reset(seed=0)["agent"].obs
+    assert ACTION_MASK not in adapter.roles["agent"].obs_specs
+    assert ACTION_MASK not in adapter.reset(seed=0)["agent"].obs
 
 
 class TestMasked(AdapterContract):
@@ -368,21 +374,25 @@ class TestSampledTuple(AdapterContract):
 def test_a_mask_is_flat_or_one_array_for_each_branch():
     spec = ActionSpec(branches=BRANCHES)
     for mask in ([1, 0, 1, 0, 1], np.array([1, 0, 1, 0, 1], bool), ([1, 0, 1], [0, 1]), (np.array([2, 0, 1]), (0, 1))):
-        assert spec.mask(mask).tolist() == [1, 0, 1, 0, 1]
-    assert spec.mask(None).tolist() == [1] * 5
+        assert spec.flatten_mask(mask).tolist() == [1, 0, 1, 0, 1]
+    assert spec.flatten_mask(None).tolist() == [1] * 5
     for mask in ([1, 0], ([1, 0], [1, 0, 1]), np.ones(6), (), ([1, 0, 1],)):
         with pytest.raises(ValueError, match="numbers where the discrete actions are 3 and 2"):
-            spec.mask(mask)
+            spec.flatten_mask(mask)
 
 
 def test_masks_of_some_copies_alone_are_those_of_these():
-    masks = Masks(ActionSpec(branches=(2,)), 3)
+    masks = InfoMasks(ActionSpec(branches=(2,)), 3)
     told = np.array([None, [0, 1], None], dtype=object)
-    assert masks({MASK: told, f"_{MASK}": np.array([False, True, False])}).tolist() == [[1, 1], [0, 1], [1, 1]]
-    zeros = {MASK: np.array([[0, 0], [1, 0], [0, 0]]), f"_{MASK}": np.array([False, True, False])}
+    assert masks({ACTION_MASK: told, f"_{ACTION_MASK}": np.array([False, True, False])}).tolist() == [
+        [1, 1],
+        [0, 1],
+        [1, 1],
+    ]
+    zeros = {ACTION_MASK: np.array([[0, 0], [1, 0], [0, 0]]), f"_{ACTION_MASK}": np.array([False, True, False])}
     assert masks(zeros).tolist() == [[1, 1], [1, 0], [1, 1]]
     with pytest.raises(ValueError, match="info\\['action_mask'\\] is dict"):
-        masks({MASK: {"gear": np.ones((3, 2))}})
+        masks({ACTION_MASK: {"gear": np.ones((3, 2))}})
 
 
 # What cannot be served
@@ -435,7 +445,7 @@ def test_a_space_that_cannot_be_served_is_named_with_its_key(observation, action
 
 def test_a_bound_on_one_side_is_refused_with_a_scale_too():
     with pytest.raises(UnsupportedEnvironment, match="one side only"):
-        action_spec(spaces.Box(0, np.inf), 2.0)
+        make_action_spec(spaces.Box(0, np.inf), 2.0)
 
 
 def test_a_mask_of_the_wrong_length_in_an_info_is_named():
@@ -458,7 +468,7 @@ def test_masks_that_come_after_the_reset_only_are_named():
     [
         ("pendulum", {"obs": (3,)}, 1, ()),
         ("blackjack", {"0": (32,), "1": (11,), "2": (2,)}, 0, (2,)),
-        ("taxi", {"obs": (500,), MASK: (6,)}, 0, (6,)),
+        ("taxi", {"obs": (500,), ACTION_MASK: (6,)}, 0, (6,)),
         ("cliff_walking", {"obs": (48,)}, 0, (4,)),
         ("frozen_lake", {"obs": (16,)}, 0, (4,)),
     ],
@@ -473,7 +483,7 @@ def test_environments_of_gymnasium_are_served(name, shapes, continuous, branches
     for _ in range(25):
         for name, value in step.obs.items():
             assert value.shape == (len(step.lane), *shapes[name])
-            counts = role.obs_specs[name].counts
+            counts = role.obs_specs[name].n_values
             assert not counts or (value.sum(-1) == len(counts)).all()
         step = adapter.step({"agent": random_actions(role.action_spec, len(step.lane), rng)})["agent"]
     adapter.close()

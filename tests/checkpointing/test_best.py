@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from algorithm.checkpointing.best import Best
+from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.checkpointing.store import Checkpoints
-from algorithm.training.components import Parts
+from algorithm.checkpointing.store import CheckpointStore
+from algorithm.training.components import TrainingComponents
 from algorithm.training.history import Counters
 
 
@@ -20,12 +20,12 @@ class Nothing:
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    return Checkpoints(tmp_path / "checkpoints", keep=2)
+    return CheckpointStore(tmp_path / "checkpoints", keep=2)
 
 
 def save(checkpoints, *env_steps):
     for each in env_steps:
-        checkpoint = checkpoints.save(Parts(None, None), Counters(each), Nothing(), Nothing())
+        checkpoint = checkpoints.save(TrainingComponents(None, None), Counters(each), Nothing(), Nothing())
     return checkpoint
 
 
@@ -39,10 +39,10 @@ def test_without_an_evaluation_there_is_no_best(checkpoints):
 
 
 def test_the_best_outlives_the_newest_and_goes_when_there_is_a_better_one(checkpoints):
-    checkpoints.best.name(save(checkpoints, 1, 2), 7.5)
+    checkpoints.best.set_best(save(checkpoints, 1, 2), 7.5)
     save(checkpoints, 3, 4, 5)
     assert kept(checkpoints) == [2, 4, 5]
-    checkpoints.best.name(save(checkpoints, 6), 8.0)
+    checkpoints.best.set_best(save(checkpoints, 6), 8.0)
     assert checkpoints.best.checkpoint.counters.env_steps == 6
     save(checkpoints, 7)
     assert kept(checkpoints) == [6, 7]
@@ -50,8 +50,8 @@ def test_the_best_outlives_the_newest_and_goes_when_there_is_a_better_one(checkp
 
 
 def test_another_process_finds_it(checkpoints):
-    checkpoints.best.name(save(checkpoints, 3), -12.25)
-    again = Best(checkpoints.folder)
+    checkpoints.best.set_best(save(checkpoints, 3), -12.25)
+    again = BestCheckpoint(checkpoints.folder)
     assert (again.checkpoint.counters.env_steps, again.mean) == (3, -12.25)
 
 
@@ -75,7 +75,7 @@ def test_a_file_that_is_damaged_or_points_elsewhere_is_named(checkpoints, text):
     (checkpoints.folder / "000000000009").symlink_to(checkpoints.folder.parent / "elsewhere")
     checkpoints.best.path.write_text(text)
     with pytest.raises(CheckpointError, match=r"best\.json is damaged"):
-        Best(checkpoints.folder).mean  # noqa: B018
+        BestCheckpoint(checkpoints.folder).mean  # noqa: B018
 
 
 def evaluated(checkpoints, means):
@@ -87,7 +87,7 @@ def evaluated(checkpoints, means):
     for steps, mean in means.items():
         checkpoint = save(checkpoints, steps)
         if mean is not None and mean > checkpoints.best.mean:
-            checkpoints.best.name(checkpoint, mean)
+            checkpoints.best.set_best(checkpoint, mean)
 
 
 HARM = {
@@ -101,15 +101,15 @@ HARM = {
 
 @pytest.mark.parametrize("harm", HARM)
 def test_it_is_found_again_among_the_checkpoints(tmp_path, harm):
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=9)
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
     evaluated(checkpoints, {1: 5.0, 2: 5.0, 3: None, 4: 7.0, 5: 4.0})
     (checkpoints.folder / "000000000004" / "counters.json").write_text("{}")
     HARM[harm](checkpoints.folder)
     said = []
-    again = Checkpoints(checkpoints.folder, keep=9)
-    again.begin(again.latest(print), said.append)
+    again = CheckpointStore(checkpoints.folder, keep=9)
+    again.prepare(again.latest(print), said.append)
     assert len(said) == 1 and said[0].endswith("checkpoint 000000000002 has the best evaluation")
-    for best in (again.best, Best(checkpoints.folder)):
+    for best in (again.best, BestCheckpoint(checkpoints.folder)):
         assert (best.checkpoint.folder.name, best.mean) == ("000000000002", 5.0)
 
 
@@ -117,19 +117,19 @@ def test_what_cannot_be_found_again_is_none(checkpoints):
     save(checkpoints, 1)
     checkpoints.best.path.write_text("[]")
     said = []
-    again = Checkpoints(checkpoints.folder, keep=2)
-    again.begin(None, said.append)
+    again = CheckpointStore(checkpoints.folder, keep=2)
+    again.prepare(None, said.append)
     assert len(said) == 1 and said[0].endswith("no other checkpoint was evaluated")
     assert again.best.checkpoint is None and not again.best.path.exists()
 
 
 def test_a_checkpoint_that_was_set_aside_is_named_as_no_longer_there(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=9)
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
     evaluated(checkpoints, {1: 3.0, 2: 5.0})
     (checkpoints.folder / "000000000002" / "counters.json").write_text("{}")
     said = []
-    again = Checkpoints(checkpoints.folder, keep=9)
-    again.begin(again.latest(lambda line: None), said.append)
+    again = CheckpointStore(checkpoints.folder, keep=9)
+    again.prepare(again.latest(lambda line: None), said.append)
     assert said == [
         f"{again.best.path} names checkpoint 000000000002, which is no longer there; "
         "checkpoint 000000000001 has the best evaluation"

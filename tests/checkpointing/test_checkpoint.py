@@ -10,14 +10,14 @@ import pytest
 
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.store import Checkpoints
+from algorithm.checkpointing.store import CheckpointStore
 from algorithm.config.loader import resolve
-from algorithm.runs.build import limits, train
+from algorithm.runs.build import make_limits, train
 from algorithm.runs.make_env import make_adapter
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.training.actor import Actor
-from algorithm.training.components import Parts
+from algorithm.training.components import TrainingComponents
 from algorithm.training.history import Counters, History
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
@@ -34,15 +34,15 @@ class Run:
         small = {"replay_config": {"capacity": 400}, "acer_config": {"learning_starts": 100}}
         settings = resolve([("test", {"base_config": base, **small})])
         self.folder = RunFolder.create("fake/task", tmp_path / "envs", "a", settings.tree)
-        builder = TeamBuilder(settings, self.folder, None, lambda line: None)
-        self.parts = Parts(make_adapter(settings, self.folder, 2), builder)
+        builder = ComponentsBuilder(settings, self.folder, None, lambda line: None)
+        self.parts = TrainingComponents(make_adapter(settings, self.folder, 2), builder)
         self.actor = Actor(self.parts, seed=0)
         self.monitor = self._monitor(settings)
-        self.checkpoints = Checkpoints(tmp_path / "checkpoints", keep)
+        self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)
         self.said = []
 
     def _monitor(self, settings):
-        history, ends = History(self.parts, Counters()), limits(settings)
+        history, ends = History(self.parts, Counters()), make_limits(settings)
         return Monitor(history, ends, Reporter(history, ends, None, print, print), None, None, None)
 
     def save(self, env_steps: int):
@@ -133,7 +133,7 @@ def test_a_save_that_was_killed_leaves_nothing_that_is_taken_for_a_checkpoint(ru
     shutil.copytree(saved.folder, run.checkpoints.folder / "saving")
     shutil.copytree(saved.folder, run.checkpoints.folder / "removing")
     assert run.latest().folder == saved.folder
-    run.checkpoints.begin(saved, run.said.append)
+    run.checkpoints.prepare(saved, run.said.append)
     assert run.names() == ["000000000010"]
 
 
@@ -150,7 +150,7 @@ def test_damaged_ones_make_place_for_what_comes_instead(run):
     run.save(10)
     bad = run.save(20)
     (bad.folder / "actor.npz").unlink()
-    run.checkpoints.begin(run.latest(), run.said.append)
+    run.checkpoints.prepare(run.latest(), run.said.append)
     assert run.names() == ["000000000010", "damaged-000000000020"]
     assert (run.save(20).folder / "actor.npz").exists()
     for env_steps in (30, 40):
@@ -192,23 +192,23 @@ def test_what_cannot_be_written_leaves_everything_as_it_was(run, full_disk):
 def test_a_save_that_fails_is_told_and_only_the_last_one_ends_the_run(run, full_disk):
     said = []
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         said.append(line)
         if limited and "cannot be written" in line:
             full_disk(None)
 
     limited = True
     full_disk(12_000)
-    train(run.folder.settings(), run.folder, say)
+    train(run.folder.load_settings(), run.folder, log)
     told = [line for line in said if "cannot be written" in line]
     assert len(told) == 1
     assert "40 env steps" in told[0] and "kept" in told[0] and "the next save tries again" in told[0]
     assert [int(path.name) for path in sorted((run.folder.path / "checkpoints").glob("0*"))] == [80, 100]
 
     limited = False
-    settings = run.folder.settings(("test", {"base_config": {"max_step": 150}}))
+    settings = run.folder.load_settings(("test", {"base_config": {"max_step": 150}}))
     full_disk(12_000)
     with pytest.raises(CheckpointError, match="cannot be written"):
-        train(settings, run.folder, say)
+        train(settings, run.folder, log)
     full_disk(None)
-    assert int(run.folder.latest().folder.name) == 100
+    assert int(run.folder.find_latest().folder.name) == 100

@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.store import Checkpoints
+from algorithm.checkpointing.store import CheckpointStore
 from algorithm.config.loader import merge, read_variant, resolve
 from algorithm.runs import team_builder
-from algorithm.runs.build import limits, train
+from algorithm.runs.build import make_limits, train
 from algorithm.runs.make_env import make_adapter
-from algorithm.runs.run_folder import RunFolder, environment_folder
-from algorithm.runs.team_builder import TeamBuilder
+from algorithm.runs.run_folder import RunFolder, find_environment_folder
+from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.training.actor import Actor
-from algorithm.training.components import Parts
+from algorithm.training.components import TrainingComponents
 from algorithm.training.history import History
-from algorithm.training.metrics import Metrics
+from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.placement import CPU, Placement
 from algorithm.training.reporter import Reporter
@@ -167,8 +167,8 @@ def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
 
 
 def go_on(folder: RunFolder) -> Checkpoint:
-    train(folder.settings(), folder, lambda line: None)
-    return folder.latest()
+    train(folder.load_settings(), folder, lambda line: None)
+    return folder.find_latest()
 
 
 def shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
@@ -251,7 +251,7 @@ def test_saving_on_the_way_changes_nothing(kind, tmp_path):
 def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
     plain = go_on(new_run(tmp_path, "plain", kind))
     apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # to torch the same processor
-    monkeypatch.setattr(team_builder, "placement", lambda settings, agent, role: apart)
+    monkeypatch.setattr(team_builder, "choose_placement", lambda settings, agent, role: apart)
     copied = new_run(tmp_path, "copied", kind)
     assert_equal(go_on(copied), plain)
     assert_equal(go_on(shortened(copied, "resumed", 2)), plain)
@@ -261,55 +261,60 @@ def test_stopping_at_half_the_steps_and_going_on_is_the_same_too(tmp_path):
     straight = go_on(new_run(tmp_path, "straight", "probe"))
     halves = new_run(tmp_path, "halves", "probe", max_step=115)
     go_on(halves)
-    halves.record(merge(halves.settings().tree, {"base_config": {"max_step": 230}}), 115)
+    halves.record_settings(merge(halves.load_settings().tree, {"base_config": {"max_step": 230}}), 115)
     assert_equal(go_on(halves), straight)
 
 
 def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
-    source = environment_folder("gym/cartpole")
+    source = find_environment_folder("gym/cartpole")
     short = {"base_config": {"max_step": 1300, "log_every": 400}, "acer_config": {"reward_normalization": "return_std"}}
     settings = resolve([("test", read_variant(source / "config.yaml", "default")), ("test", short)])
     folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
     saved = go_on(folder)
     assert not (saved.folder / "actor.npz").exists()
 
-    parts = Parts(
-        make_adapter(settings, folder, settings.base.n_envs), TeamBuilder(settings, folder, saved, lambda line: None)
+    parts = TrainingComponents(
+        make_adapter(settings, folder, settings.base.n_envs),
+        ComponentsBuilder(settings, folder, saved, lambda line: None),
     )
     for role in saved.roles:
-        parts.teams[role] = parts.build(role, folder.roles()[role])
+        parts.by_role[role] = parts.build(role, folder.read_roles()[role])
     actor = Actor(parts, seed=77)
     counters = saved.counters
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(5)
-    history, ends = History(parts, counters), limits(settings)
-    monitor = Monitor(history, ends, Reporter(history, ends, Metrics(tmp_path / "m"), print, print), None, None, None)
-    saved.resume(actor, monitor)
-    assert history.recent["agent"].full
-    assert_equal(Checkpoints(tmp_path / "again", 1).save(parts, counters, actor, monitor), saved)
+    history, ends = History(parts, counters), make_limits(settings)
+    monitor = Monitor(
+        history, ends, Reporter(history, ends, MetricsWriter(tmp_path / "m"), print, print), None, None, None
+    )
+    saved.restore_run(actor, monitor)
+    assert history.recent["agent"].is_full
+    assert_equal(CheckpointStore(tmp_path / "again", 1).save(parts, counters, actor, monitor), saved)
 
     rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())
-    assert not rollout.joined.any()
+    assert not rollout.continues_previous.any()
     assert rollout.first[0].all()
     parts.adapter.close()
 
 
 def test_new_episodes_start_with_the_next_seeds(tmp_path):
-    source = environment_folder("gym/cartpole")
+    source = find_environment_folder("gym/cartpole")
     settings = resolve([("test", {"base_config": {"env_name": "CartPole-v1", "max_step": 100, "n_envs": 2}})])
     folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
     go_on(folder)
-    folder.record(merge(settings.tree, {"base_config": {"max_step": 300}}), 100)
+    folder.record_settings(merge(settings.tree, {"base_config": {"max_step": 300}}), 100)
     go_on(folder)
-    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         starts = arrays["obs/obs"][arrays["first"]]
     assert len(np.unique(starts, axis=0)) == len(starts)
 
 
 def test_an_actor_that_was_interrupted_in_a_tick_keeps_nothing_unfinished(tmp_path):
     folder = new_run(tmp_path, "a", "probe")
-    settings = folder.settings()
-    parts = Parts(make_adapter(settings, folder, 3), TeamBuilder(settings, folder, None, lambda line: None))
+    settings = folder.load_settings()
+    parts = TrainingComponents(
+        make_adapter(settings, folder, 3), ComponentsBuilder(settings, folder, None, lambda line: None)
+    )
     actor = Actor(parts, seed=0)
     actor.collect()
     assert actor.state() is not None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.cli.command_line import overrides, page, parse
+from algorithm.cli.command_line import collect_overrides, make_start_page, parse_arguments
 from algorithm.cli.options import FLAGS, OPTIONS, TRAIN
 from algorithm.config import renamed_settings as former
-from algorithm.config.loader import defaults, resolve
+from algorithm.config.loader import load_defaults, resolve
 from algorithm.runs.env_folder import is_file_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,27 +58,27 @@ def test_every_option_has_its_row():
 def test_options_are_read_as_people_write_them(option):
     text, expected = USES[option]
     words = text.split() if option in ("--init", "--import_mlagents") else ["gym/cartpole", *text.split()]
-    options = vars(parse(words))
+    options = vars(parse_arguments(words))
     assert {name: options[name] for name in expected} == expected
     dashed = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]
     underscored = [f"--{word[2:].replace('-', '_')}" if word.startswith("--") else word for word in words]
-    assert parse(dashed) == parse(underscored) == parse(words)
+    assert parse_arguments(dashed) == parse_arguments(underscored) == parse_arguments(words)
 
 
 @pytest.mark.parametrize("words", ["-n a gym/cartpole", "gym/cartpole -n a", "-n a --seed 3 gym/cartpole --json"])
 def test_the_environment_may_stand_anywhere(words):
-    options = parse(words.split())
+    options = parse_arguments(words.split())
     assert (options.env, options.name) == ("gym/cartpole", "a")
 
 
 @pytest.mark.parametrize("env", ["gym/cartpole/", "gym\\cartpole", "./gym/cartpole"])
 def test_folders_are_named_as_shells_complete_them(env):
-    assert parse([env]).env == "gym/cartpole"
+    assert parse_arguments([env]).env == "gym/cartpole"
 
 
 def test_flags_are_short_for_settings():
     words = "gym/cartpole -n a --agents 3 --max_step 8 --max_iter 7 --seed 5 --device cpu --nn x.py"
-    tree = overrides(parse(words.split()))
+    tree = collect_overrides(parse_arguments(words.split()))
     assert tree == {
         "base_config": {
             "name": "a",
@@ -91,32 +91,32 @@ def test_flags_are_short_for_settings():
         }
     }
     assert resolve([("flags", tree)]).base.n_envs == 3
-    unity = overrides(parse("unity/3dball --editor --port 6000".split()))
+    unity = collect_overrides(parse_arguments("unity/3dball --editor --port 6000".split()))
     assert unity == {"base_config": {"unity_args": {"build_path": "editor", "base_port": 6000}}}
-    assert overrides(parse("gym/cartpole -n a --run".split())) == {}  # it names a run that is there
+    assert collect_overrides(parse_arguments("gym/cartpole -n a --run".split())) == {}  # it names a run that is there
 
 
-@pytest.mark.parametrize("name", [name for name, instead in former.FORMER.items() if " " not in instead])
+@pytest.mark.parametrize("name", [name for name, instead in former.NAMES_ELSEWHERE.items() if " " not in instead])
 def test_an_old_name_leads_to_one_that_exists(name):
-    instead = former.FORMER[name]
+    instead = former.NAMES_ELSEWHERE[name]
     assert instead in SPELLINGS or is_setting(instead)
-    assert former.former_setting(name if "." in name else f"sac_config.{name}") == f"it is now {instead}"
+    assert former.find_renamed_setting(name if "." in name else f"sac_config.{name}") == f"it is now {instead}"
 
 
 def is_setting(path: str) -> bool:
     *sections, key = path.split(".")
-    place = defaults()
+    place = load_defaults()
     for section in sections:
         place = place[section]
     return key in place
 
 
 def test_no_old_name_hides_one_of_ours():
-    ours = {key for section in defaults().values() for key in (section if isinstance(section, dict) else {})}
-    assert not (set(former.FORMER) - {"env_name"}) & ours
-    assert not {f"--{name}" for name in former.FORMER} & SPELLINGS
-    assert all(map(is_setting, former.FLAGS_ALONE.values()))
-    whole = [name for name in former.FORMER if "." in name]
+    ours = {key for section in load_defaults().values() for key in (section if isinstance(section, dict) else {})}
+    assert not (set(former.NAMES_ELSEWHERE) - {"env_name"}) & ours
+    assert not {f"--{name}" for name in former.NAMES_ELSEWHERE} & SPELLINGS
+    assert all(map(is_setting, former.FLAGS_ELSEWHERE.values()))
+    whole = [name for name in former.NAMES_ELSEWHERE if "." in name]
     assert whole
     assert not [name for name in whole if is_setting(name)]
 
@@ -162,7 +162,7 @@ def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.strip() == page()
+    assert finished.stdout.strip() == make_start_page()
     assert "gym/cartpole" in finished.stdout
 
 
@@ -186,7 +186,7 @@ def test_something_is_printed_before_torch_is_imported():
 
 def test_flags_name_settings_that_exist():
     for setting in FLAGS:
-        place = defaults()
+        place = load_defaults()
         for key in setting.split("."):
             assert key in place
             place = place[key]

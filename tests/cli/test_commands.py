@@ -82,11 +82,11 @@ def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monke
     from algorithm.cli import display
 
     shown = []
-    monkeypatch.setattr(display, "lines", lambda say: shown.append)
+    monkeypatch.setattr(display, "make_line_display", lambda log: shown.append)
     assert main.main("mine/task -n a".split()) == 0
     seconds = result("a")["seconds"]
-    assert shown[-1].ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)
-    assert sum(shown[-1].pace.shares.values()) == pytest.approx(1) and shown[-1].pace.shares["starting"] > 0
+    assert shown[-1].has_ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)
+    assert sum(shown[-1].throughput.shares.values()) == pytest.approx(1) and shown[-1].throughput.shares["starting"] > 0
     assert f"done after 90 env steps, 6 episodes, {seconds:.1f} s" in capsys.readouterr().out
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
     assert result("a")["seconds"] > seconds
@@ -152,7 +152,7 @@ def test_an_interrupted_run_leaves_its_result(monkeypatch, capsys):
 def test_repeated_runs_are_runs_with_successive_seeds(capsys):
     told = call("mine/task -n a --seed 5 --repeat 3 --set base_config.env_name=choice", capsys)
     assert [Path(one["run"]).name for one in told["runs"]] == ["a-1", "a-2", "a-3"]
-    assert [RunFolder.find("mine/task", f"a-{k}").settings().base.seed for k in (1, 2, 3)] == [5, 6, 7]
+    assert [RunFolder.find("mine/task", f"a-{k}").load_settings().base.seed for k in (1, 2, 3)] == [5, 6, 7]
     alone = call("mine/task -n b --seed 6 --set base_config.env_name=choice", capsys)
     for key in ("env_steps", "updates", "episodes", "returns"):
         assert alone[key] == told["runs"][1][key]
@@ -424,7 +424,7 @@ def test_env_args_reach_the_environment(task, capsys):
     assert main.main(["mine/task", "-n", "a", "--env_args", "limit=3", "names=[a, b]"]) == 0
     assert result("a")["returns"] == {"agent": 3.0}
     assert "training mine/task with ACER in runs/mine/task/a" in capsys.readouterr().out
-    assert RunFolder.find("mine/task", "a").settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
+    assert RunFolder.find("mine/task", "a").load_settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
 
 
 @pytest.mark.parametrize(("word", "meaning"), [("CPU", "cpu"), ("gpu", "cuda"), ("GPU:1", "cuda:1"), ("Auto", "auto")])

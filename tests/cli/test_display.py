@@ -4,34 +4,43 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from algorithm.cli.display import BAR, COLORS, Picture, _approach, _rounded, line, lines, live
+from algorithm.cli.display import (
+    BAR_WIDTH,
+    COLORS,
+    ProgressView,
+    _compute_goal_fraction,
+    _round_to_total,
+    format_line,
+    live_display,
+    make_line_display,
+)
 from algorithm.training.history import Counters
-from algorithm.training.progress import Pace, Progress, Standing
-from algorithm.training.timer import PARTS
+from algorithm.training.progress import Progress, RoleProgress, Throughput
+from algorithm.training.timer import PHASES
 
 NAN = float("nan")
-SHARES = {**dict.fromkeys(PARTS, 0.0), "environment": 0.31, "acting": 0.28, "learning": 0.388, "saving": 0.022}
-STANDING = Standing(
+SHARES = {**dict.fromkeys(PHASES, 0.0), "environment": 0.31, "acting": 0.28, "learning": 0.388, "saving": 0.022}
+STANDING = RoleProgress(
     mean=123.44,
     first=20.0,
     best=150.26,
     length=122.9,
-    measures={"entropy": 0.5123, "KL to average": 0.00214},
+    policy_metrics={"entropy": 0.5123, "KL to average": 0.00214},
     losses={"critic": 0.0456},
 )
 PROGRESS = Progress(
-    row=False,
+    wrote_row=False,
     counters=Counters(412_000, 9000, 1234, 600, 75.4),
     max_step=1_000_000,
     goal=200.0,
-    done=0.412,
+    fraction_done=0.412,
     seconds_left=107.6,
-    pace=Pace(8123.4, 340.0, SHARES),
+    throughput=Throughput(8123.4, 340.0, SHARES),
     roles={"agent": STANDING},
 )
 SOFT = replace(
     STANDING,
-    measures={
+    policy_metrics={
         "discrete entropy": 0.6,
         "continuous entropy": -1.25,
         "discrete temperature": 0.1,
@@ -76,12 +85,12 @@ def terminal(width: int = 100, **changes) -> Console:
 def drawn(progress, width: int = 100) -> list[str]:
     """The lines of a picture, without colors."""
     console = terminal(width, force_terminal=False)
-    console.print(Picture(progress))
+    console.print(ProgressView(progress))
     return [row.rstrip() for row in console.file.getvalue().splitlines()]
 
 
 def test_one_line_holds_the_facts():
-    assert line(PROGRESS) == (
+    assert format_line(PROGRESS) == (
         "412,000 of 1,000,000 steps  return 123.4 (best 150.3)  length 122.9  entropy 0.512  KL to average 0.00214  "
         "critic loss 0.0456  8,123 steps/s  340 updates/s  1,234 episodes  environment 31%  acting 28%  learning 39%  "
         "saving 2%  0:01:48 left"
@@ -89,22 +98,22 @@ def test_one_line_holds_the_facts():
 
 
 def test_what_is_not_known_is_left_out():
-    unknown = Standing(mean=NAN, first=None, best=None, length=NAN, measures={}, losses={})
+    unknown = RoleProgress(mean=NAN, first=None, best=None, length=NAN, policy_metrics={}, losses={})
     progress = replace(PROGRESS, max_step=None, done=None, seconds_left=None, goal=None, roles={"agent": unknown})
-    assert line(progress).startswith("412,000 steps  return -  8,123 steps/s")
+    assert format_line(progress).startswith("412,000 steps  return -  8,123 steps/s")
     rows = "\n".join(drawn(progress))
     assert "no episode yet" in rows
-    for text in (line(progress), rows):
+    for text in (format_line(progress), rows):
         assert not [word for word in ("left", "nan", "goal", "length", "policy") if word in text]
 
 
 def test_a_slow_simulator_has_a_rate():
-    slow = line(replace(PROGRESS, pace=Pace(3.24, 0.04, SHARES)))
+    slow = format_line(replace(PROGRESS, pace=Throughput(3.24, 0.04, SHARES)))
     assert "3.2 steps/s  0.04 updates/s" in slow
 
 
 def test_roles_are_named_if_there_are_several():
-    assert "return of left 123.4" in line(replace(PROGRESS, roles=ROLES))
+    assert "return of left 123.4" in format_line(replace(PROGRESS, roles=ROLES))
     rows = drawn(replace(PROGRESS, roles=ROLES))
     assert [row for row in rows if row.startswith("left") and "return 123.4" in row]
     assert [row for row in rows if row.startswith("a role") and "no episode yet" in row]
@@ -112,16 +121,16 @@ def test_roles_are_named_if_there_are_several():
 
 def test_lines_are_said_for_rows_of_metrics_only():
     said = []
-    show = lines(said.append)
+    show = make_line_display(said.append)
     show(PROGRESS)
     assert said == []
     show(replace(PROGRESS, row=True))
-    assert said == [line(PROGRESS)]
+    assert said == [format_line(PROGRESS)]
 
 
 def test_a_picture_is_drawn_when_somebody_looks_and_not_for_rows_of_metrics():
     console = terminal()
-    with live(console, console.print) as show:
+    with live_display(console, console.print) as show:
         empty = console.file.tell()
         show(replace(PROGRESS, row=True))
         assert console.file.tell() == empty
@@ -154,12 +163,12 @@ def test_bars_appear_if_there_is_place_for_them():
     assert not [row for row in drawn(PROGRESS, 60) if "━" in row]
     for width in (80, 160):
         assert sum("━" in row for row in drawn(PROGRESS, width)) == 3  # steps, return and time
-    assert max(row.count("━") for row in drawn(PROGRESS, 160)) == BAR
+    assert max(row.count("━") for row in drawn(PROGRESS, 160)) == BAR_WIDTH
 
 
 def test_a_terminal_without_unicode_has_bars_too():
     console = terminal(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    console.print(Picture(PROGRESS))
+    console.print(ProgressView(PROGRESS))
     console.file.flush()
     assert sum(b"---" in row for row in console.file.buffer.getvalue().splitlines()) == 3
 
@@ -172,34 +181,34 @@ def test_names_of_roles_are_shown_as_they_are():
 
 def test_facts_have_colors():
     console = terminal()
-    console.print(Picture(PROGRESS))
+    console.print(ProgressView(PROGRESS))
     plain, shown = "\n".join(drawn(PROGRESS)), console.file.getvalue()
     assert "\x1b[" not in plain
     assert "\x1b[36m123.4" in shown and "\x1b[34menvironment 31%" in shown
-    assert set(COLORS) == set(PARTS)
-    console.print(Picture(replace(PROGRESS, roles={"agent": replace(STANDING, mean=201.0)})))
+    assert set(COLORS) == set(PHASES)
+    console.print(ProgressView(replace(PROGRESS, roles={"agent": replace(STANDING, mean=201.0)})))
     assert "\x1b[1;32m201.0\x1b[0m (best" in console.file.getvalue()  # the goal is reached
 
 
 @pytest.mark.parametrize("total", [100, 17, 1])
 @pytest.mark.parametrize("shares", [[0.333, 0.333, 0.334], [0.004] * 5 + [0.98], [1.0], [0.495, 0.495, 0.01]])
 def test_percentages_have_the_sum_of_a_hundred(shares, total):
-    rounded = _rounded(dict(enumerate(shares)), total)
+    rounded = _round_to_total(dict(enumerate(shares)), total)
     assert sum(rounded.values()) == total
     assert all(abs(rounded[part] - total * share) < 1 for part, share in enumerate(shares))
-    assert _rounded({"acting": 0.0}, 100) == {}
+    assert _round_to_total({"acting": 0.0}, 100) == {}
 
 
 @pytest.mark.parametrize(
     ("mean", "cells"), [(20.0, 0), (110.0, 16), (200.0, 32), (250.0, 32), (-50.0, 0)], ids=lambda value: f"{value:g}"
 )
 def test_the_bar_of_the_goal_runs_from_the_first_mean_to_the_goal(mean, cells):
-    assert max(0.0, _approach(replace(STANDING, mean=mean), 200.0)) * BAR == pytest.approx(cells)
+    assert max(0.0, _compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(cells)
 
 
 def test_a_picture_follows_the_width_of_its_terminal():
     console = terminal(160)
-    picture = Picture(PROGRESS)
+    picture = ProgressView(PROGRESS)
     console.print(picture)
     wide = console.file.getvalue().count("\n")
     console.width = 40
@@ -209,7 +218,7 @@ def test_a_picture_follows_the_width_of_its_terminal():
 
 def test_what_is_said_meanwhile_stands_above_the_picture():
     console = terminal()
-    with live(console, console.print) as show:
+    with live_display(console, console.print) as show:
         show(PROGRESS)
         console.print("evaluation at 5")
         show(PROGRESS)
@@ -219,10 +228,10 @@ def test_what_is_said_meanwhile_stands_above_the_picture():
 
 def test_the_last_picture_stays():
     console = terminal()
-    with live(console, console.print) as show:
+    with live_display(console, console.print) as show:
         show(PROGRESS)
         before = console.file.tell()
-        show(replace(PROGRESS, ended=True, seconds_left=None))
+        show(replace(PROGRESS, has_ended=True, seconds_left=None))
     console.file.seek(before)
     last = console.file.read()
     assert "in all" in last and "8,123 steps/s" in last and "123.4" in last
@@ -233,6 +242,6 @@ def test_the_last_picture_stays():
 def test_without_a_terminal_there_are_lines(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
-    with live(console, console.print) as show:
+    with live_display(console, console.print) as show:
         show(replace(PROGRESS, row=True))
-    assert file.getvalue() == line(PROGRESS) + "\n"
+    assert file.getvalue() == format_line(PROGRESS) + "\n"

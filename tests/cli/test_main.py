@@ -67,7 +67,7 @@ def test_a_run_is_played_as_its_best_weights_were_evaluated(greedy, mode, other,
     shown = capsys.readouterr().out
     evaluations = dict(re.findall(r"evaluation at (\d+) env steps: (.*)", shown))
     assert len(evaluations) > 2 and all(text.endswith(f"20 episodes, {mode}") for text in evaluations.values())
-    best = str(RunFolder.find("gym/cartpole", "a").best().counters.env_steps)
+    best = str(RunFolder.find("gym/cartpole", "a").find_best().counters.env_steps)
     assert main.main(["gym/cartpole", "--run"]) == 0
     played = capsys.readouterr().out
     assert f"playing runs/gym/cartpole/a after {best} env steps, {mode}" in played
@@ -104,11 +104,11 @@ def test_greedy_play_repeats_itself_and_sampling_does_not():
 def test_the_run_goes_on_where_it_was():
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     folder = RunFolder.find("gym/cartpole", "a")
-    before = folder.latest().counters
+    before = folder.find_latest().counters
     config = folder.path / "config.yaml"
     config.write_text(config.read_text().replace("max_step: 600", "max_step: 900"))
     assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
-    after = folder.latest().counters
+    after = folder.find_latest().counters
     assert before.env_steps < 900 <= after.env_steps
     assert after.updates > before.updates and after.episodes > before.episodes
 
@@ -122,17 +122,17 @@ def test_only_the_newest_checkpoints_are_kept():
 def test_what_is_played_is_the_best_that_can_be_read_and_what_goes_on_is_the_newest(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     folder = RunFolder.find("gym/cartpole", "a")
-    assert folder.best().folder == folder.latest().folder  # evaluated at the end, and nothing else was
+    assert folder.find_best().folder == folder.find_latest().folder  # evaluated at the end, and nothing else was
     checkpoints = folder.checkpoints(keep=5)
     oldest = Checkpoint(min(path for path in checkpoints.folder.iterdir() if path.is_dir()))
-    checkpoints.best.name(oldest, 1000.0)
+    checkpoints.best.set_best(oldest, 1000.0)
     weights = oldest.folder / "agent" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:100])
     capsys.readouterr()
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
     assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
-    assert f"checkpoint {folder.latest().folder.name} has the best evaluation" in shown
-    checkpoints.best.name(folder.latest(), 1000.0)
+    assert f"checkpoint {folder.find_latest().folder.name} has the best evaluation" in shown
+    checkpoints.best.set_best(folder.find_latest(), 1000.0)
     longer = folder.path / "config.yaml"
     longer.write_text(longer.read_text().replace("max_step: 600", "max_step: 700"))
     assert main.main(["gym/cartpole", "-n", "a", "--resume"]) == 0
@@ -144,7 +144,7 @@ def test_the_weights_that_confirmed_the_goal_are_played(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *easy]) == 0
     assert "goal reached and confirmed" in capsys.readouterr().out
     folder = RunFolder.find("gym/cartpole", "a")
-    assert folder.best().folder == folder.latest().folder
+    assert folder.find_best().folder == folder.find_latest().folder
 
 
 def test_a_run_in_parts_is_held_out_as_one_run_is(tmp_path, monkeypatch):
@@ -170,7 +170,7 @@ def test_a_run_in_parts_is_held_out_as_one_run_is(tmp_path, monkeypatch):
 
 def test_iterations_end_a_run():
     assert main.main(["gym/cartpole", "-n", "a", "--set", "base_config.max_iter=3"]) == 0
-    counters = RunFolder.find("gym/cartpole", "a").latest().counters
+    counters = RunFolder.find("gym/cartpole", "a").find_latest().counters
     assert counters.iterations == 3
     assert counters.episodes >= 6  # two lanes
 
@@ -178,7 +178,7 @@ def test_iterations_end_a_run():
 def test_episodes_are_cut_after_max_step_each_iter():
     limit = ["--set", "base_config.max_step_each_iter=7", "base_config.max_step=200", "base_config.log_every=50"]
     assert main.main(["gym/cartpole", "-n", "a", *limit]) == 0
-    counters = RunFolder.find("gym/cartpole", "a").latest().counters
+    counters = RunFolder.find("gym/cartpole", "a").find_latest().counters
     assert counters.episodes >= 200 // 7 - 2
 
 
@@ -212,7 +212,7 @@ def test_a_run_that_never_began_leaves_its_name_free(capsys):
     assert fails(capsys, "gym/cartpole", "-n", "a", "--set", "base_config.env_name=Cart-v9")[0] == 2
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     assert fails(capsys, "gym/cartpole", "-n", "a", *SHORT) == (2, ANY)
-    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+    assert RunFolder.find("gym/cartpole", "a").find_latest().counters.env_steps >= 600
 
 
 def test_an_environment_that_does_not_start_is_status_3(tmp_path, capsys):
@@ -253,7 +253,7 @@ def test_a_damaged_checkpoint_is_named_and_resume_goes_on_from_the_one_before_it
     assert f"{last / name} is damaged" in (shown := capsys.readouterr().out)
     assert f"checkpoint {before.name} is used instead" in shown
     assert (place / f"damaged-{last.name}").is_dir()
-    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+    assert RunFolder.find("gym/cartpole", "a").find_latest().counters.env_steps >= 600
 
 
 def test_no_checkpoint_that_can_be_read_is_one_line_naming_all(capsys):
@@ -292,7 +292,7 @@ def test_what_changes_on_resuming_is_said_and_kept(capsys):
     assert "base_config.max_step: 600 -> 900" in shown
     assert "base_config.keep_checkpoints: 5 -> 4" in shown
     assert "acer_config.learning_rate:" in shown and "-> 0.0005" in shown
-    settings = RunFolder.find("gym/cartpole", "a").settings()
+    settings = RunFolder.find("gym/cartpole", "a").load_settings()
     assert (settings.base.max_step, settings.base.keep_checkpoints) == (900, 4)
     assert settings.agent.learning_rate == 0.0005
     history = [path.name for path in sorted(config.parent.glob("configs/*.yaml"))]
@@ -308,7 +308,7 @@ def test_what_cannot_change_on_resuming_is_refused_and_the_run_kept(change, caps
     assert status == 2
     assert line.startswith(change.split("=")[0]) and "not possible with --resume" in line
     assert line.count("\n") == 1
-    assert RunFolder.find("gym/cartpole", "a").latest().counters.env_steps >= 600
+    assert RunFolder.find("gym/cartpole", "a").find_latest().counters.env_steps >= 600
 
 
 def test_a_replay_that_does_not_fit_into_memory_is_refused(capsys):
@@ -364,7 +364,7 @@ def test_a_process_goes_on_where_another_ended():
         assert finished.returncode == 0, finished.stderr
         assert finished.stderr == ""
     assert "base_config.max_step: 1500 -> 3000" in finished.stdout
-    checkpoint = RunFolder.find("gym/cartpole", "a").latest()
+    checkpoint = RunFolder.find("gym/cartpole", "a").find_latest()
     assert 3000 <= checkpoint.counters.env_steps < 3010
     with Path("runs/gym/cartpole/a/metrics.csv").open(newline="") as file:
         steps = [int(row["env_steps"]) for row in csv.DictReader(file) if row["time/seconds"]]

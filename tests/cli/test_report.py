@@ -3,17 +3,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorithm.checkpointing.store import Checkpoints
+from algorithm.checkpointing.store import CheckpointStore
 from algorithm.cli import report as module
-from algorithm.cli.report import report
+from algorithm.cli.report import report_result
 from algorithm.config.loader import resolve
-from algorithm.runs.build import Result
+from algorithm.runs.build import RunResult
 from algorithm.runs.run_folder import RunFolder
-from algorithm.training.components import Parts
-from algorithm.training.evaluator import Played
+from algorithm.training.components import TrainingComponents
+from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.history import Counters
 
-PLAYED = Played([480.0, 500.0] * 10, [1] * 20)
+PLAYED = EvaluationResult([480.0, 500.0] * 10, [1] * 20)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def told(folder, monkeypatch=None, **changes) -> list[str]:
         "best": None,
     }
     said = []
-    report(said.append, "some/task", folder, Result(**{**values, **changes}))
+    report_result(said.append, "some/task", folder, RunResult(**{**values, **changes}))
     return said
 
 
@@ -61,12 +61,15 @@ def test_the_commands_can_be_typed_as_they_stand(folder, monkeypatch):
 
 def test_windows_quotes_in_its_own_way(monkeypatch):
     monkeypatch.setattr(module.os, "name", "nt")
-    assert module._command("a", "b c") == 'a "b c"'
+    assert module._join_command("a", "b c") == 'a "b c"'
 
 
 def test_weights_that_did_better_than_the_last_ones_are_named(folder):
-    checkpoint = Checkpoints(folder.path / "checkpoints", 5).save(
-        Parts(None, None), Counters(12_000), SimpleNamespace(state=lambda: None), SimpleNamespace(state=dict)
+    checkpoint = CheckpointStore(folder.path / "checkpoints", 5).save(
+        TrainingComponents(None, None),
+        Counters(12_000),
+        SimpleNamespace(state=lambda: None),
+        SimpleNamespace(state=dict),
     )
     assert "best in evaluation, used by --run: the weights after 12,000 env steps" in told(folder, best=checkpoint)
     assert not any("best" in line for line in told(folder, best=checkpoint, counters=Counters(12_000)))

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import main
 from algorithm.cli.options import OPTIONS
-from algorithm.config.loader import defaults
-from algorithm.config.trees import leaves
+from algorithm.config.loader import load_defaults
+from algorithm.config.trees import iterate_leaves
 from algorithm.config.yaml_text import dump
 
 DOCUMENTED = (0, 1, 2, 3, 4)  # exit statuses
@@ -215,7 +215,7 @@ def _value_of_config(rng: random.Random) -> Input:
     tree = _copy(BASE)
     for _ in range(rng.choice([1, 1, 2])):
         variant = rng.choice(list(tree))
-        path = rng.choice([path for path in leaves(defaults()) if path != "base_config.env_type"])
+        path = rng.choice([path for path in iterate_leaves(load_defaults()) if path != "base_config.env_type"])
         if not isinstance(tree[variant], dict):
             break
         keys = path.split(".")[: rng.choice([1, 2, 2, 2, 3])]
@@ -253,7 +253,7 @@ def _text_of_config(rng: random.Random) -> Input:
 
 
 def _assignments(rng: random.Random) -> Input:
-    paths = [path for path in leaves(defaults()) if path != "base_config.env_type"]
+    paths = [path for path in iterate_leaves(load_defaults()) if path != "base_config.env_type"]
     given = []
     for _ in range(rng.choice([1, 1, 2, 3])):
         path = rng.choice(paths) if rng.random() < 0.8 else rng.choice([*TEXTS, "ma_config.agent.acer_config", "goal"])
@@ -269,7 +269,7 @@ def _flags(rng: random.Random) -> Input:
     given = []
     for option in rng.sample(options, rng.choice([1, 1, 2])):
         given.append(option.spelling)
-        if "action" not in option.parse or rng.random() < 0.1:
+        if "action" not in option.parser_args or rng.random() < 0.1:
             given.append(rng.choice([*TEXTS, *OPTION_WORDS, "1", "0", "-1", "1e3", "9" * 25, "a.b=c", "env_type=x"]))
     return Input("", arguments=given)
 

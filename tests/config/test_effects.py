@@ -203,7 +203,7 @@ def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(ca
 
 
 def test_a_setting_for_actions_of_one_role_has_an_effect():
-    settings = replace(resolve([("test", {})]), given=[("--set", {"acer_config": {"std": "learned"}})])
+    settings = replace(resolve([("test", {})]), command_line_layers=[("--set", {"acer_config": {"std": "learned"}})])
     discrete, box = (Role(1, {}, ActionSpec(**kind)) for kind in ({"branches": (2,)}, {"continuous": 1}))
     check_action_effects(settings, {"a": discrete, "b": box})
     with pytest.raises(UserError, match="acer_config.std is for continuous actions"):

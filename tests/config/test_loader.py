@@ -11,12 +11,12 @@ from algorithm.config.loader import (
     BaseConfig,
     Goal,
     ReplayConfig,
-    defaults,
+    load_defaults,
     read_assignments,
     read_variant,
     resolve,
 )
-from algorithm.config.trees import DEFAULTS
+from algorithm.config.trees import DEFAULTS_FILE
 from algorithm.errors import UserError
 
 
@@ -30,7 +30,7 @@ from algorithm.errors import UserError
     ],
 )
 def test_every_setting_has_its_type_and_its_default_in_one_place_each(section, fields):
-    assert set(defaults()[section]) == fields
+    assert set(load_defaults()[section]) == fields
 
 
 @pytest.mark.parametrize("model", [BaseConfig, ReplayConfig, Goal])
@@ -45,7 +45,7 @@ def test_an_agents_settings_hold_no_second_default():
 
 
 def test_every_default_is_explained_in_its_line():
-    for line in DEFAULTS.read_text(encoding="utf-8").splitlines():
+    for line in DEFAULTS_FILE.read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#") and not line.rstrip().endswith(":"):
             assert "#" in line or line.startswith(("nn_config", "auxiliaries", "explorer")), line
 

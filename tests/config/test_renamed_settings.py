@@ -2,8 +2,8 @@ import pytest
 
 from algorithm.cli.options import FLAGS
 from algorithm.config.loader import resolve
-from algorithm.config.renamed_settings import former_flag
-from algorithm.config.trees import defaults
+from algorithm.config.renamed_settings import find_renamed_flag
+from algorithm.config.trees import load_defaults
 from algorithm.errors import UserError
 
 SAC, ACER = "sac_config", "acer_config"
@@ -34,10 +34,10 @@ OF_ROLES = [entry for entry in RENAMED if entry[0] not in ("base_config", "goal"
 
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)
 def test_an_earlier_name_is_an_error_that_names_the_setting(section, old, new):
-    assert new in defaults()[section] and old not in defaults()[section]
+    assert new in load_defaults()[section] and old not in load_defaults()[section]
     with pytest.raises(UserError, match=f"here: {section}.{old} is no setting; it is now {section}.{new}"):
         resolve([("here", {section: {old: 1}})])
-    assert new in former_flag(old, FLAGS)
+    assert new in find_renamed_flag(old, FLAGS)
 
 
 @pytest.mark.parametrize(("section", "old", "new"), OF_ROLES)

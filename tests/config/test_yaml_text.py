@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from algorithm.config import yaml_text
-from algorithm.config.yaml_text import commented
+from algorithm.config.yaml_text import format_commented
 
 
 def test_what_is_commented_is_read_as_it_was():
@@ -14,7 +14,7 @@ def test_what_is_commented_is_read_as_it_was():
         "a": {"b": "x" * 60, "c": 1e-5, "d": None, "e": [1, "off", "1e-3", "010", "1:30"], "f": {}, "h" * 50: "1"},
         "g": "#: '",
     }
-    lines = list(commented(tree, {"a": "one", "a.b": "two # of it", f"a.{'h' * 50}": "three"}))
+    lines = list(format_commented(tree, {"a": "one", "a.b": "two # of it", f"a.{'h' * 50}": "three"}))
     text = "default:\n" + "\n".join(lines)
     assert yaml_text.load(text) == {"default": tree}
     assert yaml.safe_load(text)["default"]["a"]["b"] == "x" * 60

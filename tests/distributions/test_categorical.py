@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.distributions import FORBIDDEN, Branch, Categorical
+from algorithm.distributions import MASKED_LOGIT, Categorical, CategoricalFamily
 from tests.distributions.oracles import DRAWS, close, gradient, one_hot, random, within_noise
 from tests.oracles import softmax
 
@@ -31,7 +31,7 @@ def test_values_equal_torch_distributions():
 
 def test_gradients_in_logits_equal_autograd():
     policy = Categorical(LOGITS)
-    close(policy.score_of_all(WEIGHT), gradient(lambda x: WEIGHT * x.log_softmax(-1), LOGITS))
+    close(policy.summed_score(WEIGHT), gradient(lambda x: WEIGHT * x.log_softmax(-1), LOGITS))
     close(policy.entropy_gradient(), gradient(lambda x: -x.softmax(-1) * x.log_softmax(-1), LOGITS))
     close(policy.kl_gradient(Categorical(AVERAGE)), gradient(lambda x: kl_from_average(x.log_softmax(-1)), LOGITS))
 
@@ -41,22 +41,22 @@ def test_the_score_of_a_sample_is_that_of_all_actions_with_weight_on_this_one():
     expected = gradient(lambda x: weight * Categorical(x).log_prob(SAMPLE), LOGITS)
     for sample in (SAMPLE, SAMPLE.float()):
         close(policy.score(sample, weight), expected)
-    close(policy.score_of_all(one_hot(SAMPLE, 4) * weight.unsqueeze(-1)), expected)
+    close(policy.summed_score(one_hot(SAMPLE, 4) * weight.unsqueeze(-1)), expected)
 
 
 def test_gradients_in_probabilities_equal_autograd():
     policy = Categorical(LOGITS)
     probs = LOGITS.softmax(-1)
-    close(policy.score_in_probs(WEIGHT), gradient(lambda p: WEIGHT * p.log(), probs))
-    close(policy.kl_gradient_in_probs(Categorical(AVERAGE)), gradient(lambda p: kl_from_average(p.log()), probs))
+    close(policy.score_wrt_probs(WEIGHT), gradient(lambda p: WEIGHT * p.log(), probs))
+    close(policy.kl_gradient_wrt_probs(Categorical(AVERAGE)), gradient(lambda p: kl_from_average(p.log()), probs))
 
 
 def test_a_step_in_probabilities_reaches_the_logits_along_policy_minus_average():
     policy, average = Categorical(LOGITS), Categorical(AVERAGE)
     kappa = random(5, 2, 1, seed=4).abs()
-    step = policy.score_in_probs(WEIGHT) - kappa * policy.kl_gradient_in_probs(average)
+    step = policy.score_wrt_probs(WEIGHT) - kappa * policy.kl_gradient_wrt_probs(average)
     reaching = gradient(lambda x: step * x.softmax(-1), LOGITS)
-    close(reaching, policy.score_of_all(WEIGHT) - kappa * policy.kl_gradient(average))
+    close(reaching, policy.summed_score(WEIGHT) - kappa * policy.kl_gradient(average))
 
 
 def test_the_layout_in_memory_does_not_matter():
@@ -69,7 +69,7 @@ def test_the_layout_in_memory_does_not_matter():
     close(laid_out.kl(average), plain.kl(average))
     close(laid_out.entropy_gradient(), plain.entropy_gradient())
     close(laid_out.score(SAMPLE, WEIGHT[..., 0]), plain.score(SAMPLE, WEIGHT[..., 0]))
-    for name in ("score_of_all", "score_in_probs"):
+    for name in ("summed_score", "score_wrt_probs"):
         close(getattr(laid_out, name)(WEIGHT), getattr(plain, name)(WEIGHT))
     for name in ("kl_gradient", "kl_gradient_in_probs"):
         close(getattr(laid_out, name)(average), getattr(plain, name)(average))
@@ -78,7 +78,7 @@ def test_the_layout_in_memory_does_not_matter():
 def test_some_rows_of_a_policy_are_the_policy_of_those_rows():
     policy = Categorical(LOGITS)
     for _ in range(2):  # before and after its probabilities are known
-        part = policy.rows(slice(1, 4))
+        part = policy.select_rows(slice(1, 4))
         close(part.statistics, LOGITS[1:4])
         close(part.probs, LOGITS[1:4].softmax(-1))
         close(part.log_probs, LOGITS[1:4].log_softmax(-1))
@@ -86,7 +86,7 @@ def test_some_rows_of_a_policy_are_the_policy_of_those_rows():
 
 
 def test_masked_actions_keep_everything_finite():
-    no = FORBIDDEN
+    no = MASKED_LOGIT
     logits = torch.tensor([[1.0, no, 0.5], [no, no, 3.0], [no, no, no]])
     policy, average = Categorical(logits), Categorical(torch.zeros(3, 3))
     weight = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
@@ -98,26 +98,26 @@ def test_masked_actions_keep_everything_finite():
         policy.entropy_gradient(),
         policy.log_prob(sample),
         policy.score(sample, weight[:, 0]),
-        policy.score_of_all(weight),
+        policy.summed_score(weight),
         *(f(other) for f in (policy.kl, policy.kl_gradient) for other in (policy, masked, average)),
         masked.kl(average),
     ):
         assert value.isfinite().all()
     assert (policy.kl(masked)[:2].abs() < 10).all()  # and what is forbidden to both is nowhere in it
-    for value in (policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)):
+    for value in (policy.score_wrt_probs(weight), policy.kl_gradient_wrt_probs(average)):
         assert value.square().isfinite().all()
 
 
 def drawn_in_numpy(logits, seed=0):
     statistics = np.tile(np.float32(logits), (DRAWS, 1))
-    sample = Branch(len(logits)).sample(statistics, np.random.default_rng(seed))
+    sample = CategoricalFamily(len(logits)).sample(statistics, np.random.default_rng(seed))
     assert sample.shape == (DRAWS, 1) and sample.dtype == np.float32
     return sample[:, 0]
 
 
 def drawn_in_torch(logits, seed=0):
     torch.manual_seed(seed)
-    sample = Categorical(torch.tensor([[logits]])).draw(DRAWS)
+    sample = Categorical(torch.tensor([[logits]])).draw_samples(DRAWS)
     assert sample.shape == (DRAWS, 1, 1, 1) and sample.dtype == torch.float32
     return sample.flatten().numpy()
 
@@ -134,7 +134,7 @@ both = pytest.mark.parametrize("drawn", [drawn_in_numpy, drawn_in_torch])
         [-3.0, 2.0, 1.0],
         [900.0, 901.0, 899.5],
         [-900.0, -901.0, -1200.0],
-        [0.0, FORBIDDEN, 1.0],
+        [0.0, MASKED_LOGIT, 1.0],
     ],
 )
 def test_samples_follow_the_policy(drawn, logits):
@@ -147,7 +147,7 @@ def test_samples_follow_the_policy(drawn, logits):
 @pytest.mark.parametrize("masked", [(0,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
 def test_masked_actions_are_never_drawn(drawn, masked):
     logits = np.zeros(3)
-    logits[list(masked)] = FORBIDDEN
+    logits[list(masked)] = MASKED_LOGIT
     sample = np.unique(drawn(logits.tolist()))
     if len(masked) < 3:
         assert set(sample) == {0, 1, 2} - set(masked)
@@ -157,33 +157,33 @@ def test_masked_actions_are_never_drawn(drawn, masked):
 def test_the_last_actions_are_not_drawn_by_rounding(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "uniform_", lambda self: self.fill_(1 - 2**-24))
     for seed in range(200):
-        logits = torch.cat((3 * random(50, 7, seed=seed).float(), torch.full((50, 2), FORBIDDEN)), -1)
-        assert Categorical(logits).draw(1).max() <= 6
+        logits = torch.cat((3 * random(50, 7, seed=seed).float(), torch.full((50, 2), MASKED_LOGIT)), -1)
+        assert Categorical(logits).draw_samples(1).max() <= 6
     monkeypatch.setattr(torch.Tensor, "uniform_", lambda self: self.fill_(0))
-    assert Categorical(torch.tensor([FORBIDDEN, 0.0])).draw(1).item() == 1
+    assert Categorical(torch.tensor([MASKED_LOGIT, 0.0])).draw_samples(1).item() == 1
 
 
 def test_each_row_is_drawn_from_its_own_logits_independently():
     rows = np.float32([[0.0, 0.0], [30.0, -30.0], [-30.0, 30.0], [0.0, 0.0]])
-    in_numpy = Branch(2).sample(np.tile(rows, (2000, 1)), np.random.default_rng(0)).reshape(2000, 4)
+    in_numpy = CategoricalFamily(2).sample(np.tile(rows, (2000, 1)), np.random.default_rng(0)).reshape(2000, 4)
     torch.manual_seed(0)
-    for sample in (in_numpy, Categorical(torch.from_numpy(rows)).draw(2000).squeeze(-1).numpy()):
+    for sample in (in_numpy, Categorical(torch.from_numpy(rows)).draw_samples(2000).squeeze(-1).numpy()):
         assert (sample[:, 1] == 0).all() and (sample[:, 2] == 1).all()
         assert abs((sample[:, 0] == sample[:, 3]).mean() - 0.5) <= 4 * 0.5 / np.sqrt(2000)
         assert abs((sample[:-1, 0] == sample[1:, 0]).mean() - 0.5) <= 4 * 0.5 / np.sqrt(2000)
 
 
 def test_the_mode_is_the_most_probable_action():
-    branch = Branch(3)
-    mode = branch.mode(np.float32([[0.0, 2.0, 1.0], [-1.0, -3.0, FORBIDDEN]]))
+    branch = CategoricalFamily(3)
+    mode = branch.mode(np.float32([[0.0, 2.0, 1.0], [-1.0, -3.0, MASKED_LOGIT]]))
     np.testing.assert_array_equal(mode, np.float32([[1], [0]]))
     assert mode.dtype == np.float32
     assert branch.to_action(mode) is mode
 
 
 def test_a_critic_reads_one_hot_indices():
-    branch = Branch(4)
-    assert (branch.size, branch.statistics, branch.dimensions, branch.encoded) == (1, 4, 1, 4)
+    branch = CategoricalFamily(4)
+    assert (branch.size, branch.statistics_size, branch.dimensions, branch.encoded_size) == (1, 4, 1, 4)
     encoded = branch.encode(SAMPLE.float())
     assert encoded.dtype == torch.float32
     close(encoded, one_hot(SAMPLE, 4).float())
@@ -191,21 +191,21 @@ def test_a_critic_reads_one_hot_indices():
         branch.encode(torch.full((2, 1), 4.0))
 
 
-STATISTICS = np.float32([[1.0, -2.0, 0.3, 0.0], [0.5, FORBIDDEN, 900.0, -300.0], [FORBIDDEN] * 4])
+STATISTICS = np.float32([[1.0, -2.0, 0.3, 0.0], [0.5, MASKED_LOGIT, 900.0, -300.0], [MASKED_LOGIT] * 4])
 
 
 def test_noise_mixes_in_a_uniform_choice_of_the_allowed_actions():
-    noisy = Branch(4).noisy(STATISTICS, np.float64([0.25, 0.4, 0.4]))
+    noisy = CategoricalFamily(4).with_noise(STATISTICS, np.float64([0.25, 0.4, 0.4]))
     assert noisy.dtype == np.float32
     np.testing.assert_allclose(softmax(noisy[0]), 0.75 * softmax(STATISTICS[0]) + 0.25 / 4, atol=1e-6)
     np.testing.assert_allclose(softmax(noisy[1]), [0.4 / 3, 0, 0.6 + 0.4 / 3, 0.4 / 3], atol=1e-6)
     np.testing.assert_allclose(np.exp(noisy[:2]).sum(-1), 1, atol=1e-5)  # they are logarithms of probabilities
-    np.testing.assert_array_equal(noisy == FORBIDDEN, STATISTICS == FORBIDDEN)
+    np.testing.assert_array_equal(noisy == MASKED_LOGIT, STATISTICS == MASKED_LOGIT)
 
 
 def test_no_noise_leaves_the_policy_and_full_noise_nothing_of_it():
     with np.errstate(all="raise", under="ignore"):
-        same, uniform = (Branch(4).noisy(STATISTICS, np.full(3, level)) for level in (0.0, 1.0))
+        same, uniform = (CategoricalFamily(4).with_noise(STATISTICS, np.full(3, level)) for level in (0.0, 1.0))
     ours, theirs = (Categorical(torch.from_numpy(s)).log_probs[:2] for s in (same, STATISTICS))
     torch.testing.assert_close(ours[ours > -1e8], theirs[theirs > -1e8], rtol=0, atol=2e-4)
     np.testing.assert_allclose(softmax(uniform[1]), [1 / 3, 0, 1 / 3, 1 / 3], atol=1e-6)
@@ -215,7 +215,7 @@ def test_no_noise_leaves_the_policy_and_full_noise_nothing_of_it():
 def test_noise_is_that_of_drawing_at_random_now_and_then():
     rng, level = np.random.default_rng(1), 0.3
     logits = np.tile(STATISTICS[:1], (DRAWS, 1))
-    policy = Branch(4).sample(logits, rng)[:, 0]
+    policy = CategoricalFamily(4).sample(logits, rng)[:, 0]
     mixture = np.where(rng.random(DRAWS) < level, rng.integers(4, size=DRAWS), policy)
-    probs = softmax(Branch(4).noisy(STATISTICS, np.full(3, level))[0])
+    probs = softmax(CategoricalFamily(4).with_noise(STATISTICS, np.full(3, level))[0])
     within_noise(np.bincount(mixture.astype(int), minlength=4) / DRAWS, probs, np.sqrt(probs * (1 - probs)))

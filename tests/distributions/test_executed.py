@@ -6,32 +6,32 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.distributions import Clipped, Gaussian, Squashed, family_of
+from algorithm.distributions import ClippedGaussianFamily, Gaussian, TanhGaussianFamily, make_family
 
 ROWS = 4000
 
 
 def statistics(family, rows: int = 50) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(rows, family.statistics)).astype(np.float32)
+    return np.random.default_rng(0).normal(size=(rows, family.statistics_size)).astype(np.float32)
 
 
 def columns(executed) -> np.ndarray:
     return torch.cat([part.float() for part in (*executed.continuous, *executed.indices)], -1).numpy()
 
 
-@pytest.mark.parametrize("bounded", [Clipped, Squashed])
+@pytest.mark.parametrize("bounded", [ClippedGaussianFamily, TanhGaussianFamily])
 @pytest.mark.parametrize(("continuous", "branches"), [(2, ()), (0, (3,)), (0, (3, 2)), (2, (3, 2))])
 def test_what_is_executed_is_the_families_own(bounded, continuous, branches):
-    family = family_of(continuous, branches, bounded, Gaussian)
+    family = make_family(continuous, branches, bounded, Gaussian)
     assert family.branches == branches
     many = statistics(family)
     allowed = torch.ones(len(many), sum(branches))
-    found = columns(family.execute_mode(torch.from_numpy(many), allowed))
+    found = columns(family.mode_for_export(torch.from_numpy(many), allowed))
     np.testing.assert_allclose(found, family.to_action(family.mode(many)), atol=1e-6)
 
     one = np.tile(many[:1], (ROWS, 1))
     torch.manual_seed(0)
-    drawn = columns(family.execute_draw(torch.from_numpy(one), torch.ones(ROWS, sum(branches))))
+    drawn = columns(family.sample_for_export(torch.from_numpy(one), torch.ones(ROWS, sum(branches))))
     expected = family.to_action(family.sample(one, np.random.default_rng(1)))
     error = 5 * np.sqrt(2 / ROWS) * np.maximum(expected.std(0), 0.05)
     assert (np.abs(drawn.mean(0) - expected.mean(0)) < error).all()
@@ -39,11 +39,11 @@ def test_what_is_executed_is_the_families_own(bounded, continuous, branches):
 
 
 def test_what_is_forbidden_is_never_executed_and_nothing_is_infinite():
-    family = family_of(1, (3, 2), Clipped, Gaussian)
+    family = make_family(1, (3, 2), ClippedGaussianFamily, Gaussian)
     many = torch.from_numpy(50 * statistics(family, ROWS))  # logits that love what is forbidden
     allowed = torch.ones(ROWS, 5)
     allowed[:, [0, 2, 4]] = 0
-    for execute in (family.execute_draw, family.execute_mode):
+    for execute in (family.sample_for_export, family.mode_for_export):
         indices = torch.cat(execute(many, allowed).indices, -1)
         assert indices.dtype == torch.int64
         assert (indices == torch.tensor([1, 0])).all()

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch.distributions import Independent, Normal, kl_divergence
 
-from algorithm.distributions import Clipped, FixedGaussian, Gaussian, Squashed
-from algorithm.losses import multiplier, project_gradient
+from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
+from algorithm.losses import project_gradient, trust_region_multiplier
 from tests.distributions.oracles import DRAWS, close, gradient, random, within_noise
 
 STATISTICS, AVERAGE = (0.7 * random(5, 2, 6, seed=seed) for seed in (1, 2))
 SAMPLE, WEIGHT = random(5, 2, 3, seed=3), random(5, 2, seed=4)
-KINDS = [Gaussian, FixedGaussian]
-FAMILIES = [Clipped, Squashed]
+KINDS = [Gaussian, FixedStdGaussian]
+FAMILIES = [ClippedGaussianFamily, TanhGaussianFamily]
 
 
 def theirs(statistics):
@@ -52,7 +52,7 @@ def test_gradients_equal_autograd(statistics, average, sample):
         "entropy": gradient(lambda x: theirs(x).entropy(), statistics),
         "kl": gradient(lambda x: kl_divergence(theirs(average), theirs(x)), statistics),
     }
-    for kind, moves in ((Gaussian, tensor(1, 1, 1, 1)), (FixedGaussian, tensor(1, 1, 0, 0))):
+    for kind, moves in ((Gaussian, tensor(1, 1, 1, 1)), (FixedStdGaussian, tensor(1, 1, 0, 0))):
         policy = kind(statistics)
         torch.testing.assert_close(policy.score(sample, WEIGHT[:4, 0]), moves * expected["score"])
         torch.testing.assert_close(policy.entropy_gradient(), moves * expected["entropy"])
@@ -60,10 +60,10 @@ def test_gradients_equal_autograd(statistics, average, sample):
 
 
 def test_a_given_deviation_is_exactly_not_moved():
-    policy, average = FixedGaussian(STATISTICS), FixedGaussian(AVERAGE)
+    policy, average = FixedStdGaussian(STATISTICS), FixedStdGaussian(AVERAGE)
     for value in (policy.score(SAMPLE, WEIGHT), policy.kl_gradient(average), policy.entropy_gradient()):
         assert value.shape == STATISTICS.shape and value[..., 3:].eq(0).all()
-    assert isinstance(policy.rows(slice(1, 3)), FixedGaussian)
+    assert isinstance(policy.select_rows(slice(1, 3)), FixedStdGaussian)
 
 
 def test_known_ratios_and_traces():
@@ -71,15 +71,19 @@ def test_known_ratios_and_traces():
     sample = tensor([0.1, 0.2], [0.4, -0.3], [-0.2, 0.1])
     rho = (policy.log_prob(sample) - behavior.log_prob(sample)).exp()
     close(rho, tensor(0.535261, 3.347900, 0.232624), atol=1e-6)
-    close(rho.pow(1 / Clipped(2, Gaussian).dimensions).clamp(max=1), tensor(0.731616, 1, 0.482311), atol=1e-6)
+    close(
+        rho.pow(1 / ClippedGaussianFamily(2, Gaussian).dimensions).clamp(max=1),
+        tensor(0.731616, 1, 0.482311),
+        atol=1e-6,
+    )
 
 
 def test_known_step_within_the_trust_region():
-    policy, average = (FixedGaussian(with_std(0.3, *mean)) for mean in ((0.5, -0.2), (0, 0)))
+    policy, average = (FixedStdGaussian(with_std(0.3, *mean)) for mean in ((0.5, -0.2), (0, 0)))
     g, k = policy.score(tensor(0.8, 0.1), torch.tensor(2.0).double()), policy.kl_gradient(average)
     close(g, tensor(20 / 3, 20 / 3, 0, 0))
     close(k, tensor(0.5 / 0.09, -0.2 / 0.09, 0, 0))
-    close(multiplier(g, k, 1.0), tensor(0.592759), atol=1e-6)
+    close(trust_region_multiplier(g, k, 1.0), tensor(0.592759), atol=1e-6)
     close(project_gradient(g, k, 1.0), tensor(3.373564, 7.983908, 0, 0), atol=1e-6)
     assert project_gradient(g, policy.kl_gradient(policy), 1.0).equal(g)
 
@@ -116,13 +120,13 @@ def test_every_result_has_the_shape_of_its_rows(kind):
             assert value.shape == shape
         for value in (policy.score(sample, weight), policy.kl_gradient(average), policy.entropy_gradient()):
             assert value.shape == (*shape, 2)
-        assert policy.draw(5).shape == (5, *shape, 1)
+        assert policy.draw_samples(5).shape == (5, *shape, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_rows_of_a_policy_are_the_policy_of_those_rows(kind):
     policy = kind(STATISTICS)
-    part = policy.rows(slice(1, 4))
+    part = policy.select_rows(slice(1, 4))
     close(part.statistics, STATISTICS[1:4])
     close(part.log_prob(SAMPLE[1:4]), policy.log_prob(SAMPLE)[1:4])
     assert type(part) is kind
@@ -145,17 +149,19 @@ def test_draws_have_the_moments_of_the_statistics(bounded):
     in_numpy = family.sample(np.tile(ROWS, (DRAWS, 1)), np.random.default_rng(0))
     assert in_numpy.shape == (2 * DRAWS, 2) and in_numpy.dtype == np.float32
     torch.manual_seed(0)
-    in_torch = family(torch.from_numpy(ROWS)).draw(DRAWS)
+    in_torch = family(torch.from_numpy(ROWS)).draw_samples(DRAWS)
     assert in_torch.shape == (DRAWS, 2, 2) and in_torch.dtype == torch.float32
     for sample in (in_numpy.reshape(DRAWS, 2, 2), in_torch.numpy()):
         for row in range(2):
             moments(np.float64(sample[:, row]), ROWS[row])
 
 
-@pytest.mark.parametrize(("bounded", "bound"), [(Clipped, lambda x: np.clip(x, -1, 1)), (Squashed, np.tanh)])
+@pytest.mark.parametrize(
+    ("bounded", "bound"), [(ClippedGaussianFamily, lambda x: np.clip(x, -1, 1)), (TanhGaussianFamily, np.tanh)]
+)
 def test_the_sample_is_the_raw_draw_while_the_action_lies_within_bounds(bounded, bound):
-    family = bounded(2, FixedGaussian)
-    assert (family.size, family.statistics, family.dimensions, family.encoded) == (2, 4, 2, 2)
+    family = bounded(2, FixedStdGaussian)
+    assert (family.size, family.statistics_size, family.dimensions, family.encoded_size) == (2, 4, 2, 2)
     sample = family.sample(np.tile(ROWS, (100, 1)), np.random.default_rng(0))
     assert np.abs(sample).max() > 2
     action = family.to_action(sample)
@@ -177,7 +183,7 @@ def test_the_mode_is_the_mean_before_the_bounds(bounded):
 @pytest.mark.parametrize("bounded", FAMILIES)
 def test_noise_widens_each_deviation(bounded):
     family, before = bounded(2, Gaussian), ROWS.copy()
-    noisy = family.noisy(ROWS, np.float64([0.4, 0.0]))
+    noisy = family.with_noise(ROWS, np.float64([0.4, 0.0]))
     assert noisy.dtype == np.float32
     np.testing.assert_array_equal(ROWS, before)
     np.testing.assert_allclose(noisy[0], [*ROWS[0, :2], np.log(0.5), np.log(np.sqrt(4.16))], atol=1e-6)

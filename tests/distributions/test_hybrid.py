@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
-from algorithm.distributions import FORBIDDEN, Conditional, Conditioned
+from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily
 from tests.distributions.oracles import DRAWS, close, gradient, random, within_noise
 from tests.oracles import softmax
 
@@ -18,7 +18,7 @@ SPACES = {
     "hybrid": (1, (3,)),
     "hybrid of three branches": (2, (2, 3, 2)),
 }
-every_space = pytest.mark.parametrize("family", [Conditioned(*space) for space in SPACES.values()], ids=SPACES)
+every_space = pytest.mark.parametrize("family", [HybridFamily(*space) for space in SPACES.values()], ids=SPACES)
 
 
 def combinations(family):
@@ -28,7 +28,7 @@ def combinations(family):
 
 def theirs(family, statistics, place):
     """The distributions of a combination's numbers before squashing, and of each branch."""
-    k, count = family.numbers, family.combinations
+    k, count = family.n_continuous, family.n_combinations
     mean, log_std = (statistics[..., : 2 * count * k].unflatten(-1, (2, count, k))[..., i, place, :] for i in (0, 1))
     branches = statistics[..., 2 * count * k :].split(family.branches, -1) if family.branches else []
     return Independent(Normal(mean, log_std.exp()), 1), [Categorical(logits=logits) for logits in branches]
@@ -47,8 +47,8 @@ def some(family, *shape, seed=0):
     indices = (
         rng.integers(family.branches, size=(*shape, len(family.branches))) if family.branches else np.zeros((*shape, 0))
     )
-    sample = torch.cat((random(*shape, family.numbers, seed=seed + 1), torch.from_numpy(indices).double()), -1)
-    return 0.7 * random(*shape, family.statistics, seed=seed), sample
+    sample = torch.cat((random(*shape, family.n_continuous, seed=seed + 1), torch.from_numpy(indices).double()), -1)
+    return 0.7 * random(*shape, family.statistics_size, seed=seed), sample
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def noise(monkeypatch):
 def test_the_known_density_of_a_squashed_draw(noise):
     mean, std, draw = (torch.tensor(x).double() for x in ((0.1, -0.3, 0.8), (0.5, 1, 0.7), (0.4, 0.4, 4)))
     noise(((draw - mean) / std).view(1, 3))
-    proposal = Conditional(torch.cat((mean, std.log())), 3, ()).propose()
-    close(proposal.numbers, draw.tanh().view(1, 3))
-    close(proposal.shift, (draw - mean).view(1, 3))
-    close(proposal.density, torch.tensor([-5.654783]).double(), atol=1e-6)
+    proposal = HybridDistribution(torch.cat((mean, std.log())), 3, ()).rsample()
+    close(proposal.actions, draw.tanh().view(1, 3))
+    close(proposal.mean_offset, (draw - mean).view(1, 3))
+    close(proposal.log_prob, torch.tensor([-5.654783]).double(), atol=1e-6)
     correction = (1 - draw.tanh() ** 2).log().sum()
     counted_thrice = Independent(Normal(mean, std), 1).log_prob(draw) - 3 * correction
     close(counted_thrice, torch.tensor(8.1976).double(), atol=1e-4)  # and that is not it
@@ -76,35 +76,35 @@ def test_the_known_density_of_a_squashed_draw(noise):
 @every_space
 def test_the_density_of_proposals_is_that_of_torchs_squashed_gaussians(family):
     statistics, _ = some(family, 5, 4)
-    proposal = family(statistics).propose()
-    assert proposal.numbers.shape == (5, 4, family.combinations, family.numbers)
-    assert proposal.density.shape == (5, 4, family.combinations)
-    for place in range(family.combinations):
+    proposal = family(statistics).rsample()
+    assert proposal.actions.shape == (5, 4, family.n_combinations, family.n_continuous)
+    assert proposal.log_prob.shape == (5, 4, family.n_combinations)
+    for place in range(family.n_combinations):
         gaussian, _ = theirs(family, statistics, place)
-        draw = gaussian.mean + proposal.shift[..., place, :]
-        close(proposal.numbers[..., place, :], draw.tanh())
+        draw = gaussian.mean + proposal.mean_offset[..., place, :]
+        close(proposal.actions[..., place, :], draw.tanh())
         tanh = TanhTransform(cache_size=1)  # which inverts exactly what it made
-        close(proposal.density[..., place], TransformedDistribution(gaussian, tanh).log_prob(tanh(draw)))
+        close(proposal.log_prob[..., place], TransformedDistribution(gaussian, tanh).log_prob(tanh(draw)))
 
 
 @pytest.mark.parametrize("far", [20.0, 100.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_far_out_a_proposal_is_finite_and_right(dtype, far, noise):
     noise(torch.tensor([[1.0, -1.0]], dtype=dtype))
-    policy = Conditional(torch.tensor([far - 1, 1 - far, 0.0, 0.0], dtype=dtype), 2, ())
-    proposal = policy.propose()
+    policy = HybridDistribution(torch.tensor([far - 1, 1 - far, 0.0, 0.0], dtype=dtype), 2, ())
+    proposal = policy.rsample()
     # log(1 - tanh(u)^2) = 2 (log 2 - |u|) out there
     wanted = 2 * (-0.5 * np.log(2 * np.pi) - 0.5 - 2 * (np.log(2) - far))
-    assert proposal.density.item() == pytest.approx(wanted, rel=1e-5)
+    assert proposal.log_prob.item() == pytest.approx(wanted, rel=1e-5)
     slope = torch.ones(1, 2, dtype=dtype)
-    assert policy.soft_gradient(proposal, torch.ones(1, dtype=dtype), slope, 0.2).isfinite().all()
+    assert policy.soft_policy_gradient(proposal, torch.ones(1, dtype=dtype), slope, 0.2).isfinite().all()
 
 
 def test_proposals_are_standard_draws_of_every_combination():
-    family = Conditioned(1, (2,))
+    family = HybridFamily(1, (2,))
     torch.manual_seed(0)
-    proposal = family(torch.tensor([0.3, -0.5, -1.0, 0.2, 0.0, 1.0]).expand(DRAWS, 6)).propose()
-    shift = np.float64(proposal.shift[..., 0])
+    proposal = family(torch.tensor([0.3, -0.5, -1.0, 0.2, 0.0, 1.0]).expand(DRAWS, 6)).rsample()
+    shift = np.float64(proposal.mean_offset[..., 0])
     for place, std in enumerate(np.exp([-1.0, 0.2])):
         within_noise(shift[:, place].mean(), 0, std)
         within_noise((shift[:, place] ** 2).mean(), std**2, np.sqrt(2) * std**2)
@@ -115,8 +115,8 @@ def test_proposals_are_standard_draws_of_every_combination():
 def test_log_probabilities_are_those_of_the_parts(family):
     statistics, sample = some(family, 5, 4)
     behavior, _ = some(family, 5, 4, seed=7)
-    policy, places = family(statistics), family.place(sample).squeeze(-1)
-    each = torch.stack([log_prob_of(family, statistics, place) for place in range(family.combinations)], -1)
+    policy, places = family(statistics), family.find_combination(sample).squeeze(-1)
+    each = torch.stack([log_prob_of(family, statistics, place) for place in range(family.n_combinations)], -1)
     close(policy.log_probs, each)
     close(policy.probs.sum(-1), torch.ones(5, 4).double())
 
@@ -126,25 +126,27 @@ def test_log_probabilities_are_those_of_the_parts(family):
             place = places[row, column].item()
             numbers, _ = theirs(family, of[row, column], place)
             found[row, column] = log_prob_of(family, of[row, column], place)
-            found[row, column] += numbers.log_prob(sample[row, column, : family.numbers]) if family.numbers else 0
+            found[row, column] += (
+                numbers.log_prob(sample[row, column, : family.n_continuous]) if family.n_continuous else 0
+            )
         return found
 
     close(policy.log_prob(sample), literal(statistics))
     close(policy.log_ratio(family(behavior), sample), literal(statistics) - literal(behavior))
-    part = policy.rows(slice(1, 3))
+    part = policy.select_rows(slice(1, 3))
     close(part.log_prob(sample[1:3]), policy.log_prob(sample)[1:3])
 
 
 @every_space
 def test_log_probabilities_of_executed_actions_are_those_of_squashed_gaussians(family):
     statistics, sample = some(family, 30)
-    log_branches, log_values = family(statistics).executed_log_probs(sample)
+    log_branches, log_values = family(statistics).action_log_probs(sample)
     assert log_branches.shape == log_values.shape == (30,)
-    for row, place in enumerate(family.place(sample)[:, 0].tolist()):
+    for row, place in enumerate(family.find_combination(sample)[:, 0].tolist()):
         close(log_branches[row], log_prob_of(family, statistics[row], place))
         gaussian, _ = theirs(family, statistics[row], place)
-        u = sample[row, : family.numbers]
-        expected = gaussian.log_prob(u) - (1 - u.tanh() ** 2).log().sum() if family.numbers else torch.zeros(())
+        u = sample[row, : family.n_continuous]
+        expected = gaussian.log_prob(u) - (1 - u.tanh() ** 2).log().sum() if family.n_continuous else torch.zeros(())
         close(log_values[row], expected.double())
 
 
@@ -152,9 +154,9 @@ def test_log_probabilities_of_executed_actions_are_those_of_squashed_gaussians(f
 def test_the_entropy_is_that_of_branches_and_of_the_draws_given_them(family):
     statistics, _ = some(family, 6)
     expected = torch.zeros(6).double()
-    for place in range(family.combinations):
+    for place in range(family.n_combinations):
         log_prob = log_prob_of(family, statistics, place)
-        of_numbers = theirs(family, statistics, place)[0].entropy() if family.numbers else 0
+        of_numbers = theirs(family, statistics, place)[0].entropy() if family.n_continuous else 0
         expected += log_prob.exp() * (of_numbers - log_prob)
     close(family(statistics).entropy, expected)
 
@@ -162,7 +164,7 @@ def test_the_entropy_is_that_of_branches_and_of_the_draws_given_them(family):
 @every_space
 def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
     statistics, _ = some(family, 5, 4)
-    shape = (family.combinations, family.numbers)
+    shape = (family.n_combinations, family.n_continuous)
     eps, bend, slant, level = random(5, 4, *shape, seed=2), random(*shape), random(*shape, seed=1), random(shape[0])
     noise(eps)
     of_branches, of_numbers = 0.3, 0.2
@@ -172,9 +174,9 @@ def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
 
     def value(at):
         policy, total = family(at), 0
-        for place in range(family.combinations):
+        for place in range(family.n_combinations):
             log_d, log_c, worth = policy.log_probs[..., place], 0, level[place]
-            if family.numbers:
+            if family.n_continuous:
                 gaussian, _ = theirs(family, at, place)
                 draw = gaussian.mean + gaussian.base_dist.stddev * eps[..., place, :]
                 tanh = TanhTransform(cache_size=1)
@@ -184,11 +186,11 @@ def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
         return total
 
     policy = family(statistics)
-    proposal = policy.propose()
-    c = proposal.numbers
-    cost = of_branches * policy.log_probs + of_numbers * proposal.density
-    slope = slant + 2 * bend * c if family.numbers else None
-    found = policy.soft_gradient(proposal, q(c) - cost, slope, of_numbers)
+    proposal = policy.rsample()
+    c = proposal.actions
+    cost = of_branches * policy.log_probs + of_numbers * proposal.log_prob
+    slope = slant + 2 * bend * c if family.n_continuous else None
+    found = policy.soft_policy_gradient(proposal, q(c) - cost, slope, of_numbers)
     assert found.shape == statistics.shape and found.abs().max() > 0.1
     close(found, gradient(value, statistics), atol=1e-8)
 
@@ -196,19 +198,19 @@ def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
 @every_space
 def test_what_a_critic_reads_of_a_choice_is_what_it_reads_of_its_sample(family):
     _, sample = some(family, 40)
-    place, numbers = family.place(sample), sample[:, : family.numbers].tanh()
+    place, numbers = family.find_combination(sample), sample[:, : family.n_continuous].tanh()
     encoded = family.encode(sample)
-    assert encoded.shape == (40, family.encoded) and place.shape == (40, 1)
+    assert encoded.shape == (40, family.encoded_size) and place.shape == (40, 1)
     assert [combinations(family)[k] for k in place[:, 0]] == [
-        tuple(map(int, row)) for row in sample[:, family.numbers :]
+        tuple(map(int, row)) for row in sample[:, family.n_continuous :]
     ]
-    codes = family.codes()
-    assert len(codes) == family.combinations
+    codes = family.one_hot_combinations()
+    assert len(codes) == family.n_combinations
     if family.branches:
-        close(codes[place[:, 0]].double(), encoded[:, family.numbers :])
-    if family.numbers:
-        each = family.encode_each(numbers.unsqueeze(1).expand(-1, family.combinations, -1))
-        assert each.shape == (40, family.combinations, family.encoded) and each.dtype == numbers.dtype
+        close(codes[place[:, 0]].double(), encoded[:, family.n_continuous :])
+    if family.n_continuous:
+        each = family.encode_per_combination(numbers.unsqueeze(1).expand(-1, family.n_combinations, -1))
+        assert each.shape == (40, family.n_combinations, family.encoded_size) and each.dtype == numbers.dtype
         close(each[torch.arange(40), place[:, 0]], encoded)
 
 
@@ -217,17 +219,22 @@ def test_samples_in_numpy_follow_the_probabilities_and_the_numbers_their_branche
     row = some(family, 1, seed=3)[0][0]
     sample = family.sample(np.tile(row.float().numpy(), (DRAWS, 1)), np.random.default_rng(0))
     assert sample.shape == (DRAWS, family.size) and sample.dtype == np.float32
-    numbers, place = np.split(np.float64(sample), [family.numbers], -1)[0], family.place(torch.from_numpy(sample))
-    probs = np.exp([log_prob_of(family, row, k).item() for k in range(family.combinations)])
+    numbers, place = (
+        np.split(np.float64(sample), [family.n_continuous], -1)[0],
+        family.find_combination(torch.from_numpy(sample)),
+    )
+    probs = np.exp([log_prob_of(family, row, k).item() for k in range(family.n_combinations)])
     within_noise(np.bincount(place[:, 0], minlength=len(probs)) / DRAWS, probs, np.sqrt(probs * (1 - probs)))
-    for k in range(family.combinations if family.numbers else 0):
+    for k in range(family.n_combinations if family.n_continuous else 0):
         mine = numbers[(place[:, 0] == k).numpy()]
         gaussian, scale = theirs(family, row, k)[0], np.sqrt(DRAWS / len(mine))
         mean, std = gaussian.mean.numpy(), gaussian.stddev.numpy()
         within_noise(mine.mean(0), mean, scale * std)
         within_noise(((mine - mean) ** 2).mean(0), std**2, scale * np.sqrt(2) * std**2)
-    np.testing.assert_array_equal(family.to_action(sample)[:, : family.numbers], np.tanh(sample[:, : family.numbers]))
-    np.testing.assert_array_equal(family.to_action(sample)[:, family.numbers :], sample[:, family.numbers :])
+    np.testing.assert_array_equal(
+        family.to_action(sample)[:, : family.n_continuous], np.tanh(sample[:, : family.n_continuous])
+    )
+    np.testing.assert_array_equal(family.to_action(sample)[:, family.n_continuous :], sample[:, family.n_continuous :])
 
 
 @every_space
@@ -238,19 +245,19 @@ def test_the_mode_is_the_likeliest_index_of_each_branch_and_the_mean_that_goes_w
     for row, found in zip(statistics, torch.from_numpy(mode), strict=True):
         _, branches = theirs(family, row, 0)
         best = tuple(branch.probs.argmax().item() for branch in branches)
-        assert tuple(map(int, found[family.numbers :])) == best
-        if family.numbers:
-            close(found[: family.numbers], theirs(family, row, combinations(family).index(best))[0].mean)
+        assert tuple(map(int, found[family.n_continuous :])) == best
+        if family.n_continuous:
+            close(found[: family.n_continuous], theirs(family, row, combinations(family).index(best))[0].mean)
 
 
 @every_space
 def test_noise_widens_every_deviation_and_mixes_every_branch(family):
     before = some(family, 2, seed=5)[0].float().numpy()
     kept = before.copy()
-    noisy = family.noisy(before, np.float64([0.4, 0.0]))
+    noisy = family.with_noise(before, np.float64([0.4, 0.0]))
     np.testing.assert_array_equal(before, kept)
     assert noisy.dtype == np.float32
-    width = family.combinations * family.numbers
+    width = family.n_combinations * family.n_continuous
     np.testing.assert_array_equal(noisy[:, :width], before[:, :width])
     np.testing.assert_allclose(
         noisy[0, width : 2 * width], np.log(np.hypot(np.exp(before[0, width : 2 * width]), 0.4)), rtol=1e-5
@@ -272,12 +279,12 @@ def columns(executed):
 def test_what_a_graph_executes_is_what_is_executed_where_agents_act(family):
     many = some(family, 50)[0].float()
     allowed = torch.ones(len(many), sum(family.branches))
-    found = columns(family.execute_mode(many, allowed))
+    found = columns(family.mode_for_export(many, allowed))
     np.testing.assert_allclose(found, family.to_action(family.mode(many.numpy())), atol=1e-6)
 
     one = many[:1].expand(DRAWS, -1)
     torch.manual_seed(0)
-    drawn = columns(family.execute_draw(one, torch.ones(DRAWS, sum(family.branches))))
+    drawn = columns(family.sample_for_export(one, torch.ones(DRAWS, sum(family.branches))))
     own = family.to_action(family.sample(one.numpy(), np.random.default_rng(1)))
     # Also how numbers go with branches.
     for mine, other in ((drawn, own), (drawn[:, :1] * drawn, own[:, :1] * own)):
@@ -287,31 +294,31 @@ def test_what_a_graph_executes_is_what_is_executed_where_agents_act(family):
 
 
 def test_a_graph_minds_masks_in_the_branches_and_in_the_numbers_that_follow():
-    family = Conditioned(1, (3, 2))
+    family = HybridFamily(1, (3, 2))
     many = some(family, 500)[0].float()
     many[:, -5:] *= 50  # logits that love what is forbidden
     allowed = torch.ones(500, 5)
     allowed[:, [0, 2, 4]] = 0
-    masked = torch.cat((many[:, :-5], many[:, -5:].masked_fill(allowed == 0, FORBIDDEN)), -1).numpy()
-    found = columns(family.execute_mode(many, allowed))
+    masked = torch.cat((many[:, :-5], many[:, -5:].masked_fill(allowed == 0, MASKED_LOGIT)), -1).numpy()
+    found = columns(family.mode_for_export(many, allowed))
     np.testing.assert_allclose(found, family.to_action(family.mode(masked)), atol=1e-6)
     assert (found[:, 1:] == [1, 0]).all()
-    for execute in (family.execute_draw, family.execute_mode):
+    for execute in (family.sample_for_export, family.mode_for_export):
         assert (columns(execute(many, allowed))[:, 1:] == [1, 0]).all()
 
 
 def test_what_is_forbidden_has_no_part_in_anything_and_nothing_is_infinite():
-    family = Conditioned(1, (3, 2))
+    family = HybridFamily(1, (3, 2))
     rows = some(family, 2)[0].float()
-    rows[0, -4] = rows[0, -1] = FORBIDDEN
-    rows[1, -5:] = FORBIDDEN  # all of it, which is as good as none
+    rows[0, -4] = rows[0, -1] = MASKED_LOGIT
+    rows[1, -5:] = MASKED_LOGIT  # all of it, which is as good as none
     policy = family(rows)
     sample = torch.from_numpy(family.sample(rows.numpy(), np.random.default_rng(0)))
-    proposal = policy.propose()
+    proposal = policy.rsample()
     assert policy.probs[0, [1, 2, 3, 5]].eq(0).all() and policy.probs[0, [0, 4]].gt(0).all()
     close(policy.probs[1], torch.full((6,), 1 / 6), atol=1e-6)
-    cost = 0.2 * policy.log_probs + 0.1 * proposal.density
-    found = policy.soft_gradient(proposal, 1 - cost, torch.ones_like(proposal.numbers), 0.1)
+    cost = 0.2 * policy.log_probs + 0.1 * proposal.log_prob
+    found = policy.soft_policy_gradient(proposal, 1 - cost, torch.ones_like(proposal.actions), 0.1)
     for value in (policy.entropy, policy.log_probs, policy.log_prob(sample), cost, found):
         assert value.isfinite().all()
     assert found[0, [1, 2, 3, 5]].eq(0).all() and found[0, [-4, -1]].eq(0).all()
@@ -320,15 +327,15 @@ def test_what_is_forbidden_has_no_part_in_anything_and_nothing_is_infinite():
 
 
 def test_some_rows_of_a_proposal_are_the_proposal_of_those_rows():
-    whole = Conditioned(1, (2,))(random(4, 2, 6)).propose()
-    part = whole.rows(slice(1, 3))
-    for name in ("numbers", "density", "shift"):
+    whole = HybridFamily(1, (2,))(random(4, 2, 6)).rsample()
+    part = whole.select_rows(slice(1, 3))
+    for name in ("actions", "log_prob", "mean_offset"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[1:3])
 
 
 def test_more_combinations_than_are_summed_over_and_no_action_at_all_are_refused():
-    assert Conditioned(1, (2,) * 9).combinations == 512
+    assert HybridFamily(1, (2,) * 9).n_combinations == 512
     with pytest.raises(ValueError, match=r"513 combinations of discrete branches \[513\].*at most 512"):
-        Conditioned(0, (513,))
+        HybridFamily(0, (513,))
     with pytest.raises(ValueError, match="at least one"):
-        Conditioned(0, ())
+        HybridFamily(0, ())

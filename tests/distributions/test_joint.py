@@ -5,23 +5,23 @@ from torch.distributions import Categorical as TheirCategorical
 from torch.distributions import Independent, Normal, kl_divergence
 
 from algorithm.distributions import (
-    FORBIDDEN,
-    Branch,
+    MASKED_LOGIT,
     Categorical,
-    Clipped,
-    Family,
-    FixedGaussian,
+    CategoricalFamily,
+    ClippedGaussianFamily,
+    DistributionFamily,
+    FixedStdGaussian,
     Gaussian,
-    Joint,
-    Several,
-    Squashed,
-    family_of,
+    JointDistribution,
+    JointFamily,
+    TanhGaussianFamily,
+    make_family,
 )
 from tests.distributions.oracles import DRAWS, close, gradient, one_hot, random, within_noise
 from tests.oracles import softmax
 
 # Two numbers, then branches of 3 and 2: statistics are 2 means, 2 log std, 3 logits, 2 logits.
-HYBRID = family_of(2, (3, 2), Clipped, Gaussian)
+HYBRID = make_family(2, (3, 2), ClippedGaussianFamily, Gaussian)
 STATISTICS, AVERAGE = (0.7 * random(5, 4, 9, seed=seed) for seed in (1, 2))
 INDICES = np.random.default_rng(0).integers((3, 2), size=(5, 4, 2))
 SAMPLE = torch.cat((random(5, 4, 2, seed=3), torch.from_numpy(INDICES)), -1)
@@ -58,7 +58,7 @@ def test_gradients_equal_autograd():
     close(policy.score(SAMPLE, WEIGHT), gradient(lambda x: WEIGHT * log_prob(x), STATISTICS))
     close(policy.entropy_gradient(), gradient(entropy, STATISTICS))
     close(policy.kl_gradient(HYBRID(AVERAGE)), gradient(kl_from_average, STATISTICS))
-    fixed = family_of(2, (3, 2), Squashed, FixedGaussian)(STATISTICS).score(SAMPLE, WEIGHT)
+    fixed = make_family(2, (3, 2), TanhGaussianFamily, FixedStdGaussian)(STATISTICS).score(SAMPLE, WEIGHT)
     close(fixed[..., [0, 1, 4, 5, 6, 7, 8]], policy.score(SAMPLE, WEIGHT)[..., [0, 1, 4, 5, 6, 7, 8]])
     assert fixed[..., 2:4].eq(0).all()
 
@@ -66,7 +66,7 @@ def test_gradients_equal_autograd():
 def test_every_result_has_the_shape_of_its_rows():
     for shape in ((6, 6), (6, 1), (1,), ()):
         policy, average = (HYBRID(random(*shape, 9, seed=seed)) for seed in (1, 2))
-        sample = policy.draw(4)
+        sample = policy.draw_samples(4)
         assert sample.shape == (4, *shape, 4)
         for value in (policy.log_prob(sample[0]), policy.entropy, policy.kl(average)):
             assert value.shape == shape
@@ -78,14 +78,14 @@ def test_every_result_has_the_shape_of_its_rows():
 def test_some_rows_of_a_policy_are_the_policy_of_those_rows():
     policy = HYBRID(STATISTICS)
     branch = policy.parts[1].probs  # known before it is divided
-    part = policy.rows(slice(1, 4))
+    part = policy.select_rows(slice(1, 4))
     assert part.parts[1].probs.data_ptr() == branch[1:4].data_ptr()
     close(part.statistics, STATISTICS[1:4])
     close(part.log_prob(SAMPLE[1:4]), policy.log_prob(SAMPLE)[1:4])
     close(part.kl(HYBRID(AVERAGE[1:4])), policy.kl(HYBRID(AVERAGE))[1:4])
 
 
-ROW = np.float32([0.4, -2.0, np.log(0.3), np.log(2.0), 1.0, FORBIDDEN, 0.0, 0.0, 2.0])
+ROW = np.float32([0.4, -2.0, np.log(0.3), np.log(2.0), 1.0, MASKED_LOGIT, 0.0, 0.0, 2.0])
 
 
 def in_numpy():
@@ -94,7 +94,7 @@ def in_numpy():
 
 def in_torch():
     torch.manual_seed(0)
-    return HYBRID(torch.from_numpy(ROW[None])).draw(DRAWS)[:, 0].numpy()
+    return HYBRID(torch.from_numpy(ROW[None])).draw_samples(DRAWS)[:, 0].numpy()
 
 
 @pytest.mark.parametrize("drawn", [in_numpy, in_torch])
@@ -114,7 +114,7 @@ def test_draws_follow_each_part_independently(drawn):
 def test_each_part_reads_its_own_columns():
     sample = HYBRID.sample(np.tile(ROW, (50, 1)), np.random.default_rng(0))
     action, encoded = HYBRID.to_action(sample), HYBRID.encode(torch.from_numpy(sample))
-    assert (HYBRID.size, HYBRID.statistics, HYBRID.dimensions, HYBRID.encoded) == (4, 9, 4, 7)
+    assert (HYBRID.size, HYBRID.statistics_size, HYBRID.dimensions, HYBRID.encoded_size) == (4, 9, 4, 7)
     assert np.abs(sample[:, :2]).max() > 1 and action.dtype == np.float32
     np.testing.assert_array_equal(action[:, :2], np.clip(sample[:, :2], -1, 1))
     np.testing.assert_array_equal(action[:, 2:], sample[:, 2:])
@@ -125,7 +125,7 @@ def test_each_part_reads_its_own_columns():
 
 
 def test_noise_reaches_each_part():
-    noisy = HYBRID.noisy(np.stack((ROW, ROW)), np.float32([0.4, 0.0]))
+    noisy = HYBRID.with_noise(np.stack((ROW, ROW)), np.float32([0.4, 0.0]))
     assert noisy.dtype == np.float32
     np.testing.assert_allclose(noisy[0, :4], [0.4, -2.0, np.log(0.5), np.log(np.sqrt(4.16))], atol=1e-6)
     np.testing.assert_allclose(softmax(noisy[0, 4:7]), 0.6 * softmax(ROW[4:7]) + [0.2, 0, 0.2], atol=1e-6)
@@ -135,9 +135,9 @@ def test_noise_reaches_each_part():
 
 
 def test_masked_branches_keep_everything_finite():
-    statistics = torch.from_numpy(np.stack((ROW, np.where(np.arange(9) < 4, ROW, np.float32(FORBIDDEN)))))
+    statistics = torch.from_numpy(np.stack((ROW, np.where(np.arange(9) < 4, ROW, np.float32(MASKED_LOGIT)))))
     policy, average = HYBRID(statistics), HYBRID(statistics + 0.1)
-    sample = policy.draw(1)[0]
+    sample = policy.draw_samples(1)[0]
     for value in (
         policy.log_prob(sample),
         policy.entropy,
@@ -150,17 +150,17 @@ def test_masked_branches_keep_everything_finite():
 
 
 def test_one_kind_of_action_alone_is_its_own_family():
-    assert isinstance(family_of(0, (3,), Clipped, Gaussian), Branch)
-    assert isinstance(family_of(0, (3,), Clipped, Gaussian)(random(2, 3)), Categorical)
-    for bounded in (Clipped, Squashed):
-        family = family_of(3, (), bounded, FixedGaussian)
-        assert type(family) is bounded and type(family(random(2, 6))) is FixedGaussian
-    branches = family_of(0, (2, 2, 5), Clipped, Gaussian)
-    assert isinstance(branches, Several) and isinstance(branches(random(2, 9)), Joint)
-    assert (branches.size, branches.statistics, branches.dimensions, branches.encoded) == (3, 9, 3, 9)
-    assert all(isinstance(family, Family) for family in (HYBRID, branches))
+    assert isinstance(make_family(0, (3,), ClippedGaussianFamily, Gaussian), CategoricalFamily)
+    assert isinstance(make_family(0, (3,), ClippedGaussianFamily, Gaussian)(random(2, 3)), Categorical)
+    for bounded in (ClippedGaussianFamily, TanhGaussianFamily):
+        family = make_family(3, (), bounded, FixedStdGaussian)
+        assert type(family) is bounded and type(family(random(2, 6))) is FixedStdGaussian
+    branches = make_family(0, (2, 2, 5), ClippedGaussianFamily, Gaussian)
+    assert isinstance(branches, JointFamily) and isinstance(branches(random(2, 9)), JointDistribution)
+    assert (branches.size, branches.statistics_size, branches.dimensions, branches.encoded_size) == (3, 9, 3, 9)
+    assert all(isinstance(family, DistributionFamily) for family in (HYBRID, branches))
 
 
 def test_an_action_of_no_numbers_is_refused():
     with pytest.raises(ValueError, match="at least one"):
-        family_of(0, (), Clipped, Gaussian)
+        make_family(0, (), ClippedGaussianFamily, Gaussian)

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from algorithm.runs.env_folder import BESIDE_MAIN
+from algorithm.runs.env_folder import PROJECT_ENVS
 
 # Those of the project: a folder that a user adds next to them is the user's to test.
 FOLDERS = [
@@ -35,12 +35,12 @@ FOLDERS = [
     "unity/roller",
     "visual/errand",
 ]
-OWN = [name for name in FOLDERS if (BESIDE_MAIN / name / "env.py").is_file()]
+OWN = [name for name in FOLDERS if (PROJECT_ENVS / name / "env.py").is_file()]
 
 
 def load(name: str, file: str = "env.py") -> ModuleType:
     """A Python file of an environment's folder as a module."""
-    path = Path(BESIDE_MAIN / name / file)
+    path = Path(PROJECT_ENVS / name / file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

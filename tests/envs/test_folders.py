@@ -5,21 +5,21 @@ import pytest
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
-from algorithm.runs.env_folder import BESIDE_MAIN
-from algorithm.runs.make_env import of_unity
+from algorithm.runs.env_folder import PROJECT_ENVS
+from algorithm.runs.make_env import is_unity
 from tests.envs.folders import FOLDERS, OWN, load
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_variant_resolves(name):
-    path = BESIDE_MAIN / name / "config.yaml"
+    path = PROJECT_ENVS / name / "config.yaml"
     for variant in read_yaml(path):
         settings = resolve([(str(path), read_variant(path, variant))])
         check_effects(settings, [(str(path), read_own_variant(path, variant))])
         # A scene of Unity cannot be had where this is tested, so that nothing is claimed of it.
         # A variant that is measured after so many steps stops at none.
         goal = settings.goal
-        assert of_unity(settings) or goal is None or goal.step_budget <= settings.base.max_step
+        assert is_unity(settings) or goal is None or goal.step_budget <= settings.base.max_step
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -30,6 +30,6 @@ def test_every_network_is_a_blueprint(name):
 
 @pytest.mark.parametrize("name", OWN)
 def test_goals_are_within_5_percent_of_the_optimum(name):
-    goal = read_variant(BESIDE_MAIN / name / "config.yaml", "default")["goal"]["return"]
+    goal = read_variant(PROJECT_ENVS / name / "config.yaml", "default")["goal"]["return"]
     optimum = load(name).mean_optimum()
     assert optimum - 0.05 * abs(optimum) <= goal <= optimum

@@ -27,7 +27,7 @@ class Logits:
     def to_action(self, sample):
         return sample
 
-    def noisy(self, statistics, level):
+    def with_noise(self, statistics, level):
         probs = np.exp(statistics - statistics.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
         return np.log((1 - level[:, None]) * probs + level[:, None] / probs.shape[-1]).astype(np.float32)
@@ -43,7 +43,7 @@ class Numbers:
     def to_action(self, sample):
         return sample.clip(-1, 1)
 
-    def noisy(self, statistics, level):
+    def with_noise(self, statistics, level):
         mean, log_std = statistics.T
         return np.stack((mean, np.log(np.hypot(np.exp(log_std), level))), -1).astype(np.float32)
 
@@ -70,7 +70,7 @@ def step_of(lane) -> Step:
 def decide(agent, levels, lane, lanes=None, spec=None) -> Decision:
     spec = spec or ActionSpec(branches=(2,))
     explorer = ActionNoise(Role(lanes or len(lane), OBS, spec), levels)
-    return explorer.choose(agent, step_of(lane), np.zeros((len(lane), 3), np.float32))
+    return explorer.act(agent, step_of(lane), np.zeros((len(lane), 3), np.float32))
 
 
 def test_each_lane_has_its_own_level_from_the_first_to_the_last():
@@ -90,8 +90,8 @@ def test_a_single_lane_has_the_lowest_level():
 def test_memory_is_the_agents_and_what_is_executed_is_made_from_the_stored_sample():
     decision = decide(Fixed(Numbers(), 0.9, 0.0), (2, 2), range(200), spec=ActionSpec(continuous=1))
     np.testing.assert_array_equal(decision.memory, np.ones((200, 3)))
-    np.testing.assert_array_equal(decision.action, decision.sample.clip(-1, 1))
-    assert (np.abs(decision.sample) > 1).any()
+    np.testing.assert_array_equal(decision.action, decision.raw_action.clip(-1, 1))
+    assert (np.abs(decision.raw_action) > 1).any()
 
 
 @pytest.mark.parametrize("level", [0.0, 0.4, 1.0])
@@ -99,7 +99,7 @@ def test_samples_follow_the_statistics_that_are_stored(level):
     decision = decide(Fixed(Logits(), 2.0, 0.0, -1.0), [level, level], range(40_000))
     stored = np.exp(decision.behavior[0])
     np.testing.assert_allclose(stored.sum(), 1, rtol=1e-5)
-    found = np.bincount(decision.sample[:, 0].astype(int), minlength=3) / 40_000
+    found = np.bincount(decision.raw_action[:, 0].astype(int), minlength=3) / 40_000
     np.testing.assert_allclose(found, stored, atol=0.01)
     softmax = np.exp([2, 0, -1]) / np.exp([2, 0, -1]).sum()
     np.testing.assert_allclose(stored, (1 - level) * softmax + level / 3, rtol=1e-4)
@@ -107,8 +107,8 @@ def test_samples_follow_the_statistics_that_are_stored(level):
 
 def test_noise_of_a_number_widens_what_is_executed():
     decision = decide(Fixed(Numbers(), 0.1, np.log(0.3)), [0.4, 0.4], range(40_000), spec=ActionSpec(continuous=1))
-    assert decision.sample.std() == pytest.approx(0.5, rel=0.02)
-    assert decision.sample.mean() == pytest.approx(0.1, abs=0.01)
+    assert decision.raw_action.std() == pytest.approx(0.5, rel=0.02)
+    assert decision.raw_action.mean() == pytest.approx(0.1, abs=0.01)
 
 
 BAD = [
@@ -158,19 +158,19 @@ def environment(explorer: str) -> None:
 def test_a_run_explores_in_training_alone_and_stores_what_was_executed(explorer, monkeypatch):
     monkeypatch.setattr(Acer, "family", Logits(), raising=False)
     rows = []
-    choose = ActionNoise.choose
+    choose = ActionNoise.act
 
     def watched(self, agent, step, memory):
-        rows.append(np.count_nonzero(~step.final))
+        rows.append(np.count_nonzero(~step.is_bootstrap_row))
         return choose(self, agent, step, memory)
 
-    monkeypatch.setattr(ActionNoise, "choose", watched)
+    monkeypatch.setattr(ActionNoise, "act", watched)
     environment(explorer)
     assert main.main("mine/task -n a".split()) == 0
     folder = RunFolder.find("mine/task", "a")
     # No evaluation among them: the last decisions of a run have not been counted as executed yet.
-    assert 0 <= sum(rows) - folder.latest().counters.env_steps <= 3
-    with np.load(folder.latest().folder / "agent" / "replay.npz") as arrays:
+    assert 0 <= sum(rows) - folder.find_latest().counters.env_steps <= 3
+    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         probs = np.exp(arrays["behavior"][: arrays["head"].min()])  # [rows, lanes, actions], normalised where noisy
     assert (probs[:, 1].min(-1) >= 0.15 - 1e-6).all() and (probs[:, 2].min(-1) >= 0.3 - 1e-6).all()
 
@@ -201,18 +201,20 @@ def test_settings_that_cannot_be_are_one_line_and_status_2(explorer, message, ca
 
 def test_lanes_that_are_added_have_levels_in_between_and_the_others_keep_theirs():
     explorer = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
-    before = explorer.level.copy()
+    before = explorer.lane_levels.copy()
     for lanes in (4, 8):
         explorer.grow(lanes, 3)
-    np.testing.assert_array_equal(explorer.level[:3], before)
-    np.testing.assert_allclose(explorer.level[3:], [0.6, 0.4, 0.8, 0.3, 0.7], rtol=1e-6)
-    assert explorer.level.dtype == before.dtype
+    np.testing.assert_array_equal(explorer.lane_levels[:3], before)
+    np.testing.assert_allclose(explorer.lane_levels[3:], [0.6, 0.4, 0.8, 0.3, 0.7], rtol=1e-6)
+    assert explorer.lane_levels.dtype == before.dtype
     at_once = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
     at_once.grow(8, 3)
-    np.testing.assert_array_equal(explorer.level, at_once.level)
+    np.testing.assert_array_equal(explorer.lane_levels, at_once.lane_levels)
 
 
 def test_lanes_that_are_added_before_anything_is_stored_are_spread_as_if_they_had_been_there():
     explorer = ActionNoise(Role(1, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
     explorer.grow(5, 5)
-    np.testing.assert_array_equal(explorer.level, ActionNoise(Role(5, OBS, ActionSpec(continuous=1)), [0.2, 1.0]).level)
+    np.testing.assert_array_equal(
+        explorer.lane_levels, ActionNoise(Role(5, OBS, ActionSpec(continuous=1)), [0.2, 1.0]).lane_levels
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from algorithm.export.export import Exported, write
+from algorithm.export.export import ExportResult, export_role
 from algorithm.networks import (
     Attention,
     Blueprint,
@@ -17,10 +17,10 @@ from algorithm.networks import (
     NoisyMlp,
     Vector,
 )
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import make_acer
 
-VECTOR = {"Zeta": ObsSpec((5,)), "Alpha": ObsSpec((6,), own=(3, 2))}  # not in the order of the alphabet
+VECTOR = {"Zeta": ObsSpec((5,)), "Alpha": ObsSpec((6,), env_shape=(3, 2))}  # not in the order of the alphabet
 IMAGE = {"Camera": ObsSpec((3, 9, 8), "uint8", high=255.0), "Speed": ObsSpec((2,))}
 CONV = {"Camera": Conv((4, 3, 2), units=8), "*": Vector()}
 NETS = {
@@ -44,7 +44,7 @@ ACTIONS = {
 
 def role_of(obs_specs: dict[str, ObsSpec], action: ActionSpec) -> Role:
     """As Unity shows it: what is discrete can be masked."""
-    mask = {MASK: ObsSpec((sum(action.branches),), "uint8")} if action.branches else {}
+    mask = {ACTION_MASK: ObsSpec((sum(action.branches),), "uint8")} if action.branches else {}
     return Role(4, {**obs_specs, **mask}, action)
 
 
@@ -54,15 +54,15 @@ def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **
     with torch.no_grad():
         for parameter in agent.policy.parameters():
             parameter.normal_(std=0.3)
-        for module in agent.running().values():
+        for module in agent.running_statistics().values():
             for moments in module:
                 moments.merge(torch.randn(50, *moments.mean.shape) * 2 + 1)
     agent.policy.eval()
     return agent
 
 
-def export_of(net: str, action: str, into, opset: int = 15, **changes) -> Exported:
-    """The file `Brain.onnx` of a kind of network and action."""
+def export_of(net: str, action: str, into, opset: int = 15, **changes) -> ExportResult:
+    """The file `ExportModule.onnx` of a kind of network and action."""
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS[action])
-    return write(agent_of(role, blueprint, **changes), "Brain", role, 100, into, opset)
+    return export_role(agent_of(role, blueprint, **changes), "Brain", role, 100, into, opset)

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from algorithm.export.checker import check
-from algorithm.export.signature import Sensor, Signature
+from algorithm.export.checker import find_violations
+from algorithm.export.signature import ObservationInput, Signature
 from tests.export.brains import export_of
 
-SCENE = Signature((Sensor("a", (5,), (5,)), Sensor("b", (3, 2), (6,))), 2, (3, 2), 12)
+SCENE = Signature((ObservationInput("a", (5,), (5,)), ObservationInput("b", (3, 2), (6,))), 2, (3, 2), 12)
 
 
 @pytest.fixture(scope="module")
@@ -272,14 +272,14 @@ def test_what_is_broken_is_named(what, good, tmp_path):
     damage(proto)
     path = tmp_path / "Brain.onnx"
     path.write_bytes(proto.SerializeToString())
-    found = check(path)
+    found = find_violations(path)
     assert any(expected in violation for violation in found), found
     assert all(violation[0] in "OICS" and violation[1].isdigit() for violation in found)
 
 
 def test_a_good_file_is_clean(good):
     for opset, path in good.items():
-        assert check(path) == check(path, SCENE, opset) == []
+        assert find_violations(path) == find_violations(path, SCENE, opset) == []
 
 
 def test_every_line_of_the_list_is_broken_above():
@@ -292,8 +292,10 @@ def test_a_file_that_is_no_model(tmp_path):
     for content in (b"", b"not a model at all"):
         path = tmp_path / "a.onnx"
         path.write_bytes(content)
-        assert all(violation.startswith(("O1", "O2", "I1", "C")) for violation in check(path)) and check(path)
-    assert check(tmp_path / "nothing.onnx")[0].startswith("O1: nothing.onnx cannot be read")
+        assert all(
+            violation.startswith(("O1", "O2", "I1", "C")) for violation in find_violations(path)
+        ) and find_violations(path)
+    assert find_violations(tmp_path / "nothing.onnx")[0].startswith("O1: nothing.onnx cannot be read")
 
 
 def test_barracuda_imports_less(good, tmp_path):
@@ -301,8 +303,8 @@ def test_barracuda_imports_less(good, tmp_path):
     operator(proto, "Tanh", "Erf")
     path = tmp_path / "a.onnx"
     path.write_bytes(proto.SerializeToString())
-    assert "O3: Barracuda imports no operator Erf" in check(path)
-    assert check(good[15], opset=9) == ["O2: opset 15 instead of 9"]
+    assert "O3: Barracuda imports no operator Erf" in find_violations(path)
+    assert find_violations(good[15], opset=9) == ["O2: opset 15 instead of 9"]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +321,7 @@ def test_barracuda_imports_less(good, tmp_path):
     ],
 )
 def test_what_does_not_fit_the_scene_is_named(change, expected, good):
-    found = check(good[15], Signature(**{**vars(SCENE), **change}))
+    found = find_violations(good[15], Signature(**{**vars(SCENE), **change}))
     assert any(violation.startswith(expected) for violation in found), found
 
 
@@ -328,11 +330,11 @@ def test_a_version_that_unity_does_not_take(good, tmp_path):
     constant(proto, "version_number", FLOATS([4]))
     path = tmp_path / "a.onnx"
     path.write_bytes(proto.SerializeToString())
-    assert "S5: version_number is 4; Unity takes 2 to 3" in check(path, SCENE)
+    assert "S5: version_number is 4; Unity takes 2 to 3" in find_violations(path, SCENE)
 
 
 def test_the_name_of_a_file_is_its_behavior(good, tmp_path):
     for name in ("Brain.onnx.new", "Brain_team=0?.onnx"):
         path = Path(tmp_path / name)
         path.write_bytes(good[15].read_bytes())
-        assert [violation[:2] for violation in check(path)] == ["S7"]
+        assert [violation[:2] for violation in find_violations(path)] == ["S7"]

@@ -14,7 +14,7 @@ import yaml
 import main
 from algorithm.export import export as exporting
 from algorithm.export import file as written
-from algorithm.export.checker import check
+from algorithm.export.checker import find_violations
 from algorithm.runs.run_folder import RunFolder
 from tests.unity_player.launcher import make_player
 
@@ -57,7 +57,7 @@ def test_a_run_of_gymnasium_is_exported(task, capsys):
     assert (one["role"], one["path"], one["opset"]) == ("agent", "runs/mine/task/a/agent.onnx", 15)
     assert one["inputs"] == {"obs_0": ["batch", 4], "action_masks": ["batch", 2]}
     assert one["size"] == Path(one["path"]).stat().st_size and one["parity"] < 1e-4
-    assert check(Path(one["path"])) == []
+    assert find_violations(Path(one["path"])) == []
 
     first = min(path.name for path in Path("runs/mine/task/a/checkpoints").iterdir())
     assert main.main(["mine/task", "--export", "--barracuda", "--ckpt", str(int(first))]) == 0
@@ -76,7 +76,7 @@ def test_every_behavior_of_a_scene_is_exported_as_it_is_called(tmp_path, capsys)
     assert "exported" in capsys.readouterr().out
     run = Path("runs/unity/task/a")
     assert sorted(path.name for path in run.glob("*.onnx")) == ["Walker.onnx", "Watcher.onnx"]
-    assert all(check(path) == [] for path in run.glob("*.onnx"))
+    assert all(find_violations(path) == [] for path in run.glob("*.onnx"))
     record = call(capsys, "unity/task", "-n", "a", "--export")
     assert [one["inputs"]["recurrent_in"] for one in record["exports"]] == [["batch", 1, 4]] * 2
 
@@ -123,14 +123,14 @@ def test_an_error_of_any_kind_costs_the_run_nothing(task, monkeypatch, capsys):
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exporting, "written", full)
+    monkeypatch.setattr(exporting, "open_synced", full)
     assert main.main(["mine/task", "-n", "a", "--set", "base_config.export=end"]) == 0
     assert "failed: OSError: [Errno 28] No space left on device" in capsys.readouterr().out
 
 
 def test_violations_are_a_line_each_and_status_1(task, monkeypatch, capsys):
     assert main.main(["mine/task", "-n", "a"]) == 0
-    monkeypatch.setattr(exporting, "check", lambda *given: ["C1: no version", "C2: no memory"])
+    monkeypatch.setattr(exporting, "find_violations", lambda *given: ["C1: no version", "C2: no memory"])
     capsys.readouterr()
     assert main.main(["mine/task", "-n", "a", "--export"]) == 1
     shown = capsys.readouterr()

@@ -11,9 +11,9 @@ from torch import nn
 from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD
 from algorithm.errors import UserError
 from algorithm.export import export as exporting
-from algorithm.export.checker import check
-from algorithm.export.export import ExportFailed, write
-from algorithm.export.onnx_model import Model, run, session
+from algorithm.export.checker import find_violations
+from algorithm.export.export import ExportFailed, export_role
+from algorithm.export.onnx_model import OnnxModel, make_session, run_session
 from algorithm.export.signature import Signature
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Step
@@ -34,7 +34,7 @@ def test_every_kind_passes_the_checker_and_does_what_its_agent_does(net, action,
     exported = export_of(net, action, tmp_path, opset)
     assert exported.path == tmp_path / "Brain.onnx"
     assert exported.parity < 1e-5
-    assert check(exported.path) == []
+    assert find_violations(exported.path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["Brain.onnx"]
 
 
@@ -51,7 +51,7 @@ OF_SAC = [
 def test_what_sac_learned_passes_the_checker_and_does_what_its_agent_does(action, changes, net, opset, tmp_path):
     exported = export_of(net, action, tmp_path, opset, make=make_sac, **changes)
     assert exported.parity < 1e-5
-    assert check(exported.path) == []
+    assert find_violations(exported.path) == []
 
 
 @pytest.mark.parametrize(("action", "changes"), [("hybrid", {}), ("multi-discrete", LIKE_DQN)], ids=str)
@@ -59,12 +59,12 @@ def test_a_branch_of_which_all_is_forbidden_leaves_the_others_masks_alone(action
     specs, blueprint = NETS["mlp"]
     role = role_of(specs, ACTIONS[action])
     agent = agent_of(role, blueprint, make=make_sac, **changes)
-    signature = Signature.of(role, agent.state)
-    runner = session(write(agent, "a", role, 0, tmp_path).path.read_bytes())
+    signature = Signature.of(role, agent.state_size)
+    runner = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes())
     rng = np.random.default_rng(0)
     feed = {name: rng.normal(size=(50, *shape)).astype(np.float32) for name, shape in signature.inputs().items()}
     feed["action_masks"] = np.tile(np.float32([0, 0, 0, 1, 0]), (50, 1))
-    outputs = run(runner, feed)
+    outputs = run_session(runner, feed)
     for name in ("discrete_actions", "deterministic_discrete_actions"):
         assert (outputs[name][:, 1] == 0).all()
     assert len(np.unique(outputs["discrete_actions"][:, 0])) > 1
@@ -83,10 +83,10 @@ def test_what_is_drawn_is_the_policy(tmp_path):
     rows = 20_000
     role = role_of({"obs": ObsSpec((3,))}, ActionSpec(2, (3, 2)))
     agent = agent_of(role, Blueprint(body=Mlp(8)), std="state_dependent", std_init=0.2, std_min=0.1)
-    signature = Signature.of(role, agent.state)
-    runner = session(write(agent, "a", role, 0, tmp_path).path.read_bytes())
+    signature = Signature.of(role, agent.state_size)
+    runner = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes())
     obs = {"obs": np.tile(np.float32([0.3, -0.2, 0.1]), (rows, 1))}
-    drawn = run(runner, signature.feed(obs, np.zeros((rows, 0), np.float32)))
+    drawn = run_session(runner, signature.make_feed(obs, np.zeros((rows, 0), np.float32)))
     obs["action_mask"] = np.ones((rows, 5), np.uint8)
     statistics = agent.policy.act(obs, np.zeros((rows, 0), np.float32))[0][0]
     expected = agent.family.to_action(agent.family.sample(np.tile(statistics, (rows, 1)), np.random.default_rng(0)))
@@ -115,25 +115,25 @@ def test_an_image_from_0_to_1_is_what_its_bytes_are_to_the_agent(net, tmp_path):
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS["continuous"])
     agent = agent_of(role, blueprint)
-    runner, rng = session(write(agent, "a", role, 0, tmp_path).path.read_bytes()), np.random.default_rng(0)
+    runner, rng = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes()), np.random.default_rng(0)
     image = rng.integers(256, size=(2, 3, 9, 8), dtype=np.uint8)
     speed = rng.standard_normal((2, 2), np.float32)
     no = np.zeros(2, bool)
     step = Step(np.arange(2), {"Camera": image, "Speed": speed}, ~no, no, np.zeros(2, np.float32), ~no)
-    decision = agent.greedy(step, np.zeros((2, agent.state), np.float32))
+    decision = agent.greedy(step, np.zeros((2, agent.state_size), np.float32))
     feed = {"obs_0": image.astype(np.float32) / 255, "obs_1": speed}
-    if agent.state:
-        feed["recurrent_in"] = np.zeros((2, 1, agent.state), np.float32)
-    outputs = run(runner, feed)
+    if agent.state_size:
+        feed["recurrent_in"] = np.zeros((2, 1, agent.state_size), np.float32)
+    outputs = run_session(runner, feed)
     np.testing.assert_allclose(outputs["deterministic_continuous_actions"], decision.action, atol=1e-5)
     assert np.abs(decision.action).min() < 0.9  # not all at a bound, where they are equal whatever is seen
 
 
 def test_an_action_that_is_not_masked_by_the_simulator_can_be_masked_by_unity(tmp_path):
     role = Role(1, {"obs": ObsSpec((4,))}, ActionSpec(branches=(2,)))
-    exported = write(agent_of(role, Blueprint(body=Mlp(8))), "agent", role, 0, tmp_path)
+    exported = export_role(agent_of(role, Blueprint(body=Mlp(8))), "agent", role, 0, tmp_path)
     assert exported.inputs["action_masks"] == ["batch", 2]
-    assert check(exported.path) == []
+    assert find_violations(exported.path) == []
 
 
 @pytest.mark.parametrize("action", ["continuous", "multi-discrete", "hybrid"])
@@ -141,22 +141,22 @@ def test_an_action_that_is_not_masked_by_the_simulator_can_be_masked_by_unity(tm
 @pytest.mark.parametrize("opset", [9, 15])
 def test_the_previous_action_is_part_of_the_memory(action, memory, opset, tmp_path):
     spec = ACTIONS[action]
-    role = role_of({"obs": ObsSpec((3,)), PREVIOUS_ACTION: ObsSpec((spec.encoded,))}, spec)
+    role = role_of({"obs": ObsSpec((3,)), PREVIOUS_ACTION: ObsSpec((spec.encoded_size,))}, spec)
     agent = agent_of(role, Blueprint(body=Mlp(8), memory=memory))
-    exported = write(agent, "a", role, 0, tmp_path, opset)
-    assert exported.inputs["recurrent_in"] == ["batch", 1, agent.state + spec.encoded]
-    runner, signature = session(exported.path.read_bytes()), Signature.of(role, agent.state)
+    exported = export_role(agent, "a", role, 0, tmp_path, opset)
+    assert exported.inputs["recurrent_in"] == ["batch", 1, agent.state_size + spec.encoded_size]
+    runner, signature = make_session(exported.path.read_bytes()), Signature.of(role, agent.state_size)
     feed = {name: np.ones((5, *shape), np.float32) for name, shape in signature.inputs().items()}
-    outputs = run(runner, feed)
+    outputs = run_session(runner, feed)
     parts = [outputs[name] for name in ("continuous_actions", "discrete_actions") if name in outputs]
-    remembered = outputs["recurrent_out"][:, 0, agent.state :]
+    remembered = outputs["recurrent_out"][:, 0, agent.state_size :]
     np.testing.assert_array_equal(remembered, spec.encode(np.concatenate(parts, -1).astype(np.float32)))
 
 
 def test_a_previous_reward_is_refused_with_the_reason(tmp_path):
     role = role_of({"obs": ObsSpec((3,)), PREVIOUS_REWARD: ObsSpec((1,))}, ActionSpec(1))
     with pytest.raises(UserError, match="observes previous_reward .* Unity tells a model no reward"):
-        write(agent_of(role, Blueprint()), "a", role, 0, tmp_path)
+        export_role(agent_of(role, Blueprint()), "a", role, 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,24 +197,24 @@ def own(body: type) -> tuple:
 
 
 def test_what_an_opset_has_not_is_refused_with_the_reason(tmp_path):
-    assert write(*own(Layers), tmp_path, 9).opset == 9
-    assert write(*own(Unflattened), tmp_path, 15).opset == 15
+    assert export_role(*own(Layers), tmp_path, 9).opset == 9
+    assert export_role(*own(Unflattened), tmp_path, 15).opset == 15
     (tmp_path / "Brain.onnx").unlink()
     with pytest.raises(UserError, match="no form in opset 9: .*unflatten"):
-        write(*own(Unflattened), tmp_path, 9)
+        export_role(*own(Unflattened), tmp_path, 9)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_every_violation_is_told_and_no_file_is_left(tmp_path):
     with pytest.raises(ExportFailed, match="Brain was not exported: ") as caught:
-        write(*own(Recurrent), tmp_path)
+        export_role(*own(Recurrent), tmp_path)
     assert "O3: Sentis imports no operator GRU" in caught.value.violations
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_was_there_stays_where_the_next_export_fails(tmp_path, monkeypatch):
     before = export_of("mlp", "continuous", tmp_path).path.read_bytes()
-    monkeypatch.setattr(exporting, "check", lambda *given: ["O1: broken", "C3: broken too"])
+    monkeypatch.setattr(exporting, "find_violations", lambda *given: ["O1: broken", "C3: broken too"])
     with pytest.raises(ExportFailed, match="2 violations"):
         export_of("mlp", "continuous", tmp_path)
     assert (tmp_path / "Brain.onnx").read_bytes() == before
@@ -224,7 +224,7 @@ def test_weights_stand_in_the_file_as_barracuda_reads_them(tmp_path):
     """Of fresh networks, whose equal biases the exporter would share through Identity."""
     role = role_of({"obs": ObsSpec((3,))}, ActionSpec(1))
     agent = make_acer(role, Blueprint(policy=Mlp(8, 8), critic=Mlp(8)))
-    model = Model(write(agent, "a", role, 0, tmp_path, 9).path)
+    model = OnnxModel(export_role(agent, "a", role, 0, tmp_path, 9).path)
     products = [node for node in model.nodes if node.op_type == "Gemm"]
     assert len(products) == 3
     assert all(set(node.input[1:]) <= set(model.initializers) for node in products)
@@ -236,7 +236,7 @@ def test_an_agent_is_as_it_was(tmp_path):
     agent = agent_of(role, NETS["mlp"][1])
     before = {name: value.clone() for name, value in agent.policy.state_dict().items()}
     places = [parameter.data_ptr() for parameter in agent.policy.parameters()]
-    write(agent, "a", role, 0, tmp_path)
+    export_role(agent, "a", role, 0, tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in agent.policy.state_dict().items())
     assert [parameter.data_ptr() for parameter in agent.policy.parameters()] == places
     assert all(parameter.requires_grad for parameter in agent.policy.parameters())

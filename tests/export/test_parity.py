@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from algorithm.export.export import write
-from algorithm.export.onnx_model import Model
-from algorithm.export.parity import allow, draw, parity
+from algorithm.export.export import export_role
+from algorithm.export.onnx_model import OnnxModel
+from algorithm.export.parity import check_parity, sample_masks, sample_observations
 from algorithm.export.signature import Signature
 from algorithm.networks import Blueprint, Lstm, Mlp
 from algorithm.specs import ObsSpec
@@ -21,8 +21,8 @@ def exported(net: str, action: str, into):
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS[action])
     agent = agent_of(role, blueprint)
-    path = write(agent, "a", role, 0, into).path
-    return agent, role, Signature.of(role, agent.state), Model(path).proto
+    path = export_role(agent, "a", role, 0, into).path
+    return agent, role, Signature.of(role, agent.state_size), OnnxModel(path).proto
 
 
 def change(proto: onnx.ModelProto, name: str, function) -> None:
@@ -40,16 +40,16 @@ def change(proto: onnx.ModelProto, name: str, function) -> None:
 )
 def test_other_weights_are_noticed(action, expected, tmp_path):
     agent, role, signature, proto = exported("mlp", action, tmp_path)
-    assert parity(agent, role, signature, proto.SerializeToString()).violations == []
+    assert check_parity(agent, role, signature, proto.SerializeToString()).violations == []
     change(proto, "head.weight", np.negative)
-    found = parity(agent, role, signature, proto.SerializeToString())
+    found = check_parity(agent, role, signature, proto.SerializeToString())
     assert [violation.startswith(expected) for violation in found.violations] == [True]
 
 
 def test_another_memory_is_noticed(tmp_path):
     agent, role, signature, proto = exported("lstm", "continuous", tmp_path)
     change(proto, "recurrent.weight", lambda weight: 1.01 * weight)
-    found = parity(agent, role, signature, proto.SerializeToString())
+    found = check_parity(agent, role, signature, proto.SerializeToString())
     assert any(violation.startswith("recurrent_out differs") for violation in found.violations)
     assert found.error > 1e-4
 
@@ -58,10 +58,10 @@ def test_a_memory_that_drifts_is_noticed_over_twenty_steps(tmp_path):
     """From no memory, the first step shows nothing of this weight."""
     role = role_of({"obs": ObsSpec((3,))}, ACTIONS["continuous"])
     agent = agent_of(role, Blueprint(body=Mlp(4), memory=Lstm(3)))
-    signature = Signature.of(role, agent.state)
-    proto = Model(write(agent, "a", role, 0, tmp_path).path).proto
+    signature = Signature.of(role, agent.state_size)
+    proto = OnnxModel(export_role(agent, "a", role, 0, tmp_path).path).proto
     change(proto, "recurrent.weight", lambda weight: weight + 0.01)
-    found = parity(agent, role, signature, proto.SerializeToString())
+    found = check_parity(agent, role, signature, proto.SerializeToString())
     assert found.violations
 
 
@@ -71,7 +71,7 @@ def test_a_file_that_does_not_mind_masks_is_noticed(tmp_path):
         for attribute in node.attribute:
             if attribute.name == "value" and numpy_helper.to_array(attribute.t) == np.float32(1e8):
                 attribute.t.CopyFrom(numpy_helper.from_array(np.float32(0)))
-    found = parity(agent, role, signature, proto.SerializeToString())
+    found = check_parity(agent, role, signature, proto.SerializeToString())
     for branch in range(2):
         assert any(f"what is forbidden in branch {branch}" in violation for violation in found.violations)
 
@@ -84,10 +84,10 @@ def test_random_observations_are_what_the_specs_say():
         "vector": ObsSpec((2,)),
     }
     role = role_of(specs, ACTIONS["multi-discrete"])
-    obs = draw(role, rng, 200)
+    obs = sample_observations(role, rng, 200)
     assert {name: value.shape[1:] for name, value in obs.items()} == {n: s.shape for n, s in role.obs_specs.items()}
     assert {name: str(value.dtype) for name, value in obs.items()} == {n: s.dtype for n, s in role.obs_specs.items()}
     assert obs["image"].max() > 200
     np.testing.assert_array_equal(obs["choice"].sum(1), 2)
-    masks = allow((3, 2), rng, 500)
+    masks = sample_masks((3, 2), rng, 500)
     assert masks[:, :3].any(1).all() and masks[:, 3:].any(1).all() and masks.mean() < 0.9

@@ -5,16 +5,16 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from algorithm.distributions.gaussian import Continuous  # noqa: E402
+from algorithm.distributions.gaussian import GaussianFamily  # noqa: E402
 from algorithm.export import round_trip  # noqa: E402
 from algorithm.export.export import ExportFailed  # noqa: E402
 
 
 def test_the_file_computes_what_torch_does():
-    assert "opset 15" in round_trip.round_trip()
+    assert "opset 15" in round_trip.run_round_trip()
 
 
 def test_another_file_is_told(monkeypatch):
-    monkeypatch.setattr(Continuous, "mode", lambda self, statistics: statistics[:, : self.size] + 0.1)
+    monkeypatch.setattr(GaussianFamily, "mode", lambda self, statistics: statistics[:, : self.size] + 0.1)
     with pytest.raises(ExportFailed, match="agent was not exported"):
-        round_trip.round_trip()
+        round_trip.run_round_trip()

@@ -65,9 +65,9 @@ def test_no_number_that_is_none_is_stored(fault, named, capsys):
     lines = [line for line in out.splitlines() if "role 'agent'" in line]
     assert 5 < len(lines) <= 20
     assert named in (run_folder().path / "faults.log").read_text()
-    with np.load(run_folder().latest().folder / "agent" / "replay.npz") as arrays:
+    with np.load(run_folder().find_latest().folder / "agent" / "replay.npz") as arrays:
         assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
-    assert run_folder().latest().counters.updates > 0
+    assert run_folder().find_latest().counters.updates > 0
 
 
 SENSORS = """

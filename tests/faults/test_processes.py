@@ -154,7 +154,7 @@ def test_a_signal_while_torch_is_imported_says_that_nothing_was_saved():
 def test_a_truncated_checkpoint_is_named(capsys):
     write_task(max_step=400)
     assert main.main(ARGUMENTS) == 0
-    weights = run_folder().latest().folder / "agent" / "weights.pt"
+    weights = run_folder().find_latest().folder / "agent" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:500])
     capsys.readouterr()
     main.main([*ARGUMENTS, "--run"])

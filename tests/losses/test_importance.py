@@ -17,7 +17,7 @@ def policy_gradient(pi, mu, q, action, target, clip):
     v = policy.expectation(q)
     weight = bias_correction(pi, mu, q - v, clip)
     weight[action] += truncated_importance(pi[action] / mu[action], target - v, clip)
-    return policy.score_of_all(weight)
+    return policy.summed_score(weight)
 
 
 def expected_gradient(pi, mu, q, clip):
@@ -58,7 +58,7 @@ def test_truncation_and_correction_together_are_unbiased(clip):
 def test_truncation_alone_is_biased():
     policy, q = Categorical(PI.log()), tensor(3, 2, -1)
     weight = MU * truncated_importance(PI / MU, q - policy.expectation(q), 3.0)
-    assert not torch.allclose(policy.score_of_all(weight), exact_gradient(PI, q), atol=1e-2)
+    assert not torch.allclose(policy.summed_score(weight), exact_gradient(PI, q), atol=1e-2)
 
 
 def test_the_correction_also_covers_actions_that_are_never_taken():

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from algorithm.losses import soft_value
+from algorithm.losses import soft_state_value
 
 
 def tensor(*values):
@@ -21,28 +21,28 @@ ENTROPY = 0.897946
 def test_known_targets_of_drawn_actions():
     """One drawn action: there is nothing to sum over. A death takes the reward alone, a cut goes on behind it."""
     q, log_prob = torch.minimum(tensor(2, 0.5), tensor(1.5, 0.7)), tensor(-1, 0.5)
-    v = soft_value(torch.ones(2, 1).double(), q.unsqueeze(-1), ALPHA * log_prob.unsqueeze(-1))
+    v = soft_state_value(torch.ones(2, 1).double(), q.unsqueeze(-1), ALPHA * log_prob.unsqueeze(-1))
     close(tensor(1, -1) + 0.99 * tensor(1, 0) * v, [2.683, -1])
     close(tensor(1, -1) + 0.99 * tensor(1, 1) * v, [2.683, -0.604])
 
 
 def test_known_values_of_discrete_actions():
-    close(soft_value(PI, torch.minimum(FIRST, SECOND), ALPHA * PI.log()), 1.379589)
-    close(soft_value(PI, (FIRST + SECOND) / 2, ALPHA * PI.log()), 1.729589)
-    close(soft_value(PI, tensor(0, 0, 0), PI.log()), ENTROPY)
+    close(soft_state_value(PI, torch.minimum(FIRST, SECOND), ALPHA * PI.log()), 1.379589)
+    close(soft_state_value(PI, (FIRST + SECOND) / 2, ALPHA * PI.log()), 1.729589)
+    close(soft_state_value(PI, tensor(0, 0, 0), PI.log()), ENTROPY)
 
 
 def test_the_value_of_a_hybrid_choice_counts_both_entropies():
     """V = sum_d pi(d) (Q(d, c_d) - alpha_d log pi(d) - alpha_c log pi(c_d|d)), added up by hand."""
     q, log_d, log_c = tensor(2, -1), tensor(0.25, 0.75).log(), tensor(-0.5, 1.5)
     expected = 0.25 * (2 + 0.3 * math.log(4) + 0.1 * 0.5) + 0.75 * (-1 + 0.3 * math.log(4 / 3) - 0.1 * 1.5)
-    close(soft_value(log_d.exp(), q, 0.3 * log_d + 0.1 * log_c), expected)
+    close(soft_state_value(log_d.exp(), q, 0.3 * log_d + 0.1 * log_c), expected)
 
 
 def slope(logits, q):
     logits = logits.clone().requires_grad_()
     log_prob = logits.log_softmax(-1)
-    return torch.autograd.grad(-soft_value(log_prob.exp(), q, ALPHA * log_prob), logits)[0]
+    return torch.autograd.grad(-soft_state_value(log_prob.exp(), q, ALPHA * log_prob), logits)[0]
 
 
 def test_the_policy_rests_at_the_softmax_of_q_over_alpha_and_elsewhere_goes_there():

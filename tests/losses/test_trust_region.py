@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from algorithm.distributions import Categorical
-from algorithm.losses import multiplier, project_gradient, surrogate
+from algorithm.losses import project_gradient, surrogate_loss, trust_region_multiplier
 
 PI, AVERAGE = (0.7, 0.2, 0.1), (0.4, 0.4, 0.2)
 
@@ -20,8 +20,8 @@ def directions(pi, average, action, advantage):
     weight = torch.zeros(3).double()
     weight[action] = advantage
     return {
-        "logits": (policy.score_of_all(weight), policy.kl_gradient(average)),
-        "probs": (policy.score_in_probs(weight), policy.kl_gradient_in_probs(average)),
+        "logits": (policy.summed_score(weight), policy.kl_gradient(average)),
+        "probs": (policy.score_wrt_probs(weight), policy.kl_gradient_wrt_probs(average)),
     }
 
 
@@ -29,7 +29,7 @@ def step_in_logits(pi, average, action, advantage, space, delta=1.0):
     """What reaches the logits after the projection in `space`."""
     spaces = directions(pi, average, action, advantage)
     gradient, kl_gradient = spaces["logits"]
-    return gradient - multiplier(*spaces[space], delta) * kl_gradient
+    return gradient - trust_region_multiplier(*spaces[space], delta) * kl_gradient
 
 
 def close(actual, expected, atol=1e-6):
@@ -40,7 +40,7 @@ def test_known_answers_for_a_step_away_from_the_average():
     spaces = directions(PI, AVERAGE, 0, 20.0)
     gradient, kl_gradient = spaces["logits"]
     close(kl_gradient @ gradient, tensor(2.8)[0])
-    close(multiplier(gradient, kl_gradient, 1.0), tensor(1.8 / 0.14))
+    close(trust_region_multiplier(gradient, kl_gradient, 1.0), tensor(1.8 / 0.14))
     close(project_gradient(gradient, kl_gradient, 1.0), tensor(2.142857, -1.428571, -0.714286))
 
     gradient, kl_gradient = spaces["probs"]  # never binds where the advantage is positive
@@ -56,13 +56,15 @@ def test_known_answers_for_a_negative_advantage_of_an_unlikely_action():
 
     gradient, kl_gradient = spaces["probs"]
     close(kl_gradient @ gradient, tensor(10)[0])
-    close(multiplier(gradient, kl_gradient, 1.0), tensor(1.080882))
+    close(trust_region_multiplier(gradient, kl_gradient, 1.0), tensor(1.080882))
     close(step_in_logits(PI, AVERAGE, 2, -0.5, "probs"), tensor(0.025735, 0.316176, -0.341912))
 
 
 def test_at_the_average_policy_the_step_is_the_gradient_in_every_space():
     spaces = directions(AVERAGE, AVERAGE, 2, -5.0)
-    close(multiplier(*spaces["probs"], 1.0), tensor(8))  # it binds, along a direction that no policy can see
+    close(
+        trust_region_multiplier(*spaces["probs"], 1.0), tensor(8)
+    )  # it binds, along a direction that no policy can see
     for space in spaces:
         close(step_in_logits(AVERAGE, AVERAGE, 2, -5.0, space), spaces["logits"][0], atol=1e-12)
 
@@ -86,7 +88,7 @@ many = settings(max_examples=200, deadline=None, derandomize=True)
 @given(vectors, vectors, st.floats(0, 10))
 def test_the_projection_is_feasible_and_the_nearest_such_point(gradient, kl_gradient, delta):
     g, k = torch.from_numpy(gradient), torch.from_numpy(kl_gradient)
-    z, kappa = project_gradient(g, k, delta), multiplier(g, k, delta)
+    z, kappa = project_gradient(g, k, delta), trust_region_multiplier(g, k, delta)
     room = 1e-9 * (1 + (g * k).abs().sum())
     assert k @ z <= delta + room
     # The conditions of Karush, Kuhn and Tucker: z = g - kappa k, kappa >= 0, and 0 where the constraint does not bind.
@@ -112,5 +114,5 @@ def test_a_vanishing_kl_gradient_stays_finite_in_float32(size):
 
 def test_the_surrogate_sends_the_direction_through_as_ascent():
     statistics, direction = torch.zeros(2, 3).requires_grad_(), torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]])
-    (gradient,) = torch.autograd.grad(surrogate(direction, statistics), statistics)
+    (gradient,) = torch.autograd.grad(surrogate_loss(direction, statistics), statistics)
     assert gradient.equal(-direction)

@@ -14,12 +14,12 @@ import yaml
 import main
 from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.config.effects import check_effects
-from algorithm.config.loader import defaults, read_variant, resolve
+from algorithm.config.loader import load_defaults, read_variant, resolve
 from algorithm.mlagents import importing
-from algorithm.mlagents.importing import folder_names, import_file
-from algorithm.mlagents.rules import Becomes
+from algorithm.mlagents.importing import choose_folder_names, import_file
+from algorithm.mlagents.rules import MapsTo
 from algorithm.mlagents.trainers import TRAINERS
-from algorithm.mlagents.translation import rows_of
+from algorithm.mlagents.translation import collect_rules
 from algorithm.runs.env_folder import is_file_name
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.team_builder import make_agent
@@ -60,8 +60,8 @@ def test_an_example_becomes_folders_that_fit(name):
     example = EXAMPLES[name]
     imported = import_file(write(example.text), force=False)
     assert [folder.as_posix() for folder in imported.folders] == [f"envs/unity/{role}" for role in example.settings]
-    assert set(imported.lost) == example.lost
-    assert all(imported.lost.values())
+    assert set(imported.unsupported) == example.lost
+    assert all(imported.unsupported.values())
     for role, expected in example.settings.items():
         settings = settings_of(role)
         assert {path: at(settings.tree, path) for path in expected} == expected
@@ -101,7 +101,7 @@ def without(tree: dict, path: str) -> dict:
 def texts_and_lost(tree: dict):
     imported = import_file(write(tree), force=True)
     config, nn = ((imported.folders[0] / file).read_text() for file in ("config.yaml", "nn.py"))
-    return yaml.safe_load(config), nn, imported.lost
+    return yaml.safe_load(config), nn, imported.unsupported
 
 
 @pytest.mark.parametrize("trainer", HYPERPARAMETERS)
@@ -130,11 +130,11 @@ def test_every_key_of_ml_agents_says_something_here_or_is_told_to_be_lost(traine
 @pytest.mark.parametrize("trainer", HYPERPARAMETERS)
 def test_every_setting_of_the_tables_exists(trainer):
     section = f"{TRAINERS[trainer].algorithm.lower()}_config."
-    rows = [row for row in rows_of(trainer).values() if isinstance(row, Becomes)]
+    rows = [row for row in collect_rules(trainer).values() if isinstance(row, MapsTo)]
     assert len(rows) > 25
     for row in rows:
-        for setting in (row.setting, *row.also):
-            at(defaults(), setting.replace("agent.", section))
+        for setting in (row.setting, *row.other_settings):
+            at(load_defaults(), setting.replace("agent.", section))
 
 
 def test_a_rate_of_sac_is_that_of_all_its_groups():
@@ -151,7 +151,7 @@ def test_what_sac_is_not_told_is_ml_agents_own():
     given = settings_of("A").tree["sac_config"]
     assert (given["batch_size"], given["learning_starts"]) == (128, 128)
     assert given["init_log_alpha"] == 0
-    assert imported.lost == {}
+    assert imported.unsupported == {}
     warm = {"trainer_type": "sac", "hyperparameters": {"init_entcoef": 0.1}}
     import_file(write({"behaviors": {"A": warm}}), force=True)
     assert settings_of("A").tree["sac_config"]["init_log_alpha"] == pytest.approx(-2.3026)
@@ -236,7 +236,7 @@ def test_a_file_that_ml_agents_refuses_is_refused(given, said, capsys):
 
 def test_a_key_that_ml_agents_ignores_is_told():
     given = behavior(network_settings={"num_layer": 3}, self_play={"windw": 3})
-    lost = import_file(write(given | {"torch_settings": {"devise": "cpu"}}), force=False).lost
+    lost = import_file(write(given | {"torch_settings": {"devise": "cpu"}}), force=False).unsupported
     assert lost["behaviors.A.network_settings.num_layer"] == (
         "ML-Agents has no such key and ignores it; did you mean network_settings.num_layers?"
     )
@@ -280,7 +280,7 @@ def test_a_value_without_a_counterpart_is_told_and_our_default_stays(path, value
     tree = value
     for key in reversed(path.split(".")):
         tree = {key: tree}
-    assert import_file(write({"behaviors": {"A": {}}} | tree), force=False).lost.keys() == {path}
+    assert import_file(write({"behaviors": {"A": {}}} | tree), force=False).unsupported.keys() == {path}
     assert at(settings_of("A").tree, setting) == kept
 
 
@@ -298,7 +298,7 @@ def test_samplers_have_the_defaults_of_ml_agents():
 def test_pictures_that_no_convolution_reads_are_brought_to_one():
     flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
     (folder,) = import_file(write(flat), force=False).folders
-    encoder = RunFolder(folder).blueprint(settings_of("A")).encoders["*"](OBSERVED["Camera"])
+    encoder = RunFolder(folder).load_blueprint(settings_of("A")).encoders["*"](OBSERVED["Camera"])
     white = torch.full((1, *OBSERVED["Camera"].shape), 255, dtype=torch.uint8)
     assert encoder(white).shape == (1, 4800)
     torch.testing.assert_close(encoder(white), torch.ones(1, 4800))
@@ -422,7 +422,7 @@ def test_what_breaks_while_it_is_written_leaves_nothing(monkeypatch, capsys):
         path.write_text(text)
         written.append(path)
 
-    monkeypatch.setattr(importing, "replace", full)
+    monkeypatch.setattr(importing, "replace_text", full)
     assert main.main(["--import_mlagents", str(write({"behaviors": {"A": {}, "B": {}}}))]) == 1
     assert "no space left" in capsys.readouterr().err
     assert len(written) == 3
@@ -431,7 +431,7 @@ def test_what_breaks_while_it_is_written_leaves_nothing(monkeypatch, capsys):
 
 def test_names_of_folders_are_safe_and_differ_everywhere():
     behaviors = ["My Behavior", "a/b", "a:b", "A?B", "..", "con", "CON", "Läufer", "x" * 300, "x" * 301, ".x", "A_B-2"]
-    names = folder_names(dict.fromkeys(behaviors))
+    names = choose_folder_names(dict.fromkeys(behaviors))
     assert list(names) == behaviors
     assert all(is_file_name(name) and " " not in name for name in names.values())
     assert len({name.casefold() for name in names.values()}) == len(behaviors)
@@ -499,8 +499,8 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     ]
     assert main.main(["unity/3DBall", "-n", "a", "--set", *quick]) == 0
     folder = RunFolder.find("unity/3DBall", "a")
-    assert folder.latest().counters.env_steps >= 600
-    assert folder.latest().counters.updates > 2
+    assert folder.find_latest().counters.env_steps >= 600
+    assert folder.find_latest().counters.updates > 2
     assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
     told = record.read_text()
     for name in ("mass", "gravity", "scale", "friction"):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import ActorCritic, Blueprint, FrameStack, Mlp, Parameters, Vector
+from algorithm.networks import ActorCritic, Blueprint, FlatParameters, FrameStack, Mlp, Vector
 from algorithm.specs import ObsSpec
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
@@ -34,7 +34,7 @@ class RunningSum(nn.Module):
 
     def __init__(self, size: int):
         super().__init__()
-        self.size = self.state = size
+        self.size = self.state_size = size
         self.decay = nn.Parameter(torch.linspace(0.3, 0.9, size))
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ BLUEPRINTS = {
 
 def make(blueprint: Blueprint, specs) -> ActorCritic:
     torch.manual_seed(0)
-    network = ActorCritic(blueprint, specs, statistics=ACTIONS, values=ACTIONS)
+    network = ActorCritic(blueprint, specs, statistics_size=ACTIONS, n_values=ACTIONS)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.5)
     network.torso.observe(observations(specs, 5, 4), np.ones((5, 4), bool))
@@ -92,7 +92,7 @@ def tensors(obs: dict[str, np.ndarray]) -> dict[str, Tensor]:
 
 
 def memories(network: ActorCritic, lanes: int) -> np.ndarray:
-    return np.random.default_rng(2).normal(size=(lanes, network.state)).astype(np.float32)
+    return np.random.default_rng(2).normal(size=(lanes, network.state_size)).astype(np.float32)
 
 
 def assert_acts_as_the_module(network: ActorCritic, specs) -> np.ndarray:
@@ -116,7 +116,7 @@ def assert_acts_as_the_module(network: ActorCritic, specs) -> np.ndarray:
 def test_acting_equals_the_module_and_follows_its_parameters(name):
     blueprint, specs = BLUEPRINTS[name]
     network = make(blueprint, specs)
-    parameters = Parameters({"policy": network}, {}, {})
+    parameters = FlatParameters({"policy": network}, {}, {})
     first = assert_acts_as_the_module(network, specs)
     parameters.vector.add_(0.1 * torch.randn_like(parameters.vector))
     second = assert_acts_as_the_module(network, specs)
@@ -142,22 +142,22 @@ def test_acting_follows_updates_of_a_learner():
 def test_heads_give_the_statistics_and_the_values():
     for blueprint, specs in BLUEPRINTS.values():
         torch.manual_seed(0)
-        network = ActorCritic(blueprint, specs, statistics=2, values=7)
-        features, _ = network.torso.step(tensors(observations(specs, 4)), torch.zeros(4, network.state))
+        network = ActorCritic(blueprint, specs, statistics_size=2, n_values=7)
+        features, _ = network.torso.step(tensors(observations(specs, 4)), torch.zeros(4, network.state_size))
         statistics, values = network.heads(features)
         assert (statistics.shape, values.shape) == ((4, 2), (4, 7))
 
 
 def test_the_first_policy_is_close_to_uniform():
     torch.manual_seed(0)
-    network = ActorCritic(Blueprint(body=Mlp(64, 64)), ONE, statistics=ACTIONS, values=ACTIONS)
+    network = ActorCritic(Blueprint(body=Mlp(64, 64)), ONE, statistics_size=ACTIONS, n_values=ACTIONS)
     statistics = network(tensors(observations(ONE, 100)), torch.zeros(100, 0))[0]
     assert statistics.abs().max() < 0.1
 
 
 def test_networks_without_memory_carry_none():
-    assert make(Blueprint(body=Mlp(8)), ONE).state == 0
-    assert make(Blueprint(body=Mlp(8), memory=RunningSum), ONE).state == 8
+    assert make(Blueprint(body=Mlp(8)), ONE).state_size == 0
+    assert make(Blueprint(body=Mlp(8), memory=RunningSum), ONE).state_size == 8
 
 
 @pytest.mark.parametrize("name", BLUEPRINTS)
@@ -212,7 +212,7 @@ def test_an_observation_goes_to_the_first_encoder_whose_pattern_matches():
 def test_an_observation_without_an_encoder_is_refused_by_name():
     blueprint = Blueprint(encoders={"cam*": Vector(), "speed": Vector()})
     with pytest.raises(ValueError, match=r"'place'.*\['cam\*', 'speed'\]"):
-        ActorCritic(blueprint, SEVERAL, statistics=2, values=2)
+        ActorCritic(blueprint, SEVERAL, statistics_size=2, n_values=2)
 
 
 def test_layers_that_cannot_be_are_refused_by_name():
@@ -239,7 +239,7 @@ def test_a_tried_step_leaves_the_network_as_it_was():
     network = ActorCritic(Blueprint(body=lambda size: Normalized(size)), ONE, 2, 2)
     network.torso.body.norm.eval()  # a part that its author froze
     before = [value.clone() for value in network.state_dict().values()]
-    network.try_step(ONE)
+    network.run_dry_step(ONE)
     assert [module.training for module in (network, network.torso.body, network.torso.body.norm)] == [True, True, False]
     assert all(torch.equal(one, other) for one, other in zip(before, network.state_dict().values(), strict=True))
 
@@ -259,7 +259,7 @@ class Normalized(nn.Module):
     ("parts", "why"),
     [
         ({"body": lambda size: size}, "<lambda> made a value of type int; it must make a torch module"),
-        ({"memory": Mlp(4)}, "Mlp made a Layers, which has no `step` and does not fit here"),
+        ({"memory": Mlp(4)}, "Mlp made a LayerStack, which has no `step` and does not fit here"),
         ({"policy": RunningSum}, "RunningSum made a RunningSum, which has no `forward`"),
         ({"critic": RunningSum}, "RunningSum made a RunningSum, which has no `forward`"),
         ({"encoders": {"*": lambda spec: None}}, "<lambda> made a value of type NoneType; it must make a torch module"),

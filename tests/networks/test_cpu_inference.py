@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from algorithm.networks import Blueprint, Mlp, NoisyMlp, Vector
 from algorithm.networks.encoders.vector import Scale
 from algorithm.rollout import Rollout
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from algorithm.training.placement import CPU, Placement
 from tests.builders import make_acer, make_role, make_sac, random_rollout
@@ -51,23 +51,23 @@ class Apart:
         self.learner.learn(rollout)
 
     def acted(self) -> np.ndarray:
-        return self.agent.policy.act(observations(ONE, 6), np.ones((6, self.agent.state), np.float32))[0].copy()
+        return self.agent.policy.act(observations(ONE, 6), np.ones((6, self.agent.state_size), np.float32))[0].copy()
 
     def exact(self) -> np.ndarray:
         policy = self.agent.policy
-        return policy(tensors(observations(ONE, 6)), torch.ones(6, policy.state))[0].detach().numpy()
+        return policy(tensors(observations(ONE, 6)), torch.ones(6, policy.state_size))[0].detach().numpy()
 
 
 def rollout_of(agent, rng: np.random.Generator) -> Rollout:
     """A collected rollout with the samples, statistics and memory of this agent."""
     rollout = random_rollout(rng)
-    indices = rollout.sample if agent.family.branches else rollout.sample[..., :0]
+    indices = rollout.raw_action if agent.family.branches else rollout.raw_action[..., :0]
     numbers = agent.family.size - len(agent.family.branches)
-    rollout.sample = np.zeros((6, 4, agent.family.size), np.float32)
-    rollout.sample[..., :numbers] = rng.normal(size=(6, 4, numbers))
-    rollout.sample[..., numbers : numbers + 1] = indices
-    rollout.behavior = rng.normal(size=(6, 4, agent.family.statistics)).astype(np.float32)
-    rollout.memory = np.zeros((4, agent.state), np.float32)
+    rollout.raw_action = np.zeros((6, 4, agent.family.size), np.float32)
+    rollout.raw_action[..., :numbers] = rng.normal(size=(6, 4, numbers))
+    rollout.raw_action[..., numbers : numbers + 1] = indices
+    rollout.behavior = rng.normal(size=(6, 4, agent.family.statistics_size)).astype(np.float32)
+    rollout.memory = np.zeros((4, agent.state_size), np.float32)
     return rollout
 
 
@@ -89,7 +89,7 @@ def test_the_copy_acts_as_its_source_whatever_happens_to_it(name, kind):
     np.testing.assert_array_equal(other.acted(), apart.acted())
     another = Apart(name, kind)
     another.acted()
-    another.learner.adopt(state)
+    another.learner.load_parameters(state)
     np.testing.assert_allclose(another.acted(), another.exact(), rtol=0, atol=1e-6)
 
 
@@ -117,7 +117,7 @@ def test_changes_are_fetched_once_when_it_acts():
     apart = Apart("normalised")
     vector = apart.learner.parameters.vector
     apart.acted()
-    fetched = [own for own, _ in apart.learner._acting._pairs]
+    fetched = [own for own, _ in apart.learner._acting_copy._tensor_pairs]
     assert [numbers.dtype for numbers in fetched] == [torch.float32, torch.float64]
     assert len(fetched[0]) == len(vector)
     before = fetched[0].clone()
@@ -132,7 +132,7 @@ def test_changes_are_fetched_once_when_it_acts():
 
 def test_on_one_device_there_is_no_copy():
     learner = Learner(make_acer(), make_role(), {}, None, Placement())
-    assert learner._acting is None
+    assert learner._acting_copy is None
 
 
 class Inside(TorchDispatchMode):
@@ -180,7 +180,7 @@ class Inside(TorchDispatchMode):
 def test_an_update_touches_nothing_outside_its_device_and_waits_for_nothing(make, spec, changes):
     """On torch's device without numbers, where every tensor of the processor and every look at a number is an error."""
     sizes = {"still": 3, "moving": 2, "scaled": 2}
-    masks = {MASK: ObsSpec((sum(spec.branches),), "uint8")} if spec.branches else {}
+    masks = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if spec.branches else {}
     role = Role(4, {name: ObsSpec((size,)) for name, size in sizes.items()} | masks, spec)
     encoders = {"moving": Vector(normalize=True), "scaled": Vector((2.0, 0.5)), "*": Vector()}
     blueprint = Blueprint(encoders=encoders, body=NoisyMlp(16), memory=RunningSum, policy=Mlp(8))
@@ -203,5 +203,10 @@ def test_an_update_touches_nothing_outside_its_device_and_waits_for_nothing(make
     agent.loss = lambda batch: (made := loss(batch), reports.append(made[1]))[0]
     with Inside():
         report = learner.learn(rollout)  # whose errors are brought down
-        told = [*report.metrics().values(), reports[0].errors(), learner.parameters.numbers, learner.noise.numbers]
+        told = [
+            *report.compute_metrics().values(),
+            reports[0].compute_td_errors(),
+            learner.parameters.all_parameters,
+            learner.noise.values,
+        ]
     assert {value.device.type for value in told} == {"meta"}

@@ -5,18 +5,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import Blueprint, LaggingCopy, Mlp, Parameters, RunningMoments
-from algorithm.networks.flat_parameters import dtype_on
+from algorithm.networks import Blueprint, FlatParameters, Mlp, RunningMoments, TargetNetwork
+from algorithm.networks.flat_parameters import choose_dtype
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
 
 
-def two_groups(size: int = 3) -> tuple[dict[str, nn.Module], dict[str, LaggingCopy], dict[str, nn.Module]]:
+def two_groups(size: int = 3) -> tuple[dict[str, nn.Module], dict[str, TargetNetwork], dict[str, nn.Module]]:
     torch.manual_seed(size)
     policy, critic = nn.Sequential(nn.Linear(2, size), nn.Linear(size, 1)), nn.Linear(4, 2)
     return (
         {"policy": policy, "critic": critic},
-        {"target": LaggingCopy(critic, nn.Linear(4, 2)), "average": LaggingCopy(policy[1], nn.Linear(size, 1))},
+        {"target": TargetNetwork(critic, nn.Linear(4, 2)), "average": TargetNetwork(policy[1], nn.Linear(size, 1))},
         {"returns": RunningMoments(), "states": RunningMoments(5)},
     )
 
@@ -26,7 +26,7 @@ def is_view(part: Tensor, flat: Tensor) -> bool:
     return begin <= part.data_ptr() and part.data_ptr() + part.numel() * part.element_size() <= end
 
 
-def assert_laid_out(parameters: Parameters, groups, lagging, statistics) -> None:
+def assert_laid_out(parameters: FlatParameters, groups, lagging, statistics) -> None:
     """Every module is a view on its slice of the flat tensors, one parameter behind the other."""
 
     def assert_fills(tensors: list[Tensor], flat: Tensor) -> None:
@@ -38,50 +38,50 @@ def assert_laid_out(parameters: Parameters, groups, lagging, statistics) -> None
         assert start == flat.data_ptr() + flat.numel() * flat.element_size()
 
     for name, module in groups.items():
-        where = parameters.groups[name]
+        where = parameters.group_slices[name]
         assert_fills(list(module.parameters()), parameters.vector[where])
         assert_fills([parameter.grad for parameter in module.parameters()], parameters.gradient[where])
     for name, copy in lagging.items():
-        assert_fills(list(copy.copy.parameters()), parameters.copies[parameters.lagging[name]])
-        assert_fills([copy.numbers], parameters.copies[parameters.lagging[name]])
-        assert_fills(list(copy.source.parameters()), copy.source_numbers)
-        assert is_view(copy.source_numbers, parameters.vector)
+        assert_fills(list(copy.network.parameters()), parameters.target_vector[parameters.target_slices[name]])
+        assert_fills([copy.vector], parameters.target_vector[parameters.target_slices[name]])
+        assert_fills(list(copy.source.parameters()), copy.source_vector)
+        assert is_view(copy.source_vector, parameters.vector)
     for name, module in statistics.items():
-        assert_fills(list(module.buffers()), parameters.statistics[parameters.running[name]])
+        assert_fills(list(module.buffers()), parameters.statistics[parameters.statistics_slices[name]])
 
 
-def everything(parameters: Parameters) -> list[Tensor]:
-    return [flat.clone() for flat, _ in parameters.parts().values()]
+def everything(parameters: FlatParameters) -> list[Tensor]:
+    return [flat.clone() for flat, _ in parameters.named_slices().values()]
 
 
-def randomize(parameters: Parameters) -> None:
-    for flat, _ in parameters.parts().values():
+def randomize(parameters: FlatParameters) -> None:
+    for flat, _ in parameters.named_slices().values():
         flat.normal_()
 
 
 def test_modules_are_views_on_the_flat_tensors_and_keep_their_numbers():
     groups, lagging, statistics = two_groups()
     before = [parameter.detach().clone() for module in groups.values() for parameter in module.parameters()]
-    parameters = Parameters(groups, lagging, statistics)
+    parameters = FlatParameters(groups, lagging, statistics)
     assert_laid_out(parameters, groups, lagging, statistics)
     assert torch.equal(parameters.vector, torch.cat([tensor.ravel() for tensor in before]))
     assert (parameters.vector.dtype, parameters.statistics.dtype) == (torch.float32, torch.float64)
 
 
 def test_groups_stand_one_behind_the_other():
-    parameters = Parameters(*two_groups())
-    for flat, slices in parameters.parts().values():
+    parameters = FlatParameters(*two_groups())
+    for flat, slices in parameters.named_slices().values():
         ends = [0]
         for where in slices.values():
             assert where.start == ends[-1]
             ends.append(where.stop)
         assert ends[-1] == len(flat)
-    assert list(parameters.groups) == ["policy", "critic"]
+    assert list(parameters.group_slices) == ["policy", "critic"]
 
 
 def test_loading_changes_numbers_and_moves_nothing():
     parts = two_groups()
-    parameters, other = Parameters(*parts), Parameters(*two_groups())
+    parameters, other = FlatParameters(*parts), FlatParameters(*two_groups())
     randomize(other)
     parameters.load(other.state())
     assert_laid_out(parameters, *parts)
@@ -96,23 +96,23 @@ def test_updates_change_numbers_and_move_nothing(optimizer):
     )
     learner = Learner(agent, make_role(), {}, max_step=None)
     groups = {name: group.module for name, group in agent.groups.items()}
-    statistics = {"returns": learner.returns.moments}
+    statistics = {"returns": learner.reward_normalizer.moments}
     before = everything(learner.parameters)
-    assert_laid_out(learner.parameters, groups, agent.lagging, statistics)
+    assert_laid_out(learner.parameters, groups, agent.target_networks, statistics)
     for seed in range(3):
         rollout = random_rollout(np.random.default_rng(seed))
         learner.observe(rollout)
         learner.learn(rollout)
-        assert_laid_out(learner.parameters, groups, agent.lagging, statistics)
+        assert_laid_out(learner.parameters, groups, agent.target_networks, statistics)
     for old, new in zip(before, everything(learner.parameters), strict=True):
         assert not torch.equal(old, new)
 
 
 def test_the_gradient_is_gathered_in_the_flat_tensor():
     groups, lagging, statistics = two_groups()
-    parameters = Parameters(groups, lagging, statistics)
+    parameters = FlatParameters(groups, lagging, statistics)
     groups["critic"](torch.ones(3, 4)).sum().backward()
-    where = parameters.groups["critic"]
+    where = parameters.group_slices["critic"]
     assert parameters.gradient[where].tolist() == [3.0] * 10
     assert not parameters.gradient[: where.start].any()
 
@@ -120,27 +120,27 @@ def test_the_gradient_is_gathered_in_the_flat_tensor():
 def test_a_parameter_of_two_groups_is_refused_by_their_names():
     body = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"\['policy', 'critic'\]"):
-        Parameters({"policy": body, "critic": nn.Sequential(body, nn.Linear(2, 1))}, {}, {})
+        FlatParameters({"policy": body, "critic": nn.Sequential(body, nn.Linear(2, 1))}, {}, {})
 
 
 def test_a_parameter_used_twice_in_one_group_stands_there_once():
     layer = nn.Linear(2, 2)
-    parameters = Parameters({"policy": nn.Sequential(layer, layer)}, {}, {})
+    parameters = FlatParameters({"policy": nn.Sequential(layer, layer)}, {}, {})
     assert len(parameters.vector) == 6
 
 
 def test_a_copy_of_another_shape_is_refused():
     source = nn.Linear(2, 3)
     with pytest.raises((ValueError, RuntimeError), match="size mismatch|look like"):
-        Parameters({"policy": source}, {"average": LaggingCopy(source, nn.Linear(3, 3))}, {})
+        FlatParameters({"policy": source}, {"average": TargetNetwork(source, nn.Linear(3, 3))}, {})
 
 
 def test_the_source_of_a_copy_must_be_one_stretch():
     layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)])
     ends = nn.ModuleList([layers[0], layers[2]])
     with pytest.raises(ValueError, match="stretch"):
-        Parameters(
-            {"policy": layers}, {"ends": LaggingCopy(ends, nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))}, {}
+        FlatParameters(
+            {"policy": layers}, {"ends": TargetNetwork(ends, nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))}, {}
         )
 
 
@@ -150,7 +150,7 @@ def other_networks():
     groups, lagging, _ = two_groups()
     return {
         "policy": (wider, r"parameters 'policy' are 29 numbers where this network has 13"),
-        "missing copy": (no_target, r"copies 'target' are missing"),
+        "missing copy": (no_target, r"target_networks missing"),
         "statistics": (
             (groups, lagging, {"returns": RunningMoments(), "states": RunningMoments(6)}),
             "'states' are 13",
@@ -161,7 +161,7 @@ def other_networks():
 @pytest.mark.parametrize("case", ["policy", "missing copy", "statistics"])
 def test_the_state_of_another_network_is_refused_by_name_and_changes_nothing(case):
     parts, message = other_networks()[case]
-    parameters, other = Parameters(*two_groups()), Parameters(*parts)
+    parameters, other = FlatParameters(*two_groups()), FlatParameters(*parts)
     randomize(other)
     before = everything(parameters)
     with pytest.raises(ValueError, match=message):
@@ -172,26 +172,26 @@ def test_the_state_of_another_network_is_refused_by_name_and_changes_nothing(cas
 
 def test_a_state_may_hold_more_names_than_are_needed():
     groups, lagging, statistics = two_groups()
-    fewer = Parameters({"policy": groups["policy"]}, {"average": lagging["average"]}, {})
-    more = Parameters(*two_groups())
+    fewer = FlatParameters({"policy": groups["policy"]}, {"average": lagging["average"]}, {})
+    more = FlatParameters(*two_groups())
     randomize(more)
     fewer.load(more.state())
-    assert torch.equal(fewer.vector, more.vector[more.groups["policy"]])
+    assert torch.equal(fewer.vector, more.vector[more.group_slices["policy"]])
 
 
 def test_a_state_holds_everything_by_kind_and_name_and_is_a_copy():
     _, lagging, statistics = parts = two_groups()
-    parameters = Parameters(*parts)
+    parameters = FlatParameters(*parts)
     statistics["states"].merge(torch.randn(4, 5))
-    parameters.copies.normal_()
+    parameters.target_vector.normal_()
     state = parameters.state()
     assert {kind: list(names) for kind, names in state.items()} == {
         "parameters": ["policy", "critic"],
-        "copies": ["target", "average"],
+        "target_networks": ["target", "average"],
         "statistics": ["returns", "states"],
     }
-    target = torch.cat([number.ravel() for number in lagging["target"].copy.parameters()])
-    assert torch.equal(state["copies"]["target"], target)
+    target = torch.cat([number.ravel() for number in lagging["target"].network.parameters()])
+    assert torch.equal(state["target_networks"]["target"], target)
     assert state["statistics"]["states"][-1] == 4  # values seen
     before = {kind: {name: value.clone() for name, value in names.items()} for kind, names in state.items()}
     randomize(parameters)
@@ -202,7 +202,7 @@ def test_a_state_holds_everything_by_kind_and_name_and_is_a_copy():
 
 def test_statistics_that_are_loaded_go_on_from_there():
     parts, others = two_groups(), two_groups()
-    parameters, other = Parameters(*parts), Parameters(*others)
+    parameters, other = FlatParameters(*parts), FlatParameters(*others)
     values = torch.randn(9, 5, dtype=torch.float64)
     others[2]["states"].merge(values[:6])
     parameters.load(other.state())
@@ -214,17 +214,17 @@ def test_statistics_that_are_loaded_go_on_from_there():
 @pytest.mark.parametrize("rate", [0.0, 0.005, 0.3, 0.9, 1.0])
 def test_a_lagging_copy_moves_by_the_rate_towards_its_source_alone(rate):
     _, lagging, _ = parts = two_groups()
-    parameters = Parameters(*parts)
+    parameters = FlatParameters(*parts)
     randomize(parameters)
-    vector, copies = parameters.vector.clone(), parameters.copies.clone()
-    lagging["target"].move(rate)
-    where, source = parameters.lagging["target"], vector[parameters.groups["critic"]]
+    vector, copies = parameters.vector.clone(), parameters.target_vector.clone()
+    lagging["target"].polyak_update(rate)
+    where, source = parameters.target_slices["target"], vector[parameters.group_slices["critic"]]
     expected = copies[where].double() + rate * (source.double() - copies[where].double())
-    torch.testing.assert_close(parameters.copies[where], expected.float(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(parameters.target_vector[where], expected.float(), rtol=1e-6, atol=1e-7)
     if rate in (0, 1):
-        assert torch.equal(parameters.copies[where], [copies[where], source][int(rate)])
+        assert torch.equal(parameters.target_vector[where], [copies[where], source][int(rate)])
     assert torch.equal(parameters.vector, vector)
-    assert torch.equal(parameters.copies[where.stop :], copies[where.stop :])
+    assert torch.equal(parameters.target_vector[where.stop :], copies[where.stop :])
 
 
 def test_the_buffers_of_a_lagging_copy_are_those_of_its_source():
@@ -233,7 +233,9 @@ def test_the_buffers_of_a_lagging_copy_are_those_of_its_source():
 
     source, copy = network(), network()
     source["moments"].merge(torch.randn(4, 3))
-    parameters = Parameters({"policy": source}, {"average": LaggingCopy(source, copy)}, {"obs": source["moments"]})
+    parameters = FlatParameters(
+        {"policy": source}, {"average": TargetNetwork(source, copy)}, {"obs": source["moments"]}
+    )
     assert copy["moments"].count == 4
     source["moments"].merge(torch.randn(5, 3))
     assert copy["moments"].count == 9
@@ -244,19 +246,19 @@ def test_the_buffers_of_a_lagging_copy_are_those_of_its_source():
 
 def test_a_lagging_copy_begins_as_its_source_and_has_no_gradient():
     groups, lagging, _ = parts = two_groups()
-    Parameters(*parts)
+    FlatParameters(*parts)
     obs = torch.randn(5, 4)
-    assert torch.equal(lagging["target"].copy(obs), groups["critic"](obs))
-    assert not lagging["target"].copy(obs).requires_grad
+    assert torch.equal(lagging["target"].network(obs), groups["critic"](obs))
+    assert not lagging["target"].network(obs).requires_grad
 
 
 def test_copies_and_statistics_may_be_absent():
-    parameters = Parameters({"policy": nn.Linear(2, 1)}, {}, {})
-    assert (len(parameters.vector), len(parameters.copies), len(parameters.statistics)) == (3, 0, 0)
+    parameters = FlatParameters({"policy": nn.Linear(2, 1)}, {}, {})
+    assert (len(parameters.vector), len(parameters.target_vector), len(parameters.statistics)) == (3, 0, 0)
     parameters.load(parameters.state())
 
 
 def test_statistics_are_float64_where_the_device_has_it():
-    assert dtype_on("cpu", torch.float64) == dtype_on("cuda:1", torch.float64) == torch.float64
-    assert dtype_on("mps", torch.float64) == dtype_on("mps", torch.float32) == torch.float32
-    assert dtype_on("mps", torch.int64) == torch.int64
+    assert choose_dtype("cpu", torch.float64) == choose_dtype("cuda:1", torch.float64) == torch.float64
+    assert choose_dtype("mps", torch.float64) == choose_dtype("mps", torch.float32) == torch.float32
+    assert choose_dtype("mps", torch.int64) == torch.int64

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.networks import Blueprint, Conv, ImpalaResNet, Mlp, NatureCnn, Parameters, Vector
+from algorithm.networks import Blueprint, Conv, FlatParameters, ImpalaResNet, Mlp, NatureCnn, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, random_rollout
@@ -143,7 +143,7 @@ def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
     before = learner.parameters.vector.clone()
 
     def places():
-        parameters = [*learner.agent.policy.parameters(), *learner.agent.average.copy.parameters()]
+        parameters = [*learner.agent.policy.parameters(), *learner.agent.average_policy.network.parameters()]
         gradients = [parameter.grad for parameter in learner.agent.policy.parameters()]
         return [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in (*parameters, *gradients)]
 
@@ -151,7 +151,7 @@ def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
     for _ in range(2):
         learner.learn(rollout)
     assert places() == laid_out
-    assert learner.skipped == 0
+    assert learner.skipped_updates == 0
     assert (learner.parameters.vector != before).float().mean() > 0.5
     assert all(tensor.is_contiguous() for tensor in learner.agent.policy.parameters())
     state = learner.parameters.state()
@@ -162,7 +162,7 @@ def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
 def test_an_image_is_acted_on_as_it_is_learned_from():
     role = Role(2, {"image": SMALL}, ActionSpec(branches=(3,)))
     agent = make_acer(role, Blueprint(encoders={"*": ENCODERS["conv"]}))
-    Parameters({"acer": agent.policy}, agent.lagging, agent.running())
+    FlatParameters({"acer": agent.policy}, agent.target_networks, agent.running_statistics())
     seen = pixels(SMALL)
     acted, _ = agent.policy.act({"image": seen.numpy()}, np.zeros((5, 0), np.float32))
     learned = agent.policy({"image": seen}, torch.zeros(5, 0))[0].detach().numpy()

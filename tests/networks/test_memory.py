@@ -13,7 +13,7 @@ from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp,
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
 from algorithm.training.actor import Actor
-from algorithm.training.components import Parts, Team
+from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.builders import make_acer
@@ -57,8 +57,13 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
     for parameter in agent.policy.parameters():
         nn.init.normal_(parameter, std=0.3)
     schedule = agent.schedule
-    replay = Replay(600, role.lanes, 7, 9, np.random.default_rng(0), schedule.burn_in, schedule.lead, agent.kept)
-    actor, rollouts = Actor(Parts(simulator, lambda name, role: Team(role, agent, None, learner)), seed=0), []
+    replay = Replay(
+        600, role.lanes, 7, 9, np.random.default_rng(0), schedule.burn_in, schedule.warmup_rows, agent.stored_state_size
+    )
+    actor, rollouts = (
+        Actor(TrainingComponents(simulator, lambda name, role: AgentComponents(role, agent, None, learner)), seed=0),
+        [],
+    )
     for _ in range(150):
         for _, rollout in actor.collect():
             rollouts.append(rollout)
@@ -70,7 +75,7 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
 def statistics(agent, rollout):
     batch = rollout.convert(torch.from_numpy)
     features = agent.policy.torso.unroll(batch.obs, batch.first, batch.memory, batch.burn_in)
-    return agent.policy.outputs(features)[:-1, :, : agent.family.statistics].numpy()
+    return agent.policy.compute_outputs(features)[:-1, :, : agent.family.statistics_size].numpy()
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -82,10 +87,10 @@ def test_what_is_learned_from_is_what_was_acted_on(name, burn_in, adapter):
         burn_in = 0  # it has rows in front of its own
     agent, rollouts, replay = collected(BLUEPRINTS[name], adapter, burn_in)
     batch = replay.sample(100)
-    assert agent.schedule.burn_in == burn_in + agent.schedule.lead == batch.burn_in
-    assert batch.memory.shape[1] == agent.kept
+    assert agent.schedule.burn_in == burn_in + agent.schedule.warmup_rows == batch.burn_in
+    assert batch.memory.shape[1] == agent.stored_state_size
     for rollout in (*rollouts, batch):
-        expected = rollout.after_burn_in().behavior
+        expected = rollout.drop_burn_in().behavior
         np.testing.assert_allclose(statistics(agent, rollout), expected, atol=2e-6, rtol=1e-5)
     assert np.std(batch.behavior, axis=(0, 1)).min() > 1e-3
 
@@ -94,10 +99,10 @@ def test_what_is_learned_from_is_what_was_acted_on(name, burn_in, adapter):
 def test_an_episode_alone_is_what_it_is_between_others(name):
     memory, features, first = memory_of(name), torch.randn(12, 1, 6), torch.zeros(12, 1, dtype=torch.bool)
     first[[4, 9]] = True
-    outputs, _ = memory.unroll(features, first, torch.randn(1, memory.state))
-    alone, _ = memory.unroll(features[4:9], first[4:9], torch.randn(1, memory.state))
+    outputs, _ = memory.unroll(features, first, torch.randn(1, memory.state_size))
+    alone, _ = memory.unroll(features[4:9], first[4:9], torch.randn(1, memory.state_size))
     torch.testing.assert_close(outputs[4:9], alone)
-    fresh, _ = memory.unroll(features[4:9], torch.zeros(5, 1, dtype=torch.bool), torch.zeros(1, memory.state))
+    fresh, _ = memory.unroll(features[4:9], torch.zeros(5, 1, dtype=torch.bool), torch.zeros(1, memory.state_size))
     torch.testing.assert_close(outputs[4:9], fresh)
 
 
@@ -105,7 +110,7 @@ def test_an_episode_alone_is_what_it_is_between_others(name):
 def test_nothing_passes_the_start_of_an_episode_or_comes_from_later(name):
     memory, first = memory_of(name), torch.zeros(8, 1, dtype=torch.bool)
     first[3] = True
-    features, before = torch.randn(8, 1, 6, requires_grad=True), torch.randn(1, memory.state, requires_grad=True)
+    features, before = torch.randn(8, 1, 6, requires_grad=True), torch.randn(1, memory.state_size, requires_grad=True)
     memory.unroll(features, first, before)[0][5].square().sum().backward()
     assert not features.grad[:3].any()
     assert not features.grad[6:].any()
@@ -116,7 +121,7 @@ def test_nothing_passes_the_start_of_an_episode_or_comes_from_later(name):
 @pytest.mark.parametrize("name", BEHIND)
 def test_steps_and_unrolled_rows_are_the_same(name):
     memory, features = memory_of(name), torch.randn(11, 3, 6)
-    first, state = torch.rand(11, 3) < 0.2, torch.zeros(3, memory.state)
+    first, state = torch.rand(11, 3) < 0.2, torch.zeros(3, memory.state_size)
     expected, after = memory.unroll(features, first, state)
     rows = []
     for row, starts in zip(features, first, strict=True):
@@ -164,7 +169,7 @@ def test_attention_is_torchs_transformer_where_distances_do_not_count(window):
     pairs = [
         (theirs.self_attn.in_proj_weight, layer.project.weight),
         (theirs.self_attn.in_proj_bias, layer.project.bias),
-        *zip(theirs.self_attn.out_proj.parameters(), layer.out.parameters(), strict=True),
+        *zip(theirs.self_attn.out_proj.parameters(), layer.output.parameters(), strict=True),
         *zip(theirs.linear1.parameters(), layer.hidden[0].parameters(), strict=True),
         *zip(theirs.linear2.parameters(), layer.hidden[2].parameters(), strict=True),
     ]
@@ -175,15 +180,17 @@ def test_attention_is_torchs_transformer_where_distances_do_not_count(window):
     mask = torch.where((back >= 0) & (back < window), 0.0, -torch.inf)
     expected = theirs(memory.inputs(features).transpose(0, 1), mask).transpose(0, 1)
     first = torch.zeros(10, 2, dtype=torch.bool)
-    outputs, _ = memory.unroll(features, first, torch.zeros(2, memory.state))
+    outputs, _ = memory.unroll(features, first, torch.zeros(2, memory.state_size))
     torch.testing.assert_close(outputs, memory.norm(expected))
 
 
 def test_attention_learns_what_distances_mean():
     memory = memory_of("attention")
-    before, _ = memory.unroll(torch.ones(4, 1, 6), torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state))
+    before, _ = memory.unroll(
+        torch.ones(4, 1, 6), torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state_size)
+    )
     features = torch.randn(4, 1, 6)
-    first, start = torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state)
+    first, start = torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state_size)
     before, _ = memory.unroll(features, first, start)
     swapped, _ = memory.unroll(features[[1, 0, 2, 3]], first, start)
     assert not torch.allclose(before[3], swapped[3], atol=1e-3)  # without the bias the order would not count
@@ -240,7 +247,7 @@ def test_a_frame_stack_shows_what_gymnasiums_wrapper_does():
     torch.testing.assert_close(encoder.stack(frames, first, None, 0, 24), expected)
     for begin in (1, 2, 7, 20):
         torch.testing.assert_close(encoder.stack(frames, first, None, begin, 24), expected[begin:])
-    memory, acted = torch.zeros(1, encoder.state), []
+    memory, acted = torch.zeros(1, encoder.state_size), []
     for t in range(24):
         before = memory
         output, memory = encoder.step(frames[t], memory * ~first[t])

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from algorithm.networks import Blueprint, Mlp, Noise, NoisyMlp
-from algorithm.networks.noisy import NoisyLinear, shape
-from algorithm.training.evaluator import _undisturbed
+from algorithm.networks.noisy import NoisyLinear, scale_noise
+from algorithm.training.evaluator import _isolate_agent
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
 
@@ -36,13 +36,13 @@ def module(agent) -> np.ndarray:
 def test_the_noise_of_weights_is_what_section_3_makes_of_it():
     """algorithms.md item 32: f(e_out) f(e_in)^T = ((.5, -2), (-.15, .6)) of e_out = (1, -.09), e_in = (.25, -4)."""
     layer = NoisyLinear(2, 2, std=0.5)
-    layer.noise = shape(torch.tensor([1.0, -0.09, 0.25, -4.0]))
+    layer.noise = scale_noise(torch.tensor([1.0, -0.09, 0.25, -4.0]))
     mean, spread = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.5], [2.0, 1.0]])
     with torch.no_grad():
         layer.mean.weight.copy_(mean)
-        layer.spread.weight.copy_(spread)
+        layer.sigma.weight.copy_(spread)
         layer.mean.bias.copy_(torch.tensor([0.1, 0.2]))
-        layer.spread.bias.copy_(torch.tensor([3.0, 2.0]))
+        layer.sigma.bias.copy_(torch.tensor([3.0, 2.0]))
     eye = torch.eye(2)
     bias = torch.tensor([0.1 + 3 * 1.0, 0.2 + 2 * -0.3])
     expected = (mean + spread * torch.tensor([[0.5, -2.0], [-0.15, 0.6]])).T + bias
@@ -57,7 +57,7 @@ def test_weights_start_within_the_papers_bounds():
     layer = NoisyLinear(100, 50, std=0.5)
     assert 0.09 < layer.mean.weight.abs().max() <= 0.1
     assert layer.mean.bias.abs().max() <= 0.1
-    for spread in layer.spread.parameters():
+    for spread in layer.sigma.parameters():
         torch.testing.assert_close(spread, torch.full_like(spread, 0.05))
 
 
@@ -67,7 +67,7 @@ def test_many_noisy_layers_are_on_average_the_mean():
     noise, x = Noise([layer]), torch.from_numpy(OBS)
     outputs = []
     for _ in range(4000):
-        noise.renew()
+        noise.resample()
         outputs.append(layer(x).detach())
     outputs = torch.stack(outputs)
     error = outputs.std(0) / 4000**0.5
@@ -91,13 +91,13 @@ def test_noise_is_drawn_anew_by_each_update_and_stays_until_the_next(name):
 def test_evaluation_sees_the_means_alone(name):
     agent, learner = noisy_agent(name)
     noisy = acted(agent)
-    with _undisturbed(agent, np.random.default_rng(0)):
+    with _isolate_agent(agent, np.random.default_rng(0)):
         means = acted(agent)
         np.testing.assert_allclose(means, module(agent), atol=1e-6)
-        learner.noise.renew()
+        learner.noise.resample()
         np.testing.assert_array_equal(acted(agent), means)
     assert not np.allclose(noisy, means)
-    learner.noise.numbers.zero_()
+    learner.noise.values.zero_()
     np.testing.assert_allclose(acted(agent), means, atol=1e-6)
 
 
@@ -116,14 +116,14 @@ def test_the_lagging_copy_has_the_same_numbers_and_noise_of_its_own():
     agent, learner = noisy_agent()
     own, copied = (
         [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]
-        for network in (agent.policy, agent.average.copy)
+        for network in (agent.policy, agent.average_policy.network)
     )
-    assert len(learner.noise.numbers) == 2 * (16 + 3 + 8 + 16)
+    assert len(learner.noise.values) == 2 * (16 + 3 + 8 + 16)
     for one, other in zip(own, copied, strict=True):
         torch.testing.assert_close(one.mean.weight, other.mean.weight)
         assert not torch.isclose(one.noise, other.noise).any()
     features = torch.from_numpy(OBS)
-    assert not torch.allclose(agent.policy.torso.body(features), agent.average.copy.torso.body(features))
+    assert not torch.allclose(agent.policy.torso.body(features), agent.average_policy.network.torso.body(features))
 
 
 def test_acting_and_the_next_update_have_the_same_noise():
@@ -147,7 +147,7 @@ def test_networks_without_noisy_layers_draw_nothing():
     before = torch.get_rng_state()
     learner.learn(random_rollout(np.random.default_rng(0)))
     assert torch.equal(torch.get_rng_state(), before)
-    assert len(learner.noise.numbers) == 0
+    assert len(learner.noise.values) == 0
 
 
 @pytest.mark.parametrize(

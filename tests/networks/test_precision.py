@@ -23,11 +23,11 @@ def learner_of(placement: Placement, blueprint: Blueprint, **changes) -> Learner
 
 def gradient(placement: Placement, blueprint: Blueprint, burn_in: int = 0) -> torch.Tensor:
     learner = learner_of(placement, blueprint)
-    for network in (learner.agent.policy, learner.agent.average.copy):
+    for network in (learner.agent.policy, learner.agent.average_policy.network):
         for parameter in network.parameters():
             parameter.data.mul_(1.5)  # the first policy is so close to uniform that little reaches the body
     rollout = random_rollout(np.random.default_rng(0), rows=12, columns=8)
-    memory = np.zeros((8, learner.agent.state), np.float32)
+    memory = np.zeros((8, learner.agent.state_size), np.float32)
     learner.learn(replace(rollout, memory=memory, burn_in=burn_in))
     return learner.parameters.gradient
 
@@ -54,7 +54,7 @@ def test_gradients_are_those_of_float32_within_the_precision(memory, burn_in):
 def test_what_leaves_the_torso_is_float32_and_nearly_what_it_was(name):
     blueprint, specs = BLUEPRINTS[name]
     network = make(blueprint, specs)
-    rows = tensors(observations(specs, 5, 4)), torch.zeros(5, 4, dtype=torch.bool), torch.zeros(4, network.state)
+    rows = tensors(observations(specs, 5, 4)), torch.zeros(5, 4, dtype=torch.bool), torch.zeros(4, network.state_size)
     exact = network.torso.unroll(*rows)
     network.torso.precision = torch.bfloat16
     rounded = network.torso.unroll(*rows)
@@ -67,7 +67,7 @@ def test_acting_is_exact_and_both_networks_learn_in_the_precision():
     rounded, exact = (learner_of(placement, Blueprint(body=Mlp(16))) for placement in (BF16, Placement()))
     obs, memory = observations(ONE, 6), np.zeros((6, 0), np.float32)
     np.testing.assert_array_equal(*(each.agent.policy.act(obs, memory)[0] for each in (rounded, exact)))
-    for network in (rounded.agent.policy, rounded.agent.average.copy):
+    for network in (rounded.agent.policy, rounded.agent.average_policy.network):
         assert network.torso.precision == torch.bfloat16
         assert network(tensors(obs), torch.zeros(6, 0))[0].dtype == torch.float32
 
@@ -75,9 +75,9 @@ def test_acting_is_exact_and_both_networks_learn_in_the_precision():
 def test_everything_behind_the_torso_stays_float32():
     learner = learner_of(BF16, Blueprint(body=Mlp(16)), reward_normalization="return_std")
     report = learner.learn(random_rollout(np.random.default_rng(0)))
-    assert {value.dtype for value in report.metrics().values()} == {torch.float32}
-    assert report.errors().dtype == np.float32
+    assert {value.dtype for value in report.compute_metrics().values()} == {torch.float32}
+    assert report.compute_td_errors().dtype == np.float32
     assert all(
         moments.dtype == torch.float32 for moments in learner.state().values() if moments.ndim and len(moments) > 9
     )
-    assert learner.parameters.numbers.dtype == torch.float32
+    assert learner.parameters.all_parameters.dtype == torch.float32

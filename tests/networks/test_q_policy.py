@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.distributions import FORBIDDEN, Conditioned
-from algorithm.networks import Blueprint, Critics, Greedy, Mlp, Torso
-from algorithm.specs import MASK, ObsSpec
+from algorithm.distributions import MASKED_LOGIT, HybridFamily
+from algorithm.networks import Blueprint, CriticEnsemble, GreedyQPolicy, Mlp, Torso
+from algorithm.specs import ACTION_MASK, ObsSpec
 from tests.networks.test_actor_critic import RunningSum
 
 BRANCHES = {"one branch": (4,), "two branches": (3, 2), "three branches": (2, 3, 2)}
@@ -17,30 +17,30 @@ every_kind = pytest.mark.parametrize("branches", BRANCHES.values(), ids=BRANCHES
 ROWS = 200
 
 
-def make(branches, epsilon=0.2, masked=False, memory=None) -> Greedy:
+def make(branches, epsilon=0.2, masked=False, memory=None) -> GreedyQPolicy:
     torch.manual_seed(0)
-    family = Conditioned(0, branches)
-    specs = {"obs": ObsSpec((3,))} | ({MASK: ObsSpec((sum(branches),), "uint8")} if masked else {})
+    family = HybridFamily(0, branches)
+    specs = {"obs": ObsSpec((3,))} | ({ACTION_MASK: ObsSpec((sum(branches),), "uint8")} if masked else {})
     blueprint = Blueprint(body=Mlp(8), memory=memory)
-    critics = Critics(blueprint, Torso(blueprint, specs), 0, family.combinations, 3)
+    critics = CriticEnsemble(blueprint, Torso(blueprint, specs), 0, family.n_combinations, 3)
     for parameter in critics.parameters():
         nn.init.normal_(parameter)
-    return Greedy(critics, family, specs, epsilon)
+    return GreedyQPolicy(critics, family, specs, epsilon)
 
 
 def observed(branches, masked) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     obs = {"obs": rng.normal(size=(ROWS, 3)).astype(np.float32)}
     if masked:
-        obs[MASK] = (rng.random((ROWS, sum(branches))) < 0.6).astype(np.uint8)
+        obs[ACTION_MASK] = (rng.random((ROWS, sum(branches))) < 0.6).astype(np.uint8)
         for start, count in zip(np.cumsum((0, *branches[:-1])), branches, strict=True):
-            obs[MASK][np.arange(ROWS), start + rng.integers(count, size=ROWS)] = 1
+            obs[ACTION_MASK][np.arange(ROWS), start + rng.integers(count, size=ROWS)] = 1
     return obs
 
 
 def as_written(policy, branches, obs, epsilon) -> np.ndarray:
     """The probabilities of each branch, one row and one combination after the other."""
-    allowed = obs.get(MASK, np.ones((ROWS, sum(branches))))
+    allowed = obs.get(ACTION_MASK, np.ones((ROWS, sum(branches))))
     starts = np.cumsum((0, *branches[:-1]))
     with torch.no_grad():
         values = policy.critics(policy.torso.encode({"obs": torch.from_numpy(obs["obs"])})).numpy()
@@ -71,9 +71,9 @@ def test_it_takes_what_the_critics_value_most_on_average_and_now_and_then_anythi
 @every_kind
 def test_a_branch_of_which_all_is_forbidden_is_as_if_nothing_were_and_leaves_the_others_alone(branches):
     policy, obs = make(branches, 0.0, masked=True), observed(branches, True)
-    obs[MASK][:, : branches[0]] = 0
-    free = {**obs, MASK: obs[MASK].copy()}
-    free[MASK][:, : branches[0]] = 1
+    obs[ACTION_MASK][:, : branches[0]] = 0
+    free = {**obs, ACTION_MASK: obs[ACTION_MASK].copy()}
+    free[ACTION_MASK][:, : branches[0]] = 1
     none = np.zeros((ROWS, 0), np.float32)
     modes = [policy.family.mode(policy.act(seen, none)[0]) for seen in (obs, free)]
     np.testing.assert_array_equal(*modes)
@@ -83,17 +83,19 @@ def test_the_best_is_of_the_first_rows_of_longer_observations():
     policy, obs = make((3, 2), masked=True), observed((3, 2), True)
     rows = {name: torch.from_numpy(value).view(10, 20, -1) for name, value in obs.items()}
     features = policy.torso.encode({"obs": torch.from_numpy(obs["obs"])}).view(10, 20, -1)
-    whole = policy.best(features, rows)
+    whole = policy.select_best(features, rows)
     assert whole.shape == (10, 20, 5)
-    assert torch.equal(policy.best(features[:4], rows), whole[:4])
-    assert torch.equal(policy.best(features[-1:], {name: value[-1:] for name, value in rows.items()}), whole[-1:])
+    assert torch.equal(policy.select_best(features[:4], rows), whole[:4])
+    assert torch.equal(
+        policy.select_best(features[-1:], {name: value[-1:] for name, value in rows.items()}), whole[-1:]
+    )
 
 
 def test_it_remembers_what_its_torso_remembers():
     policy = make((3,), memory=RunningSum)
     obs, before = observed((3,), False), np.ones((ROWS, 8), np.float32)
     statistics, memory = policy.act(obs, before)
-    assert policy.state == 8 and memory.shape == (ROWS, 8)
+    assert policy.state_size == 8 and memory.shape == (ROWS, 8)
     other, _ = policy.act(obs, memory)
     assert (statistics != other).any()
-    assert (statistics > FORBIDDEN / 2).all()
+    assert (statistics > MASKED_LOGIT / 2).all()

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.distributions import FORBIDDEN
-from algorithm.networks import ActorCritic, Blueprint, Deviation, Mlp
-from algorithm.specs import MASK, ObsSpec
+from algorithm.distributions import MASKED_LOGIT
+from algorithm.networks import ActorCritic, Blueprint, Mlp, StdHead
+from algorithm.specs import ACTION_MASK, ObsSpec
 from tests.fakes import RunningSum
 
 MEANS, LOGITS, START, FLOOR = 2, 3, 0.5, 0.2
@@ -18,15 +18,15 @@ KINDS = ("fixed", "learned", "state_dependent")
 BLUEPRINTS = {"numpy": Blueprint(body=Mlp(8)), "torch": Blueprint(body=Mlp(8), memory=RunningSum)}
 
 
-def deviation_of(kind: str, floor: float = FLOOR) -> Deviation:
-    return Deviation(MEANS, kind, START, floor)
+def deviation_of(kind: str, floor: float = FLOOR) -> StdHead:
+    return StdHead(MEANS, kind, START, floor)
 
 
-def std(deviation: Deviation, own: float) -> np.ndarray:
+def std(deviation: StdHead, own: float) -> np.ndarray:
     """The deviations where what is learned, of either kind, is `own`."""
-    outputs = torch.full((4, deviation.columns + LOGITS), own)
-    if deviation.number is not None:
-        nn.init.constant_(deviation.number, own)
+    outputs = torch.full((4, deviation.n_columns + LOGITS), own)
+    if deviation.log_std is not None:
+        nn.init.constant_(deviation.log_std, own)
     with torch.no_grad():
         statistics = deviation(outputs)
     assert statistics.shape == (4, 2 * MEANS + LOGITS)
@@ -57,7 +57,7 @@ def test_what_is_fixed_has_neither_a_floor_nor_parameters():
 
 def make(kind: str, blueprint: Blueprint) -> ActorCritic:
     torch.manual_seed(0)
-    specs = {"obs": ObsSpec((3,)), MASK: ObsSpec((LOGITS,), "uint8")}
+    specs = {"obs": ObsSpec((3,)), ACTION_MASK: ObsSpec((LOGITS,), "uint8")}
     network = ActorCritic(blueprint, specs, 2 * MEANS + LOGITS, 1, deviation_of(kind))
     for parameter in network.parameters():
         nn.init.normal_(parameter)
@@ -71,17 +71,17 @@ def test_acting_gives_the_statistics_that_are_learned_with(kind, way):
     assert (network.numpy() is not None) == (way == "numpy")
     rng = np.random.default_rng(0)
     allowed = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1]], np.uint8)
-    obs = {"obs": rng.normal(size=(3, 3)).astype(np.float32), MASK: allowed}
-    memory = np.zeros((3, network.state), np.float32)
+    obs = {"obs": rng.normal(size=(3, 3)).astype(np.float32), ACTION_MASK: allowed}
+    memory = np.zeros((3, network.state_size), np.float32)
     statistics, _ = network.act(obs, memory)
 
     tensors = {name: torch.from_numpy(value) for name, value in obs.items()}
     features, _ = network.torso.step(tensors, torch.from_numpy(memory))
     with torch.no_grad():
-        columns = network.outputs(features)[:, : 2 * MEANS + LOGITS]
+        columns = network.compute_outputs(features)[:, : 2 * MEANS + LOGITS]
     np.testing.assert_allclose(statistics[:, : 2 * MEANS], columns[:, : 2 * MEANS], rtol=0, atol=1e-5)
-    logits = np.where(allowed == 1, columns[:, 2 * MEANS :], FORBIDDEN)
+    logits = np.where(allowed == 1, columns[:, 2 * MEANS :], MASKED_LOGIT)
     np.testing.assert_allclose(statistics[:, 2 * MEANS :], logits, rtol=1e-5, atol=1e-5)
     # Learning masks the rows it has statistics of, which may be fewer than the observations.
-    masked = network.mask(columns[:2], tensors)
+    masked = network.mask_logits(columns[:2], tensors)
     np.testing.assert_allclose(masked, statistics[:2], rtol=1e-5, atol=1e-5)

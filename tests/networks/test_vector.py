@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.networks import Parameters, Vector
+from algorithm.networks import FlatParameters, Vector
 from algorithm.networks.encoders.vector import VectorEncoder
 from algorithm.specs import ObsSpec
 
@@ -32,7 +32,7 @@ def test_rows_in_two_merges_are_normalised_by_the_mean_and_deviation_of_all():
         encoder.observe(torch.from_numpy(part))
     expected = (ROWS[:, 0] - ROWS[:, 0].mean()) / ROWS[:, 0].std()
     np.testing.assert_allclose(both(encoder, ROWS), np.stack((expected, np.zeros(4)), -1), rtol=1e-6)
-    np.testing.assert_allclose(encoder.units.moments.std[0].item(), np.sqrt(14), rtol=1e-12)
+    np.testing.assert_allclose(encoder.transform.moments.std[0].item(), np.sqrt(14), rtol=1e-12)
 
 
 def test_what_lies_far_off_is_clipped():
@@ -66,8 +66,8 @@ def test_a_mean_that_is_large_beside_the_deviation_is_no_loss():
 def test_both_ways_follow_merges_and_what_is_loaded():
     encoder, other = normalizing(), normalizing()
     network = torch.nn.Sequential(encoder, torch.nn.Linear(2, 1))
-    moments = encoder.units.moments
-    parameters = Parameters({"policy": network}, {}, {"obs": moments})
+    moments = encoder.transform.moments
+    parameters = FlatParameters({"policy": network}, {}, {"obs": moments})
     places = [buffer.data_ptr() for buffer in encoder.buffers()]
     encode, seen = encoder.numpy(), [ROWS]
     for seed in range(3):
@@ -79,7 +79,7 @@ def test_both_ways_follow_merges_and_what_is_loaded():
     # As many rows as before, so that it is not the count that tells.
     other.observe(torch.from_numpy(np.random.default_rng(9).normal(-4, 1, (15, 2)).astype(np.float32)))
     state = parameters.state()
-    state["statistics"]["obs"] = torch.cat([buffer.ravel() for buffer in other.units.moments.buffers()])
+    state["statistics"]["obs"] = torch.cat([buffer.ravel() for buffer in other.transform.moments.buffers()])
     parameters.load(state)
     np.testing.assert_allclose(encode(ROWS), both(other, ROWS), rtol=1e-6)
     assert [buffer.data_ptr() for buffer in encoder.buffers()] == places

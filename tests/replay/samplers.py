@@ -6,12 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from algorithm.replay import Lazy, Prioritized, Rating, Replay
+from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, Replay
 from tests.doubles import EncodedLanes, window_of
 
-RATING = Rating(max_error_weight=0.9, td_error_min=0.01, td_error_max=100.0)
-PRIORITIZED = partial(Prioritized, rating=RATING, alpha=0.6, beta=0.4, beta_increment_per_sampling=0.0)
-LAZY = partial(Lazy, rating=RATING, uniform_fraction=0.1)
+RATING = PriorityFunction(max_error_weight=0.9, td_error_min=0.01, td_error_max=100.0)
+PRIORITIZED = partial(
+    PrioritizedSampler, priority_function=RATING, alpha=0.6, beta=0.4, beta_increment_per_sampling=0.0
+)
+LAZY = partial(LazyPrioritizedSampler, priority_function=RATING, uniform_fraction=0.1)
 SAMPLERS = {"prioritized": PRIORITIZED, "lazy": LAZY}
 
 
@@ -35,10 +37,10 @@ def learned(lane: int, time: int) -> bool:
 
 def worthwhile(replay: Replay, lanes: EncodedLanes) -> set[tuple[int, int]]:
     """(lane, time) at which a window may start that brings something to learn: listed one by one."""
-    windows = replay.windows
+    windows = replay.sequences
     own = min(windows.stride, windows.length - windows.burn_in)
     return {
         (lane, time)
-        for lane, time in lanes.legal(replay.ring.rows, windows.length, windows.stride, windows.lead)
+        for lane, time in lanes.legal(replay.ring.rows, windows.length, windows.stride, windows.warmup_rows)
         if any(learned(lane, time + windows.burn_in + row) for row in range(own))
     }

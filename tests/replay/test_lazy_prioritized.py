@@ -6,16 +6,22 @@ from functools import partial
 import numpy as np
 import pytest
 
-from algorithm.replay import Lazy, Rating
+from algorithm.replay import LazyPrioritizedSampler, PriorityFunction
 from tests.doubles import EncodedLanes
 from tests.replay.samplers import alike, replay_of
 
-WIDE = Rating(max_error_weight=1.0, td_error_min=1e-6, td_error_max=1e6)
+WIDE_ROW_BYTES = PriorityFunction(max_error_weight=1.0, td_error_min=1e-6, td_error_max=1e6)
 
 
 def ten(uniform_fraction: float = 0.1):
     """One lane with ten windows of one row, none of which is cut."""
-    replay = replay_of(partial(Lazy, rating=WIDE, uniform_fraction=uniform_fraction), 20, lanes=1, chunk=10, length=1)
+    replay = replay_of(
+        partial(LazyPrioritizedSampler, priority_function=WIDE_ROW_BYTES, uniform_fraction=uniform_fraction),
+        20,
+        lanes=1,
+        chunk=10,
+        length=1,
+    )
     rollout = EncodedLanes(1, 10).rollout(0)
     rollout.first[:] = False
     replay.add(rollout)
@@ -62,7 +68,7 @@ def by_definition(sampler) -> list[np.ndarray]:
     priorities = []
     for lane in range(len(count)):
         own = sampler.priority[
-            sampler.windows.slot(np.full(count[lane], lane), np.arange(sampler.begin[lane], sampler.end[lane]))
+            sampler.sequences.find_slot(np.full(count[lane], lane), np.arange(sampler.begin[lane], sampler.end[lane]))
         ]
         assigned = np.flatnonzero(own)
         if not len(assigned):
@@ -92,7 +98,7 @@ def by_definition(sampler) -> list[np.ndarray]:
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_random_operations_leave_what_brute_force_has(seed, loss):
     """Each seed some 20,000 of them: starts that come and go, and priorities."""
-    sampler = partial(Lazy, rating=Rating(0.9, 0.01, 100), uniform_fraction=0.2)
+    sampler = partial(LazyPrioritizedSampler, priority_function=PriorityFunction(0.9, 0.01, 100), uniform_fraction=0.2)
     replay, lanes, rng = replay_of(sampler, capacity=600, lanes=3), EncodedLanes(3, 5), np.random.default_rng(seed)
     late = np.zeros(0, np.int64)
     for turn in range(400):
@@ -113,20 +119,20 @@ def test_random_operations_leave_what_brute_force_has(seed, loss):
 
 
 def test_windows_are_drawn_as_often_as_told():
-    sampler = partial(Lazy, rating=WIDE, uniform_fraction=0.2)
+    sampler = partial(LazyPrioritizedSampler, priority_function=WIDE_ROW_BYTES, uniform_fraction=0.2)
     replay, lanes = replay_of(sampler, capacity=300, lanes=3, length=1), EncodedLanes(3, 5)
     for _ in range(4):
         replay.add(lanes.rollout(0, 1, 2))
     for lane in (0, 2):  # nothing is known of the other
         for row, priority in ((3, 5.0), (4, 0.1), (11, 2.0)):
-            replay.prioritize(replay.ring.index(np.array([lane]), np.array([row])), alike(priority))
+            replay.prioritize(replay.ring.make_index(np.array([lane]), np.array([row])), alike(priority))
     p = {}
     for lane in range(3):
         place = np.arange(replay.sampler.begin[lane], replay.sampler.end[lane])
         lanes_of = np.full(len(place), lane)
-        number = replay.sampler.number[replay.sampler.windows.slot(lanes_of, place)]
+        number = replay.sampler.number[replay.sampler.sequences.find_slot(lanes_of, place)]
         told = replay.sampler.probability(lanes_of, place)
-        p |= {int(replay.ring.index(lane, row)): each for row, each in zip(number, told, strict=True)}
+        p |= {int(replay.ring.make_index(lane, row)): each for row, each in zip(number, told, strict=True)}
     counts = Counter(index for _ in range(1000) for index in replay.sample(100).index.tolist())
     for index, each in p.items():
         assert abs(counts[index] - 1e5 * each) < 3.5 * np.sqrt(1e5 * each), index

@@ -5,16 +5,18 @@ from functools import partial
 import numpy as np
 import pytest
 
-from algorithm.replay import Prioritized, Rating
+from algorithm.replay import PrioritizedSampler, PriorityFunction
 from tests.doubles import EncodedLanes
 from tests.replay.samplers import PRIORITIZED, RATING, alike, replay_of
 
-WIDE = Rating(max_error_weight=0.9, td_error_min=1e-6, td_error_max=1e6)
+WIDE_ROW_BYTES = PriorityFunction(max_error_weight=0.9, td_error_min=1e-6, td_error_max=1e6)
 
 
-def four(beta: float = 0.4, increment: float = 0.0, rating: Rating = WIDE):
+def four(beta: float = 0.4, increment: float = 0.0, rating: PriorityFunction = WIDE_ROW_BYTES):
     """A replay with four windows of one row (lane 0, rows 0, 1, 2, 3), none of which is cut."""
-    sampler = partial(Prioritized, rating=rating, alpha=0.6, beta=beta, beta_increment_per_sampling=increment)
+    sampler = partial(
+        PrioritizedSampler, priority_function=rating, alpha=0.6, beta=beta, beta_increment_per_sampling=increment
+    )
     replay = replay_of(sampler, capacity=12, lanes=1, chunk=4, length=1)
     rollout = EncodedLanes(1, 4).rollout(0)
     rollout.first[:] = False
@@ -66,11 +68,11 @@ def test_a_new_window_has_the_largest_priority_so_far():
     replay.prioritize(np.arange(4), alike(0.5, 7, 0.5, 0.5))
     replay.prioritize(np.arange(4), alike(0.5, 0.5, 0.5, 0.5))
     rollout = EncodedLanes(1, 4).rollout(0)
-    rollout.joined[:] = True
+    rollout.continues_previous[:] = True
     rollout.first[:] = False
     replay.add(rollout)
     np.testing.assert_allclose(replay.sampler.tree.leaves[4:8], 7**0.6)
-    narrow = four(rating=Rating(0.9, 0.001, 0.25))
+    narrow = four(rating=PriorityFunction(0.9, 0.001, 0.25))
     np.testing.assert_allclose(narrow.sampler.tree.leaves[:4], 0.25**0.6)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.replay import IN_MEMORY, Replay, Size, in_files, size_of
+from algorithm.replay import IN_MEMORY, Replay, ReplaySize, compute_replay_size, make_file_allocator
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.doubles import EncodedLanes, assert_intact, starts_of
@@ -41,13 +41,20 @@ SHAPES = [
     {"capacity": 30, "chunk": 10, "length": 4},  # a ring of a single column
     {"capacity": 47, "chunk": 1, "length": 6},
     {"capacity": 60, "chunk": 5, "length": 3, "burn_in": 2},
-    {"capacity": 60, "chunk": 5, "length": 4, "kept": 2},
-    {"capacity": 60, "chunk": 5, "length": 7, "kept": 2},
-    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 5, "kept": 2},
-    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "lead": 3},
-    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "lead": 3, "kept": 2},
-    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 7, "lead": 2, "kept": 2},
-    {"capacity": 90, "chunk": 3, "length": 5, "burn_in": 7, "lead": 7, "kept": 2},  # more than a column in front
+    {"capacity": 60, "chunk": 5, "length": 4, "stored_state_size": 2},
+    {"capacity": 60, "chunk": 5, "length": 7, "stored_state_size": 2},
+    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 5, "stored_state_size": 2},
+    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "warmup_rows": 3},
+    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "warmup_rows": 3, "stored_state_size": 2},
+    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 7, "warmup_rows": 2, "stored_state_size": 2},
+    {
+        "capacity": 90,
+        "chunk": 3,
+        "length": 5,
+        "burn_in": 7,
+        "warmup_rows": 7,
+        "stored_state_size": 2,
+    },  # more than a column in front
 ]
 
 
@@ -56,11 +63,11 @@ SHAPES = [
 def test_windows_are_whole_whatever_was_written(shape, loss):
     replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(1)
     window = shape["length"] + shape.get("burn_in", 0)
-    stride = shape["chunk"] if shape.get("kept") else 1
+    stride = shape["chunk"] if shape.get("stored_state_size") else 1
     seen = 0
     for _ in range(25):
         write(replay, lanes, rng, 1, loss)
-        legal = lanes.legal(per_lane(replay), window, stride, shape.get("lead", 0))
+        legal = lanes.legal(per_lane(replay), window, stride, shape.get("warmup_rows", 0))
         batch = replay.sample(32)
         assert (batch is None) == (not legal)
         if batch:
@@ -79,18 +86,18 @@ def test_every_legal_window_is_drawn_and_none_other(shape, loss):
     while not replay.sample(1):
         write(replay, lanes, rng, 1)
     window = shape["length"] + shape.get("burn_in", 0)
-    stride = shape["chunk"] if shape.get("kept") else 1
-    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), window, stride, shape.get("lead", 0))
+    stride = shape["chunk"] if shape.get("stored_state_size") else 1
+    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), window, stride, shape.get("warmup_rows", 0))
 
 
-@pytest.mark.parametrize("kept", [0, 2])
+@pytest.mark.parametrize("stored_state_size", [0, 2])
 @pytest.mark.parametrize(
     ("rollouts", "loss"), [(5, 0.0), (40, 0.0), (40, 0.6), (40, 0.9)], ids=["uneven lanes", "full", "breaks", "many"]
 )
-def test_windows_are_drawn_uniformly(rollouts, loss, kept):
-    replay, lanes = make(capacity=180, length=5, kept=kept), EncodedLanes(3, 5)
+def test_windows_are_drawn_uniformly(rollouts, loss, stored_state_size):
+    replay, lanes = make(capacity=180, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(3), rollouts, loss)
-    legal = lanes.legal(per_lane(replay), 5, 5 if kept else 1)
+    legal = lanes.legal(per_lane(replay), 5, 5 if stored_state_size else 1)
     counts = drawn(replay, batches=200, batch=100)
     assert set(counts) == legal
     expected = 20_000 / len(legal)
@@ -132,24 +139,27 @@ def test_nothing_is_drawn_before_there_is_a_whole_window():
     assert {lane for lane, _ in starts_of(replay.sample(50))} == {1}
 
 
-@pytest.mark.parametrize("lead", [0, 3, 6])
-def test_windows_start_so_far_before_the_rows_whose_memory_and_version_are_kept(lead):
-    replay, lanes = make(capacity=90, length=7, burn_in=lead, lead=lead, kept=2), EncodedLanes(3, 5)
+@pytest.mark.parametrize("warmup_rows", [0, 3, 6])
+def test_windows_start_so_far_before_the_rows_whose_memory_and_version_are_kept(warmup_rows):
+    replay, lanes = (
+        make(capacity=90, length=7, burn_in=warmup_rows, warmup_rows=warmup_rows, stored_state_size=2),
+        EncodedLanes(3, 5),
+    )
     write(replay, lanes, np.random.default_rng(5), 30, loss=0.1)
     batch = replay.sample(200)
-    known = np.array(starts_of(batch)) + [0, lead]
+    known = np.array(starts_of(batch)) + [0, warmup_rows]
     np.testing.assert_array_equal(batch.memory, known)
     np.testing.assert_array_equal(batch.version, 10 * known[:, 1])
     assert batch.version.dtype == np.int64
 
 
-@pytest.mark.parametrize("kept", [0, 1])
-def test_only_the_first_numbers_of_a_memory_are_kept(kept):
-    replay, lanes = make(capacity=90, length=5, kept=kept), EncodedLanes(3, 5)
+@pytest.mark.parametrize("stored_state_size", [0, 1])
+def test_only_the_first_numbers_of_a_memory_are_kept(stored_state_size):
+    replay, lanes = make(capacity=90, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(5), 5)
     batch = replay.sample(20)
-    assert batch.memory.shape == (20, kept)
-    np.testing.assert_array_equal(batch.memory, np.array(starts_of(batch))[:, :kept])
+    assert batch.memory.shape == (20, stored_state_size)
+    np.testing.assert_array_equal(batch.memory, np.array(starts_of(batch))[:, :stored_state_size])
 
 
 def test_rows_counts_what_can_be_read_over_all_lanes():
@@ -167,7 +177,7 @@ def test_burn_in_rows_stand_in_front():
     replay.add(lanes.rollout(0, 1, 2))
     batch = replay.sample(8)
     assert (len(batch), batch.burn_in) == (5, 2)
-    learned = batch.after_burn_in()
+    learned = batch.drop_burn_in()
     assert (len(learned), learned.burn_in) == (3, 0)
     assert_intact(learned)
     assert [time + 2 for _, time in starts_of(batch)] == [time for _, time in starts_of(learned)]
@@ -182,7 +192,7 @@ def test_stored_numbers_stay_as_they_were_through_overwrites_and_draws():
         batch = replay.sample(16)
         assert batch.reward.dtype == np.float32
         assert (batch.reward == np.float32(-0.7)).all()
-        assert_intact(replace(batch, reward=np.float32(-0.25) - batch.sample[..., 0]))
+        assert_intact(replace(batch, reward=np.float32(-0.25) - batch.raw_action[..., 0]))
         batch.reward += 1
         batch.behavior *= 2
         batch.obs["image"] += 1
@@ -208,12 +218,12 @@ def test_the_same_seed_draws_the_same_windows():
     assert same != other
 
 
-@pytest.mark.parametrize("kept", [0, 2])
-def test_a_restored_replay_goes_on_as_if_nothing_had_happened(tmp_path, kept):
-    replay, lanes, rng = make(kept=kept), EncodedLanes(3, 5), np.random.default_rng(8)
+@pytest.mark.parametrize("stored_state_size", [0, 2])
+def test_a_restored_replay_goes_on_as_if_nothing_had_happened(tmp_path, stored_state_size):
+    replay, lanes, rng = make(stored_state_size=stored_state_size), EncodedLanes(3, 5), np.random.default_rng(8)
     write(replay, lanes, rng, 17, loss=0.2)
     np.savez(tmp_path / "replay.npz", **replay.state())
-    other = make(kept=kept)
+    other = make(stored_state_size=stored_state_size)
     with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
         other.restore(dict(arrays))
     other.rng.bit_generator.state = replay.rng.bit_generator.state
@@ -267,7 +277,7 @@ def test_the_state_of_other_columns_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("lanes", "chunk", "length", "burn_in", "lead", "kept"),
+    ("lanes", "chunk", "length", "burn_in", "warmup_rows", "stored_state_size"),
     [
         (1, 1, 1, 0, 0, 0),
         (4, 20, 20, 0, 0, 0),
@@ -280,9 +290,19 @@ def test_the_state_of_other_columns_is_refused():
         (1, 4, 6, 7, 5, 2),
     ],
 )
-def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk, length, burn_in, lead, kept):
+def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(
+    lanes, chunk, length, burn_in, warmup_rows, stored_state_size
+):
     def with_capacity(capacity):
-        return make(capacity, lanes, chunk, length, burn_in=burn_in, lead=lead, kept=kept)
+        return make(
+            capacity,
+            lanes,
+            chunk,
+            length,
+            burn_in=burn_in,
+            warmup_rows=warmup_rows,
+            stored_state_size=stored_state_size,
+        )
 
     with pytest.raises(ValueError, match="capacity") as error:
         with_capacity(lanes)
@@ -291,31 +311,32 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(lanes, chunk
         with_capacity(needed - 1)
     replay, encoded = with_capacity(needed), EncodedLanes(lanes, chunk)
     for _ in range(7):
-        for _ in range(-(-(length + burn_in - lead) // chunk) - (-lead // chunk)):
+        for _ in range(-(-(length + burn_in - warmup_rows) // chunk) - (-warmup_rows // chunk)):
             replay.add(encoded.rollout(*range(lanes)))
         assert_intact(replay.sample(8))
 
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [2, 0, 2, 2]])
 def test_files_keep_what_memory_keeps(tmp_path, lanes):
-    kept = [
-        Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=allocate) for allocate in (IN_MEMORY, in_files(tmp_path))
+    stored_state_size = [
+        Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=allocate)
+        for allocate in (IN_MEMORY, make_file_allocator(tmp_path))
     ]
-    resumed = Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=in_files(tmp_path))
-    for replay in kept:
+    resumed = Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=make_file_allocator(tmp_path))
+    for replay in stored_state_size:
         written = EncodedLanes(3, 5)
         for _ in range(9):
             replay.add(written.rollout(*lanes))
-    resumed.restore(kept[1].state())
-    ours, theirs, again = (replay.sample(16) for replay in (*kept, resumed))
+    resumed.restore(stored_state_size[1].state())
+    ours, theirs, again = (replay.sample(16) for replay in (*stored_state_size, resumed))
     for name, value in ours.obs.items():
         np.testing.assert_array_equal(value, theirs.obs[name])
         np.testing.assert_array_equal(value, again.obs[name])
         assert type(theirs.obs[name]) is np.ndarray
-    for replay in (kept[1], resumed):
+    for replay in (stored_state_size[1], resumed):
         assert isinstance(replay.ring.arrays["obs/image"].base, np.memmap)
         replay.add(written.rollout(0, 1, 2))  # what was restored can be written
-    assert not isinstance(kept[0].ring.arrays["obs/image"].base, np.memmap)
+    assert not isinstance(stored_state_size[0].ring.arrays["obs/image"].base, np.memmap)
     if os.name != "nt":
         assert not list(tmp_path.iterdir())  # gone with the process, however that ends
 
@@ -324,30 +345,32 @@ def test_files_keep_what_memory_keeps(tmp_path, lanes):
 def test_the_size_is_known_before_anything_is_written(memory):
     eye = ObsSpec((4, 9, 9), "uint8", (9, 9, 4), high=255)
     role = Role(3, {"eye": eye, "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
-    replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), kept=memory)
+    replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), stored_state_size=memory)
     rows, lanes = 8, np.arange(3)
     one = np.zeros((rows, 3), np.float32)
     replay.add(
         Rollout(
             obs={"eye": np.zeros((rows + 1, 3, 4, 9, 9), np.uint8), "v": np.zeros((rows + 1, 3, 5), np.float32)},
             first=np.zeros((rows + 1, 3), bool),
-            sample=one[..., None],
+            raw_action=one[..., None],
             reward=one,
             alive=one == 0,
             behavior=np.zeros((rows, 3, 6), np.float32),
             memory=np.zeros((3, memory), np.float32),
             lane=lanes,
-            joined=lanes > 3,
+            continues_previous=lanes > 3,
             weight=np.ones(3, np.float32),
             index=lanes,
             version=lanes,
         )
     )
-    size = size_of(200, role, 8, memory, statistics=6)
-    kept = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
-    assert size == Size(replay.ring.rows * 3, sum(value.nbytes for value in kept.values()))
-    of_starts = round(2.5 * replay.windows.slots * 3)
-    assert size_of(200, role, 8, memory, 6, per_start=2.5) == Size(size.rows, size.bytes + of_starts)
+    size = compute_replay_size(200, role, 8, memory, statistics_size=6)
+    stored_state_size = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
+    assert size == ReplaySize(replay.ring.rows * 3, sum(value.nbytes for value in stored_state_size.values()))
+    of_starts = round(2.5 * replay.sequences.slots * 3)
+    assert compute_replay_size(200, role, 8, memory, 6, bytes_per_start=2.5) == ReplaySize(
+        size.rows, size.bytes + of_starts
+    )
 
 
 def test_lanes_that_are_added_while_nothing_is_stored_share_the_capacity():
@@ -362,7 +385,10 @@ def test_lanes_that_are_added_while_nothing_is_stored_share_the_capacity():
 
 @pytest.mark.parametrize("allocate", ["memory", "files"])
 def test_later_lanes_get_as_many_rows_and_nothing_of_the_others_changes(allocate, tmp_path):
-    replay, lanes = make(allocate=IN_MEMORY if allocate == "memory" else in_files(tmp_path)), EncodedLanes(5, 5)
+    replay, lanes = (
+        make(allocate=IN_MEMORY if allocate == "memory" else make_file_allocator(tmp_path)),
+        EncodedLanes(5, 5),
+    )
     for _ in range(6):
         replay.add(lanes.rollout(0, 1, 2))
     before = {name: value.copy() for name, value in replay.ring.state().items()}
@@ -380,7 +406,7 @@ def test_later_lanes_get_as_many_rows_and_nothing_of_the_others_changes(allocate
         assert set(starts_of(batch)) <= lanes.legal(per_lane(replay), 4)
     assert {lane for lane, _ in starts_of(batch)} == set(range(5))
     assert not set(index) & set(batch.index)  # those rows are overwritten, and no others have their numbers
-    size = size_of(60, Role(5, {}, ActionSpec()), 5, 0, 0, initial_lanes=3)
+    size = compute_replay_size(60, Role(5, {}, ActionSpec()), 5, 0, 0, initial_lanes=3)
     assert size.rows == replay.ring.rows * replay.ring.lanes
 
 

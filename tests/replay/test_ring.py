@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.replay.ring import WIDE, Ring
+from algorithm.replay.ring import WIDE_ROW_BYTES, Ring
 from tests.doubles import EncodedLanes, assert_intact, starts_of
 
 
-@pytest.fixture(autouse=True, params=[WIDE, 1], ids=["rows are narrow", "rows are wide"])
+@pytest.fixture(autouse=True, params=[WIDE_ROW_BYTES, 1], ids=["rows are narrow", "rows are wide"])
 def widths(request, monkeypatch):
-    monkeypatch.setattr("algorithm.replay.ring.WIDE", request.param)
+    monkeypatch.setattr("algorithm.replay.ring.WIDE_ROW_BYTES", request.param)
 
 
 def read(ring: Ring, start: int, length: int, lane: int = 0):
@@ -17,7 +17,7 @@ def read(ring: Ring, start: int, length: int, lane: int = 0):
 
 
 def whole(ring: Ring, start: int, length: int, lane: int = 0) -> bool:
-    return bool(ring.whole(np.array([lane]), np.array([start]), length)[0])
+    return bool(ring.is_unbroken(np.array([lane]), np.array([start]), length)[0])
 
 
 def written(rows: int, chunk: int, columns: int, lost=()) -> tuple[Ring, EncodedLanes]:
@@ -35,7 +35,7 @@ def test_rows_are_a_multiple_of_the_chunk():
 @pytest.mark.parametrize("columns", range(1, 12))
 def test_all_rows_that_count_as_filled_can_be_read(columns):
     ring, _ = written(rows=16, chunk=4, columns=columns)
-    filled = int(ring.filled[0])
+    filled = int(ring.n_readable[0])
     assert filled == min(4 * columns, 15)
     for length in range(1, filled + 1):
         for start in range(4 * columns - filled, 4 * columns - length + 1):
@@ -82,7 +82,7 @@ def test_a_break_between_columns_of_one_rollout_is_kept():
     ring, lanes = Ring(20, 2, 5), EncodedLanes(2, 5)
     ring.write(lanes.rollout(0, 1))
     rollout = lanes.rollout(0, 0, 1)
-    rollout.joined[1] = False
+    rollout.continues_previous[1] = False
     ring.write(rollout)
     assert not whole(ring, 6, 5, lane=0)
     assert whole(ring, 2, 8, lane=1)
@@ -115,9 +115,9 @@ def test_the_index_tells_windows_apart():
     lane, start = np.divmod(np.arange(30), 10)
     index = ring.read(lane, start, 5).index
     assert len(set(index.tolist())) == 30
-    for found, given in zip(ring.place(index), (lane, start), strict=True):
+    for found, given in zip(ring.find_row(index), (lane, start), strict=True):
         np.testing.assert_array_equal(found, given)
-    assert (ring.index(np.array([0, 2**22]), np.array([0, 2**39])) >= 0).all()  # far more than there will be
+    assert (ring.make_index(np.array([0, 2**22]), np.array([0, 2**39])) >= 0).all()  # far more than there will be
 
 
 def test_dtypes_are_stored_as_they_come():
@@ -125,6 +125,6 @@ def test_dtypes_are_stored_as_they_come():
     rollout = lanes.rollout(0)
     ring.write(rollout)
     window = read(ring, 0, 5)
-    for name in ("first", "sample", "reward", "alive", "behavior"):
+    for name in ("first", "raw_action", "reward", "alive", "behavior"):
         assert getattr(window, name).dtype == getattr(rollout, name).dtype
     assert window.obs["image"].dtype == np.uint8

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.replay import Replay, Uniform
+from algorithm.replay import Replay, UniformSampler
 from tests.doubles import EncodedLanes, assert_intact, starts_of
 from tests.replay.samplers import LAZY, PRIORITIZED, SAMPLERS, alike, never, replay_of, worthwhile
 from tests.replay.test_replay import SHAPES
@@ -23,20 +23,20 @@ def drawable(replay: Replay) -> set[tuple[int, int]]:
     sampler = replay.sampler
     if isinstance(sampler, PRIORITIZED.func):
         slots = np.flatnonzero(sampler.tree.leaves)
-        lane, slot = np.divmod(slots, sampler.windows.slots)
-        oldest = sampler.span.oldest[lane]
-        number = oldest + (slot - oldest) % sampler.windows.slots
+        lane, slot = np.divmod(slots, sampler.sequences.slots)
+        oldest = sampler.start_range.oldest[lane]
+        number = oldest + (slot - oldest) % sampler.sequences.slots
     else:
         places = [
             (lane, place) for lane in range(len(sampler.end)) for place in range(sampler.begin[lane], sampler.end[lane])
         ]
         lane, place = np.array(places, np.int64).reshape(-1, 2).T
-        number = sampler.number[sampler.windows.slot(lane, place)]
+        number = sampler.number[sampler.sequences.find_slot(lane, place)]
     return set(zip(lane.tolist(), number.tolist(), strict=True))
 
 
 def times(replay: Replay, lanes: EncodedLanes, numbers) -> set[tuple[int, int]]:
-    return {(lane, lanes.written[lane][replay.windows.row(number)]) for lane, number in numbers}
+    return {(lane, lanes.written[lane][replay.sequences.first_row(number)]) for lane, number in numbers}
 
 
 @each_sampler
@@ -66,7 +66,9 @@ def test_a_window_can_be_drawn_exactly_as_long_as_it_is_whole_and_worthwhile(sam
 
 @each_sampler
 @pytest.mark.parametrize("rollouts", [3, 50], ids=["new", "overwritten twice"])
-@pytest.mark.parametrize("shape", [{}, {"burn_in": 3, "lead": 3}, {"burn_in": 3, "lead": 2, "kept": 2}], ids=str)
+@pytest.mark.parametrize(
+    "shape", [{}, {"burn_in": 3, "warmup_rows": 3}, {"burn_in": 3, "warmup_rows": 2, "stored_state_size": 2}], ids=str
+)
 def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts, shape):
     replay, lanes = replay_of(sampler, capacity=300, lanes=3, **shape), EncodedLanes(3, 5)
     for _ in range(rollouts):
@@ -106,10 +108,14 @@ def test_uniform_replay_never_asks_for_errors():
 
 
 @each_sampler
-@pytest.mark.parametrize("kept", [0, 2])
-def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, kept, tmp_path):
-    replay, lanes, rng = replay_of(sampler, kept=kept), EncodedLanes(3, 5), np.random.default_rng(8)
-    other = replay_of(sampler, kept=kept)
+@pytest.mark.parametrize("stored_state_size", [0, 2])
+def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, stored_state_size, tmp_path):
+    replay, lanes, rng = (
+        replay_of(sampler, stored_state_size=stored_state_size),
+        EncodedLanes(3, 5),
+        np.random.default_rng(8),
+    )
+    other = replay_of(sampler, stored_state_size=stored_state_size)
 
     def go_on(*replays):
         chosen = rng.integers(3, size=3).tolist()
@@ -138,7 +144,7 @@ def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, kept, tmp
         np.testing.assert_array_equal(value, other.state()[name])
 
 
-@pytest.mark.parametrize("sampler", [Uniform, *SAMPLERS.values()], ids=["uniform", *SAMPLERS])
+@pytest.mark.parametrize("sampler", [UniformSampler, *SAMPLERS.values()], ids=["uniform", *SAMPLERS])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
 def test_lanes_that_are_added_make_the_replay_that_always_had_them(sampler, shape):
     grown, large = replay_of(sampler, **shape), replay_of(sampler, lanes=6, initial_lanes=3, **shape)
@@ -185,4 +191,4 @@ def test_the_bytes_of_a_start_are_those_of_the_arrays(sampler, state):
     levels = [level for name in state for level in getattr(replay.sampler, name).levels]
     starts = 3 * 16**3
     told = sum(array.nbytes for array in arrays if len(array) == starts) + sum(level.nbytes for level in levels)
-    assert told == pytest.approx(sampler.func.BYTES * starts, rel=0.01)
+    assert told == pytest.approx(sampler.func.BYTES_PER_START * starts, rel=0.01)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.replay.sum_tree import WIDTH, SumTree
+from algorithm.replay.sum_tree import BRANCHING, SumTree
 
-SIZES = [1, 5, WIDTH, WIDTH + 1, 300, WIDTH**2, WIDTH**2 + 1, 5000]
+SIZES = [1, 5, BRANCHING, BRANCHING + 1, 300, BRANCHING**2, BRANCHING**2 + 1, 5000]
 
 
 def assert_sums(tree: SumTree) -> None:
@@ -30,7 +30,9 @@ def test_random_operations_leave_what_brute_force_has(size):
             leaves[each] = its
         np.testing.assert_array_equal(tree.leaves, leaves)
         asked = rng.integers(size, size=8)
-        np.testing.assert_allclose(tree.before(asked), [leaves[:each].sum() for each in asked], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            tree.sum_before(asked), [leaves[:each].sum() for each in asked], rtol=1e-12, atol=1e-12
+        )
         assert tree.total == pytest.approx(leaves.sum(), rel=1e-12)
     assert_sums(tree)
 
@@ -52,7 +54,7 @@ def test_filling_makes_the_same_bits_as_setting():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (5, WIDTH), (WIDTH, WIDTH + 1), (300, 5000)])
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (5, BRANCHING), (BRANCHING, BRANCHING + 1), (300, 5000)])
 def test_leaves_that_are_appended_leave_the_bits_of_a_tree_that_always_had_them(before, after):
     rng, tree, large = np.random.default_rng(3), SumTree(before), SumTree(after)
     for grown in (False, True):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.returns.estimators import ESTIMATORS, Rows, Truncation
+from algorithm.returns.estimators import ESTIMATORS, EstimatorInputs, TraceClipping
 from tests.builders import random_boundaries
 
-FULL = Truncation(trace=1.0, correction=1.0, decay=1.0)
+FULL = TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0)
 
 
 def rows(seed, on_policy=False):
@@ -28,11 +28,11 @@ def rows(seed, on_policy=False):
         np.take_along_axis(q[:-1], action, -1)[..., 0],
         rho,
     )
-    return Rows(*map(torch.from_numpy, (*arrays, rho)), lambda: torch.from_numpy(prob))
+    return EstimatorInputs(*map(torch.from_numpy, (*arrays, rho)), lambda: torch.from_numpy(prob))
 
 
 def q_target(name, batch, truncation=FULL):
-    return ESTIMATORS[name](batch, truncation).q[batch.valid]
+    return ESTIMATORS[name](batch, truncation).q_target[batch.valid]
 
 
 def equal(actual, expected):
@@ -48,7 +48,7 @@ def test_without_a_trace_all_are_the_one_step_target(seed):
     batch = rows(seed)
     one_step = (batch.reward + batch.discount * batch.v[1:])[batch.valid]
     for name in ESTIMATORS:
-        equal(q_target(name, batch, replace(FULL, decay=0.0)), one_step)
+        equal(q_target(name, batch, replace(FULL, trace_lambda=0.0)), one_step)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -82,28 +82,31 @@ def test_only_the_estimators_that_say_so_read_the_ratio_of_their_own_row(seed):
     batch = rows(seed)
     other = batch.rho.clone()
     other[0] *= 3
-    changed = replace(batch, rho=other, root=other)
+    changed = replace(batch, rho=other, rho_per_dimension=other)
     for name in ESTIMATORS:
-        equal(ESTIMATORS[name](changed, FULL).q[0], ESTIMATORS[name](batch, FULL).q[0])
-    free = replace(FULL, correction=10.0)
-    different(ESTIMATORS["vtrace"](changed, free).v()[0], ESTIMATORS["vtrace"](batch, free).v()[0])
+        equal(ESTIMATORS[name](changed, FULL).q_target[0], ESTIMATORS[name](batch, FULL).q_target[0])
+    free = replace(FULL, rho_clip=10.0)
+    different(
+        ESTIMATORS["vtrace"](changed, free).value_target()[0], ESTIMATORS["vtrace"](batch, free).value_target()[0]
+    )
 
 
 def test_each_clip_is_where_its_name_says():
     batch = rows(1)
-    for name, reads in {"retrace": "trace", "vtrace": "trace"}.items():
+    for name, reads in {"retrace": "trace_clip", "vtrace": "trace_clip"}.items():
         different(q_target(name, batch, replace(FULL, **{reads: 0.3})), q_target(name, batch))
-    different(q_target("vtrace", batch, replace(FULL, correction=5.0)), q_target("vtrace", batch))
-    equal(q_target("retrace", batch, replace(FULL, correction=5.0)), q_target("retrace", batch))
+    different(q_target("vtrace", batch, replace(FULL, rho_clip=5.0)), q_target("vtrace", batch))
+    equal(q_target("retrace", batch, replace(FULL, rho_clip=5.0)), q_target("retrace", batch))
     for name in ("n_step", "tree_backup", "q_lambda"):
-        equal(q_target(name, batch, replace(FULL, trace=0.3, correction=5.0)), q_target(name, batch))
+        equal(q_target(name, batch, replace(FULL, trace_clip=0.3, rho_clip=5.0)), q_target(name, batch))
 
 
 def test_rows_that_are_not_learned_change_nothing_before_them():
     batch = rows(2)
     assert not batch.valid.all()
     spoilt = {
-        name: torch.where(batch.valid, getattr(batch, name), 1e6) for name in ("reward", "q_taken", "rho", "root")
+        name: torch.where(batch.valid, getattr(batch, name), 1e6)
+        for name in ("reward", "q_taken", "rho", "rho_per_dimension")
     }
     for name in ESTIMATORS:
         equal(q_target(name, replace(batch, **spoilt)), q_target(name, batch))

@@ -20,7 +20,7 @@ def test_the_scale_of_actions_without_bounds(tmp_path):
     (tmp_path / "env.py").write_text(ENV)
     base = {"env_name": "env.py", "unbounded_action_limit": 2.5}
     adapter = make_adapter(resolve([("test", {"base_config": base})]), RunFolder(tmp_path), 1)
-    native = adapter.roles["agent"].action_spec.native(np.array([[-1], [1]], np.float32))
+    native = adapter.roles["agent"].action_spec.to_env_units(np.array([[-1], [1]], np.float32))
     assert native["gas"].tolist() == [[-2.5], [2.5]]
     adapter.close()
     with pytest.raises(

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from algorithm.runs.chart import COLORS, HEIGHT, LEFT, LEVEL, RIGHT, WIDTH, Series, draw_chart, ranges, ticks
+from algorithm.runs.chart import (
+    COLORS,
+    HEIGHT,
+    LEFT,
+    LEVEL,
+    RIGHT,
+    WIDTH,
+    Series,
+    compute_ranges,
+    compute_ticks,
+    draw_chart,
+)
 
 X = np.array([0.0, 50.0, 100.0])
 
@@ -59,7 +70,7 @@ def test_what_has_no_extent_can_be_drawn(tmp_path, series):
 
 def test_ranges_hold_everything():
     one = line([0.0, 1.0, 2.0], low=np.array([-3.0, 0, 1]), high=np.array([1.0, 2, 3]))
-    (left, right), (low, high) = ranges([one], level=9.0)
+    (left, right), (low, high) = compute_ranges([one], level=9.0)
     assert (left, right) == (0, 100) and low < -3 and high > 9
 
 
@@ -73,4 +84,4 @@ def test_ranges_hold_everything():
     ],
 )
 def test_ticks_are_round(low, high, expected):
-    np.testing.assert_allclose(ticks(low, high), expected)
+    np.testing.assert_allclose(compute_ticks(low, high), expected)

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from algorithm.runs import curve
-from algorithm.runs.curve import CURVE, draw_curve, read_columns
-from algorithm.training.metrics import Metrics
+from algorithm.runs.curve import CURVE_FILE, draw_curve, read_columns
+from algorithm.training.metrics import MetricsWriter
 
 
 @pytest.fixture
 def folder(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"rollout/return": 1.0, "time/seconds": 2})
     metrics.write(15, {"eval/return": 3.0, "eval/return_low": 2.5, "eval/return_high": 3.5})
     metrics.write(20, {"rollout/return": 4.0})
@@ -40,8 +40,8 @@ def test_a_table_is_read_by_column(folder):
 
 
 def test_training_evaluation_and_goal_are_drawn(folder, drawn):
-    assert draw_curve(folder, 5.0, forbidden) == folder / CURVE
-    assert (folder / CURVE).read_bytes().startswith(b"\x89PNG")
+    assert draw_curve(folder, 5.0, forbidden) == folder / CURVE_FILE
+    assert (folder / CURVE_FILE).read_bytes().startswith(b"\x89PNG")
     ((series, level),) = drawn
     training, evaluation = series["training"], series["evaluation, 95% interval"]
     assert level == 5
@@ -55,7 +55,7 @@ def test_training_evaluation_and_goal_are_drawn(folder, drawn):
 
 
 def test_roles_have_lines_of_their_own(tmp_path, drawn):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"rollout/return/left": 1.0, "rollout/return/right": 2.0})
     evaluated = {"eval/return/right": 3.0, "eval/return_low/right": 2.5, "eval/return_high/right": 3.5}
     metrics.write(15, evaluated)
@@ -67,10 +67,10 @@ def test_roles_have_lines_of_their_own(tmp_path, drawn):
 
 
 def test_a_run_without_a_return_has_an_empty_curve(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"time/seconds": 1.0})
     metrics.close()
-    assert draw_curve(tmp_path, None, forbidden) == tmp_path / CURVE
+    assert draw_curve(tmp_path, None, forbidden) == tmp_path / CURVE_FILE
 
 
 @pytest.mark.parametrize("table", [None, "", "env_steps,rollout/return\n1,many\n"])

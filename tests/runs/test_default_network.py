@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from algorithm.config.loader import resolve
-from algorithm.config.registry import find
-from algorithm.runs.default_network import default_blueprint, nn_file
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.config.registry import find_class
+from algorithm.runs.default_network import make_default_blueprint, make_nn_file
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 FRAMES, BOARD = ObsSpec((4, 84, 84), "uint8", high=255), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))
-VECTOR, MANY = ObsSpec((3,)), ObsSpec((100,), "uint8", counts=(100,))
+VECTOR, MANY = ObsSpec((3,)), ObsSpec((100,), "uint8", n_values=(100,))
 
 
 def network(role, blueprint):
     """Names and shapes of all numbers of the agent's network."""
-    agent = find("algorithm", "acer")(resolve([]).agent, blueprint, role, np.random.default_rng(0))
+    agent = find_class("algorithm", "acer")(resolve([]).agent, blueprint, role, np.random.default_rng(0))
     return {name: value.shape for name, value in agent.policy.state_dict().items()}
 
 
@@ -33,8 +33,8 @@ def network(role, blueprint):
 )
 def test_the_file_makes_the_default_network(obs, action):
     role, names = Role(1, obs, action), {}
-    exec(nn_file(role), names)
-    assert network(role, names["blueprint"]()) == network(role, default_blueprint(role))
+    exec(make_nn_file(role), names)
+    assert network(role, names["blueprint"]()) == network(role, make_default_blueprint(role))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_file_makes_the_default_network(obs, action):
 def test_images_are_encoded_by_what_fits_their_size(side, kind):
     spec = ObsSpec((3, side, side + 7), "uint8", high=255)
     role = Role(1, {"seen": spec, "told": VECTOR}, ActionSpec(0, (2,)))
-    encoders = default_blueprint(role).encoders
+    encoders = make_default_blueprint(role).encoders
     assert type(encoders.get("seen", encoders["*"])).__name__ == kind
     assert torch.isfinite(
         encoders.get("seen", encoders["*"])(spec)(torch.zeros(2, *spec.shape, dtype=torch.uint8))
@@ -52,21 +52,21 @@ def test_images_are_encoded_by_what_fits_their_size(side, kind):
 
 
 def test_policy_and_critic_share_nothing_where_actions_are_continuous():
-    assert default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(1))).body is None
-    assert default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(0, (2,)))).body is not None
+    assert make_default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(1))).body is None
+    assert make_default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(0, (2,)))).body is not None
 
 
 def test_a_mask_is_nothing_that_is_seen():
     mask = ObsSpec((100,), "uint8")
-    role = Role(1, {"obs": VECTOR, MASK: mask}, ActionSpec(0, (100,)))
+    role = Role(1, {"obs": VECTOR, ACTION_MASK: mask}, ActionSpec(0, (100,)))
     assert (
-        default_blueprint(role).body(3).size
-        == default_blueprint(Role(1, {"obs": VECTOR}, role.action_spec)).body(3).size
+        make_default_blueprint(role).body(3).size
+        == make_default_blueprint(Role(1, {"obs": VECTOR}, role.action_spec)).body(3).size
     )
 
 
 def test_numbers_are_normalised_and_one_hots_are_not():
-    encoder = default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(1))).encoders["*"]
+    encoder = make_default_blueprint(Role(1, {"obs": VECTOR}, ActionSpec(1))).encoders["*"]
     rows = torch.tensor([[0.0, 0.0, 1000.0], [2.0, 4.0, 1002.0]])
     numbers = encoder(VECTOR)
     numbers.observe(rows)

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 import main
-from algorithm.cli.command_line import parse
+from algorithm.cli.command_line import parse_arguments
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import (
-    BESIDE_MAIN,
-    ORIGIN,
-    environments,
+    ORIGIN_FILE,
+    PROJECT_ENVS,
     find_folder,
+    get_run_group,
+    list_environments,
     locate_environment,
-    run_group,
-    unknown_environment,
+    make_unknown_error,
 )
-from algorithm.runs.run_folder import RunFolder, environment_folder
+from algorithm.runs.run_folder import RunFolder, find_environment_folder
 
 CONFIG = "default: {base_config: {env_type: PROBE, env_name: truncation, max_step: 60, n_envs: 3}}\n"
 
@@ -50,10 +50,10 @@ def call(command: str, capsys) -> dict:
 
 def test_a_name_is_a_folder_below_envs():
     assert locate_environment("gym/cartpole") == "gym/cartpole"
-    assert environment_folder("gym/cartpole") == BESIDE_MAIN / "gym/cartpole"
+    assert find_environment_folder("gym/cartpole") == PROJECT_ENVS / "gym/cartpole"
     make(Path("envs/gym/cartpole"))
-    assert environment_folder("gym/cartpole") == Path("envs/gym/cartpole")
-    assert run_group("gym/cartpole") == "gym/cartpole"
+    assert find_environment_folder("gym/cartpole") == Path("envs/gym/cartpole")
+    assert get_run_group("gym/cartpole") == "gym/cartpole"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_path_below_envs_is_that_name(text, tmp_path):
 
 
 def test_the_projects_own_folder_is_its_name_unless_that_means_another_folder():
-    path = (BESIDE_MAIN / "gym/cartpole").as_posix()
+    path = (PROJECT_ENVS / "gym/cartpole").as_posix()
     assert locate_environment(path) == "gym/cartpole"
     make(Path("envs/gym/cartpole"))
     assert locate_environment(path) == path
@@ -81,10 +81,10 @@ def test_a_path_elsewhere_is_absolute_and_its_runs_have_its_last_two_names(outsi
     assert locate_environment(".") == outside.as_posix()
     monkeypatch.chdir(outside.parents[1])
     assert locate_environment("my/task") == outside.as_posix()
-    assert run_group(outside.as_posix()) == "my/task"
-    assert run_group("/home/.hidden/task") == run_group("/task") == "task"
+    assert get_run_group(outside.as_posix()) == "my/task"
+    assert get_run_group("/home/.hidden/task") == get_run_group("/task") == "task"
     with pytest.raises(UserError, match="no plain name"):
-        run_group("/home/my/.task")
+        get_run_group("/home/my/.task")
 
 
 def test_a_dot_means_the_working_directory_first(outside, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_dot_means_the_working_directory_first(outside, monkeypatch):
 def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
     told = call("../my/task -n a", capsys)
     assert (told["status"], told["run"]) == (0, "runs/my/task/a")
-    assert Path("runs/my/task/a", ORIGIN).read_text() == f"{outside.as_posix()}\n"
+    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\n"
     assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
     assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
     assert [run["run"] for run in call("../my/task --list", capsys)["runs"]] == ["runs/my/task/a"]
@@ -120,7 +120,7 @@ def test_runs_of_two_folders_with_one_place_are_not_confused(outside, tmp_path, 
     assert main.main([str(other), "-n", "b"]) == 0
     capsys.readouterr()
     assert [run["run"] for run in call(f"{other} --list", capsys)["runs"]] == ["runs/my/task/b"]
-    assert RunFolder.find(outside.as_posix(), None).given == Path("runs/my/task/a")
+    assert RunFolder.find(outside.as_posix(), None).given_path == Path("runs/my/task/a")
     assert len(call("--list", capsys)["runs"]) == 2
 
 
@@ -137,14 +137,14 @@ def test_a_run_without_a_record_of_its_folder_is_taken(outside, capsys):
     assert main.main(["../my/task", "-n", "a"]) == 0
     capsys.readouterr()
     for damage in (lambda path: path.write_bytes(b"\xff"), os.remove):
-        damage(Path("runs/my/task/a", ORIGIN))
+        damage(Path("runs/my/task/a", ORIGIN_FILE))
         assert call("../my/task --run", capsys)["run"] == "runs/my/task/a"
 
 
 def test_other_commands_find_the_folder_too(outside):
-    assert parse(["../my/task", "--export"]).env == outside.as_posix()
-    assert parse(["../my/task", "--doctor"]).env == outside.as_posix()
-    assert environment_folder(parse(["../my/task", "--doctor"]).env) == outside
+    assert parse_arguments(["../my/task", "--export"]).env == outside.as_posix()
+    assert parse_arguments(["../my/task", "--doctor"]).env == outside.as_posix()
+    assert find_environment_folder(parse_arguments(["../my/task", "--doctor"]).env) == outside
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_other_commands_find_the_folder_too(outside):
     ],
 )
 def test_an_id_or_a_name_suggests_the_folders_that_it_may_mean(text, folders, capsys):
-    advice = str(unknown_environment(text)).rpartition("; ")[2]
+    advice = str(make_unknown_error(text)).rpartition("; ")[2]
     assert advice == f"did you mean {' or '.join(folders)}?"
     assert main.main([text]) == 2
     assert advice in capsys.readouterr().err
@@ -186,7 +186,7 @@ def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folde
 def test_what_is_unknown_lists_what_there_is(text, capsys):
     for more in ([], ["--run"], ["--list"]):
         assert main.main([text, *more]) == 2
-        assert capsys.readouterr().err.rstrip().endswith(", ".join(environments()))
+        assert capsys.readouterr().err.rstrip().endswith(", ".join(list_environments()))
 
 
 def test_what_is_missing_says_so(capsys):
@@ -198,4 +198,4 @@ def test_what_is_missing_says_so(capsys):
 
 def test_a_config_that_yaml_cannot_read_does_not_hide_the_suggestion():
     make(Path("envs/mine/broken"), "default: {base_config: {env_name: Lost-v0")
-    assert "did you mean mine/broken?" in str(unknown_environment("Lost-v0"))
+    assert "did you mean mine/broken?" in str(make_unknown_error("Lost-v0"))

@@ -66,11 +66,11 @@ def observed(monkeypatch):
 def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(env_name, numbers, observed):
     write("normalize=True", env_name)
     folder = run()
-    count, mean = moments(folder.latest().weights("agent"), numbers)
+    count, mean = moments(folder.find_latest().weights("agent"), numbers)
     assert 300 < count == len(observed) <= 400
     np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
     run("--resume", "--set", "base_config.max_step=700")
-    count, mean = moments(folder.latest().weights("agent"), numbers)
+    count, mean = moments(folder.find_latest().weights("agent"), numbers)
     assert 600 < count == len(observed)
     np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
 
@@ -79,7 +79,7 @@ def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(env_
 def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monkeypatch):
     write("normalize=True", env_name)
     folder = run()
-    saved = folder.best().weights("agent")
+    saved = folder.find_best().weights("agent")
     agents = []
     play = Evaluator.play
 
@@ -93,7 +93,7 @@ def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monk
     player = load(folder.path)
     player.act(np.full((3, numbers), 2.0))
     for agent in (*agents, player.agent):
-        for network in (agent.policy, agent.average.copy):
+        for network in (agent.policy, agent.average_policy.network):
             kept = torch.cat([buffer.ravel() for buffer in network.buffers()])
             assert kept.equal(saved["statistics"]["obs/acer"])
     assert len(agents) == 1

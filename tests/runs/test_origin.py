@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algorithm.config.loader import resolve
-from algorithm.runs.origin import commit, origin, versions
+from algorithm.runs.origin import describe_origin, find_commit, read_versions
 
 
 @pytest.fixture
@@ -28,26 +28,26 @@ def checkout(tmp_path):
 
 def test_the_commit_is_that_of_the_first_folder_in_a_checkout(checkout, tmp_path):
     folder, head = checkout
-    assert commit(folder / "envs" / "mine") == head
-    assert commit(tmp_path / "not there", tmp_path, folder) == head
-    assert commit(tmp_path) is None
+    assert find_commit(folder / "envs" / "mine") == head
+    assert find_commit(tmp_path / "not there", tmp_path, folder) == head
+    assert find_commit(tmp_path) is None
 
 
 def test_without_git_there_is_no_commit(checkout, monkeypatch):
     folder, _ = checkout
     monkeypatch.setenv("PATH", "")
-    assert commit(folder) is None
-    assert "commit" not in origin("mine/task", resolve([]), "default")
+    assert find_commit(folder) is None
+    assert "commit" not in describe_origin("mine/task", resolve([]), "default")
 
 
 def test_versions_are_those_of_what_is_used(monkeypatch):
-    found = versions("GYM")
+    found = read_versions("GYM")
     assert (found["python"], found["torch"]) == (platform.python_version(), torch.__version__)
-    assert "mlagents-envs" not in found and "mlagents-envs" in versions("Unity")
+    assert "mlagents-envs" not in found and "mlagents-envs" in read_versions("Unity")
     monkeypatch.setitem(sys.modules, "minigrid", ModuleType("minigrid"))
-    assert set(versions("GYM")) - set(found) <= {"minigrid"}
+    assert set(read_versions("GYM")) - set(found) <= {"minigrid"}
 
 
 def test_an_origin_names_the_run():
-    one = origin("mine/task", resolve([("test", {"base_config": {"algorithm": "sac", "seed": 4}})]), "large")
+    one = describe_origin("mine/task", resolve([("test", {"base_config": {"algorithm": "sac", "seed": 4}})]), "large")
     assert (one["environment"], one["algorithm"], one["variant"], one["seed"]) == ("mine/task", "SAC", "large", 4)

@@ -4,7 +4,7 @@ import pytest
 
 from algorithm.config.loader import merge, read_assignments, resolve
 from algorithm.errors import UserError
-from algorithm.runs.resume import changed, changes
+from algorithm.runs.resume import find_changes, list_changes
 from algorithm.runs.run_folder import RunFolder
 
 
@@ -16,14 +16,14 @@ def folder(tmp_path):
 
 
 def resumed(folder, *assignments):
-    settings = folder.settings(("--set", read_assignments(list(assignments))))
-    return settings, changed(folder, settings)
+    settings = folder.load_settings(("--set", read_assignments(list(assignments))))
+    return settings, list_changes(folder, settings)
 
 
 def test_nothing_changes_without_a_word(folder):
     settings, lines = resumed(folder)
     assert lines == []
-    assert settings.tree == folder.settings().tree
+    assert settings.tree == folder.load_settings().tree
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_nothing_changes_without_a_word(folder):
 def test_what_changes_is_one_line_each(folder, change, line):
     settings, lines = resumed(folder, change)
     assert lines == [line]
-    folder.record(settings.tree, env_steps=50)
+    folder.record_settings(settings.tree, env_steps=50)
     assert resumed(folder)[1] == []
 
 
@@ -76,14 +76,14 @@ def test_what_the_saved_state_would_not_fit_is_refused(folder, change):
 
 
 def test_an_edited_config_of_the_run_is_found(folder):
-    text = folder.config.read_text()
-    folder.config.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
+    text = folder.config_file.read_text()
+    folder.config_file.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
     settings, lines = resumed(folder)
     assert lines == ["acer_config.gamma: 0.99 -> 0.9"]
-    folder.record(settings.tree, env_steps=50)
-    assert folder.config.read_text().startswith("# mine\n")
+    folder.record_settings(settings.tree, env_steps=50)
+    assert folder.config_file.read_text().startswith("# mine\n")
     assert resumed(folder)[1] == []
-    folder.config.write_text(text.replace("n_envs: 2", "n_envs: 3"))
+    folder.config_file.write_text(text.replace("n_envs: 2", "n_envs: 3"))
     with pytest.raises(UserError, match="n_envs: 2 -> 3"):
         resumed(folder)
 
@@ -94,22 +94,22 @@ def test_words_are_compared_without_case(folder):
 
 def test_a_section_that_was_off_is_compared_key_by_key():
     old, new = {"goal": None, "a": {"b": 1}}, {"goal": {"return": 5, "step_budget": None}, "a": {"b": 1, "c": 2}}
-    assert list(changes(old, new)) == [("goal.return", None, 5), ("a.c", None, 2)]
-    assert list(changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
+    assert list(find_changes(old, new)) == [("goal.return", None, 5), ("a.c", None, 2)]
+    assert list(find_changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
 
 
 def test_a_mapping_in_place_of_a_list_is_one_change():
     short, long = {"explorer": {"noise": [0, 1]}}, {"explorer": {"noise": {"levels": [0, 1]}}}
-    assert list(changes(short, long)) == [("explorer.noise", [0, 1], {"levels": [0, 1]})]
-    assert list(changes(long, short)) == [("explorer.noise", {"levels": [0, 1]}, [0, 1])]
-    assert list(changes(long, {"explorer": {}})) == [("explorer.noise.levels", [0, 1], None)]
+    assert list(find_changes(short, long)) == [("explorer.noise", [0, 1], {"levels": [0, 1]})]
+    assert list(find_changes(long, short)) == [("explorer.noise", {"levels": [0, 1]}, [0, 1])]
+    assert list(find_changes(long, {"explorer": {}})) == [("explorer.noise.levels", [0, 1], None)]
 
 
 def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
-    tree = folder.settings().tree
+    tree = folder.load_settings().tree
     later = merge(tree, {"acer_config": {"gamma": 0.5}})
-    folder.record(later, env_steps=500)
-    assert folder.last_settings() == later
-    folder.record(tree, env_steps=300)  # its checkpoint of 500 was damaged
-    assert folder.last_settings() == tree == folder.settings().tree
+    folder.record_settings(later, env_steps=500)
+    assert folder.read_last_settings() == later
+    folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
+    assert folder.read_last_settings() == tree == folder.load_settings().tree
     assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]

@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
-from algorithm.runs.run_folder import RunFolder, environment_folder, run_name
+from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 
 
@@ -25,20 +25,20 @@ def folder(tmp_path):
 @pytest.mark.parametrize("pattern", ["x_{time}", "x_<time>"])
 def test_the_start_time_stands_in_the_name(pattern):
     start = time.mktime((2026, 3, 4, 5, 6, 7, 0, 0, -1))
-    assert run_name(pattern, start) == "x_20260304-050607"
+    assert format_run_name(pattern, start) == "x_20260304-050607"
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "", "a\\b", "a:b", ".hidden"])
 def test_a_name_is_one_plain_folder(name):
     with pytest.raises(UserError, match="plain folder name"):
-        run_name(name, 0)
+        format_run_name(name, 0)
 
 
 def test_the_working_directory_comes_before_the_projects_own_environments(tmp_path, folder):
-    assert environment_folder("some/task").resolve() == tmp_path / "envs" / "some" / "task"
-    assert environment_folder("gym/cartpole").is_absolute()
+    assert find_environment_folder("some/task").resolve() == tmp_path / "envs" / "some" / "task"
+    assert find_environment_folder("gym/cartpole").is_absolute()
     with pytest.raises(UserError, match=r"no environment folder 'gym/cartpol'.*gym/cartpole"):
-        environment_folder("gym/cartpol")
+        find_environment_folder("gym/cartpol")
 
 
 def test_a_run_is_not_overwritten(tmp_path, folder):
@@ -56,18 +56,18 @@ def test_the_latest_run_is_found_without_a_name(folder):
 
 
 def test_roles_survive_the_disk(folder):
-    gear = ActionPart("gear", (2,), "int64", counts=(4, 2), start=(1, 0))
+    gear = ActionPart("gear", (2,), "int64", n_values=(4, 2), start=(1, 0))
     gas = ActionPart("gas", (1,), "float32", low=(-0.1,), high=(1.0,))
     observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", (), (5,), (1,))}
-    one = Role(2, observed, ActionSpec.of([gear, gas]))
+    one = Role(2, observed, ActionSpec.from_parts([gear, gas]))
     two = Role(1, {"eye": ObsSpec((2, 2))}, ActionSpec(continuous=2))
     folder.add_role("one", one)
     folder.add_role("two", two)
-    assert folder.roles() == {"one": one, "two": two}
-    assert list(folder.roles()) == ["one", "two"]
-    places = Role(1, {"obs": ObsSpec((1,))}, ActionSpec.of([replace(gear, key=0), replace(gas, key=1)]))
+    assert folder.read_roles() == {"one": one, "two": two}
+    assert list(folder.read_roles()) == ["one", "two"]
+    places = Role(1, {"obs": ObsSpec((1,))}, ActionSpec.from_parts([replace(gear, key=0), replace(gas, key=1)]))
     folder.add_role("three", places)
-    assert isinstance(folder.roles()["three"].action_spec.native(np.zeros((1, 3), np.float32)), tuple)
+    assert isinstance(folder.read_roles()["three"].action_spec.to_env_units(np.zeros((1, 3), np.float32)), tuple)
 
 
 def test_roles_of_another_version_are_one_line(folder):
@@ -77,7 +77,7 @@ def test_roles_of_another_version_are_one_line(folder):
     with pytest.raises(
         UserError, match="roles.json is damaged, or was written by another version.*--resume writes it again"
     ):
-        folder.roles()
+        folder.read_roles()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_roles_of_another_version_are_one_line(folder):
 def test_a_broken_nn_is_named(folder, code, message):
     (folder.path / "nn.py").write_text(code)
     with pytest.raises(UserError, match=message) as error:
-        folder.blueprint(folder.settings())
+        folder.load_blueprint(folder.load_settings())
     assert "nn.py" in str(error.value)
 
 
@@ -101,4 +101,4 @@ def test_a_blueprint_may_be_a_function_of_nn_config(folder):
         "from algorithm.networks import Blueprint, Mlp\ndef blueprint(units): return Blueprint(body=Mlp(units))\n"
     )
     settings = resolve([("test", {"nn_config": {"units": 5}})])
-    assert folder.blueprint(settings).body.units == (5,)
+    assert folder.load_blueprint(settings).body.units == (5,)

@@ -8,9 +8,9 @@ import torch
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
-from algorithm.runs.torch_setup import placement
+from algorithm.runs.torch_setup import choose_placement
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.placement import CPU, Placement, bfloat16_instructions
+from algorithm.training.placement import CPU, Placement, list_bfloat16_instructions
 from tests.builders import make_acer, make_role
 
 GPU = torch.device("cuda:0")
@@ -20,7 +20,7 @@ SEEING = Role(2, {"camera": ObsSpec((3, 8, 8), "uint8")}, ActionSpec(branches=(2
 def placed(role=None, units=8, **base):
     role = role or make_role()
     agent = make_acer(role, Blueprint(body=Mlp(units, units)))
-    return placement(resolve([("test", {"base_config": base})]), agent, role)
+    return choose_placement(resolve([("test", {"base_config": base})]), agent, role)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_an_older_torch_reports_the_instructions_of_x86(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert bfloat16_instructions() == ["avx512_bf16"]
+    assert list_bfloat16_instructions() == ["avx512_bf16"]
 
 
 def test_a_device_is_described_with_its_bfloat16(processor, two_gpus):

@@ -8,10 +8,10 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.wrappers.previous_action_reward import Remembering
+from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
 from algorithm.rollout import Decision
-from algorithm.runs.trained_agent import Player
-from algorithm.specs import MASK
+from algorithm.runs.trained_agent import TrainedAgent
+from algorithm.specs import ACTION_MASK
 from tests.adapters.configs import config
 from tests.adapters.contract import random_actions
 from tests.adapters.spaced import Masked, Sampling, allowed
@@ -43,12 +43,12 @@ class Drawing:
         return Decision(action, action, np.zeros((len(action), 0), np.float32), memory + 1)
 
 
-def player_of(make, **env_args) -> tuple[Player, Drawing]:
+def player_of(make, **env_args) -> tuple[TrainedAgent, Drawing]:
     adapter = GymAdapter(config(make, 1, {"vectorization_mode": "sync", **env_args}))
     role = adapter.roles["agent"]
     agent = Drawing(role.action_spec)
     adapter.close()
-    return Player(agent, role), agent
+    return TrainedAgent(agent, role), agent
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
@@ -92,16 +92,16 @@ def test_masks_are_taken_from_the_infos():
         player.act(np.zeros(1), own)
     player.reset()
     player.act(np.zeros((2, 1)), action_mask=np.stack([mask, allowed(2)]))
-    assert [shown[MASK].tolist() for shown in agent.shown] == [[mask.tolist()]] * 3 + [
+    assert [shown[ACTION_MASK].tolist() for shown in agent.shown] == [[mask.tolist()]] * 3 + [
         [mask.tolist(), allowed(2).tolist()]
     ]
-    assert all(shown[MASK].dtype == np.uint8 for shown in agent.shown)
+    assert all(shown[ACTION_MASK].dtype == np.uint8 for shown in agent.shown)
 
 
 def test_masks_inside_the_observation_need_no_argument():
     player, agent = player_of(Masked, how="binary")
     player.act({"number": np.zeros(1), "action_mask": allowed(5)})
-    assert agent.shown[0][MASK].tolist() == [allowed(5).tolist()]
+    assert agent.shown[0][ACTION_MASK].tolist() == [allowed(5).tolist()]
     with pytest.raises(ValueError, match="action_mask: no mask"):
         player.act({"number": np.zeros(1), "action_mask": allowed(5)}, allowed(5))
 
@@ -120,14 +120,14 @@ def test_a_mask_that_is_missing_or_does_not_fit_is_told():
 
 
 def test_an_agent_that_observes_its_last_action_and_reward_is_told_them():
-    role = Remembering(
+    role = PreviousActionReward(
         GymAdapter(config(Sampling, 1, {"action_space": spaces.Discrete(3), "observation_space": BOX})),
         ["action", "reward"],
     ).roles
     role = role["agent"]
     agent = Drawing(role.action_spec)
-    player = Player(agent, role)
-    obs = np.zeros(role.obs_specs["obs"].own_shape, np.float32)
+    player = TrainedAgent(agent, role)
+    obs = np.zeros(role.obs_specs["obs"].effective_env_shape, np.float32)
     done = [player.act(obs), player.act(obs, reward=2.0), player.act(obs, reward=-1.0)]
     shown = [(step["previous_action"].tolist(), step["previous_reward"].tolist()) for step in agent.shown]
     hot = np.eye(3)

@@ -55,17 +55,17 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     folder = run()
     said = " ".join(capsys.readouterr().out.split())
     assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
-    checkpoint = folder.latest()
+    checkpoint = folder.find_latest()
     assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
-    assert folder.settings().of("Walker").agent.rollout_length == 4
-    assert folder.settings().of("Watcher").agent.rollout_length == 8
+    assert folder.load_settings().of("Walker").agent.rollout_length == 4
+    assert folder.load_settings().of("Watcher").agent.rollout_length == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     assert about["counters"]["updates"] > 20
     header = (folder.path / "metrics.csv").read_text().splitlines()[0]
     assert "Walker" in header and "Watcher-team1" in header
 
     run("--resume", "--max_step", "1300")
-    assert folder.latest().counters.env_steps >= 1300
+    assert folder.find_latest().counters.env_steps >= 1300
     run("--run", "--disable_sample")
     assert "of Watcher-team1: return" in " ".join(capsys.readouterr().out.split())
 
@@ -73,9 +73,9 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
 def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     write(tmp_path, "duel", copies=2, steps=600, goal={"return": 4})
     folder = run()
-    checkpoint = folder.latest()
+    checkpoint = folder.find_latest()
     assert checkpoint.roles == ["Duel"]
-    role = folder.roles()["Duel"]
+    role = folder.read_roles()["Duel"]
     assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
     row = list(csv.DictReader((folder.path / "metrics.csv").open()))[-1]
     assert {"rollout/return/Duel", "rollout/return/Duel-team1", "train/skipped_updates/Duel"} <= set(row)
@@ -87,7 +87,7 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     assert sum(means) == pytest.approx(0) and record["evaluation"]["Duel"]["episodes"] >= 20
 
     run("--resume", "--max_step", "900")
-    assert folder.latest().counters.env_steps >= 900
+    assert folder.find_latest().counters.env_steps >= 900
     capsys.readouterr()
     run("--run", "--max_iter", "2")
     said = " ".join(capsys.readouterr().out.split())
@@ -102,9 +102,9 @@ def test_teams_have_networks_of_their_own_where_settings_say_so(tmp_path, capsys
     own = {"Duel-team1": {"agent": "Duel-team1", "acer_config": {"gamma": 0.5}}}
     write(tmp_path, "duel", steps=60, ma_config=own)
     folder = run()
-    assert sorted(folder.latest().roles) == ["Duel", "Duel-team1"]
-    assert folder.settings().of("Duel-team1").agent.gamma == 0.5
-    assert folder.settings().of("Duel").agent.gamma == 0.99
+    assert sorted(folder.find_latest().roles) == ["Duel", "Duel-team1"]
+    assert folder.load_settings().of("Duel-team1").agent.gamma == 0.5
+    assert folder.load_settings().of("Duel").agent.gamma == 0.99
     assert "no such role" not in capsys.readouterr().out
 
 
@@ -118,13 +118,13 @@ def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys)
     write(tmp_path, "duel", "--late", "7", copies=2, steps=400, goal={"return": 4})
     folder = run()
     assert "agents of Duel: 4 -> 8" in " ".join(capsys.readouterr().out.split())
-    assert folder.latest().roles == ["Duel"]
-    role = folder.roles()["Duel"]
+    assert folder.find_latest().roles == ["Duel"]
+    role = folder.read_roles()["Duel"]
     assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
     record = json.loads((folder.path / "result.json").read_text())
     assert set(record["returns"]) == set(record["evaluation"]) == {"Duel", "Duel-team1"}
     run("--resume", "--max_step", "600")
-    assert folder.roles()["Duel"] == role
+    assert folder.read_roles()["Duel"] == role
     run("--run", "--max_iter", "2")
 
 
@@ -146,7 +146,7 @@ def test_a_role_that_evaluation_meets_first_is_evaluated(tmp_path, capsys):
     write(tmp_path, "two_behaviors", steps=60)
     folder = run("--set", "base_config.evaluate_every=30", "base_config.log_every=10")
     assert "evaluation of Watcher-team1 at 30 env steps" in " ".join(capsys.readouterr().out.split())
-    assert folder.latest().lanes("Watcher") == (3, 3)
+    assert folder.find_latest().lanes("Watcher") == (3, 3)
 
 
 def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
@@ -167,11 +167,11 @@ def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, c
         "agents of Arrivals: 10 -> 14; replay of Arrivals: 2,800 rows",
     ):
         assert line in said
-    assert folder.latest().lanes("Arrivals") == (14, 10)
+    assert folder.find_latest().lanes("Arrivals") == (14, 10)
     run("--resume", "--max_step", "700")
     said = " ".join(capsys.readouterr().out.split())
     assert "replay of Arrivals: 2,800 rows" in said and "agents of" not in said
-    checkpoint = folder.latest()
+    checkpoint = folder.find_latest()
     assert checkpoint.counters.env_steps >= 700
     assert checkpoint.lanes("Arrivals") == (14, 10)
     with np.load(checkpoint.folder / "Arrivals" / "replay.npz") as arrays:
@@ -184,16 +184,16 @@ def test_more_agents_than_the_limit_end_a_run_that_goes_on_with_another_limit(tm
     line = capsys.readouterr().err.strip()
     assert "more than 5 agents of role 'Arrivals'" in line and "base_config.unity_args.agents" in line
     folder = RunFolder.find("unity/task", "a")
-    assert folder.latest().lanes("Arrivals") == (5, 5)
+    assert folder.find_latest().lanes("Arrivals") == (5, 5)
     run("--resume", "--set", "base_config.unity_args.agents=null")
     assert "base_config.unity_args.agents: 5 -> null" in capsys.readouterr().out
-    assert folder.latest().lanes("Arrivals") == (7, 5)
+    assert folder.find_latest().lanes("Arrivals") == (7, 5)
 
 
 def test_evaluation_and_playing_take_more_agents_than_training_had(tmp_path, capsys):
     write(tmp_path, "arrivals", steps=30)
     folder = run("--set", "base_config.evaluate_every=20", "--set", "base_config.log_every=10")
-    assert folder.roles()["Arrivals"].lanes == 5
+    assert folder.read_roles()["Arrivals"].lanes == 5
     run("--run", "--max_iter", "21")
     # Two agents come after 30 ticks; then each of the seven plays three episodes, of which some have played a fourth.
     assert re.search(r"over 2[1-9] episodes, .* mean length [4-9]\.\d", " ".join(capsys.readouterr().out.split()))
@@ -208,7 +208,7 @@ def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
     assert "height: lesson 1 begins" in " ".join(capsys.readouterr().out.split())
 
     def at():
-        return json.loads((folder.latest().folder / "counters.json").read_text())["monitor"]["lessons"]["height"]
+        return json.loads((folder.find_latest().folder / "counters.json").read_text())["monitor"]["lessons"]["height"]
 
     before = at()
     assert before["lesson"] == 1
@@ -231,7 +231,7 @@ def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
     folder = run("--max_iter", "2")
 
     def at():
-        about = json.loads((folder.latest().folder / "counters.json").read_text())
+        about = json.loads((folder.find_latest().folder / "counters.json").read_text())
         return about["counters"]["env_steps"], about["monitor"]["lessons"]["height"]["lesson"]
 
     env_steps, lesson = at()
@@ -274,7 +274,7 @@ def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
-    roles["Hybrid"]["obs_specs"]["Buffer"]["own"] = None  # as it was recorded before sensors kept theirs
+    roles["Hybrid"]["obs_specs"]["Buffer"]["env_shape"] = None  # as it was recorded before sensors kept theirs
     (folder.path / "roles.json").write_text(json.dumps(roles))
     assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
     before, _, now = capsys.readouterr().err.partition("; the environment has ")
@@ -287,7 +287,7 @@ def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys,
     folder = run("--set", "base_config.max_env_restarts=null")
     said = " ".join(capsys.readouterr().out.split())
     assert "its episodes are cut, and it is started again" in said
-    assert folder.latest().counters.env_steps >= 1200
+    assert folder.find_latest().counters.env_steps >= 1200
 
 
 def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
@@ -322,7 +322,7 @@ def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
     rest, _ = trainer.communicate(timeout=30)
     assert trainer.returncode == 130, rest
     assert "Interrupted. Checkpoint saved in runs/unity/task/a" in rest
-    assert RunFolder.find("unity/task", "a").latest().counters.env_steps > 100
+    assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def collect(space, means=0.0, **changes):
     assert adapter.restarts == 0
     stored, taken = [], []
     for lane, record in lanes_of(rollouts).items():
-        stored.append(record.sample[record.valid])  # final rows are not executed, and every episode has one
+        stored.append(record.raw_action[record.valid])  # final rows are not executed, and every episode has one
         taken += adapter.env.envs[lane].unwrapped.taken[: len(stored[-1])]
     return np.concatenate(stored), taken, rollouts
 
@@ -102,8 +102,8 @@ def test_1_9_stays_1_9_from_the_actor_to_the_loss(monkeypatch):
     monkeypatch.setattr(agent, "loss", lambda batch: seen.append(batch) or loss(batch))
     Learner(agent, role, {}, max_step=None).learn(replay.sample(8))
     (batch,) = seen
-    assert batch.sample.dtype == torch.float32
-    torch.testing.assert_close(batch.sample, torch.full_like(batch.sample, 1.9), rtol=0, atol=0.05)
+    assert batch.raw_action.dtype == torch.float32
+    torch.testing.assert_close(batch.raw_action, torch.full_like(batch.raw_action, 1.9), rtol=0, atol=0.05)
     # The density is that of the draw: 1.9 under a policy whose mean it is, not of 1, which was executed.
-    log_mu = agent.family(batch.behavior).log_prob(batch.sample)
+    log_mu = agent.family(batch.behavior).log_prob(batch.raw_action)
     assert log_mu.mean() == pytest.approx(2 * (-np.log(0.01) - 0.5 * np.log(2 * np.pi) - 0.5), abs=0.5)

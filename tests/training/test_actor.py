@@ -45,7 +45,7 @@ def test_the_stored_rows_are_those_of_the_script(actor):
     two_of_lane_0, second, third = collect(actor, 9)
     assert two_of_lane_0.obs["obs"][..., 0].tolist() == [[10, 12], [11, 13], [12, 20]]
     assert two_of_lane_0.first.tolist() == [[True, False], [False, False], [False, True]]
-    assert two_of_lane_0.sample[..., 0].tolist() == [[0, 0], [1, 1]]
+    assert two_of_lane_0.raw_action[..., 0].tolist() == [[0, 0], [1, 1]]
     assert two_of_lane_0.reward.tolist() == [[1, 3], [2, 0]]
     assert two_of_lane_0.alive.tolist() == [[True, True], [True, True]]
     assert two_of_lane_0.valid.tolist() == [[True, True], [True, False]]
@@ -65,7 +65,7 @@ def test_the_stored_rows_are_those_of_the_script(actor):
 
 def test_row_0_of_a_column_continues_the_last_row_of_the_one_before(actor):
     rollouts = collect(actor, 9)
-    assert [rollout.joined.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
+    assert [rollout.continues_previous.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
     lanes = lanes_of(rollouts)
     assert lanes[0].obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32]
     assert lanes[1].obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61]
@@ -87,7 +87,7 @@ def test_a_column_keeps_the_memory_from_before_its_row_0(actor):
 def test_behavior_is_what_was_decided_on_that_row(actor):
     for rollout in collect(actor, 9):
         np.testing.assert_array_equal(rollout.behavior[..., 0], rollout.obs["obs"][:-1, :, 0])
-        np.testing.assert_array_equal(rollout.sample[..., 0], rollout.behavior[..., 0] % 2)
+        np.testing.assert_array_equal(rollout.raw_action[..., 0], rollout.behavior[..., 0] % 2)
 
 
 def test_fresh_rollouts_have_no_index_and_weigh_one(actor):
@@ -122,7 +122,7 @@ def test_a_column_is_stamped_with_the_updates_before_its_row_0():
 
 def test_the_simulator_gets_the_actions_of_the_lanes_that_it_asked(actor):
     collect(actor, 9)
-    assert [actions["agent"].ravel().tolist() for actions in actor.parts.adapter.actions[:4]] == [
+    assert [actions["agent"].ravel().tolist() for actions in actor.training.adapter.actions[:4]] == [
         [0, 0],
         [1],
         [0, 1],
@@ -169,7 +169,7 @@ def test_roles_are_collected_apart_and_may_appear_late():
     assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
     assert rollouts[1][1].reward.ravel().tolist() == [-2, -3]
     assert rollouts[2][1].obs["obs"].ravel().tolist() == [12, 13, 14]
-    assert set(actor.parts.teams) == {"early", "late"}
+    assert set(actor.training.by_role) == {"early", "late"}
 
 
 @pytest.mark.parametrize("asked", [(1, 1, 1), (1, 0.5, 0.2), (1, 0.01, 0.01), (1, 0, 0)], ids=str)
@@ -202,7 +202,7 @@ def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
 
 def test_lanes_that_are_added_change_nothing_of_the_others(actor):
     collect(actor, 6)
-    columns, team = actor._columns["agent"], actor.parts.teams["agent"]
+    columns, team = actor._buffers["agent"], actor.training.by_role["agent"]
     before = {name: value.copy() for name, value in columns.state().items()}
     columns.grow(replace(team, role=replace(team.role, lanes=5)))
     after = columns.state()
@@ -221,7 +221,7 @@ def test_lanes_that_are_added_change_nothing_of_the_others(actor):
 def test_what_was_shown_is_known_until_it_is_cleared():
     actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(rollout_length=2)), seed=0)
     actor.collect()
-    assert actor.shown["agent"].tolist() == [True, True, False]
-    actor.shown["agent"][:] = False
+    assert actor.active_lanes["agent"].tolist() == [True, True, False]
+    actor.active_lanes["agent"][:] = False
     actor.collect()
-    assert actor.shown["agent"].tolist() == [True, False, False]
+    assert actor.active_lanes["agent"].tolist() == [True, False, False]

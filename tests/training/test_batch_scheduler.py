@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 
 from algorithm.replay import Replay
-from algorithm.training.batch_scheduler import Feed
+from algorithm.training.batch_scheduler import BatchScheduler
 from tests.builders import make_acer, make_role, random_rollout
 
 LANES, ROWS = 4, 6
 
 
-def feed_of(**changes) -> Feed:
+def feed_of(**changes) -> BatchScheduler:
     agent = make_acer(make_role(LANES), rollout_length=ROWS, sequence_length=ROWS, batch_size=2, **changes)
     rng = np.random.default_rng(0)
     # As many batches for every rollout, to be counted.
-    return Feed(Replay(96, LANES, ROWS, ROWS, rng), replace(agent.schedule, replay_draw="fixed"), rng)
+    return BatchScheduler(
+        Replay(96, LANES, ROWS, ROWS, rng), replace(agent.schedule, replay_count_distribution="fixed"), rng
+    )
 
 
 @pytest.mark.parametrize("on_policy_updates", [True, False])

@@ -3,8 +3,8 @@ import logging
 import numpy as np
 import pytest
 
-from algorithm.training.components import Parts, Team
-from algorithm.training.divergence import Diverged, Divergence
+from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
 
@@ -13,43 +13,43 @@ BAD = random_rollout(np.random.default_rng(0))
 BAD.reward[:] = np.nan
 
 
-def team() -> Team:
+def team() -> AgentComponents:
     role = make_role()
     agent = make_acer(role)
-    return Team(role, agent, None, Learner(agent, role, {}, None))
+    return AgentComponents(role, agent, None, Learner(agent, role, {}, None))
 
 
-def parts_of(**teams: Team) -> Parts:
-    return Parts(None, None, teams)
+def parts_of(**teams: AgentComponents) -> TrainingComponents:
+    return TrainingComponents(None, None, teams)
 
 
-def learn(divergence: Divergence, one: Team, *batches) -> None:
+def learn(divergence: DivergenceDetector, one: AgentComponents, *batches) -> None:
     for batch in batches:
         one.learner.learn(batch)
-        divergence.updated()
+        divergence.count_update()
 
 
 def test_bad_updates_in_a_row_end_the_run():
     one = team()
-    divergence = Divergence(parts_of(agent=one), 3)
+    divergence = DivergenceDetector(parts_of(agent=one), 3)
     learn(divergence, one, BAD, BAD)
-    assert one.learner.skipped_in_a_row == 2
+    assert one.learner.consecutive_skips == 2
     with pytest.raises(Diverged, match="the last 3 updates of role 'agent'.*max_nonfinite_updates is 3"):
         learn(divergence, one, BAD)
 
 
 def test_a_good_update_between_begins_the_count_anew(caplog):
     one = team()
-    divergence = Divergence(parts_of(agent=one), 3)
+    divergence = DivergenceDetector(parts_of(agent=one), 3)
     learn(divergence, one, *[BAD, BAD, GOOD] * 4)
-    assert one.learner.skipped == 8
-    assert one.learner.skipped_in_a_row == 0
+    assert one.learner.skipped_updates == 8
+    assert one.learner.consecutive_skips == 0
     assert "2 updates of role 'agent' were skipped up to update 3:" in caplog.text
 
 
 def test_each_role_is_counted_and_told_by_itself(caplog):
     good, bad = team(), team()
-    divergence = Divergence(parts_of(good=good, bad=bad), 2)
+    divergence = DivergenceDetector(parts_of(good=good, bad=bad), 2)
     with caplog.at_level(logging.WARNING), pytest.raises(Diverged, match="role 'bad'"):
         for _ in range(2):
             learn(divergence, good, GOOD)
@@ -60,15 +60,15 @@ def test_each_role_is_counted_and_told_by_itself(caplog):
 def test_what_a_resumed_run_had_skipped_is_not_told_again(caplog):
     one = team()
     one.learner.learn(BAD)
-    divergence = Divergence(parts_of(agent=one), 5)
-    divergence.look()
+    divergence = DivergenceDetector(parts_of(agent=one), 5)
+    divergence.check()
     assert not caplog.records
 
 
 def test_looking_is_rare(monkeypatch):
     looks = []
-    divergence = Divergence(parts_of(), 1000)
-    monkeypatch.setattr(divergence, "look", lambda: looks.append(1))
+    divergence = DivergenceDetector(parts_of(), 1000)
+    monkeypatch.setattr(divergence, "check", lambda: looks.append(1))
     for _ in range(250):
-        divergence.updated()
+        divergence.count_update()
     assert len(looks) == 2

@@ -11,7 +11,7 @@ from torch import nn
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.training import evaluator
-from algorithm.training.evaluator import Evaluator, Played
+from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.builders import make_acer
@@ -157,7 +157,7 @@ def test_statistics_stand_still_and_go_on_afterwards(greedy):
 
 def numbers(learner) -> dict[str, list[float]]:
     """Every parameter, copy and statistic."""
-    modules = {"policy": learner.agent.policy, "returns": learner.returns.moments}
+    modules = {"policy": learner.agent.policy, "returns": learner.reward_normalizer.moments}
     modules |= {name: auxiliary.module for name, auxiliary in learner.auxiliaries.items()}
     return {f"{at}.{name}": t.tolist() for at, m in modules.items() for name, t in m.state_dict().items()}
 
@@ -200,25 +200,28 @@ def test_the_same_seed_plays_the_same_whatever_was_played_before():
 )
 def test_the_interval_is_students(episodes, quantile):
     returns = list(np.random.default_rng(0).normal(size=episodes))
-    low, high = Played(returns, [1] * episodes).interval
+    low, high = EvaluationResult(returns, [1] * episodes).interval
     assert high - low == pytest.approx(2 * quantile * np.std(returns, ddof=1) / episodes**0.5, rel=2e-3)
     assert (low + high) / 2 == pytest.approx(np.mean(returns))
 
 
 def test_nineteen_of_twenty_intervals_hold_the_mean():
     rng = np.random.default_rng(1)
-    intervals = [Played(list(rng.normal(7, 3, size=5)), [1] * 5).interval for _ in range(2000)]
+    intervals = [EvaluationResult(list(rng.normal(7, 3, size=5)), [1] * 5).interval for _ in range(2000)]
     assert np.mean([low < 7 < high for low, high in intervals]) == pytest.approx(0.95, abs=0.015)
 
 
 def test_one_episode_bounds_nothing_and_equal_ones_leave_no_doubt():
-    assert Played([3.0], [1]).interval == (-inf, inf)
-    assert Played([3.0, 3.0], [1, 1]).interval == (3, 3)
+    assert EvaluationResult([3.0], [1]).interval == (-inf, inf)
+    assert EvaluationResult([3.0, 3.0], [1, 1]).interval == (3, 3)
 
 
 def test_what_was_played_in_words():
-    assert str(Played([1.0, 3.0], [1, 1])) == "return 2.000 (95% interval -10.71 to 14.71) over 2 episodes, greedy"
-    assert str(Played([0.955], [1], greedy=False)) == "return 0.955 in 1 episode, sampled"
+    assert (
+        str(EvaluationResult([1.0, 3.0], [1, 1]))
+        == "return 2.000 (95% interval -10.71 to 14.71) over 2 episodes, greedy"
+    )
+    assert str(EvaluationResult([0.955], [1], greedy=False)) == "return 0.955 in 1 episode, sampled"
 
 
 @pytest.mark.parametrize("born", [3, 7])
@@ -235,7 +238,7 @@ def test_agents_that_appear_while_it_plays_share_the_episodes(born):
 
 
 def test_an_agent_that_leaves_for_good_is_waited_for_no_longer_than_the_patience(monkeypatch):
-    monkeypatch.setattr(evaluator, "PATIENCE", 30)
+    monkeypatch.setattr(evaluator, "MAX_IDLE_TICKS", 30)
     ticks = []
     for t in range(80):
         rows = [lane_row(0, t, 2, 1.0, False)]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.agents.agent import RewardScaling
+from algorithm.agents.agent import RewardTransform
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.training.learner import Learner
-from algorithm.training.rewards import ReturnMoments, ReturnScale
+from algorithm.training.rewards import ReturnMoments, RewardNormalizer
 from tests.builders import make_acer, make_role, random_boundaries, random_rollout
 from tests.oracles import returns_so_far
 
@@ -42,7 +42,11 @@ class Loud(Auxiliary):
 def everything(learner):
     """Copies of all numbers that an update changes."""
     state = {name: value for name, value in learner.state().items() if name.startswith("moments")}
-    return {"vector": learner.parameters.vector.clone(), "copies": learner.parameters.copies.clone(), **state}
+    return {
+        "vector": learner.parameters.vector.clone(),
+        "target_networks": learner.parameters.target_vector.clone(),
+        **state,
+    }
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["as on a processor", "as on a device"])
@@ -50,20 +54,20 @@ def everything(learner):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
     learner, twin = make_learner(optimizer=optimizer), make_learner(optimizer=optimizer)
-    learner.looks = looks
+    learner.checks_gradient = looks
     for either in (learner, twin):
         either.learn(rollout())
-    assert everything(learner)["copies"].equal(everything(twin)["copies"])
+    assert everything(learner)["target_networks"].equal(everything(twin)["target_networks"])
     before, poisoned = everything(learner), rollout(1)
     assert all(value.ne(0).any() for value in before.values())
     poisoned.reward[poisoned.valid] = bad
     learner.learn(poisoned)
-    assert learner.skipped == 1
+    assert learner.skipped_updates == 1
     after = everything(learner)
     assert before.keys() == after.keys() and all(after[name].equal(value) for name, value in before.items())
 
     learner.learn(rollout(1))
-    assert learner.skipped == 1
+    assert learner.skipped_updates == 1
     after = everything(learner)
     assert all(after[name].isfinite().all() and not after[name].equal(value) for name, value in before.items())
 
@@ -72,7 +76,7 @@ def test_a_bad_gradient_of_one_group_leaves_the_others_alone_too():
     learner = make_learner(auxiliaries={"loud": Loud(float("nan"))})
     before = everything(learner)
     learner.learn(rollout())
-    assert learner.skipped == 1
+    assert learner.skipped_updates == 1
     assert all(value.equal(before[name]) for name, value in everything(learner).items())
 
 
@@ -91,9 +95,9 @@ def test_each_group_is_clipped_by_itself():
     for learner in (alone, beside):
         learner.learn(rollout())
     parameters = beside.parameters
-    assert parameters.gradient[parameters.groups["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
-    torch.testing.assert_close(parameters.gradient[parameters.groups["acer"]], alone.parameters.gradient)
-    torch.testing.assert_close(parameters.vector[parameters.groups["acer"]], alone.parameters.vector)
+    assert parameters.gradient[parameters.group_slices["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
+    torch.testing.assert_close(parameters.gradient[parameters.group_slices["acer"]], alone.parameters.gradient)
+    torch.testing.assert_close(parameters.vector[parameters.group_slices["acer"]], alone.parameters.vector)
 
 
 def first_step(observed, **changes):
@@ -128,7 +132,7 @@ def test_the_optimizer_is_reached_with_its_own_settings():
 def test_adopting_weights_forgets_the_moments():
     learner, other = make_learner(), make_learner(seed=1)
     learner.learn(rollout())
-    learner.adopt(other.parameters.state())
+    learner.load_parameters(other.parameters.state())
     assert learner.parameters.vector.equal(other.parameters.vector)
     assert learner.state()["moments/acer"].eq(0).all()
 
@@ -148,24 +152,24 @@ def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
             one.observe(rollout(seed))
             one.learn(rollout(seed))
     assert resumed.parameters.vector.equal(learner.parameters.vector)
-    assert resumed.parameters.copies.equal(learner.parameters.copies)
-    assert (resumed.seen, resumed.updates) == (learner.seen, learner.updates)
+    assert resumed.parameters.target_vector.equal(learner.parameters.target_vector)
+    assert (resumed.rows_seen, resumed.updates) == (learner.rows_seen, learner.updates)
 
 
 def test_nothing_is_laid_out_anew():
     learner = make_learner()
-    parameters = [*learner.agent.policy.parameters(), *learner.agent.average.copy.parameters()]
+    parameters = [*learner.agent.policy.parameters(), *learner.agent.average_policy.network.parameters()]
     places = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
     learner.learn(rollout())
-    learner.adopt(learner.parameters.state())
+    learner.load_parameters(learner.parameters.state())
     learner.learn(rollout())
     now = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
     assert now == places
 
 
 def scaled(values, **changes):
-    scaling = RewardScaling(**{"scale": 1.0, "clip": None, "reward_normalization": None, "gamma": 0.9, **changes})
-    return ReturnScale(scaling, LANES).scale(torch.tensor(values))
+    scaling = RewardTransform(**{"scale": 1.0, "clip": None, "reward_normalization": None, "gamma": 0.9, **changes})
+    return RewardNormalizer(scaling, LANES).scale(torch.tensor(values))
 
 
 def test_rewards_are_clipped_and_then_scaled():
@@ -188,7 +192,7 @@ def test_the_loss_reads_the_scaled_rewards():
 def collected(rng, rows=7):
     """A rollout with rewards far from 0, of the lanes in an order of its own, some of them behind a break."""
     record = random_rollout(rng, rows, LANES)
-    record.lane, record.joined = rng.permutation(LANES), rng.random(LANES) < 0.7
+    record.lane, record.continues_previous = rng.permutation(LANES), rng.random(LANES) < 0.7
     record.first, record.alive, final = random_boundaries(rng, rows, LANES)
     record.reward = np.where(final, 0, 3 + record.reward).astype(np.float32)
     return record
@@ -197,14 +201,14 @@ def collected(rng, rows=7):
 @pytest.mark.parametrize("clip", [None, 2.5])
 def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follow_the_rows(clip):
     rng = np.random.default_rng(0)
-    scale = ReturnScale(RewardScaling(0.5, clip, True, 0.9), LANES)
+    scale = RewardNormalizer(RewardTransform(0.5, clip, True, 0.9), LANES)
     episodes, current = [], {}  # of all lanes; the one that each lane is in
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
         reward = record.reward if clip is None else record.reward.clip(-clip, clip)
         for b, lane in enumerate(record.lane):
             for t in range(len(reward)):
-                if record.first[t, b] or (t == 0 and not record.joined[b]) or lane not in current:
+                if record.first[t, b] or (t == 0 and not record.continues_previous[b]) or lane not in current:
                     current[lane] = []
                     episodes.append(current[lane])
                 current[lane].append((float(reward[t, b]), bool(record.valid[t, b])))
@@ -230,7 +234,7 @@ def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
     record.alive[[length - 1, -1]] = False
     record.reward = np.zeros((2 * length, 1), np.float32)
     record.reward[-1] = 1
-    scale = ReturnScale(RewardScaling(1.0, None, True, gamma), LANES)
+    scale = RewardNormalizer(RewardTransform(1.0, None, True, gamma), LANES)
     scale.observe(record)
     returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
     assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
@@ -253,18 +257,18 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
         reward=np.hstack((whole.reward[:3], whole.reward[3:])),
         alive=np.ones((3, 2), bool),
         lane=np.zeros(2, int),
-        joined=np.ones(2, bool),
+        continues_previous=np.ones(2, bool),
     )
-    scales = [ReturnScale(RewardScaling(1.0, None, True, 0.9), LANES) for _ in range(2)]
+    scales = [RewardNormalizer(RewardTransform(1.0, None, True, 0.9), LANES) for _ in range(2)]
     for scale, record in zip(scales, (whole, halves), strict=True):
         scale.observe(record)
     assert scales[1].moments.std.item() == pytest.approx(scales[0].moments.std.item())
-    np.testing.assert_allclose(scales[1].running, scales[0].running)
+    np.testing.assert_allclose(scales[1].running_sums, scales[0].running_sums)
 
 
 def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from_the_start():
     rng = np.random.default_rng(1)
-    grown, large = (ReturnScale(RewardScaling(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
+    grown, large = (RewardNormalizer(RewardTransform(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
     for added in (0, 2):
         grown.grow(LANES + added)
         for record in (collected(rng) for _ in range(5)):
@@ -272,7 +276,7 @@ def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from
             for scale in (grown, large):
                 scale.observe(record)
     assert grown.moments.std == large.moments.std
-    np.testing.assert_array_equal(grown.running, large.running)
+    np.testing.assert_array_equal(grown.running_sums, large.running_sums)
 
 
 def test_only_collected_rollouts_move_the_statistics():
@@ -281,7 +285,7 @@ def test_only_collected_rollouts_move_the_statistics():
     before = learner.parameters.statistics.clone()
     learner.learn(rollout(1))
     assert learner.parameters.statistics.equal(before)
-    assert learner.returns.moments.count == learner.seen == rollout().valid.sum()
+    assert learner.reward_normalizer.moments.count == learner.rows_seen == rollout().valid.sum()
 
 
 def test_a_column_counts_by_its_weight():

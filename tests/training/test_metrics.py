@@ -4,7 +4,7 @@ import csv
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from algorithm.training.metrics import Metrics
+from algorithm.training.metrics import MetricsWriter
 
 
 def table(folder) -> list[dict[str, str]]:
@@ -13,7 +13,7 @@ def table(folder) -> list[dict[str, str]]:
 
 
 def test_rows_are_appended_under_the_same_columns(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"train/critic_loss": 0.5, "rollout/return": 3})
     metrics.write(20, {"rollout/return": 4, "train/critic_loss": 0.25})
     metrics.close()
@@ -24,7 +24,7 @@ def test_rows_are_appended_under_the_same_columns(tmp_path):
 
 
 def test_a_new_name_widens_the_table_and_leaves_older_rows_empty_there(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"a": 1})
     metrics.write(20, {"b": 2, "a": 3})
     metrics.write(30, {"c": 4})
@@ -38,7 +38,7 @@ def test_a_new_name_widens_the_table_and_leaves_older_rows_empty_there(tmp_path)
 
 
 def test_names_with_commas_and_quotes_are_kept(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(1, {'train/"a", b': 1})
     metrics.write(2, {"c": 2})
     metrics.close()
@@ -46,10 +46,10 @@ def test_names_with_commas_and_quotes_are_kept(tmp_path):
 
 
 def test_a_resumed_run_goes_on_in_the_same_table(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"a": 1, "b": 2})
     metrics.close()
-    again = Metrics(tmp_path, env_steps=10)
+    again = MetricsWriter(tmp_path, env_steps=10)
     again.write(20, {"b": 3})
     again.write(30, {"c": 4})
     again.close()
@@ -62,11 +62,11 @@ def test_a_resumed_run_goes_on_in_the_same_table(tmp_path):
 
 
 def test_what_comes_again_is_dropped(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     for env_steps in (10, 20, 30):
         metrics.write(env_steps, {"a": env_steps / 10, "b": 0})
     metrics.close()
-    again = Metrics(tmp_path, env_steps=20)
+    again = MetricsWriter(tmp_path, env_steps=20)
     again.write(25, {"a": 7})
     again.write(35, {"a": 8})
     again.close()
@@ -81,18 +81,18 @@ def test_what_comes_again_is_dropped(tmp_path):
 
 
 def test_a_row_that_was_not_written_to_its_end_is_dropped(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"a": 1})
     metrics.close()
     whole = (tmp_path / "metrics.csv").read_bytes()
     for partial in (b"1", b"12,", b"12,3", b"12,3\r"):
         (tmp_path / "metrics.csv").write_bytes(whole + partial)
-        Metrics(tmp_path, env_steps=1000).close()
+        MetricsWriter(tmp_path, env_steps=1000).close()
         assert table(tmp_path) == [{"env_steps": "10", "a": "1"}]
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):
-    metrics = Metrics(tmp_path)
+    metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"rollout/return": 1.5})
     metrics.write(20, {"rollout/return": 2.5})
     metrics.close()

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentFailed
-from algorithm.checkpointing.best import Best
+from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.training.actor import Episode
-from algorithm.training.evaluator import Played
+from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.history import WINDOW, Counters, History
 from algorithm.training.limits import Limits
-from algorithm.training.metrics import Metrics
+from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
 from tests.adapters.configs import config
@@ -35,13 +35,13 @@ class Run:
         self.said: list[str] = []
         self.shown = []
         self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
-        self.parts.team("agent").learner.skipped = 0
+        self.parts.get("agent").learner.skipped_updates = 0
         self.counters = Counters(env_steps)
         limits = Limits(**{**none, "log_every": 10**9, **limits})
         history = History(self.parts, self.counters)
-        reporter = Reporter(history, limits, Metrics(path), self.said.append, self.shown.append)
-        self.monitor = Monitor(history, limits, reporter, self._evaluate, self._save, Best(path))
-        self.actor = SimpleNamespace(env_steps=0, episodes=deque(), shown={"agent": np.ones(2, bool)})
+        reporter = Reporter(history, limits, MetricsWriter(path), self.said.append, self.shown.append)
+        self.monitor = Monitor(history, limits, reporter, self._evaluate, self._save, BestCheckpoint(path))
+        self.actor = SimpleNamespace(env_steps=0, episodes=deque(), active_lanes={"agent": np.ones(2, bool)})
 
     def go(self, env_steps: int, *returns: float) -> bool:
         """So many env steps, at whose end episodes with these returns ended."""
@@ -52,9 +52,9 @@ class Run:
     def _evaluate(self, episodes):
         self.done.append(("evaluate", self.counters.env_steps))
         if self.broken:
-            raise EnvironmentFailed(self.broken)
+            raise EnvironmentStartError(self.broken)
         mean = self.held_out.popleft() if self.held_out else 0.0
-        return {"agent": Played([mean - 1, mean + 1] * (episodes // 2), [5] * episodes)}
+        return {"agent": EvaluationResult([mean - 1, mean + 1] * (episodes // 2), [5] * episodes)}
 
     def _save(self, counters):
         place = self.path / str(counters.env_steps)
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def best(self):
-        checkpoint = Best(self.path).checkpoint
+        checkpoint = BestCheckpoint(self.path).checkpoint
         return checkpoint and int(checkpoint.folder.name)
 
 
@@ -102,7 +102,7 @@ def test_better_weights_are_saved_there_and_then_and_worse_ones_are_not(tmp_path
         best.append(run.best)
     assert best == [10, 20, 20, 40, 50]  # the latest of those that do equally well
     assert [moment for what, moment in run.done if what == "save"] == [10, 20, 40, 50]
-    assert Best(tmp_path).mean == 4
+    assert BestCheckpoint(tmp_path).mean == 4
 
 
 def test_the_best_is_remembered_by_a_resumed_run(tmp_path):
@@ -150,7 +150,7 @@ def test_evaluation_that_fails_later_leaves_the_last_one(tmp_path):
     run.broken = "no seat"
     run.go(10)
     assert run.go(10)
-    assert run.monitor.played["agent"].mean == 3 and run.best == 10
+    assert run.monitor.evaluation["agent"].mean == 3 and run.best == 10
     assert [what for what, _ in run.done] == ["evaluate", "save", "evaluate"]
 
 
@@ -214,10 +214,10 @@ def test_evaluations_are_rows_with_their_interval(tmp_path):
 
 def test_pictures_are_taken_by_the_clock_on_the_wall(tmp_path):
     run = Run(tmp_path)
-    clock = run.parts.clock
-    clock.book = lambda part: None
-    clock.now = 0.0
-    for clock.now in (0.0, 0.1, 0.2, 0.26, 0.3, 0.52):
+    timer = run.parts.timer
+    timer.lap = lambda part: None
+    timer.last_lap = 0.0
+    for timer.last_lap in (0.0, 0.1, 0.2, 0.26, 0.3, 0.52):
         run.go(1)
     assert [progress.counters.env_steps for progress in run.shown] == [1, 4, 6]
 

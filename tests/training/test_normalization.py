@@ -68,7 +68,7 @@ def test_statistics_are_those_of_every_valid_row_once_whatever_is_replayed():
             learner.learn(record)
         learner.learn(rollout(99))
     rows, moments = rows_of(*records), moments_of(learner.agent.policy)
-    assert moments.count == learner.seen == len(rows)
+    assert moments.count == learner.rows_seen == len(rows)
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-10)
     np.testing.assert_allclose(moments.std, rows.std(0), rtol=1e-10)
 
@@ -90,14 +90,14 @@ def test_the_average_network_and_acting_read_the_same_numbers():
     before = encode(agent.policy, obs)
     for seed in range(3):
         learner.observe(rollout(seed))
-        assert encode(agent.average.copy, obs).equal(encode(agent.policy, obs))
+        assert encode(agent.average_policy.network, obs).equal(encode(agent.policy, obs))
         learner.learn(rollout(seed))
         step = Step(np.arange(4), {"obs": obs, "seen": np.ones((4, 2), np.uint8)}, *[np.zeros(4, bool)] * 4)
         tensors = {name: torch.from_numpy(value) for name, value in step.obs.items()}
         expected = agent.policy(tensors, torch.zeros(4, 0))[0].detach()
         np.testing.assert_allclose(agent.act(step, np.zeros((4, 0), np.float32)).behavior, expected, atol=1e-6)
     assert not np.allclose(before, encode(agent.policy, obs))
-    assert moments_of(agent.average.copy).mean.data_ptr() == moments_of(agent.policy).mean.data_ptr()
+    assert moments_of(agent.average_policy.network).mean.data_ptr() == moments_of(agent.policy).mean.data_ptr()
 
 
 def test_every_network_of_an_agent_has_them():
@@ -106,21 +106,21 @@ def test_every_network_of_an_agent_has_them():
     learner, record = Learner(agent, ROLE, {}, None), rollout(0)
     learner.observe(record)
     learner.learn(record)
-    for network in (agent.policy, agent.critic, agent.target.copy):
+    for network in (agent.policy, agent.critic, agent.target.network):
         np.testing.assert_allclose(moments_of(network).mean, rows_of(record).mean(0), rtol=1e-10)
-    assert list(learner.parameters.running) == ["returns", "obs/policy", "obs/critic"]
+    assert list(learner.parameters.statistics_slices) == ["returns", "obs/policy", "obs/critic"]
 
 
 def test_nothing_is_laid_out_anew():
     learner = make_learner()
-    networks = (learner.agent.policy, learner.agent.average.copy)
+    networks = (learner.agent.policy, learner.agent.average_policy.network)
     places = [buffer.data_ptr() for network in networks for buffer in network.buffers()]
     begin, numbers = learner.parameters.statistics.data_ptr(), len(learner.parameters.statistics)
     assert len(places) == 6
     assert all(begin <= place < begin + 8 * numbers for place in places)
     learner.observe(rollout(0))
     learner.learn(rollout(0))
-    learner.adopt(learner.parameters.state())
+    learner.load_parameters(learner.parameters.state())
     learner.observe(rollout(1))
     assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
 
@@ -150,7 +150,7 @@ def test_updates_never_step_or_average_them_and_a_bad_gradient_leaves_them():
     poisoned.reward[:] = np.nan
     for record in (rollout(1), poisoned, rollout(2)):
         learner.learn(record)
-    assert learner.skipped == 1
+    assert learner.skipped_updates == 1
     assert learner.parameters.statistics.equal(before)
 
 
@@ -158,7 +158,7 @@ def test_statistics_of_another_network_are_refused():
     plain = make_learner(Blueprint(body=Mlp(16)))
     with pytest.raises(ValueError, match="statistics 'obs/acer' are missing"):
         make_learner().parameters.load(plain.parameters.state())
-    assert list(plain.parameters.running) == ["returns"]
+    assert list(plain.parameters.statistics_slices) == ["returns"]
 
 
 def test_the_gradient_does_not_depend_on_an_observations_units():

@@ -33,7 +33,9 @@ def test_adam_follows_that_of_torch(epsilon):
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
 def test_rmsprop_with_epsilon_behind_the_root_follows_that_of_torch(epsilon):
-    ours, theirs = follow(RmsProp(7, CPU, 0.99, epsilon, inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon))
+    ours, theirs = follow(
+        RmsProp(7, CPU, 0.99, epsilon, epsilon_inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon)
+    )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -61,9 +63,9 @@ def test_moments_are_all_that_an_optimizer_remembers(name):
 
 
 def test_adam_takes_beta1_from_its_group():
-    group = replace(make_acer(optimizer_beta1=0.5).groups["acer"], epsilon=1e-8)
+    group = replace(make_acer(optimizer_beta1=0.5).groups["acer"], optimizer_epsilon=1e-8)
     ours, theirs = follow(
-        make_optimizer(group, 7, CPU), lambda x: torch.optim.Adam([x], betas=(0.5, group.decay), eps=1e-8)
+        make_optimizer(group, 7, CPU), lambda x: torch.optim.Adam([x], betas=(0.5, group.optimizer_decay), eps=1e-8)
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
@@ -76,8 +78,8 @@ def test_every_group_has_the_beta1_of_the_settings(make_agent):
 
 def test_a_group_names_its_optimizer():
     group = make_acer().groups["acer"]
-    made = make_optimizer(replace(group, optimizer="rmsprop", epsilon=0.1, epsilon_inside=True), 1, CPU)
-    assert isinstance(made, RmsProp) and made.inside and made.epsilon == 0.1
+    made = make_optimizer(replace(group, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True), 1, CPU)
+    assert isinstance(made, RmsProp) and made.epsilon_inside and made.epsilon == 0.1
     assert isinstance(make_optimizer(replace(group, optimizer="adam"), 1, CPU), Adam)
     with pytest.raises(ValueError, match="adam and rmsprop"):
         make_optimizer(replace(group, optimizer="sgd"), 1, CPU)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentBroke
+from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.rollout import Step
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import sanitize as screen
 from algorithm.training.actor import Actor, Episode
-from algorithm.training.episode_returns import Scores
+from algorithm.training.episode_returns import EpisodeReturns
 from tests.doubles import Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
 NAN, INF = np.nan, np.inf
@@ -99,7 +99,7 @@ def test_other_lanes_go_on():
     assert valid_rows(lanes[0]) == [(20, 4, True, 21)]
     assert [row[1] for row in valid_rows(lanes[1])] == [1, 2, 3, 4]
     # The simulator awaits an action for every lane, and the agent has seen a number in each.
-    assert [actions["agent"].ravel().tolist() for actions in actor.parts.adapter.actions] == [
+    assert [actions["agent"].ravel().tolist() for actions in actor.training.adapter.actions] == [
         [0, 0],
         [0, 1],
         [0, 0],
@@ -128,24 +128,24 @@ def test_what_is_bad_is_named_once_for_each_episode(caplog):
 def test_large_numbers_and_bytes_are_numbers():
     step = step_of(Row(0, 3e38, reward=-3e38), Row(1, 1))
     step.obs["camera"] = np.full((2, 4), 255, np.uint8)
-    shown, stored = screen.Screen("agent", Scores(2), ())(step)
+    shown, stored = screen.StepSanitizer("agent", EpisodeReturns(2), ())(step)
     assert stored is None or stored.all()
     np.testing.assert_array_equal(shown.obs["obs"], step.obs["obs"])
     np.testing.assert_array_equal(shown.reward, step.reward)
 
 
 def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
-    monkeypatch.setattr(screen, "PATIENCE", 5)
-    look = screen.Screen("agent", Scores(1), ())
+    monkeypatch.setattr(screen, "MAX_LOST_TICKS", 5)
+    look = screen.StepSanitizer("agent", EpisodeReturns(1), ())
     for _ in range(5):
         look(step_of(Row(0, NAN, first=True)))
-    with pytest.raises(EnvironmentBroke, match="lane 0 of role 'agent'.*max_step_each_iter"):
+    with pytest.raises(EnvironmentCrashed, match="lane 0 of role 'agent'.*max_step_each_iter"):
         look(step_of(Row(0, NAN, first=True)))
 
 
 def test_lanes_that_are_added_are_not_lost_and_change_nothing_of_the_others(monkeypatch):
-    scores = Scores(2)
-    look = screen.Screen("agent", scores, ())
+    scores = EpisodeReturns(2)
+    look = screen.StepSanitizer("agent", scores, ())
     for step in (step_of(Row(0, 1, first=True), Row(1, 5, first=True)), step_of(Row(0, NAN), Row(1, 6, 2))):
         shown, stored = look(step)
         scores.add(shown if stored is None else shown.take(stored))
@@ -155,13 +155,13 @@ def test_lanes_that_are_added_are_not_lost_and_change_nothing_of_the_others(monk
     assert stored.tolist() == [False, True, True]
     scores.add(step.take(stored))
     assert (scores.returns.tolist(), scores.lengths.tolist()) == ([0, 3, 0], [0, 3, 1])
-    assert (look.lost.tolist(), look.waited.tolist()) == ([True, False, False], [2, 0, 0])
+    assert (look.lost.tolist(), look.lost_ticks.tolist()) == ([True, False, False], [2, 0, 0])
 
 
 def masked(lane: int, number: float, mask: list[int], **row) -> Step:
     """A row of two branches, of 3 and 2 actions."""
     step = step_of(Row(lane, number, **row))
-    step.obs[MASK] = np.array([mask], np.uint8)
+    step.obs[ACTION_MASK] = np.array([mask], np.uint8)
     return step
 
 
@@ -170,7 +170,7 @@ class MaskedScript(ScriptedAdapter):
 
     def __init__(self, ticks):
         super().__init__(ticks, agent=1)
-        specs = {"obs": ObsSpec((1,)), MASK: ObsSpec((5,), "uint8")}
+        specs = {"obs": ObsSpec((1,)), ACTION_MASK: ObsSpec((5,), "uint8")}
         self.roles = {"agent": Role(1, specs, ActionSpec(branches=(3, 2)))}
 
 
@@ -179,8 +179,8 @@ class ShowingTwo(ShowingAgent):
 
     def act(self, step, memory):
         decision = super().act(step, memory)
-        both = np.repeat(decision.sample, 2, 1)
-        return replace(decision, sample=both, action=both)
+        both = np.repeat(decision.raw_action, 2, 1)
+        return replace(decision, raw_action=both, action=both)
 
 
 ALL, NO_FIRST, NO_SECOND = [1, 1, 1, 1, 1], [0, 0, 0, 1, 0], [0, 1, 0, 0, 0]
@@ -226,9 +226,9 @@ def test_a_start_after_a_death_awaits_a_decision():
 
 def test_a_lost_lane_keeps_the_mask_that_its_actions_go_by():
     step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
-    shown, stored = screen.Screen("agent", Scores(1), (3, 2))(step)
+    shown, stored = screen.StepSanitizer("agent", EpisodeReturns(1), (3, 2))(step)
     assert stored.tolist() == [False]
-    assert shown.obs[MASK].tolist() == [[0, 1, 0, 0, 1]]
+    assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]]
     assert shown.obs["obs"].tolist() == [[0]]
 
 
@@ -236,7 +236,7 @@ def test_one_sensor_of_one_copy_is_named_by_its_key(caplog):
     step = step_of(*[Row(lane, 1, first=True) for lane in range(3)])
     step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
     step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
-    shown, stored = screen.Screen("driver", Scores(3), ())(step)
+    shown, stored = screen.StepSanitizer("driver", EpisodeReturns(3), ())(step)
     assert stored.tolist() == [True, False, True]
     assert all(np.isfinite(value).all() for value in shown.obs.values())
     (told,) = [record.getMessage() for record in caplog.records]

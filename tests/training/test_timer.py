@@ -1,8 +1,8 @@
 import pytest
 
-from algorithm.training import timer as clock
+from algorithm.training import timer as timer
 from algorithm.training.actor import Actor
-from algorithm.training.timer import PARTS, Clock
+from algorithm.training.timer import PHASES, Timer
 from tests.adapters.configs import config
 from tests.doubles import ShowingAgent, parts_of
 from tests.fakes import Skipping
@@ -12,7 +12,7 @@ from tests.fakes import Skipping
 def wait(monkeypatch):
     """Time that passes only when it is told to."""
     now = [100.0]
-    monkeypatch.setattr(clock, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timer, "perf_counter", lambda: now[0])
 
     def wait(seconds):
         now[0] += seconds
@@ -21,15 +21,15 @@ def wait(monkeypatch):
 
 
 def test_time_goes_to_the_part_that_ended(wait):
-    booked = Clock()
+    booked = Timer()
     wait(1)
-    booked.book("acting")
+    booked.lap("acting")
     wait(2)
-    booked.book("environment")
+    booked.lap("environment")
     wait(4)
-    booked.book("acting")
-    assert booked.seconds == {**dict.fromkeys(PARTS, 0.0), "acting": 5, "environment": 2}
-    assert booked.now == 107
+    booked.lap("acting")
+    assert booked.seconds == {**dict.fromkeys(PHASES, 0.0), "acting": 5, "environment": 2}
+    assert booked.last_lap == 107
     assert booked.total == 7
 
 
@@ -48,4 +48,4 @@ def test_a_tick_is_acting_and_then_the_environment(wait):
     actor = Actor(parts, seed=0)
     for _ in range(2):
         actor.collect()
-    assert parts.clock.seconds == {**dict.fromkeys(PARTS, 0.0), "acting": 10, "environment": 6}
+    assert parts.timer.seconds == {**dict.fromkeys(PHASES, 0.0), "acting": 10, "environment": 6}

@@ -14,12 +14,12 @@ import numpy as np
 
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import STATUS_OK, STATUS_QUIT
-from algorithm.adapters.unity.unity_stub import CONNECT, PACKAGE, VERSION, Counterpart, header
+from algorithm.adapters.unity.unity_stub import CONNECT_SECONDS, PACKAGE, VERSION, UnityStub, make_header
 from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
 from tests.unity_player.scene import Action, News, Sensor, Task
 
-api = compat.load()
+api = compat.load_api()
 
 # The numbers of the fields on the way to an image's numbers.
 UNITY_OUTPUT, RL_OUTPUT, AGENT_INFOS, ENTRY_KEY, ENTRY_VALUE, LIST_VALUE = 2, 1, 2, 1, 2, 1
@@ -36,15 +36,15 @@ class Player:
         self._record = record
         self._told: set[str] = set()  # behaviors whose parameters the trainer has
         self._samplers: dict[str, tuple[str, list[float]]] = {}
-        self._trainer = Counterpart(port)
+        self._trainer = UnityStub(port)
 
     def play(self) -> None:
         """Returns when the trainer said quit; raises grpc.RpcError where it went away."""
         if self._faults.kind == "never":
-            time.sleep(CONNECT)
+            time.sleep(CONNECT_SECONDS)
             return
         kind = self._faults.kind
-        self._trainer.introduce(
+        self._trainer.send_initialization(
             type(self._task).__name__,
             "2.0.0" if kind == "version" else VERSION,
             "1.0.0" if kind == "old" else PACKAGE,
@@ -52,13 +52,13 @@ class Player:
         )
         if kind == "handshake":
             os._exit(3)
-        answer = self._trainer.exchange(header(STATUS_OK))
+        answer = self._trainer.exchange(make_header(STATUS_OK))
         tick = 0
         while answer.header.status == STATUS_OK:
             try:
                 self._faults.before_tick(tick)
             except Quit:
-                self._trainer.exchange(header(STATUS_QUIT))
+                self._trainer.exchange(make_header(STATUS_QUIT))
                 return
             answer = self._trainer.exchange(self._message(self._react(answer.unity_input.rl_input), tick))
             tick += 1
@@ -76,7 +76,7 @@ class Player:
         actions = {
             name: {
                 agent: Action(list(action.continuous_actions), list(action.discrete_actions))
-                for agent, action in zip(self._waiting.get(name, ()), given.value, strict=True)
+                for agent, action in zip(self._waiting.get(name, ()), given.get, strict=True)
             }
             for name, given in told.agent_actions.items()
         }

@@ -9,30 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import Communicator
 from algorithm.adapters.unity.decoding import Decoder
-from algorithm.adapters.unity.os_process import Process
+from algorithm.adapters.unity.os_process import UnityProcess
 from algorithm.adapters.unity.ports import LOOPBACK
 
-api = compat.load()
+api = compat.load_api()
 
 API_VERSION = api.UnityEnvironment.API_VERSION
 
 
-class PlayerQuit(EnvironmentBroke):
+class PlayerQuit(EnvironmentCrashed):
     """The player said good-bye: its window was closed, or Stop was pressed in the editor."""
 
 
-class Client:
+class UnityClient:
     """One simulation, with the methods of ML-Agents' UnityEnvironment.
 
     `program` is started with `--mlagents-port` and `arguments`; None waits for the editor instead. `port` 0 takes a
     free one, which only a program is told. `channels` are ML-Agents' side channels. `start_limit` and `limit` are the
     seconds for connecting (None: without end) and for every answer after it; `log` is the file of the program's log,
     whose last lines are quoted where it ends or does not answer. Whatever fails ends the player and is one
-    line of EnvironmentFailed, or of EnvironmentBroke once the simulation has run; the client is of no use then.
+    line of EnvironmentStartError, or of EnvironmentCrashed once the simulation has run; the client is of no use then.
     """
 
     def __init__(
@@ -54,24 +54,24 @@ class Client:
         self._decoders: dict[str, Decoder] = {}
         self._steps: dict[str, tuple[Any, Any]] = {}
         self._actions: dict[str, list[np.ndarray]] = {}
-        self._process: Process | None = None
-        self._wire = Communicator(port, start_limit, limit, host)
-        self.port = self._wire.port
+        self._process: UnityProcess | None = None
+        self._communicator = Communicator(port, start_limit, limit, host)
+        self.port = self._communicator.port
         try:
-            with self._speaking():
+            with self._convert_errors():
                 if program:
                     command = [str(program.absolute()), "--mlagents-port", str(self.port), *arguments]
-                    self._process = Process(command, log)
-                self._shake_hands(seed, areas)
-        except EnvironmentBroke as error:
-            raise EnvironmentFailed(str(error)) from error
+                    self._process = UnityProcess(command, log)
+                self._perform_handshake(seed, areas)
+        except EnvironmentCrashed as error:
+            raise EnvironmentStartError(str(error)) from error
 
     @property
     def behavior_specs(self) -> Mapping[str, Any]:
         """The BehaviorSpec of each behavior that has appeared, images [channels, rows, columns]."""
         return {name: decoder.spec for name, decoder in self._decoders.items()}
 
-    def compressed(self, name: str) -> list[bool]:
+    def list_compressed(self, name: str) -> list[bool]:
         """Which sensors of a behavior send images of bytes."""
         return self._decoders[name].compressed
 
@@ -82,9 +82,9 @@ class Client:
 
     def step(self) -> None:
         """Let the agents act until some need a decision. Raises ValueError where one that waits was given no action."""
-        for name, (waiting, _) in self._steps.items():
-            if len(waiting) and name not in self._actions:
-                raise ValueError(f"{len(waiting)} agents of {name!r} wait for an action")
+        for name, (decisions, _) in self._steps.items():
+            if len(decisions) and name not in self._actions:
+                raise ValueError(f"{len(decisions)} agents of {name!r} wait for an action")
         self._exchange(api.STEP)
 
     def get_steps(self, name: str) -> tuple[Any, Any]:
@@ -102,22 +102,22 @@ class Client:
             np.zeros(shape) if part is None else part
             for part, shape in zip((action.continuous, action.discrete), shapes, strict=True)
         ]
-        given = tuple(part.shape for part in parts)
-        if given != shapes:
-            raise ValueError(f"actions of {name!r} are of shapes {shapes}, not {given}")
+        given_shapes = tuple(part.shape for part in parts)
+        if given_shapes != shapes:
+            raise ValueError(f"actions of {name!r} are of shapes {shapes}, not {given_shapes}")
         self._actions[name] = parts
 
     def close(self) -> None:
         """End the simulation, and the player with all that it started; calling it twice is harmless."""
         self._close(at_once=False)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> UnityClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _shake_hands(self, seed: int, areas: int) -> None:
+    def _perform_handshake(self, seed: int, areas: int) -> None:
         inputs = api.UnityInputProto()
         inputs.rl_initialization_input.CopyFrom(
             api.UnityRLInitializationInputProto(
@@ -128,12 +128,14 @@ class Client:
                 num_areas=areas,
             )
         )
-        output = self._wire.initialize(inputs, self._look).rl_initialization_output
+        output = self._communicator.initialize(inputs, self._check_process).rl_initialization_output
         version = output.communication_version
         if version.partition(".")[0] != API_VERSION.partition(".")[0]:
-            raise EnvironmentFailed(f"speaks version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}")
+            raise EnvironmentStartError(
+                f"speaks version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}"
+            )
         if not output.capabilities.hybridActions:
-            raise EnvironmentFailed(
+            raise EnvironmentStartError(
                 f"was built with version {output.package_version} of ML-Agents' package, which is older than 2.0"
             )
 
@@ -146,13 +148,13 @@ class Client:
             for continuous, discrete in zip(continuous_parts.tolist(), discrete_parts.tolist(), strict=True):
                 agents.add(continuous_actions=continuous, discrete_actions=discrete)
         self._actions.clear()
-        with self._speaking():
-            output = self._wire.exchange(inputs, self._look)
+        with self._convert_errors():
+            output = self._communicator.exchange(inputs, self._check_process)
             if output is None:
                 raise PlayerQuit("quit")
-            self._hear(output)
+            self._read_output(output)
 
-    def _hear(self, output: Any) -> None:
+    def _read_output(self, output: Any) -> None:
         agents = output.rl_output.agentInfos
         for parameters in output.rl_initialization_output.brain_parameters:
             name = parameters.brain_name
@@ -165,27 +167,29 @@ class Client:
         self._channels.process_side_channel_message(output.rl_output.side_channel)
 
     @contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         """Whatever goes wrong ends the player, and its one line says who it was."""
         try:
             yield
-        except EnvironmentFailed as error:
-            ended = isinstance(error, EnvironmentBroke) and not isinstance(error, PlayerQuit)
-            said = self._process.last_lines() if self._process and ended else ""
+        except EnvironmentStartError as error:
+            crashed = isinstance(error, EnvironmentCrashed) and not isinstance(error, PlayerQuit)
+            last_output = self._process.last_lines() if self._process and crashed else ""
             self._close(at_once=not isinstance(error, PlayerQuit))
-            raise type(error)(f"{self.name} {error}{said}") from error
+            raise type(error)(f"{self.name} {error}{last_output}") from error
         except BaseException as error:
             self._close(at_once=True)
             if not isinstance(error, Exception):
                 raise
-            raise EnvironmentBroke(f"{self.name} sent what cannot be read: {type(error).__name__}: {error}") from error
+            raise EnvironmentCrashed(
+                f"{self.name} sent what cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
-    def _look(self) -> None:
-        end = self._process.ended() if self._process else None
-        if end:
-            raise EnvironmentBroke(end)
+    def _check_process(self) -> None:
+        exit_reason = self._process.get_exit_reason() if self._process else None
+        if exit_reason:
+            raise EnvironmentCrashed(exit_reason)
 
     def _close(self, at_once: bool) -> None:
-        self._wire.close()
+        self._communicator.close()
         if self._process:
             self._process.close(at_once)

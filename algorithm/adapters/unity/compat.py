@@ -22,7 +22,7 @@ from algorithm.adapters.adapter import UnsupportedEnvironment
 
 MESSAGES = "mlagents_envs.communicator_objects"
 # What the rest of this package uses, by the module that has it.
-NEEDED = {
+REQUIRED_NAMES = {
     f"{MESSAGES}.agent_info_pb2": ["AgentInfoProto"],
     f"{MESSAGES}.brain_parameters_pb2": ["BrainParametersProto"],
     f"{MESSAGES}.command_pb2": ["RESET", "STEP"],
@@ -56,7 +56,7 @@ NEEDED = {
 
 
 @lru_cache(maxsize=1)
-def load() -> Any:
+def load_api() -> Any:
     """The names of `NEEDED` and the module `grpc`, in one namespace; afterwards `mlagents_envs` imports anywhere.
 
     Raises UnsupportedEnvironment where the package, or one that it needs, is missing.
@@ -64,9 +64,9 @@ def load() -> Any:
     try:
         names: dict[str, Any] = {"grpc": importlib.import_module("grpc")}
         _make_messages_importable()
-        importlib.import_module("mlagents_envs.logging_util").get_logger = _logger  # type: ignore[attr-defined]
-        with _distutils():
-            for module, wanted in NEEDED.items():
+        importlib.import_module("mlagents_envs.logging_util").get_logger = _get_logger  # type: ignore[attr-defined]
+        with _provide_distutils():
+            for module, wanted in REQUIRED_NAMES.items():
                 names |= {name: getattr(importlib.import_module(module), name) for name in wanted}
     except ModuleNotFoundError as error:
         raise UnsupportedEnvironment(
@@ -75,25 +75,25 @@ def load() -> Any:
     return SimpleNamespace(**names)
 
 
-def _logger(name: str) -> logging.Logger:
+def _get_logger(name: str) -> logging.Logger:
     """In place of its get_logger, which gives a logger one more handler at every call, so at every unknown message."""
     logger = logging.getLogger(name)
     if not logger.filters:
-        logger.addFilter(_Once())
+        logger.addFilter(_LogOnce())
     return logger
 
 
-class _Once(logging.Filter):
+class _LogOnce(logging.Filter):
     """Lets each line through once: a scene may send what nobody listens to at every tick."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         line = record.getMessage()
-        new = line not in self._said
-        self._said.add(line)
+        new = line not in self._logged
+        self._logged.add(line)
         return new
 
 
@@ -106,22 +106,22 @@ def _make_messages_importable() -> None:
         for file in files:
             importlib.import_module(f"{MESSAGES}.{file.stem}")
     except Exception:  # a TypeError, AttributeError or ImportError, by the version of protobuf
-        for file, module in zip(files, _rebuilt(files), strict=True):
+        for file, module in zip(files, _rebuild_modules(files), strict=True):
             sys.modules[module.__name__] = module
             setattr(sys.modules[MESSAGES], file.stem, module)
 
 
-def _rebuilt(files: list[Path]) -> Iterator[ModuleType]:
+def _rebuild_modules(files: list[Path]) -> Iterator[ModuleType]:
     """The modules of generated files, made from the descriptors in their text."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.Default()
-    serialized = [_descriptor(file) for file in files]
+    serialized = [_read_descriptor(file) for file in files]
     protos = {(proto := descriptor_pb2.FileDescriptorProto.FromString(data)).name: proto for data in serialized}
-    waiting = dict(zip(protos, serialized, strict=True))
+    pending = dict(zip(protos, serialized, strict=True))
 
     def add(name: str) -> None:  # after all that it imports
-        data = waiting.pop(name, None)
+        data = pending.pop(name, None)
         if data is not None:
             for needed in protos[name].dependency:
                 add(needed)
@@ -130,10 +130,10 @@ def _rebuilt(files: list[Path]) -> Iterator[ModuleType]:
     for name in protos:
         add(name)
     for file, name in zip(files, protos, strict=True):
-        yield _module(f"{MESSAGES}.{file.stem}", file, pool.FindFileByName(name))
+        yield _make_module(f"{MESSAGES}.{file.stem}", file, pool.FindFileByName(name))
 
 
-def _descriptor(file: Path) -> bytes:
+def _read_descriptor(file: Path) -> bytes:
     """The serialized descriptor of a generated file: in `serialized_pb=_b('...')` or in `AddSerializedFile(b'...')`.
 
     Raises UnsupportedEnvironment for a file without one.
@@ -141,17 +141,17 @@ def _descriptor(file: Path) -> bytes:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
-        places: list[ast.AST] = [keyword.value for keyword in node.keywords if keyword.arg == "serialized_pb"]
+        candidates: list[ast.AST] = [keyword.value for keyword in node.keywords if keyword.arg == "serialized_pb"]
         if isinstance(node.func, ast.Attribute) and node.func.attr == "AddSerializedFile":
-            places += node.args
-        for place in places:
-            text = next((part.value for part in ast.walk(place) if isinstance(part, ast.Constant)), None)
+            candidates += node.args
+        for candidate in candidates:
+            text = next((part.value for part in ast.walk(candidate) if isinstance(part, ast.Constant)), None)
             if isinstance(text, (str, bytes)):
                 return text.encode("latin1") if isinstance(text, str) else text
     raise UnsupportedEnvironment(f"{file} holds no message descriptor: this version of mlagents_envs is not known")
 
 
-def _module(name: str, file: Path, descriptor: Any) -> ModuleType:
+def _make_module(name: str, file: Path, descriptor: Any) -> ModuleType:
     from google.protobuf.internal import enum_type_wrapper
     from google.protobuf.message_factory import GetMessageClass
 
@@ -176,7 +176,7 @@ class _StrictVersion:
 
 
 @contextmanager
-def _distutils() -> Iterator[None]:
+def _provide_distutils() -> Iterator[None]:
     """With `distutils.version`, which Python 3.12 dropped; a stand-in goes when the import is done."""
     names: list[str] = []
     try:

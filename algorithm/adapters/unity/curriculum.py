@@ -59,14 +59,14 @@ class Curriculum:
 
     def __init__(self, name: str, lessons: Sequence[Lesson]):
         self.name, self.lessons = name, tuple(lessons)
-        self._begin(0)
+        self._start_lesson(0)
 
     @property
     def lesson(self) -> Lesson:
         """The one that is taught."""
-        return self.lessons[self.place]
+        return self.lessons[self.index]
 
-    def ended(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
+    def record_episode(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
         """Record the end of an episode, which may end the lesson. Only lessons by progress call `progress`."""
         if self.lesson.threshold is None or self.lesson.role not in (None, role):
             return
@@ -76,25 +76,25 @@ class Curriculum:
         by_progress = self.lesson.measure == "progress"
         measured = progress() if by_progress else sum(self.returns) / len(self.returns)
         if measured >= self.lesson.threshold:
-            self._begin(self.place + 1)
-            after = f"{measured:.0%} of training" if by_progress else f"a mean return of {measured:.3g}"
-            LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after {after}")
+            self._start_lesson(self.index + 1)
+            reason = f"{measured:.0%} of training" if by_progress else f"a mean return of {measured:.3g}"
+            LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after {reason}")
 
     def state(self) -> dict[str, Any]:
         """At which lesson it is, and the returns in it."""
-        return {"lesson": self.place, "returns": list(self.returns)}
+        return {"lesson": self.index, "returns": list(self.returns)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
-        self._begin(min(int(state["lesson"]), len(self.lessons) - 1))
+        self._start_lesson(min(int(state["lesson"]), len(self.lessons) - 1))
         self.returns.extend(state["returns"])
 
-    def _begin(self, place: int) -> None:
-        self.place = place
+    def _start_lesson(self, index: int) -> None:
+        self.index = index
         self.returns: deque[float] = deque(maxlen=self.lesson.episodes)
 
 
-class Scene:
+class SceneParameters:
     """The environment parameters of a run; those that train in it tell it of their episodes.
 
     `progress` returns which share of the training is over; only lessons by progress need it.
@@ -104,35 +104,35 @@ class Scene:
         self._progress = progress
         self._fixed: dict[str, Value] = {}
         self.curricula: dict[str, Curriculum] = {}
-        for name, given in parameters.items():
-            if isinstance(given, Sequence):
-                self.curricula[name] = Curriculum(name, given)
+        for name, value in parameters.items():
+            if isinstance(value, Sequence):
+                self.curricula[name] = Curriculum(name, value)
             else:
-                self._fixed[name] = given
+                self._fixed[name] = value
 
     @property
-    def parameters(self) -> dict[str, Value]:
+    def current(self) -> dict[str, Value]:
         """What each parameter is now."""
-        return {**self._fixed, **{name: course.lesson.value for name, course in self.curricula.items()}}
+        return {**self._fixed, **{name: curriculum.lesson.value for name, curriculum in self.curricula.items()}}
 
-    def ended(self, role: str, episode_return: float) -> None:
+    def record_episode(self, role: str, episode_return: float) -> None:
         """A training episode ended."""
-        for course in self.curricula.values():
-            course.ended(role, episode_return, self._progress)
+        for curriculum in self.curricula.values():
+            curriculum.record_episode(role, episode_return, self._progress)
 
     def state(self) -> dict[str, Any]:
         """How far the lessons are, as values that JSON holds."""
-        return {name: course.state() for name, course in self.curricula.items()}
+        return {name: curriculum.state() for name, curriculum in self.curricula.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave, for the parameters that still have lessons."""
-        for name, course in self.curricula.items():
+        for name, curriculum in self.curricula.items():
             if name in state:
-                course.restore(state[name])
+                curriculum.restore(state[name])
 
 
-def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """What a scene that knows `before` has yet to be told."""
-    for name, value in now.items():
-        if name not in before or before[name] != value:
+def find_changes(old: Mapping[str, Value], new: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """What a scene that knows `old` has yet to be told."""
+    for name, value in new.items():
+        if name not in old or old[name] != value:
             yield name, value

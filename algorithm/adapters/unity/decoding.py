@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentBroke
+from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.unity import compat
 
-api = compat.load()
+api = compat.load_api()
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 
@@ -29,46 +29,51 @@ class Decoder:
     def __init__(self, name: str, parameters: Any, agent: Any):
         self.name = name
         sent = api.behavior_spec_from_proto(parameters, agent)
-        self._waiting, self._done = (
+        self._decision_sensors, self._terminal_sensors = (
             [_Sensor(name, index, spec) for index, spec in enumerate(sent.observation_specs)] for _ in range(2)
         )
         self.compressed = [observation.compression_type != api.NONE for observation in agent.observations]
-        self.spec = sent._replace(observation_specs=[sensor.spec for sensor in self._waiting])
+        self.spec = sent._replace(observation_specs=[sensor.spec for sensor in self._decision_sensors])
 
     def decode(self, agents: Sequence[Any]) -> tuple[Any, Any]:
         """The agents that await a decision, and those whose episode ended.
 
-        Raises EnvironmentBroke for what no player should send: NaN, another shape, a broken image.
+        Raises EnvironmentCrashed for what no player should send: NaN, another shape, a broken image.
         """
-        waiting = [agent for agent in agents if not agent.done]
-        done = [agent for agent in agents if agent.done]
+        deciding = [agent for agent in agents if not agent.done]
+        ended = [agent for agent in agents if agent.done]
         decisions = api.DecisionSteps(
-            self._obs(waiting, self._waiting), *self._rewards(waiting), self._masks(waiting), *self._groups(waiting)
+            self._decode_obs(deciding, self._decision_sensors),
+            *self._read_rewards(deciding),
+            self._read_masks(deciding),
+            *self._read_groups(deciding),
         )
-        cut = np.array([agent.max_step_reached for agent in done], bool)
-        reward, ids = self._rewards(done)
-        return decisions, api.TerminalSteps(self._obs(done, self._done), reward, cut, ids, *self._groups(done))
+        interrupted = np.array([agent.max_step_reached for agent in ended], bool)
+        reward, ids = self._read_rewards(ended)
+        return decisions, api.TerminalSteps(
+            self._decode_obs(ended, self._terminal_sensors), reward, interrupted, ids, *self._read_groups(ended)
+        )
 
-    def _obs(self, agents: list[Any], sensors: list[_Sensor]) -> list[np.ndarray]:
+    def _decode_obs(self, agents: list[Any], sensors: list[_Sensor]) -> list[np.ndarray]:
         for agent in agents:
             if len(agent.observations) != len(sensors):
-                raise EnvironmentBroke(
+                raise EnvironmentCrashed(
                     f"sent {len(agent.observations)} observations of an agent of {self.name!r}, "
                     f"which has {len(sensors)} sensors"
                 )
         return [sensor.decode([agent.observations[sensor.index] for agent in agents]) for sensor in sensors]
 
-    def _rewards(self, agents: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def _read_rewards(self, agents: list[Any]) -> tuple[np.ndarray, np.ndarray]:
         reward = np.array([agent.reward for agent in agents], np.float32)
-        _refuse_nan(reward, "a reward", self.name)
+        _check_finite(reward, "a reward", self.name)
         return reward, np.array([agent.id for agent in agents], np.int32)
 
-    def _groups(self, agents: list[Any]) -> tuple[list[int], np.ndarray]:
+    def _read_groups(self, agents: list[Any]) -> tuple[list[int], np.ndarray]:
         reward = np.array([agent.group_reward for agent in agents], np.float32)
-        _refuse_nan(reward, "a group reward", self.name)
+        _check_finite(reward, "a group reward", self.name)
         return [agent.group_id for agent in agents], reward
 
-    def _masks(self, agents: list[Any]) -> list[np.ndarray] | None:
+    def _read_masks(self, agents: list[Any]) -> list[np.ndarray] | None:
         """For each branch [n, actions], True where an action is forbidden; nothing is, without a mask."""
         branches = self.spec.action_spec.discrete_branches
         if not branches:
@@ -86,13 +91,13 @@ class _Sensor:
     def __init__(self, behavior: str, index: int, spec: Any):
         self.index = index
         self._behavior = behavior
-        self._sent = spec.shape
-        self._image = len(spec.shape) == 3
-        self._turned = self._image and not _channels_first(spec)
+        self._sent_shape = spec.shape
+        self._is_image = len(spec.shape) == 3
+        self._is_channels_last = self._is_image and not _is_channels_first(spec)
         self._size = int(np.prod(spec.shape))
         self._buffer = np.empty((0, self._size), np.float32)
         self.spec = spec
-        if self._turned:
+        if self._is_channels_last:
             properties = spec.dimension_property
             self.spec = spec._replace(
                 shape=(spec.shape[2], *spec.shape[:2]), dimension_property=(properties[2], *properties[:2])
@@ -103,16 +108,16 @@ class _Sensor:
         if not observations:
             return np.zeros((0, *self.spec.shape), np.float32)
         for observation in observations:
-            if tuple(observation.shape) != self._sent:
-                raise self._wrong(f"of shape {tuple(observation.shape)}, not {self._sent}")
+            if tuple(observation.shape) != self._sent_shape:
+                raise self._make_error(f"of shape {tuple(observation.shape)}, not {self._sent_shape}")
         if any(observation.compression_type != api.NONE for observation in observations):
-            values = np.stack([self._decompressed(observation) for observation in observations])
+            values = np.stack([self._decompress(observation) for observation in observations])
         else:
-            values = self._raw(observations)
-        _refuse_nan(values, f"the sensor {self.spec.name!r}", self._behavior)
+            values = self._decode_raw(observations)
+        _check_finite(values, f"the sensor {self.spec.name!r}", self._behavior)
         return values
 
-    def _raw(self, observations: list[Any]) -> np.ndarray:
+    def _decode_raw(self, observations: list[Any]) -> np.ndarray:
         """Out of the serialized messages, where the numbers lie as they do in memory: no Python object for each."""
         if len(self._buffer) < len(observations):
             self._buffer = np.empty((len(observations), self._size), np.float32)
@@ -120,27 +125,27 @@ class _Sensor:
         for values, observation in zip(self._buffer, observations, strict=False):
             data = observation.float_data.SerializeToString()
             if not length <= len(data) <= length + 6:  # a tag and the length stand before the numbers
-                raise self._wrong(f"of {len(data) // 4} numbers, not {self._size}")
+                raise self._make_error(f"of {len(data) // 4} numbers, not {self._size}")
             values[:] = np.frombuffer(data, "<f4", offset=len(data) - length)
-        rows = self._buffer[: len(observations)].reshape(-1, *self._sent)
-        return rows.transpose(0, 3, 1, 2) if self._turned else rows
+        rows = self._buffer[: len(observations)].reshape(-1, *self._sent_shape)
+        return rows.transpose(0, 3, 1, 2) if self._is_channels_last else rows
 
-    def _decompressed(self, observation: Any) -> np.ndarray:
+    def _decompress(self, observation: Any) -> np.ndarray:
         if observation.compression_type == api.NONE:
-            return self._raw([observation])[0].copy()
-        planes = self._planes(observation.compressed_data)
+            return self._decode_raw([observation])[0].copy()
+        planes = self._decode_planes(observation.compressed_data)
         mapping = np.array(observation.compressed_channel_mapping)
         channels = self.spec.shape[0]
         if mapping.size:
-            planes = self._mapped(planes, mapping)
+            planes = self._map_channels(planes, mapping)
         elif channels == 1:
             planes = planes[:3].mean(0, keepdims=True)
         image = planes[:channels] / np.float32(255)
         if image.shape != self.spec.shape:
-            raise self._wrong(f"that is an image of {image.shape}, not {self.spec.shape}")
+            raise self._make_error(f"that is an image of {image.shape}, not {self.spec.shape}")
         return image
 
-    def _planes(self, data: bytes) -> np.ndarray:
+    def _decode_planes(self, data: bytes) -> np.ndarray:
         """The channels of all PNGs that follow each other, [channels, rows, columns] float32."""
         from PIL import Image
 
@@ -148,24 +153,26 @@ class _Sensor:
             images = [np.asarray(Image.open(io.BytesIO(PNG_START + part))) for part in data.split(PNG_START)[1:]]
             return np.concatenate([np.atleast_3d(image) for image in images], -1).transpose(2, 0, 1).astype(np.float32)
         except (OSError, SyntaxError, ValueError) as error:  # what PIL raises, and where there is none
-            raise self._wrong(f"that is no readable image: {error}") from error
+            raise self._make_error(f"that is no readable image: {error}") from error
 
-    def _mapped(self, planes: np.ndarray, mapping: np.ndarray) -> np.ndarray:
+    def _map_channels(self, planes: np.ndarray, mapping: np.ndarray) -> np.ndarray:
         """Planes with one number are averaged into the channel of that number; those with -1 are left out."""
         if len(mapping) != len(planes):
-            raise self._wrong(f"with {len(planes)} channels, of which it maps {len(mapping)}")
+            raise self._make_error(f"with {len(planes)} channels, of which it maps {len(mapping)}")
         return np.stack([planes[mapping == channel].mean(0) for channel in range(mapping.max() + 1)])
 
-    def _wrong(self, what: str) -> EnvironmentBroke:
-        return EnvironmentBroke(f"sent an observation {what}, from the sensor {self.spec.name!r} of {self._behavior!r}")
+    def _make_error(self, what: str) -> EnvironmentCrashed:
+        return EnvironmentCrashed(
+            f"sent an observation {what}, from the sensor {self.spec.name!r} of {self._behavior!r}"
+        )
 
 
-def _channels_first(spec: Any) -> bool:
+def _is_channels_first(spec: Any) -> bool:
     """Whether the first dimension of an image is the only one along which nothing can be shifted."""
     shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in spec.dimension_property]
     return shifted == [False, True, True]
 
 
-def _refuse_nan(values: np.ndarray, what: str, behavior: str) -> None:
+def _check_finite(values: np.ndarray, what: str, behavior: str) -> None:
     if not np.isfinite(values).all():
-        raise EnvironmentBroke(f"sent NaN or infinity in {what} of {behavior!r}")
+        raise EnvironmentCrashed(f"sent NaN or infinity in {what} of {behavior!r}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from algorithm.adapters.unity.behavior import Offer
+from algorithm.adapters.unity.behavior import AgentSpecs
 from algorithm.adapters.unity.lanes import Batch
-from algorithm.adapters.unity.statistics import Told
+from algorithm.adapters.unity.statistics import SceneStatistics
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineSettings:
     """What Unity's engine is set to: pixels, frames per second (-1: as many as there can be), time as a multiple."""
 
     time_scale: float
@@ -22,11 +22,11 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchConfig:
     """A built player, or the editor where `path` is None; `timeout` is in seconds.
 
     `port` is that of the first player of a run, the next ones have the ports behind it; None is that of the editor, or
-    any that is free for a player. `first` is the number of the first copy among the players of a run.
+    any that is free for a player. `first_number` is the number of the first copy among the players of a run.
     """
 
     path: str | None
@@ -35,8 +35,8 @@ class Launch:
     timeout: float
     additional_args: tuple[str, ...]
     log_folder: str | None
-    engine: Engine
-    first: int = 0
+    engine: EngineSettings
+    first_number: int = 0
 
     @property
     def name(self) -> str:
@@ -45,17 +45,17 @@ class Launch:
 
 
 @dataclass
-class Tick:
+class SceneTick:
     """What a scene shows at one tick: {behavior: (agents that await a decision, agents whose episode ended)}."""
 
     batches: dict[str, tuple[Batch, Batch]]
-    offers: dict[str, Offer] = field(default_factory=dict)  # of behaviors that were not there before
-    statistics: Told = field(default_factory=dict)
+    agent_specs: dict[str, AgentSpecs] = field(default_factory=dict)  # of behaviors that were not there before
+    statistics: SceneStatistics = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Gone:
+class PlayerExited:
     """Why a scene is of no use any more; `stopped` where somebody ended it rather than something broke."""
 
-    why: str
+    reason: str
     stopped: bool = False

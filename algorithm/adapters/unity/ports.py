@@ -9,11 +9,11 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 EDITOR_PORT, FIRST_PORT = 5004, 5005  # of the editor and of the first player, unless something else is said
-LISTENS = "0A"  # the state of such a socket in Linux's tables
-TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+LISTEN_STATE = "0A"  # the state of such a socket in Linux's tables
+SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-def taken(port: int, host: str = LOOPBACK) -> bool:
+def is_taken(port: int, host: str = LOOPBACK) -> bool:
     """Whether another program listens on the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         if os.name == "posix":  # a port whose last connection has just been closed is free
@@ -25,16 +25,16 @@ def taken(port: int, host: str = LOOPBACK) -> bool:
     return False
 
 
-def free(host: str = LOOPBACK) -> int:
+def find_free_port(host: str = LOOPBACK) -> int:
     """A port that nobody listens on."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
 
 
-def holder(port: int) -> str:
+def describe_holder(port: int) -> str:
     """Who listens on the port, as far as the system tells: Linux does, of the processes of the same user."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
     for process in Path("/proc").glob("[0-9]*") if sockets else ():
         try:
             if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
@@ -44,14 +44,14 @@ def holder(port: int) -> str:
     return "another program"
 
 
-def _listening(port: int) -> Iterator[str]:
+def _find_inodes(port: int) -> Iterator[str]:
     """The inodes of the sockets that listen on the port."""
-    for table in TABLES:
+    for table in SOCKET_TABLES:
         try:
             lines = table.read_text().splitlines()[1:]
         except OSError:  # not Linux
             continue
         for line in lines:
             fields = line.split()
-            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTENS:
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN_STATE:
                 yield fields[9]

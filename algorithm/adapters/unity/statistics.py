@@ -7,27 +7,27 @@ from collections.abc import Mapping, Sequence
 # How ML-Agents numbers the ways to bring values together.
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
 
-Told = Mapping[str, Sequence[tuple[float, int]]]  # by name: values, each with its way
+SceneStatistics = Mapping[str, Sequence[tuple[float, int]]]  # by name: values, each with its way
 
 
-class Statistics:
+class StatisticsCollector:
     """Collects what is told until it is taken; a histogram is its mean."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
-    def add(self, told: Told) -> None:
+    def add(self, statistics: SceneStatistics) -> None:
         """What one scene told at one tick."""
-        for name, values in told.items():
-            for value, way in values:
-                before = 0.0 if way == MOST_RECENT else self._values.get(name, 0.0)
-                self._values[name] = before + value
-                self._counts[name] = self._counts.get(name, 0) + 1 if way in (AVERAGE, HISTOGRAM) else 1
+        for name, values in statistics.items():
+            for value, aggregation in values:
+                total = 0.0 if aggregation == MOST_RECENT else self._values.get(name, 0.0)
+                self._values[name] = total + value
+                self._counts[name] = self._counts.get(name, 0) + 1 if aggregation in (AVERAGE, HISTOGRAM) else 1
 
     def take(self) -> dict[str, float]:
         """Each number, of all that was told since the last call."""
-        taken = {name: value / self._counts[name] for name, value in self._values.items()}
+        means = {name: value / self._counts[name] for name, value in self._values.items()}
         self._values.clear()
         self._counts.clear()
-        return taken
+        return means

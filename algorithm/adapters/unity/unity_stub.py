@@ -8,13 +8,13 @@ from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import STATUS_OK
 from algorithm.adapters.unity.ports import LOOPBACK
 
-api = compat.load()
+api = compat.load_api()
 
-CONNECT = 20.0  # seconds in which the trainer has to be there
+CONNECT_SECONDS = 20.0  # seconds in which the trainer has to be there
 VERSION, PACKAGE = "1.5.0", "3.0.0"  # of the protocol, and of Unity's package
 
 
-class Counterpart:
+class UnityStub:
     """A scene's connection to the trainer at `port`; messages are serialized, for scenes that write them themselves.
 
     Every exchange raises grpc.RpcError where the trainer is not there, or goes away.
@@ -28,7 +28,7 @@ class Counterpart:
             response_deserializer=api.UnityMessageProto.FromString,
         )
 
-    def introduce(
+    def send_initialization(
         self, scene: str, version: str = VERSION, package: str = PACKAGE, hybrid_actions: bool = True
     ) -> None:
         """Wait for the trainer, and say who is there."""
@@ -38,14 +38,14 @@ class Counterpart:
         start.name, start.communication_version, start.package_version = scene, version, package
         start.capabilities.CopyFrom(api.UnityEnvironment._get_capabilities_proto())
         start.capabilities.hybridActions = hybrid_actions
-        self._exchange(message.SerializeToString(), wait_for_ready=True, timeout=CONNECT)
+        self._exchange(message.SerializeToString(), wait_for_ready=True, timeout=CONNECT_SECONDS)
 
     def exchange(self, message: bytes) -> Any:
         """Say something; what the trainer answers."""
         return self._exchange(message)
 
 
-def header(status: int) -> bytes:
+def make_header(status: int) -> bytes:
     """A message that says nothing but how it stands."""
     message = api.UnityMessageProto()
     message.header.status = status

@@ -12,44 +12,44 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from algorithm.adapters.unity.behavior import Behavior
+from algorithm.adapters.unity.behavior import BehaviorReader
 from algorithm.adapters.unity.curriculum import Value
 from algorithm.adapters.unity.lanes import Batch
-from algorithm.adapters.unity.launch import Launch, Tick
-from algorithm.adapters.worker_setup import prepare_helper
+from algorithm.adapters.unity.launch import LaunchConfig, SceneTick
+from algorithm.adapters.worker_setup import prepare_worker
 
-PATIENCE = 1000  # ticks in a row in which no agent asks for anything
+MAX_IDLE_TICKS = 1000  # ticks in a row in which no agent asks for anything
 
 
-def serve(pipe: Connection, launch: Launch, number: int, seed: int, parameters: Mapping[str, Value]) -> None:
+def run_worker(pipe: Connection, launch: LaunchConfig, number: int, seed: int, parameters: Mapping[str, Value]) -> None:
     """Open a scene and answer for it until the other end of `pipe` is closed.
 
     What is sent is a Tick for the start and for each ({behavior: actions [n, size]}, changed parameters) received, and
     a Gone last, where it breaks.
     """
-    prepare_helper()
+    prepare_worker()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the player too
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     from algorithm.adapters.unity import simulation  # the client is imported here, where it is used, and nowhere else
 
     scene = None
     try:
         scene = simulation.Simulation(launch, number, seed, parameters)
-        served = Served(scene)
-        pipe.send(served.begin())
+        session = SceneSession(scene)
+        pipe.send(session.start())
         while True:
-            pipe.send(served.step(*pipe.recv()))
+            pipe.send(session.step(*pipe.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # nobody asks any more
     except Exception as error:  # whatever a scene can break with
         with suppress(OSError):
-            pipe.send(simulation.gone(error))
+            pipe.send(simulation.make_player_exited(error))
     finally:
         if scene is not None:
             scene.close()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     """However the process that asked for this one ends; the player's keeper notices the end of this one."""
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -57,45 +57,45 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-class Served:
+class SceneSession:
     """One open scene and its behaviors."""
 
     def __init__(self, scene: Any):
         self.scene = scene
-        self.behaviors: dict[str, Behavior] = {}
+        self.behaviors: dict[str, BehaviorReader] = {}
 
-    def begin(self) -> Tick:
+    def start(self) -> SceneTick:
         """Start all episodes; the first tick in which an agent asks for a decision.
 
         Raises RuntimeError where none ever does.
         """
         self.scene.reset()
-        for _ in range(PATIENCE):
-            tick = self._look()
-            if any(len(decided) for decided, _ in tick.batches.values()):
-                tick.offers = {name: behavior.offer for name, behavior in self.behaviors.items()}
+        for _ in range(MAX_IDLE_TICKS):
+            tick = self._read_tick()
+            if any(len(decisions) for decisions, _ in tick.batches.values()):
+                tick.agent_specs = {name: behavior.agent_specs for name, behavior in self.behaviors.items()}
                 return tick
             self.scene.step()
-        raise RuntimeError(f"no agent asked for a decision in {PATIENCE} ticks; has one a Decision Requester?")
+        raise RuntimeError(f"no agent asked for a decision in {MAX_IDLE_TICKS} ticks; has one a Decision Requester?")
 
-    def step(self, actions: Mapping[str, Any], parameters: Mapping[str, Value]) -> Tick:
+    def step(self, actions: Mapping[str, Any], parameters: Mapping[str, Value]) -> SceneTick:
         """Execute the actions of the agents that the last tick asked about, in its order."""
-        self.scene.tell(parameters.items())
-        for name, chosen in actions.items():
-            self.scene.act(name, *self.behaviors[name].actions(chosen))
+        self.scene.set_parameters(parameters.items())
+        for name, behavior_actions in actions.items():
+            self.scene.set_actions(name, *self.behaviors[name].to_unity_actions(behavior_actions))
         self.scene.step()
-        return self._look()
+        return self._read_tick()
 
-    def _look(self) -> Tick:
-        tick = Tick({}, statistics=self.scene.statistics())
-        for name in self.scene.names:
+    def _read_tick(self) -> SceneTick:
+        tick = SceneTick({}, statistics=self.scene.statistics())
+        for name in self.scene.behavior_names:
             if name not in self.behaviors:
-                self.behaviors[name] = self.scene.behavior(name)
-                tick.offers[name] = self.behaviors[name].offer
-            tick.batches[name] = self._batches(name)
+                self.behaviors[name] = self.scene.make_reader(name)
+                tick.agent_specs[name] = self.behaviors[name].agent_specs
+            tick.batches[name] = self._read_batches(name)
         return tick
 
-    def _batches(self, name: str) -> tuple[Batch, Batch]:
-        decided, ended = self.scene.look(name)
+    def _read_batches(self, name: str) -> tuple[Batch, Batch]:
+        decisions, terminals = self.scene.get_steps(name)
         behavior = self.behaviors[name]
-        return behavior.decided(decided), behavior.ended(ended)
+        return behavior.read_decisions(decisions), behavior.read_terminals(terminals)

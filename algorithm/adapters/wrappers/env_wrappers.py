@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.missing_extras import load_callable, package_for
+from algorithm.adapters.missing_extras import find_package, load_callable
 
 Wrappers = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def wrap(env: Any, wrappers: Wrappers) -> Any:
+def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
     """Return `env` inside all of `wrappers`, the last one outermost.
 
     Lists among the arguments become tuples, which YAML does not have. Raises UnsupportedEnvironment, naming the
@@ -23,14 +23,14 @@ def wrap(env: Any, wrappers: Wrappers) -> Any:
         except UnsupportedEnvironment as error:
             raise UnsupportedEnvironment(f"env_wrappers: {error}") from error
         except Exception as error:  # anything that a wrapper raises
-            package = package_for(error)
+            package = find_package(error)
             line, _, _ = str(error).partition("\n")
             install = f"; pip install {package}" if package else ""
             raise UnsupportedEnvironment(f"env_wrappers: {path}: {type(error).__name__}: {line}{install}") from error
     return env
 
 
-def refuse_wrappers(config: EnvConfig, what: str) -> None:
+def reject_wrappers(config: EnvConfig, what: str) -> None:
     """Raise UnsupportedEnvironment if there are wrappers, since `what` has no single environments to wrap."""
     if config.wrappers:
         names = ", ".join(path for path, _ in config.wrappers)

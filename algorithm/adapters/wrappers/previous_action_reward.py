@@ -13,42 +13,42 @@ from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 PREVIOUS_ACTION, PREVIOUS_REWARD = "previous_action", "previous_reward"
-SHOWN = {"action": PREVIOUS_ACTION, "reward": PREVIOUS_REWARD}
+OBSERVATION_NAMES = {"action": PREVIOUS_ACTION, "reward": PREVIOUS_REWARD}
 
 
-def kinds_of(role: Role) -> list[str]:
+def find_previous_kinds(role: Role) -> list[str]:
     """Which of them a role is shown."""
-    return [kind for kind, name in SHOWN.items() if name in role.obs_specs]
+    return [kind for kind, name in OBSERVATION_NAMES.items() if name in role.obs_specs]
 
 
-class Previous:
+class PreviousTracker:
     """The last action and reward of `lanes` lanes, as the observations of `kinds` (action, reward).
 
     An action is shown as its numbers in [-1, 1], then each branch one-hot; both are zero where an episode starts.
     """
 
     def __init__(self, kinds: Collection[str], lanes: int, spec: ActionSpec):
-        shapes = {PREVIOUS_ACTION: (spec.encoded,), PREVIOUS_REWARD: (1,)}
-        self.specs = {SHOWN[kind]: ObsSpec(shapes[SHOWN[kind]]) for kind in kinds}
+        shapes = {PREVIOUS_ACTION: (spec.encoded_size,), PREVIOUS_REWARD: (1,)}
+        self.specs = {OBSERVATION_NAMES[kind]: ObsSpec(shapes[OBSERVATION_NAMES[kind]]) for kind in kinds}
         self.action_spec = spec
-        self.action = np.zeros((lanes, spec.encoded), np.float32)
+        self.action = np.zeros((lanes, spec.encoded_size), np.float32)
 
     def grow(self, lanes: int) -> None:
         """Add lanes without a previous action, up to `lanes` lanes."""
         self.action = np.pad(self.action, ((0, lanes - len(self.action)), (0, 0)))
 
-    def act(self, lane: np.ndarray, action: np.ndarray) -> None:
+    def record_action(self, lane: np.ndarray, action: np.ndarray) -> None:
         """These lanes [n] are going to do `action` [n, size]."""
         self.action[lane] = self.action_spec.encode(action)
 
     def __call__(self, lane: np.ndarray, first: np.ndarray, reward: np.ndarray) -> dict[str, np.ndarray]:
         """What these lanes [n] are shown, some of which start an episode, beside the `reward` [n] they just got."""
         self.action[lane[first]] = 0
-        shown = {PREVIOUS_ACTION: self.action[lane], PREVIOUS_REWARD: np.where(first, np.float32(0), reward)[:, None]}
-        return {name: shown[name] for name in self.specs}
+        values = {PREVIOUS_ACTION: self.action[lane], PREVIOUS_REWARD: np.where(first, np.float32(0), reward)[:, None]}
+        return {name: values[name] for name in self.specs}
 
 
-class Remembering(Adapter):
+class PreviousActionReward(Adapter):
     """Shows, beside what another adapter shows, each lane's last action or reward: whichever `kinds` name.
 
     Both are zero where an episode starts. Raises UnsupportedEnvironment where the simulator has such names of its own.
@@ -56,12 +56,12 @@ class Remembering(Adapter):
 
     def __init__(self, inner: Adapter, kinds: Collection[str]):
         self._inner, self._kinds = inner, kinds
-        self._previous: dict[str, Previous] = {}
-        self._asked: dict[str, np.ndarray] = {}  # lanes of each role's last Step
-        self._follow()
+        self._previous: dict[str, PreviousTracker] = {}
+        self._active_lanes: dict[str, np.ndarray] = {}  # lanes of each role's last Step
+        self._update_roles()
 
     def reset(self, seed: int) -> dict[str, Step]:
-        return self._show(self._inner.reset(seed))
+        return self._add_observations(self._inner.reset(seed))
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         self.send(actions)
@@ -69,11 +69,11 @@ class Remembering(Adapter):
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         for role, action in actions.items():
-            self._previous[role].act(self._asked[role], action)
+            self._previous[role].record_action(self._active_lanes[role], action)
         self._inner.send(actions)
 
     def receive(self) -> dict[str, Step]:
-        return self._show(self._inner.receive())
+        return self._add_observations(self._inner.receive())
 
     def statistics(self) -> dict[str, float]:
         return self._inner.statistics()
@@ -84,39 +84,39 @@ class Remembering(Adapter):
             return None
         return {
             "inner": inner,
-            "asked": {role: lanes.tolist() for role, lanes in self._asked.items()},
+            "active_lanes": {role: lanes.tolist() for role, lanes in self._active_lanes.items()},
             "actions": {role: previous.action.tolist() for role, previous in self._previous.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._inner.restore(state.get("inner", {}))
-        self._follow()
-        self._asked = {role: np.array(lanes, np.int64) for role, lanes in state["asked"].items()}
+        self._update_roles()
+        self._active_lanes = {role: np.array(lanes, np.int64) for role, lanes in state["active_lanes"].items()}
         for role, actions in state["actions"].items():
             self._previous[role].action[:] = actions
 
     def close(self) -> None:
         self._inner.close()
 
-    def _show(self, steps: dict[str, Step]) -> dict[str, Step]:
-        self._follow()
-        self._asked = {role: step.lane for role, step in steps.items()}
+    def _add_observations(self, steps: dict[str, Step]) -> dict[str, Step]:
+        self._update_roles()
+        self._active_lanes = {role: step.lane for role, step in steps.items()}
         return {
             role: replace(step, obs={**step.obs, **self._previous[role](step.lane, step.first, step.reward)})
             for role, step in steps.items()
         }
 
-    def _follow(self) -> None:
+    def _update_roles(self) -> None:
         """Take over the roles, and the restarts, that there are by now."""
         self.restarts = self._inner.restarts
         for name, role in self._inner.roles.items():
             if name not in self._previous:
-                self._previous[name] = Previous(self._kinds, role.lanes, role.action_spec)
+                self._previous[name] = PreviousTracker(self._kinds, role.lanes, role.action_spec)
                 if clash := self._previous[name].specs.keys() & role.obs_specs.keys():
                     raise UnsupportedEnvironment(f"observe_previous: the simulator itself shows {min(clash)!r}")
             elif role.lanes > len(self._previous[name].action):
                 self._previous[name].grow(role.lanes)
-        self.roles = {name: self._with(name, role) for name, role in self._inner.roles.items()}
+        self.roles = {name: self._extend_role(name, role) for name, role in self._inner.roles.items()}
 
-    def _with(self, name: str, role: Role) -> Role:
+    def _extend_role(self, name: str, role: Role) -> Role:
         return replace(role, obs_specs={**role.obs_specs, **self._previous[name].specs})

@@ -9,36 +9,36 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter, EnvironmentBroke, EnvironmentFailed, later_seed
+from algorithm.adapters.adapter import Adapter, EnvironmentCrashed, EnvironmentStartError, derive_seed
 from algorithm.rollout import Step
 
 LOG = logging.getLogger(__name__)
-COUNTED = ("restarts", "_broken", "_before", "_seed")
+SAVED_COUNTERS = ("restarts", "_failures", "_past_restarts", "_seed")
 
 
-class Restarting(Adapter):
+class RestartOnFailure(Adapter):
     """The adapter that `make` gives, and another one after it broke: all episodes are cut there, and new ones start.
 
-    `budget` is how often that may happen, counting the copies that the adapter rebuilt by itself; None is without end.
+    `max_restarts` is how often that may happen, counting the copies that the adapter rebuilt by itself; None is without end.
     """
 
-    def __init__(self, make: Callable[[], Adapter], budget: int | None):
+    def __init__(self, make: Callable[[], Adapter], max_restarts: int | None):
         self._make = make
-        self._budget = budget
+        self._max_restarts = max_restarts
         self._inner = make()
         self.roles = self._inner.roles
-        self._broken = 0  # adapters that were given up
-        self._before = 0  # restarts up to the one that is at work
+        self._failures = 0  # adapters that were given up
+        self._past_restarts = 0  # restarts up to the one that is at work
         self._seed: int | None = None
 
     def reset(self, seed: int) -> dict[str, Step]:
         started, self._seed = self._seed is not None, seed
         try:
             return self._inner.reset(seed)
-        except EnvironmentFailed as error:
+        except EnvironmentStartError as error:
             if not started:
                 raise
-            return self._start_anew(error)
+            return self._restart(error)
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         self.send(actions)
@@ -50,11 +50,11 @@ class Restarting(Adapter):
     def receive(self) -> dict[str, Step]:
         try:
             steps = self._inner.receive()
-        except EnvironmentBroke as error:
-            return self._start_anew(error)
+        except EnvironmentCrashed as error:
+            return self._restart(error)
         self.roles = self._inner.roles
-        if self._before + self._inner.restarts > self.restarts:
-            self._count(self._before + self._inner.restarts, None)
+        if self._past_restarts + self._inner.restarts > self.restarts:
+            self._set_restarts(self._past_restarts + self._inner.restarts, None)
         return steps
 
     def close(self) -> None:
@@ -69,32 +69,32 @@ class Restarting(Adapter):
 
     def state(self) -> dict[str, Any] | None:
         inner = self._inner.state()
-        return None if inner is None else {"inner": inner, **{name: getattr(self, name) for name in COUNTED}}
+        return None if inner is None else {"inner": inner, **{name: getattr(self, name) for name in SAVED_COUNTERS}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._inner.restore(state.get("inner", {}))
         self.roles = self._inner.roles
-        for name in COUNTED:
+        for name in SAVED_COUNTERS:
             setattr(self, name, state[name])
 
-    def _start_anew(self, error: EnvironmentFailed) -> dict[str, Step]:
+    def _restart(self, error: EnvironmentStartError) -> dict[str, Step]:
         self._inner.close()
-        self._broken += 1
-        self._before += self._inner.restarts + 1
-        self._count(self._before, error)
+        self._failures += 1
+        self._past_restarts += self._inner.restarts + 1
+        self._set_restarts(self._past_restarts, error)
         LOG.warning(f"{error}; all copies are started anew, their episodes are cut")
         LOG.info(traceback.format_exc())
         try:
             self._inner = self._make()
             self.roles = self._inner.roles
-            return self._inner.reset(later_seed(self._seed or 0, self._broken))
-        except EnvironmentFailed as again:
-            raise EnvironmentBroke(f"{again}; it had broken: {error}") from again
+            return self._inner.reset(derive_seed(self._seed or 0, self._failures))
+        except EnvironmentStartError as second_error:
+            raise EnvironmentCrashed(f"{second_error}; it had broken: {error}") from second_error
 
-    def _count(self, restarts: int, error: EnvironmentFailed | None) -> None:
+    def _set_restarts(self, restarts: int, error: EnvironmentStartError | None) -> None:
         self.restarts = restarts
-        if self._budget is not None and restarts > self._budget:
+        if self._max_restarts is not None and restarts > self._max_restarts:
             reason = f": {error}" if error else "; faults.log tells how"
-            raise EnvironmentBroke(
+            raise EnvironmentCrashed(
                 f"the environment broke {restarts} times, which is more than base_config.max_env_restarts{reason}"
             ) from error

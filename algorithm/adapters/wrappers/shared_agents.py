@@ -13,7 +13,7 @@ from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
-Rows = np.ndarray | None  # where a role's rows are in a Step of its agent; None: they are all of it
+RowIndices = np.ndarray | None  # where a role's rows are in a Step of its agent; None: they are all of it
 
 
 class SharedAgents(Adapter):
@@ -30,13 +30,13 @@ class SharedAgents(Adapter):
         self._inner, self._agents = inner, agents
         self._teams = {agent: list(names) for agent, names in teams.items()}  # the role of each of the agent's lanes
         self._lanes: dict[str, np.ndarray] = {}  # of each role: its lanes among those of its agent
-        self._seen: dict[str, Role] = {}  # the roles of `inner` as they were last presented
-        self._asked: dict[str, dict[str, Rows]] = {}  # the rows of each agent's last Step, by role
+        self._known_roles: dict[str, Role] = {}  # the roles of `inner` as they were last presented
+        self._active_rows: dict[str, dict[str, RowIndices]] = {}  # the rows of each agent's last Step, by role
         self.roles = {}
-        self._follow()
+        self._update_roles()
 
     def reset(self, seed: int) -> dict[str, Step]:
-        return self._present(self._inner.reset(seed))
+        return self._merge_by_agent(self._inner.reset(seed))
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         self.send(actions)
@@ -47,12 +47,12 @@ class SharedAgents(Adapter):
             {
                 role: action if rows is None else action[rows]
                 for agent, action in actions.items()
-                for role, rows in self._asked[agent].items()
+                for role, rows in self._active_rows[agent].items()
             }
         )
 
     def receive(self) -> dict[str, Step]:
-        return self._present(self._inner.receive())
+        return self._merge_by_agent(self._inner.receive())
 
     def statistics(self) -> dict[str, float]:
         return self._inner.statistics()
@@ -61,78 +61,78 @@ class SharedAgents(Adapter):
         inner = self._inner.state()
         if inner is None:
             return None
-        asked = {
+        active_rows = {
             agent: {role: None if rows is None else rows.tolist() for role, rows in roles.items()}
-            for agent, roles in self._asked.items()
+            for agent, roles in self._active_rows.items()
         }
-        return {"inner": inner, "asked": asked}
+        return {"inner": inner, "active_rows": active_rows}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._inner.restore(state.get("inner", {}))
-        self._follow()
-        self._asked = {
+        self._update_roles()
+        self._active_rows = {
             agent: {role: None if rows is None else np.array(rows, np.int64) for role, rows in roles.items()}
-            for agent, roles in state["asked"].items()
+            for agent, roles in state["active_rows"].items()
         }
 
     def close(self) -> None:
         self._inner.close()
 
-    def _agent_of(self, role: str) -> str:
+    def _get_agent(self, role: str) -> str:
         return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
 
-    def _follow(self) -> None:
+    def _update_roles(self) -> None:
         """Update the roles and the number of restarts from those of `inner`."""
         self.restarts = self._inner.restarts
-        news = {name: role for name, role in self._inner.roles.items() if self._seen.get(name) is not role}
-        if not news:
+        new_roles = {name: role for name, role in self._inner.roles.items() if self._known_roles.get(name) is not role}
+        if not new_roles:
             return
-        for name, role in sorted(news.items()):  # simulators list roles in any order
-            self._check(name, role)
-            self._append(name, role.lanes)
-            self._seen[name] = role
-        for name, role in news.items():
-            agent = self._agent_of(name)
+        for name, role in sorted(new_roles.items()):  # simulators list roles in any order
+            self._check_specs(name, role)
+            self._append_lanes(name, role.lanes)
+            self._known_roles[name] = role
+        for name, role in new_roles.items():
+            agent = self._get_agent(name)
             teams = self._teams[agent]
             shared = () if set(teams) == {agent} else tuple(teams)
             self.roles = {**self.roles, agent: replace(role, lanes=len(teams), teams=shared)}
 
-    def _check(self, name: str, role: Role) -> None:
+    def _check_specs(self, name: str, role: Role) -> None:
         """Raise UnsupportedEnvironment if another role with the same agent has other specs."""
-        agent = self._agent_of(name)
-        for other, seen in self._seen.items():
-            same = (seen.obs_specs, seen.action_spec) == (role.obs_specs, role.action_spec)
-            if not same and self._agent_of(other) == agent:
+        agent = self._get_agent(name)
+        for other, known in self._known_roles.items():
+            same = (known.obs_specs, known.action_spec) == (role.obs_specs, role.action_spec)
+            if not same and self._get_agent(other) == agent:
                 raise UnsupportedEnvironment(
                     f"the roles {other!r} and {name!r} share the agent {agent!r}, but their observations or actions "
                     f"differ; give one an agent of its own: ma_config.{name}.agent={name}"
                 )
 
-    def _append(self, name: str, lanes: int) -> None:
+    def _append_lanes(self, name: str, lanes: int) -> None:
         """Append the lanes of a role that its agent does not have yet."""
-        teams = self._teams.setdefault(self._agent_of(name), [])
+        teams = self._teams.setdefault(self._get_agent(name), [])
         teams.extend([name] * (lanes - teams.count(name)))
         self._lanes[name] = np.flatnonzero(np.array(teams) == name)
 
-    def _present(self, steps: Mapping[str, Step]) -> dict[str, Step]:
-        self._follow()
+    def _merge_by_agent(self, steps: Mapping[str, Step]) -> dict[str, Step]:
+        self._update_roles()
         by_agent: dict[str, dict[str, Step]] = defaultdict(dict)
         for role, step in steps.items():
-            by_agent[self._agent_of(role)][role] = step
-        self._asked, shown = {}, {}
-        for agent, own in by_agent.items():
-            shown[agent], self._asked[agent] = self._merge(agent, own)
-        return shown
+            by_agent[self._get_agent(role)][role] = step
+        self._active_rows, merged = {}, {}
+        for agent, agent_steps in by_agent.items():
+            merged[agent], self._active_rows[agent] = self._merge_steps(agent, agent_steps)
+        return merged
 
-    def _merge(self, agent: str, steps: Mapping[str, Step]) -> tuple[Step, dict[str, Rows]]:
+    def _merge_steps(self, agent: str, steps: Mapping[str, Step]) -> tuple[Step, dict[str, RowIndices]]:
         """Return the Steps of roles as one, in the order of lanes, and the places of each role's rows in it."""
         if len(steps) == 1 and len(set(self._teams[agent])) == 1:
             return next(iter(steps.values())), dict.fromkeys(steps)
         lane = np.concatenate([self._lanes[role][step.lane] for role, step in steps.items()])
         order = np.argsort(lane)
-        parts = [step.arrays() for step in steps.values()]
+        parts = [step.to_arrays() for step in steps.values()]
         arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         rows = np.empty_like(order)
         rows[order] = np.arange(len(order))
         ends = np.cumsum([len(step.lane) for step in steps.values()])[:-1]
-        return Step.of({**arrays, "lane": lane[order]}), dict(zip(steps, np.split(rows, ends), strict=True))
+        return Step.from_arrays({**arrays, "lane": lane[order]}), dict(zip(steps, np.split(rows, ends), strict=True))

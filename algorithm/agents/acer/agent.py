@@ -13,22 +13,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.acer.critics import ActionValues, Critic, Judgement, StateValue, StochasticDueling
-from algorithm.agents.agent import Agent, Group, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
-from algorithm.annotations import CONTINUOUS, Only, Spellings, Unless
-from algorithm.distributions import (
-    Branch,
-    Clipped,
-    ClosedForm,
-    Family,
-    FixedGaussian,
-    Gaussian,
-    Squashed,
-    family_of,
+from algorithm.agents.acer.critics import (
+    ActionValueCritic,
+    Critic,
+    CriticOutput,
+    StateValueCritic,
+    StochasticDuelingCritic,
 )
-from algorithm.losses import multiplier, squared_error, surrogate, truncated_importance
-from algorithm.networks import ActorCritic, Blueprint, Deviation, LaggingCopy
-from algorithm.returns.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
+from algorithm.agents.agent import (
+    Agent,
+    DataSchedule,
+    LossReport,
+    ParameterGroup,
+    RewardTransform,
+    mean_weights,
+    td_error_stats,
+    weighted_means,
+)
+from algorithm.annotations import CONTINUOUS, OnlyIf, Spellings, Unless
+from algorithm.distributions import (
+    CategoricalFamily,
+    ClippedGaussianFamily,
+    ClosedFormDistribution,
+    DistributionFamily,
+    FixedStdGaussian,
+    Gaussian,
+    TanhGaussianFamily,
+    make_family,
+)
+from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
+from algorithm.networks import ActorCritic, Blueprint, StdHead, TargetNetwork
+from algorithm.returns.estimators import ESTIMATORS, STATE_VALUE_ESTIMATORS, EstimatorInputs, TraceClipping
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, Role
 
@@ -40,10 +55,10 @@ class AcerSettings:
     learning_rate: float
     learning_rate_schedule: Literal["constant", "linear"]
     optimizer: Literal["adam", "rmsprop"]
-    optimizer_beta1: Annotated[float, Only(optimizer="adam")]
+    optimizer_beta1: Annotated[float, OnlyIf(optimizer="adam")]
     optimizer_decay: float
     optimizer_epsilon: float
-    epsilon_inside: Annotated[bool, Only(optimizer="rmsprop")]
+    epsilon_inside: Annotated[bool, OnlyIf(optimizer="rmsprop")]
     max_grad_norm: float
     value_coef: float  # of the critic's error (Eq. 6) against the policy's
     entropy_coef: float  # beta, outside the projection
@@ -54,11 +69,11 @@ class AcerSettings:
     average_policy_decay: float  # alpha, of the average policy network
     estimator: Literal["retrace", "vtrace", "n_step", "tree_backup", "q_lambda"]
     critic: Annotated[Literal["action_value", "state_value"], Spellings(q="action_value", v="state_value")]
-    trace_clip: Annotated[float, Only(estimator=("retrace", "vtrace"))]  # of rho in the trace (Eq. 5); c-bar
-    rho_clip: Annotated[float, Only(estimator="vtrace")]  # rho-bar
+    trace_clip: Annotated[float, OnlyIf(estimator=("retrace", "vtrace"))]  # of rho in the trace (Eq. 5); c-bar
+    rho_clip: Annotated[float, OnlyIf(estimator="vtrace")]  # rho-bar
     importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
     trace_lambda: float  # lambda, of the trace
-    sdn_samples: Annotated[int, Only(critic="action_value")]  # n, of a stochastic dueling critic (Eq. 13)
+    sdn_samples: Annotated[int, OnlyIf(critic="action_value")]  # n, of a stochastic dueling critic (Eq. 13)
     std: Annotated[Literal["fixed", "learned", "state_dependent"], CONTINUOUS]
     std_init: Annotated[float, CONTINUOUS]
     std_min: Annotated[float, CONTINUOUS, Unless(std="fixed")]
@@ -75,10 +90,10 @@ class AcerSettings:
     on_policy_updates: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self):
-        if self.critic == "state_value" and self.estimator not in OF_STATES:
+        if self.critic == "state_value" and self.estimator not in STATE_VALUE_ESTIMATORS:
             raise ValueError(
                 f"estimator {self.estimator} is of action values: "
-                f"with critic state_value there is {', '.join(OF_STATES)}"
+                f"with critic state_value there is {', '.join(STATE_VALUE_ESTIMATORS)}"
             )
         if self.estimator == "vtrace" and self.rho_clip < self.trace_clip:
             raise ValueError(f"rho_clip {self.rho_clip} must not be below trace_clip {self.trace_clip}")
@@ -99,23 +114,23 @@ class Acer(Agent):
 
     def __init__(self, settings: AcerSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         spec = role.action_spec
-        _check(settings, spec)
+        _check_settings(settings, spec)
         self.settings = settings
         self.rng = rng
-        self.family = _family(settings, spec)
-        self.critic = _critic(settings, spec, self.family)
-        self.estimate = self.estimate_actor = ESTIMATORS[settings.estimator]
-        if settings.estimator == "retrace" and isinstance(self.critic, StochasticDueling):
-            self.estimate_actor = ESTIMATORS["q_lambda"]  # Q^opc (Eq. 16 and 21)
-        self.truncation = Truncation(settings.trace_clip, settings.rho_clip, settings.trace_lambda)
-        self.policy = self._network(blueprint, role)
+        self.family = _make_family(settings, spec)
+        self.critic = _make_critic(settings, spec, self.family)
+        self.estimate_targets = self.estimate_actor_targets = ESTIMATORS[settings.estimator]
+        if settings.estimator == "retrace" and isinstance(self.critic, StochasticDuelingCritic):
+            self.estimate_actor_targets = ESTIMATORS["q_lambda"]  # Q^opc (Eq. 16 and 21)
+        self.trace_clipping = TraceClipping(settings.trace_clip, settings.rho_clip, settings.trace_lambda)
+        self.policy = self._make_network(blueprint, role)
         torso = self.policy.torso
-        self.state, self.kept = torso.state, torso.kept
-        if settings.burn_in_step and not self.kept:
+        self.state_size, self.stored_state_size = torso.state_size, torso.stored_state_size
+        if settings.burn_in_step and not self.stored_state_size:
             raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory behind its body")
-        self.average = LaggingCopy(self.policy, self._network(blueprint, role))
+        self.average_policy = TargetNetwork(self.policy, self._make_network(blueprint, role))
         self.groups = {
-            "acer": Group(
+            "acer": ParameterGroup(
                 self.policy,
                 settings.learning_rate,
                 settings.learning_rate_schedule,
@@ -127,8 +142,8 @@ class Acer(Agent):
                 settings.optimizer_beta1,
             )
         }
-        self.lagging = {"average": self.average}
-        self.schedule = Schedule(
+        self.target_networks = {"average": self.average_policy}
+        self.schedule = DataSchedule(
             settings.rollout_length,
             settings.sequence_length,
             settings.batch_size,
@@ -136,19 +151,21 @@ class Acer(Agent):
             "poisson",
             settings.learning_starts,
             settings.on_policy_updates,
-            torso.lead + settings.burn_in_step,
-            torso.lead,
+            torso.warmup_rows + settings.burn_in_step,
+            torso.warmup_rows,
         )
-        self.rewards = RewardScaling(
+        self.reward_transform = RewardTransform(
             settings.reward_scale, settings.reward_clip, settings.reward_normalization, settings.gamma
         )
 
-    def _network(self, blueprint: Blueprint, role: Role) -> ActorCritic:
-        settings, means, deviation = self.settings, role.action_spec.continuous, None
-        if means:
-            deviation = Deviation(means, settings.std, settings.std_init, settings.std_min)
-        columns = self.family.statistics
-        return ActorCritic(blueprint, role.obs_specs, columns, self.critic.values, deviation, self.critic.encoded)
+    def _make_network(self, blueprint: Blueprint, role: Role) -> ActorCritic:
+        settings, n_means, std_head = self.settings, role.action_spec.continuous, None
+        if n_means:
+            std_head = StdHead(n_means, settings.std, settings.std_init, settings.std_min)
+        statistics_size = self.family.statistics_size
+        return ActorCritic(
+            blueprint, role.obs_specs, statistics_size, self.critic.n_values, std_head, self.critic.encoded_size
+        )
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
         return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
@@ -156,71 +173,83 @@ class Acer(Agent):
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
         return self._decide(step, memory, self.family.mode)
 
-    def _decide(self, step: Step, memory: np.ndarray, choose: Callable[[np.ndarray], np.ndarray]) -> Decision:
+    def _decide(self, step: Step, memory: np.ndarray, select_action: Callable[[np.ndarray], np.ndarray]) -> Decision:
         statistics, memory = self.policy.act(step.obs, memory)
-        sample = choose(statistics)
-        return Decision(sample, self.family.to_action(sample), statistics, memory)
+        raw_action = select_action(statistics)
+        return Decision(raw_action, self.family.to_action(raw_action), statistics, memory)
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features = self._unroll(self.policy, rollout)
-        outputs = self.policy.outputs(features)
-        whole, rollout = rollout, rollout.after_burn_in()
-        statistics, values = outputs.detach().split([self.family.statistics, self.critic.values], -1)
-        policy = self.family(self.policy.mask(statistics, rollout.obs))
-        opinion = self.critic.ask(self.policy, features, policy, rollout.sample)
+        outputs = self.policy.compute_outputs(features)
+        with_burn_in, rollout = rollout, rollout.drop_burn_in()
+        statistics, values = outputs.detach().split([self.family.statistics_size, self.critic.n_values], -1)
+        policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
+        action_advantages = self.critic.evaluate_actions(self.policy, features, policy, rollout.raw_action)
         with torch.inference_mode():
-            judged = self.critic.judge(values, policy, rollout.sample, opinion)
-            direction, pull, report = self._climb(rollout, self._average(whole), judged)
+            output = self.critic.evaluate(values, policy, rollout.raw_action, action_advantages)
+            ascent_direction, advantage_direction, report = self._compute_ascent_direction(
+                rollout, self._average_distribution(with_burn_in), output
+            )
         report.features = features
-        loss = surrogate(direction.clone(), outputs[:-1])
-        if opinion is not None:
-            loss = loss + surrogate(pull.clone(), opinion.advantages)
+        loss = surrogate_loss(ascent_direction.clone(), outputs[:-1])
+        if action_advantages is not None:
+            loss = loss + surrogate_loss(advantage_direction.clone(), action_advantages.advantages)
         return {"acer": loss}, report
 
-    def _climb(self, rollout: Rollout, average: ClosedForm, judged: Judgement) -> tuple[Tensor, Tensor | None, Report]:
+    def _compute_ascent_direction(
+        self, rollout: Rollout, average: ClosedFormDistribution, output: CriticOutput
+    ) -> tuple[Tensor, Tensor | None, LossReport]:
         """What statistics and values [T, B, ...], and advantages, climb in closed form: means over valid rows."""
-        settings, valid, sample = self.settings, rollout.valid, judged.sample
-        policy, behavior = judged.policy, self.family(rollout.behavior)
-        log_rho, dimensions = policy.log_ratio(behavior, sample), self.family.dimensions
+        settings, valid, raw_action = self.settings, rollout.valid, output.raw_action
+        policy, behavior = output.policy, self.family(rollout.behavior)
+        log_rho, dimensions = policy.log_ratio(behavior, raw_action), self.family.dimensions
         rho = log_rho.clamp(-20, 20).exp()
-        root = rho if dimensions == 1 else (log_rho / dimensions).clamp(-20, 20).exp()
+        rho_per_dimension = rho if dimensions == 1 else (log_rho / dimensions).clamp(-20, 20).exp()
 
         # Eq. 5, or another estimator in its place.
-        discount, prob_taken = settings.gamma * rollout.alive, lambda: policy.log_prob(sample).exp()
-        rows = Rows(rollout.reward, discount, valid, judged.v, judged.taken, rho, root, prob_taken)
-        targets, v = self.estimate(rows, self.truncation), judged.v[:-1]
-        returns = targets if self.estimate_actor is self.estimate else self.estimate_actor(rows, self.truncation)
+        discount, prob_taken = settings.gamma * rollout.alive, lambda: policy.log_prob(raw_action).exp()
+        inputs = EstimatorInputs(
+            rollout.reward, discount, valid, output.v, output.q_taken, rho, rho_per_dimension, prob_taken
+        )
+        targets, v = self.estimate_targets(inputs, self.trace_clipping), output.v[:-1]
+        actor_targets = (
+            targets
+            if self.estimate_actor_targets is self.estimate_targets
+            else self.estimate_actor_targets(inputs, self.trace_clipping)
+        )
 
         # Eq. 8-9; Eq. 15-16 of a critic that samples.
-        weight = truncated_importance(rho, returns.q - v, settings.importance_clip)
-        direction, removed = self._direction(judged, weight, behavior, average)
+        weight = truncated_importance(rho, actor_targets.q_target - v, settings.importance_clip)
+        policy_direction, kl_multiplier = self._compute_policy_direction(output, weight, behavior, average)
 
         # Eq. 6: the critic descends 1/2 (target - value)^2; both such errors of a critic that samples.
-        target = judged.target(targets)
-        error = target - judged.taken
-        pull, of_advantages = judged.pull(error, targets)
+        target = output.select_target(targets)
+        error = target - output.q_taken
+        value_gradient, advantage_direction = output.value_gradient(error, targets)
 
-        weights = row_weights(valid, rollout.weight)
-        climbed = weights.unsqueeze(-1) * torch.cat((direction, settings.value_coef * pull), -1)
-        if of_advantages is not None:
-            of_advantages = settings.value_coef * weights * of_advantages
+        weights = mean_weights(valid, rollout.weight)
+        ascent_direction = weights.unsqueeze(-1) * torch.cat(
+            (policy_direction, settings.value_coef * value_gradient), -1
+        )
+        if advantage_direction is not None:
+            advantage_direction = settings.value_coef * weights * advantage_direction
 
-        def told() -> dict[str, Tensor]:
-            told_of = {
-                "train/critic_loss": squared_error(target, judged.taken),
+        def compute_metrics() -> dict[str, Tensor]:
+            metric_values = {
+                "train/critic_loss": squared_error(target, output.q_taken),
                 "train/entropy": policy.entropy,
                 "train/kl_to_average": policy.kl(average),
                 "train/importance_ratio": rho,
                 # Not where pi is the average, as with a single allowed action: no step can leave it.
-                "train/trust_region_fraction": (removed * policy.kl_gradient(average)).ne(0).any(-1).float(),
+                "train/trust_region_fraction": (kl_multiplier * policy.kl_gradient(average)).ne(0).any(-1).float(),
                 "train/value": v,
             }
-            return metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of)
+            return weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values)
 
-        return climbed, of_advantages, Report(told, lambda: column_errors(valid, error))
+        return ascent_direction, advantage_direction, LossReport(compute_metrics, lambda: td_error_stats(valid, error))
 
-    def _direction(
-        self, judged: Judgement, weight: Tensor, behavior: ClosedForm, average: ClosedForm
+    def _compute_policy_direction(
+        self, output: CriticOutput, weight: Tensor, behavior: ClosedFormDistribution, average: ClosedFormDistribution
     ) -> tuple[Tensor, Tensor]:
         """What statistics climb: the gradient within the trust region (Eq. 10-12), the entropy bonus outside it.
 
@@ -228,23 +257,23 @@ class Acer(Agent):
         their gradient minus a multiple of pi - average, whichever coordinates Eq. 11 is stated in; these decide the
         multiple.
         """
-        settings, policy = self.settings, judged.policy
-        gradient = judged.gradient(weight, behavior, settings.importance_clip)
-        upwards = torch.add(gradient, policy.entropy_gradient(), alpha=settings.entropy_coef)
+        settings, policy = self.settings, output.policy
+        gradient = output.policy_gradient(weight, behavior, settings.importance_clip)
+        direction = torch.add(gradient, policy.entropy_gradient(), alpha=settings.entropy_coef)
         if settings.trust_region == "off":
-            return upwards, torch.zeros_like(gradient[..., :1])
+            return direction, torch.zeros_like(gradient[..., :1])
         constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
         if settings.trust_region_space == "probs":
-            in_probs = judged.gradient_in_probs(weight, behavior, settings.importance_clip)
-            constrained = in_probs, policy.kl_gradient_in_probs(average)
-        removed = multiplier(*constrained, settings.trust_region_delta)
-        return torch.addcmul(upwards, removed, kl_gradient, value=-1), removed
+            gradient_wrt_probs = output.policy_gradient_wrt_probs(weight, behavior, settings.importance_clip)
+            constrained = gradient_wrt_probs, policy.kl_gradient_wrt_probs(average)
+        kl_multiplier = trust_region_multiplier(*constrained, settings.trust_region_delta)
+        return torch.addcmul(direction, kl_multiplier, kl_gradient, value=-1), kl_multiplier
 
-    def _average(self, rollout: Rollout) -> ClosedForm:
+    def _average_distribution(self, rollout: Rollout) -> ClosedFormDistribution:
         """The average policy at the T rows that are learned from."""
-        network = self.average.copy
-        statistics = network.outputs(self._unroll(network, rollout)[:-1])[..., : self.family.statistics]
-        return self.family(network.mask(statistics, rollout.after_burn_in().obs))
+        network = self.average_policy.network
+        statistics = network.compute_outputs(self._unroll(network, rollout)[:-1])[..., : self.family.statistics_size]
+        return self.family(network.mask_logits(statistics, rollout.drop_burn_in().obs))
 
     @staticmethod
     def _unroll(network: ActorCritic, rollout: Rollout) -> Tensor:
@@ -255,37 +284,41 @@ class Acer(Agent):
         return self._unroll(self.policy, rollout)
 
     @torch.no_grad()
-    def lagged_features(self, rollout: Rollout) -> Tensor:
-        return self._unroll(self.average.copy, rollout)
+    def target_features(self, rollout: Rollout) -> Tensor:
+        return self._unroll(self.average_policy.network, rollout)
 
     def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
         return self.policy.torso.encode(obs)
 
-    def q(self, features: Tensor, sample: Tensor) -> Tensor:
-        statistics, values = self.policy.outputs(features).split([self.family.statistics, self.critic.values], -1)
-        return self.critic.q(self.policy, features, values, self.family(statistics.detach()), sample)
+    def q(self, features: Tensor, raw_action: Tensor) -> Tensor:
+        statistics, values = self.policy.compute_outputs(features).split(
+            [self.family.statistics_size, self.critic.n_values], -1
+        )
+        return self.critic.q(self.policy, features, values, self.family(statistics.detach()), raw_action)
 
-    def sync(self, update: int) -> None:
+    def update_targets(self, update: int) -> None:
         """theta_a <- alpha theta_a + (1 - alpha) theta, after every step (Wang et al. 2017, Algorithm 2)."""
-        self.average.move(1 - self.settings.average_policy_decay)
+        self.average_policy.polyak_update(1 - self.settings.average_policy_decay)
 
 
-def _family(settings: AcerSettings, spec: ActionSpec) -> Family:
-    bounded = Squashed if settings.tanh_squash else Clipped
-    return family_of(spec.continuous, spec.branches, bounded, FixedGaussian if settings.std == "fixed" else Gaussian)
+def _make_family(settings: AcerSettings, spec: ActionSpec) -> DistributionFamily:
+    gaussian_family = TanhGaussianFamily if settings.tanh_squash else ClippedGaussianFamily
+    return make_family(
+        spec.continuous, spec.branches, gaussian_family, FixedStdGaussian if settings.std == "fixed" else Gaussian
+    )
 
 
-def _critic(settings: AcerSettings, spec: ActionSpec, family: Family) -> Critic:
+def _make_critic(settings: AcerSettings, spec: ActionSpec, family: DistributionFamily) -> Critic:
     if settings.critic == "state_value":
-        return StateValue()
-    if isinstance(family, Branch):
-        return ActionValues(family.statistics)
-    return StochasticDueling(family, settings.sdn_samples)
+        return StateValueCritic()
+    if isinstance(family, CategoricalFamily):
+        return ActionValueCritic(family.statistics_size)
+    return StochasticDuelingCritic(family, settings.sdn_samples)
 
 
-def _check(settings: AcerSettings, spec: ActionSpec) -> None:
+def _check_settings(settings: AcerSettings, spec: ActionSpec) -> None:
     if settings.estimator == "tree_backup" and spec.continuous:
         raise ValueError("estimator tree_backup needs probabilities of actions; continuous ones have densities")
-    in_probs = settings.trust_region == "efficient" and settings.trust_region_space == "probs"
-    if in_probs and (spec.continuous or len(spec.branches) > 1):
+    uses_probs = settings.trust_region == "efficient" and settings.trust_region_space == "probs"
+    if uses_probs and (spec.continuous or len(spec.branches) > 1):
         raise ValueError(f"trust_region_space probs is of a single discrete branch, not of {spec}; take logits")

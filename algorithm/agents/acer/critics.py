@@ -8,140 +8,166 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithm.distributions import Categorical, ClosedForm, Family
+from algorithm.distributions import Categorical, ClosedFormDistribution, DistributionFamily
 from algorithm.losses import bias_correction, sampled_bias_correction
 from algorithm.networks import ActorCritic
 from algorithm.returns.estimators import Targets
 
 
 @dataclass(frozen=True)
-class Opinion:
+class ActionAdvantages:
     """What a network says of single actions, beside its columns of values.
 
     `advantages` [2 + n, T, B], with gradient, of the taken action, of a' and of the u_i; a' `drawn` [T, B, size].
     """
 
     advantages: Tensor
-    drawn: Tensor
+    policy_sample: Tensor
 
 
-class Judgement(ABC):
+class CriticOutput(ABC):
     """What a critic makes of a batch; nothing here has a gradient.
 
     `policy` at the T rows and the `sample` taken there, as its distribution reads it soonest; `v` [T+1, B] values of
     states, `taken` [T, B] of the taken actions.
     """
 
-    policy: ClosedForm
-    sample: Tensor
+    policy: ClosedFormDistribution
+    raw_action: Tensor
     v: Tensor
-    taken: Tensor
+    q_taken: Tensor
 
     @abstractmethod
-    def gradient(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
+    def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         """d J / d statistics [T, B, S]: the taken action's score times `weight` [T, B], and the correction behind c."""
 
-    def gradient_in_probs(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
+    def policy_gradient_wrt_probs(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         """d J / d probabilities [T, B, A] of a single branch."""
         raise TypeError(f"{type(self).__name__} is not of a single branch")
 
-    def target(self, targets: Targets) -> Tensor:
+    def select_target(self, targets: Targets) -> Tensor:
         """[T, B] the target of `taken`."""
-        return targets.q
+        return targets.q_target
 
     @abstractmethod
-    def pull(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
+    def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
         """What values [T, B, ...] and the advantages of an opinion climb, `error` [T, B] being target - taken."""
 
 
 class Critic(ABC):
     """`values` columns of the network's output; `encoded` numbers of an action that it reads beside the features."""
 
-    values: int
-    encoded: int = 0
+    n_values: int
+    encoded_size: int = 0
 
-    def ask(self, network: ActorCritic, features: Tensor, policy: ClosedForm, sample: Tensor) -> Opinion | None:
+    def evaluate_actions(
+        self, network: ActorCritic, features: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+    ) -> ActionAdvantages | None:
         """What the network says of actions, given features [T+1, B, F], the policy there and samples [T, B, size]."""
         return None
 
     @abstractmethod
-    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion | None) -> Judgement:
+    def evaluate(
+        self,
+        values: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+        action_advantages: ActionAdvantages | None,
+    ) -> CriticOutput:
         """Of values [T+1, B, ...], the policy there, the samples taken [T, B, size] and what `ask` returned."""
 
     @abstractmethod
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
+    def q(
+        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+    ) -> Tensor:
         """Q(x, a) [...] of samples [..., size]. Raises ValueError where it is not known."""
 
 
-class ActionValues(Critic):
+class ActionValueCritic(Critic):
     """Q(x, a) of every action of one branch: the correction is exact."""
 
-    def __init__(self, actions: int):
-        self.values = actions
+    def __init__(self, n_actions: int):
+        self.n_values = n_actions
 
-    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion | None) -> Judgement:
-        return _OfEveryAction(values, policy, sample)
+    def evaluate(
+        self,
+        values: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+        action_advantages: ActionAdvantages | None,
+    ) -> CriticOutput:
+        return _ActionValueOutput(values, policy, raw_action)
 
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
-        return values.gather(-1, sample.long()).squeeze(-1)
+    def q(
+        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+    ) -> Tensor:
+        return values.gather(-1, raw_action.long()).squeeze(-1)
 
 
-class _OfEveryAction(Judgement):
-    def __init__(self, values: Tensor, policy: Categorical, sample: Tensor):
+class _ActionValueOutput(CriticOutput):
+    def __init__(self, values: Tensor, policy: Categorical, raw_action: Tensor):
         self.v = policy.expectation(values)
-        self.policy, self.values, self.sample = policy.rows(slice(-1)), values[:-1], sample.long()
-        self.taken = self.values.gather(-1, self.sample).squeeze(-1)
+        self.policy, self.action_values, self.raw_action = policy.select_rows(slice(-1)), values[:-1], raw_action.long()
+        self.q_taken = self.action_values.gather(-1, self.raw_action).squeeze(-1)
 
-    def gradient(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
-        return self.policy.score_of_all(self._weights(weight, behavior, clip))
+    def policy_gradient(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
+        return self.policy.summed_score(self._score_weights(weight, behavior, clip))
 
-    def gradient_in_probs(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
-        return self.policy.score_in_probs(self._weights(weight, behavior, clip))
+    def policy_gradient_wrt_probs(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
+        return self.policy.score_wrt_probs(self._score_weights(weight, behavior, clip))
 
-    def pull(self, error: Tensor, targets: Targets) -> tuple[Tensor, None]:
+    def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, None]:
         """Eq. 6."""
-        return torch.zeros_like(self.values).scatter_(-1, self.sample, error.unsqueeze(-1)), None
+        return torch.zeros_like(self.action_values).scatter_(-1, self.raw_action, error.unsqueeze(-1)), None
 
-    def _weights(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
+    def _score_weights(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
         """Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top."""
-        advantage = self.values - self.v[:-1].unsqueeze(-1)
+        advantage = self.action_values - self.v[:-1].unsqueeze(-1)
         correction = bias_correction(self.policy.probs, behavior.probs, advantage, clip)
-        return correction.scatter_add(-1, self.sample, weight.unsqueeze(-1))
+        return correction.scatter_add(-1, self.raw_action, weight.unsqueeze(-1))
 
 
-class StateValue(Critic):
+class StateValueCritic(Critic):
     """V(x) alone. Nothing is known of actions that were not taken, so that the correction is dropped."""
 
-    values = 1
+    n_values = 1
 
-    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion | None) -> Judgement:
-        return _OfStates(values, policy, sample)
+    def evaluate(
+        self,
+        values: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+        action_advantages: ActionAdvantages | None,
+    ) -> CriticOutput:
+        return _StateValueOutput(values, policy, raw_action)
 
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
+    def q(
+        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+    ) -> Tensor:
         raise ValueError("a critic of states (critic: state_value) knows no action's value")
 
 
-class _OfStates(Judgement):
-    def __init__(self, values: Tensor, policy: ClosedForm, sample: Tensor):
+class _StateValueOutput(CriticOutput):
+    def __init__(self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor):
         self.v = values.squeeze(-1)
-        self.taken = self.v[:-1]
-        self.policy, self.sample = policy.rows(slice(-1)), sample
+        self.q_taken = self.v[:-1]
+        self.policy, self.raw_action = policy.select_rows(slice(-1)), raw_action
 
-    def gradient(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
-        return self.policy.score(self.sample, weight)
+    def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        return self.policy.score(self.raw_action, weight)
 
-    def gradient_in_probs(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
-        weights = torch.zeros_like(self.policy.probs).scatter(-1, self.sample.long(), weight.unsqueeze(-1))
-        return self.policy.score_in_probs(weights)
+    def policy_gradient_wrt_probs(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
+        weights = torch.zeros_like(self.policy.probs).scatter(-1, self.raw_action.long(), weight.unsqueeze(-1))
+        return self.policy.score_wrt_probs(weights)
 
-    def target(self, targets: Targets) -> Tensor:
-        return targets.v()
+    def select_target(self, targets: Targets) -> Tensor:
+        return targets.value_target()
 
-    def pull(self, error: Tensor, targets: Targets) -> tuple[Tensor, None]:
+    def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, None]:
         return error.unsqueeze(-1), None
 
 
-class StochasticDueling(Critic):
+class StochasticDuelingCritic(Critic):
     """V(x) and A(x, a) for actions of any kind (Wang et al. 2017, section 5.1):
 
         Q(x, a) = V(x) + A(x, a) - 1/n sum_i A(x, u_i),   u_i ~ pi(.|x)                                   (Eq. 13)
@@ -149,44 +175,56 @@ class StochasticDueling(Critic):
     One set of u_i for each state serves all actions. The correction is that of one more sample of the policy.
     """
 
-    values = 1
+    n_values = 1
 
-    def __init__(self, family: Family, samples: int):
-        self.family, self.samples = family, samples
-        self.encoded = family.encoded
+    def __init__(self, family: DistributionFamily, n_samples: int):
+        self.family, self.n_samples = family, n_samples
+        self.encoded_size = family.encoded_size
 
-    def ask(self, network: ActorCritic, features: Tensor, policy: ClosedForm, sample: Tensor) -> Opinion:
-        drawn = policy.rows(slice(-1)).draw(1 + self.samples)
-        actions = self.family.encode(torch.cat((sample.unsqueeze(0), drawn)))
-        return Opinion(network.advantage(features[:-1], actions), drawn[0])
+    def evaluate_actions(
+        self, network: ActorCritic, features: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+    ) -> ActionAdvantages:
+        policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
+        actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))
+        return ActionAdvantages(network.advantage_head(features[:-1], actions), policy_samples[0])
 
-    def judge(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion) -> Judgement:
-        return _Dueling(values, policy, sample, opinion)
+    def evaluate(
+        self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor, action_advantages: ActionAdvantages
+    ) -> CriticOutput:
+        return _DuelingOutput(values, policy, raw_action, action_advantages)
 
-    def q(self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedForm, sample: Tensor) -> Tensor:
-        actions = self.family.encode(torch.cat((sample.unsqueeze(0), policy.draw(self.samples))))
-        advantages = network.advantage(features, actions)
+    def q(
+        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+    ) -> Tensor:
+        actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy.draw_samples(self.n_samples))))
+        advantages = network.advantage_head(features, actions)
         return values.squeeze(-1) + advantages[0] - advantages[1:].mean(0)
 
 
-class _Dueling(Judgement):
-    def __init__(self, values: Tensor, policy: ClosedForm, sample: Tensor, opinion: Opinion):
-        advantages = opinion.advantages.detach()
-        above = advantages - advantages[2:].mean(0)
-        self.policy, self.sample, self.drawn = policy.rows(slice(-1)), sample, opinion.drawn
-        self.samples = len(advantages) - 2
+class _DuelingOutput(CriticOutput):
+    def __init__(
+        self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor, action_advantages: ActionAdvantages
+    ):
+        advantages = action_advantages.advantages.detach()
+        centered = advantages - advantages[2:].mean(0)
+        self.policy, self.raw_action, self.policy_sample = (
+            policy.select_rows(slice(-1)),
+            raw_action,
+            action_advantages.policy_sample,
+        )
+        self.n_samples = len(advantages) - 2
         self.v = values.squeeze(-1)
-        self.taken = self.v[:-1] + above[0]  # Eq. 13
-        self.advantage_of_drawn = above[1]
+        self.q_taken = self.v[:-1] + centered[0]  # Eq. 13
+        self.policy_sample_advantage = centered[1]
 
-    def gradient(self, weight: Tensor, behavior: ClosedForm, clip: float) -> Tensor:
+    def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         """Eq. 15."""
-        rho = self.policy.log_ratio(behavior, self.drawn).clamp(-20, 20).exp()
-        correction = sampled_bias_correction(rho, self.advantage_of_drawn, clip)
-        return self.policy.score(self.sample, weight) + self.policy.score(self.drawn, correction)
+        rho = self.policy.log_ratio(behavior, self.policy_sample).clamp(-20, 20).exp()
+        correction = sampled_bias_correction(rho, self.policy_sample_advantage, clip)
+        return self.policy.score(self.raw_action, weight) + self.policy.score(self.policy_sample, correction)
 
-    def pull(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
         """Both value targets; the error of Q reaches V, A(x, a) and every A(x, u_i), and not the policy through u_i."""
-        of_others = (-error / self.samples).expand(self.samples, -1, -1)
-        pulls = torch.cat((torch.stack((error, torch.zeros_like(error))), of_others))
-        return (error + targets.v() - self.v[:-1]).unsqueeze(-1), pulls
+        sampled_gradient = (-error / self.n_samples).expand(self.n_samples, -1, -1)
+        advantage_gradient = torch.cat((torch.stack((error, torch.zeros_like(error))), sampled_gradient))
+        return (error + targets.value_target() - self.v[:-1]).unsqueeze(-1), advantage_gradient

@@ -15,14 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Report, RewardScaling, Schedule, column_errors, metrics, row_weights
-from algorithm.agents.sac.actors import Choices, Chooser, EpsilonGreedy, Soft, adam
-from algorithm.annotations import CONTINUOUS, DISCRETE, Only, Unless
-from algorithm.distributions import Conditioned
-from algorithm.losses import clipped_error, soft_value, squared_error, surrogate
-from algorithm.networks import Blueprint, Critics, LaggingCopy, Torso
+from algorithm.agents.agent import (
+    Agent,
+    DataSchedule,
+    LossReport,
+    RewardTransform,
+    mean_weights,
+    td_error_stats,
+    weighted_means,
+)
+from algorithm.agents.sac.actors import EpsilonGreedy, PolicyOutput, SacActor, SoftPolicy, make_adam_group
+from algorithm.annotations import CONTINUOUS, DISCRETE, OnlyIf, Unless
+from algorithm.distributions import HybridFamily
+from algorithm.losses import clipped_error, soft_state_value, squared_error, surrogate_loss
+from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso
 from algorithm.returns import rescale, unscale
-from algorithm.returns.estimators import ESTIMATORS, OF_STATES, Rows, Truncation
+from algorithm.returns.estimators import ESTIMATORS, STATE_VALUE_ESTIMATORS, EstimatorInputs, TraceClipping
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
 
@@ -33,14 +41,14 @@ class SacSettings:
 
     learning_rate_critic: float
     learning_rate_policy: Annotated[float, Unless(discrete_dqn_like=True)]
-    learning_rate_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]
+    learning_rate_alpha: Annotated[float, OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
     learning_rate_schedule: Literal["constant", "linear"]
     optimizer_beta1: float
     optimizer_decay: float
     optimizer_epsilon: float
     max_grad_norm_critic: float
     max_grad_norm_policy: Annotated[float, Unless(discrete_dqn_like=True)]
-    max_grad_norm_alpha: Annotated[float, Only(use_auto_alpha=True, discrete_dqn_like=False)]
+    max_grad_norm_alpha: Annotated[float, OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
     gamma: float
     reward_scale: float
     reward_clip: float | None
@@ -52,18 +60,18 @@ class SacSettings:
     ensemble_q_reduce: Annotated[Literal["auto", "min", "mean"], Unless(ensemble_q_sample=1)]
     use_auto_alpha: Annotated[bool, Unless(discrete_dqn_like=True)]
     init_log_alpha: Annotated[float, Unless(discrete_dqn_like=True)]
-    target_c_alpha: Annotated[float, CONTINUOUS, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # times -1 nat
-    target_d_alpha: Annotated[float, DISCRETE, Only(use_auto_alpha=True, discrete_dqn_like=False)]  # of the largest
+    target_c_alpha: Annotated[float, CONTINUOUS, OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]  # times -1 nat
+    target_d_alpha: Annotated[float, DISCRETE, OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]  # of the largest
     alpha_critic_scale: Annotated[float, Unless(discrete_dqn_like=True)]  # of alpha in the critics' targets
     discrete_dqn_like: bool
-    discrete_dqn_epsilon: Annotated[float, Only(discrete_dqn_like=True)]
+    discrete_dqn_epsilon: Annotated[float, OnlyIf(discrete_dqn_like=True)]
     clip_epsilon: float | None  # of Q around the target critic's
     rescale_values: bool  # h (Pohlen et al. 2018)
     n_step: int  # rewards of a target
     use_n_step_is: Annotated[bool, Unless(n_step=1)]  # correct the rewards after the first for the policy
     estimator: Annotated[Literal["vtrace", "retrace"], Unless(n_step=1, use_n_step_is=False)]
     v_lambda: Annotated[float, Unless(n_step=1)]  # lambda
-    v_rho: Annotated[float, Only(use_n_step_is=True, estimator="vtrace"), Unless(n_step=1)]  # rho-bar of V-trace
+    v_rho: Annotated[float, OnlyIf(use_n_step_is=True, estimator="vtrace"), Unless(n_step=1)]  # rho-bar of V-trace
     v_c: Annotated[float, Unless(n_step=1, use_n_step_is=False)]  # c-bar
     std_init: Annotated[float, CONTINUOUS, Unless(discrete_dqn_like=True)]
     std_min: Annotated[float, CONTINUOUS, Unless(discrete_dqn_like=True)]
@@ -100,31 +108,33 @@ class Sac(Agent):
     def __init__(self, settings: SacSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         spec = role.action_spec
         self.settings, self.rng = settings, rng
-        self.family = Conditioned(spec.continuous, spec.branches)
+        self.family = HybridFamily(spec.continuous, spec.branches)
         self.estimator = settings.estimator if settings.use_n_step_is else "n_step"
-        self.truncation = Truncation(settings.v_c, settings.v_rho, settings.v_lambda, settings.n_step)
-        self.smallest = settings.ensemble_q_reduce == "min" or (
+        self.trace_clipping = TraceClipping(settings.v_c, settings.v_rho, settings.v_lambda, settings.n_step)
+        self.takes_minimum = settings.ensemble_q_reduce == "min" or (
             settings.ensemble_q_reduce == "auto" and bool(spec.continuous)
         )
         torso, target_torso = (Torso(blueprint, role.obs_specs) for _ in range(2))
         # Where nothing of it is learned, the target critics' features are the same.
-        self.learns_features = any(True for _ in torso.parameters())
-        self.critics = self._critics(blueprint, torso)
-        self.target = LaggingCopy(self.critics, self._critics(blueprint, target_torso))
-        self.chooser: Chooser = (
+        self.torso_is_trainable = any(True for _ in torso.parameters())
+        self.critics = self._make_critics(blueprint, torso)
+        self.target = TargetNetwork(self.critics, self._make_critics(blueprint, target_torso))
+        self.actor: SacActor = (
             EpsilonGreedy(settings, self.family, self.critics, role)
             if settings.discrete_dqn_like
-            else Soft(settings, self.family, blueprint, torso, role)
+            else SoftPolicy(settings, self.family, blueprint, torso, role)
         )
-        self.policy = self.chooser.policy
-        self.state, self.kept = torso.state, torso.kept
-        if settings.burn_in_step and not self.kept:
+        self.policy = self.actor.policy
+        self.state_size, self.stored_state_size = torso.state_size, torso.stored_state_size
+        if settings.burn_in_step and not self.stored_state_size:
             raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory behind its body")
         # The critics learn the torso; the policy reads its features, and stands behind it in the flat parameters.
-        of_critics = adam(self.critics, settings, settings.learning_rate_critic, settings.max_grad_norm_critic)
-        self.groups = {"critic": of_critics, **self.chooser.groups}
-        self.lagging = {"target": self.target}
-        self.schedule = Schedule(
+        critic_group = make_adam_group(
+            self.critics, settings, settings.learning_rate_critic, settings.max_grad_norm_critic
+        )
+        self.groups = {"critic": critic_group, **self.actor.groups}
+        self.target_networks = {"target": self.target}
+        self.schedule = DataSchedule(
             settings.rollout_length,
             settings.sequence_length,
             settings.batch_size,
@@ -132,82 +142,101 @@ class Sac(Agent):
             "fixed",
             settings.learning_starts,
             on_policy_updates=False,
-            burn_in=torso.lead + settings.burn_in_step,
-            lead=torso.lead,
+            burn_in=torso.warmup_rows + settings.burn_in_step,
+            warmup_rows=torso.warmup_rows,
         )
-        self.rewards = RewardScaling(
+        self.reward_transform = RewardTransform(
             settings.reward_scale, settings.reward_clip, settings.reward_normalization, settings.gamma
         )
 
-    def _critics(self, blueprint: Blueprint, torso: Torso) -> Critics:
-        encoded, values = (self.family.encoded, 1) if self.family.numbers else (0, self.family.combinations)
-        return Critics(blueprint, torso, encoded, values, self.settings.ensemble_q_num)
+    def _make_critics(self, blueprint: Blueprint, torso: Torso) -> CriticEnsemble:
+        encoded_size, n_values = (
+            (self.family.encoded_size, 1) if self.family.n_continuous else (0, self.family.n_combinations)
+        )
+        return CriticEnsemble(blueprint, torso, encoded_size, n_values, self.settings.ensemble_q_num)
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
         statistics, memory = self.policy.act(step.obs, memory)
-        return self._decision(self.family.sample(statistics, self.rng), statistics, memory)
+        return self._make_decision(self.family.sample(statistics, self.rng), statistics, memory)
 
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
         statistics, memory = self.policy.act(step.obs, memory)
-        return self._decision(self.family.mode(statistics), statistics, memory)
+        return self._make_decision(self.family.mode(statistics), statistics, memory)
 
-    def _decision(self, sample: np.ndarray, statistics: np.ndarray, memory: np.ndarray) -> Decision:
-        return Decision(sample, self.family.to_action(sample), statistics, memory)
+    def _make_decision(self, raw_action: np.ndarray, statistics: np.ndarray, memory: np.ndarray) -> Decision:
+        return Decision(raw_action, self.family.to_action(raw_action), statistics, memory)
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], Report]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features = self._unroll(self.critics, rollout)
         with torch.no_grad():
-            lagging = self._unroll(self.target.copy, rollout) if self.learns_features else features
-        rollout = rollout.after_burn_in()
-        valid, members = rollout.valid, self._members()
-        weights = row_weights(valid, rollout.weight)
+            target_features = self._unroll(self.target.network, rollout) if self.torso_is_trainable else features
+        rollout = rollout.drop_burn_in()
+        valid, critic_indices = rollout.valid, self._sample_critics()
+        weights = mean_weights(valid, rollout.weight)
 
         # What the policy would do at every row: its draws behind a row make that row's target.
-        seen = features.detach()
-        every, outputs = self.chooser.choices(seen, rollout.obs)
-        choices = every.rows(slice(-1))
+        detached_features = features.detach()
+        all_steps, outputs = self.actor.evaluate(detached_features, rollout.obs)
+        policy_output = all_steps.select_rows(slice(-1))
         with torch.no_grad():
-            target = self._target(rollout, lagging, choices, every.rows(slice(1, None)), members)
+            target = self._compute_target(
+                rollout, target_features, policy_output, all_steps.select_rows(slice(1, None)), critic_indices
+            )
 
-        q_all, q = self._taken(self.critics, features[:-1], rollout.sample)
+        q_all, q = self._evaluate_taken(self.critics, features[:-1], rollout.raw_action)
         with torch.no_grad():
-            error = self._error(target, q, lagging, rollout)
-        losses = {"critic": surrogate(weights * error, q)}
-        judge = partial(self._judge, seen[:-1], q_all, members)
-        losses |= self.chooser.losses(choices, outputs, weights, judge)
+            error = self._compute_error(target, q, target_features, rollout)
+        losses = {"critic": surrogate_loss(weights * error, q)}
+        evaluate_actions = partial(self._evaluate_policy_actions, detached_features[:-1], q_all, critic_indices)
+        losses |= self.actor.compute_losses(policy_output, outputs, weights, evaluate_actions)
 
-        said = q.detach()
+        q_detached = q.detach()
 
-        def told() -> dict[str, Tensor]:
-            told_of = {
-                "train/critic_loss": squared_error(target.expand_as(said), said).mean(0),
-                "train/value": said.mean(0),
-                **self.chooser.told(choices),
+        def compute_metrics() -> dict[str, Tensor]:
+            metric_values = {
+                "train/critic_loss": squared_error(target.expand_as(q_detached), q_detached).mean(0),
+                "train/value": q_detached.mean(0),
+                **self.actor.compute_metrics(policy_output),
             }
             return {
-                **metrics(row_weights(valid, torch.ones_like(rollout.weight)), told_of),
-                **self.chooser.temperatures(),
+                **weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values),
+                **self.actor.get_temperatures(),
             }
 
-        return losses, Report(told, lambda: column_errors(valid, target - said.mean(0)), features)
+        return losses, LossReport(compute_metrics, lambda: td_error_stats(valid, target - q_detached.mean(0)), features)
 
-    def _target(
-        self, rollout: Rollout, lagging: Tensor, choices: Choices, following: Choices, members: list[int]
+    def _compute_target(
+        self,
+        rollout: Rollout,
+        target_features: Tensor,
+        policy_output: PolicyOutput,
+        next_steps: PolicyOutput,
+        critic_indices: list[int],
     ) -> Tensor:
         """[T, B] what Q(x_t, a_t) should be: one step (1812.05905, Eq. 5), or several with their corrections."""
         settings, reward, discount = self.settings, rollout.reward, self.settings.gamma * rollout.alive
-        q = self._of_choices(self.target.copy, lagging[1:], following.proposal.numbers, members)
-        scale = settings.alpha_critic_scale
-        cost = following.cost if scale == 1 else scale * following.cost
-        v = soft_value(following.policy.probs, q, cost)
+        q = self._evaluate_all_actions(
+            self.target.network, target_features[1:], next_steps.reparameterized.actions, critic_indices
+        )
+        alpha_scale = settings.alpha_critic_scale
+        entropy_cost = next_steps.entropy_cost if alpha_scale == 1 else alpha_scale * next_steps.entropy_cost
+        v = soft_state_value(next_steps.policy.probs, q, entropy_cost)
         if settings.n_step == 1:
             target = torch.addcmul(reward, discount, v)
         else:
-            target = self._multi_step_target(rollout, lagging, choices, discount, v, members)
+            target = self._compute_multi_step_target(
+                rollout, target_features, policy_output, discount, v, critic_indices
+            )
         return rescale(target) if settings.rescale_values else target
 
-    def _multi_step_target(
-        self, rollout: Rollout, lagging: Tensor, choices: Choices, discount: Tensor, v: Tensor, members: list[int]
+    def _compute_multi_step_target(
+        self,
+        rollout: Rollout,
+        target_features: Tensor,
+        policy_output: PolicyOutput,
+        discount: Tensor,
+        v: Tensor,
+        critic_indices: list[int],
     ) -> Tensor:
         """Return targets [T, B] of up to `n_step` rewards, given V [T, B] of the next states.
 
@@ -215,69 +244,75 @@ class Sac(Agent):
         that the reward is r - alpha log pi(a); without that term E[r + gamma V' - V] would be -alpha H. Q(x, a) does
         not include it, so that neither the first reward of a target nor any reward of Retrace has the term.
         """
-        sample, reward = rollout.sample, rollout.reward
-        rho = choices.policy.log_ratio(self.family(rollout.behavior), sample).clamp(-20, 20).exp()
+        raw_action, reward = rollout.raw_action, rollout.reward
+        rho = policy_output.policy.log_ratio(self.family(rollout.behavior), raw_action).clamp(-20, 20).exp()
         # Neither V nor Q of the first row enters the target of an action's value: they cancel.
         v = torch.cat((torch.zeros_like(v[:1]), v))
-        cost, taken = torch.zeros_like(rho), v[:-1]
-        if self.estimator in OF_STATES:
-            cost = self.settings.alpha_critic_scale * self.chooser.sample_cost(choices.policy, sample)
+        entropy_cost, q_taken = torch.zeros_like(rho), v[:-1]
+        if self.estimator in STATE_VALUE_ESTIMATORS:
+            entropy_cost = self.settings.alpha_critic_scale * self.actor.compute_entropy_cost(
+                policy_output.policy, raw_action
+            )
         else:
-            taken = self._reduce(self._taken(self.target.copy, lagging[:-1], sample, members)[1])
-        rows = Rows(reward - cost, discount, rollout.valid, v, taken, rho, rho, rho)
-        return ESTIMATORS[self.estimator](rows, self.truncation).q + cost
+            q_taken = self._reduce_ensemble(
+                self._evaluate_taken(self.target.network, target_features[:-1], raw_action, critic_indices)[1]
+            )
+        inputs = EstimatorInputs(reward - entropy_cost, discount, rollout.valid, v, q_taken, rho, rho, lambda: rho)
+        return ESTIMATORS[self.estimator](inputs, self.trace_clipping).q_target + entropy_cost
 
-    def _error(self, target: Tensor, q: Tensor, lagging: Tensor, rollout: Rollout) -> Tensor:
+    def _compute_error(self, target: Tensor, q: Tensor, target_features: Tensor, rollout: Rollout) -> Tensor:
         """[N, T, B] what each critic climbs (Eq. 5), or nothing where it would leave the target critic's reach."""
         clip = self.settings.clip_epsilon
         if clip is None:
             return target - q
-        near = self._taken(self.target.copy, lagging[:-1], rollout.sample)[1]
-        return clipped_error(target.expand_as(q), q, near, clip)
+        target_q = self._evaluate_taken(self.target.network, target_features[:-1], rollout.raw_action)[1]
+        return clipped_error(target.expand_as(q), q, target_q, clip)
 
-    def _taken(
-        self, critics: Critics, features: Tensor, sample: Tensor, members: list[int] | None = None
+    def _evaluate_taken(
+        self, critics: CriticEnsemble, features: Tensor, raw_action: Tensor, critic_indices: list[int] | None = None
     ) -> tuple[Tensor, Tensor]:
         """[M, T, B, K] what critics say at rows [T, B], and [M, T, B] of it what they say of the samples taken."""
-        if self.family.numbers:
-            values = critics(features, self.family.encode(sample).unsqueeze(-2), members)
+        if self.family.n_continuous:
+            values = critics(features, self.family.encode(raw_action).unsqueeze(-2), critic_indices)
             return values, values.squeeze(-1)
-        values = critics(features, None, members)
-        place = self.family.place(sample).expand(*values.shape[:-1], 1)
-        return values, values.gather(-1, place).squeeze(-1)
+        values = critics(features, None, critic_indices)
+        combination = self.family.find_combination(raw_action).expand(*values.shape[:-1], 1)
+        return values, values.gather(-1, combination).squeeze(-1)
 
-    def _of_choices(self, critics: Critics, features: Tensor, numbers: Tensor, members: list[int]) -> Tensor:
+    def _evaluate_all_actions(
+        self, critics: CriticEnsemble, features: Tensor, continuous_actions: Tensor, critic_indices: list[int]
+    ) -> Tensor:
         """[..., K] what some critics say of every choice, as one."""
-        actions = self.family.encode_each(numbers) if self.family.numbers else None
-        return self._reduce(critics(features, actions, members))
+        encoded_actions = self.family.encode_per_combination(continuous_actions) if self.family.n_continuous else None
+        return self._reduce_ensemble(critics(features, encoded_actions, critic_indices))
 
-    def _judge(
-        self, features: Tensor, known: Tensor, members: list[int], numbers: Tensor
+    def _evaluate_policy_actions(
+        self, features: Tensor, q_all: Tensor, critic_indices: list[int], continuous_actions: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """[T, B, K] what every choice is worth, and how that changes with its numbers [T, B, K, c]."""
-        if not self.family.numbers:
-            return self._reduce(known.detach()[members]), None
-        numbers = numbers.requires_grad_()
-        q = self._of_choices(self.critics, features, numbers, members)
-        (slope,) = torch.autograd.grad(q, numbers, torch.ones_like(q))
-        return q.detach(), slope
+        if not self.family.n_continuous:
+            return self._reduce_ensemble(q_all.detach()[critic_indices]), None
+        continuous_actions = continuous_actions.requires_grad_()
+        q = self._evaluate_all_actions(self.critics, features, continuous_actions, critic_indices)
+        (action_gradient,) = torch.autograd.grad(q, continuous_actions, torch.ones_like(q))
+        return q.detach(), action_gradient
 
-    def _members(self) -> list[int]:
+    def _sample_critics(self) -> list[int]:
         """Which critics this update reads: M of N (Chen et al. 2021, arXiv 2101.05982, Algorithm 1)."""
-        number, some = self.settings.ensemble_q_num, self.settings.ensemble_q_sample
-        return list(range(number)) if some == number else torch.randperm(number).tolist()[:some]
+        n_critics, n_sampled = self.settings.ensemble_q_num, self.settings.ensemble_q_sample
+        return list(range(n_critics)) if n_sampled == n_critics else torch.randperm(n_critics).tolist()[:n_sampled]
 
-    def _reduce(self, values: Tensor) -> Tensor:
+    def _reduce_ensemble(self, values: Tensor) -> Tensor:
         """[M, ...] -> [...]: the least (1812.05905, section 6), or the mean (Zhou et al. 2022, arXiv 2209.10081)."""
-        values = self._value(values)
-        return values.amin(0) if self.smallest else values.mean(0)
+        values = self._to_values(values)
+        return values.amin(0) if self.takes_minimum else values.mean(0)
 
-    def _value(self, outputs: Tensor) -> Tensor:
+    def _to_values(self, outputs: Tensor) -> Tensor:
         """What critics' outputs stand for."""
         return unscale(outputs) if self.settings.rescale_values else outputs
 
     @staticmethod
-    def _unroll(critics: Critics, rollout: Rollout) -> Tensor:
+    def _unroll(critics: CriticEnsemble, rollout: Rollout) -> Tensor:
         return critics.torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
 
     @torch.no_grad()
@@ -285,16 +320,16 @@ class Sac(Agent):
         return self._unroll(self.critics, rollout)
 
     @torch.no_grad()
-    def lagged_features(self, rollout: Rollout) -> Tensor:
-        return self._unroll(self.target.copy, rollout)
+    def target_features(self, rollout: Rollout) -> Tensor:
+        return self._unroll(self.target.network, rollout)
 
     def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
         return self.critics.torso.encode(obs)
 
-    def q(self, features: Tensor, sample: Tensor) -> Tensor:
-        return self._value(self._taken(self.critics, features, sample)[1]).mean(0)
+    def q(self, features: Tensor, raw_action: Tensor) -> Tensor:
+        return self._to_values(self._evaluate_taken(self.critics, features, raw_action)[1]).mean(0)
 
-    def sync(self, update: int) -> None:
+    def update_targets(self, update: int) -> None:
         """The target critics follow (1812.05905, Algorithm 1), every `update_target_per_step` updates."""
         if update % self.settings.update_target_per_step == 0:
-            self.target.move(self.settings.tau)
+            self.target.polyak_update(self.settings.tau)

@@ -11,7 +11,7 @@ MISSING = "missing"  # not there, and not asked for
 BROKEN = "broken"  # asked for, and it cannot work
 TIMEOUT = "timeout"  # no answer in time, which may be because the machine is busy
 
-Seen = tuple[str, str]  # one of these, and a line: what is there, or what to do
+Outcome = tuple[str, str]  # one of these, and a line: what is there, or what to do
 
 
 @dataclass(frozen=True)
@@ -25,46 +25,46 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of one thing. `look` may raise and may take `limit` seconds; TimeoutError counts as a time-out, too."""
+    """A check of one thing. `run` may raise and may take `limit` seconds; TimeoutError counts as a time-out, too."""
 
     name: str
-    look: Callable[[], Seen]
+    run: Callable[[], Outcome]
     limit: float = 200.0
 
     def __call__(self) -> Finding:
         """Run the check: `broken` if it raises, `timeout` if it does not return within `limit`."""
-        seen: list[Seen] = []
+        outcomes: list[Outcome] = []
         # A daemon, so that one that never comes back keeps nothing alive.
-        thread = threading.Thread(target=lambda: seen.append(self._look()), daemon=True)
+        thread = threading.Thread(target=lambda: outcomes.append(self._run_safely()), daemon=True)
         thread.start()
         thread.join(self.limit)
-        state, line = seen[0] if seen else (TIMEOUT, no_answer(self.limit))
+        state, line = outcomes[0] if outcomes else (TIMEOUT, describe_timeout(self.limit))
         return Finding(self.name, state, " ".join(line.split()))
 
-    def asked(self) -> Check:
+    def as_required(self) -> Check:
         """The same look at what is asked for: there, missing is broken."""
 
-        def look() -> Seen:
-            state, line = self.look()
+        def run() -> Outcome:
+            state, line = self.run()
             return BROKEN if state == MISSING else state, line
 
-        return replace(self, look=look)
+        return replace(self, run=run)
 
-    def _look(self) -> Seen:
+    def _run_safely(self) -> Outcome:
         try:
-            return self.look()
+            return self.run()
         except TimeoutError as error:
             return TIMEOUT, str(error)
         except Exception as error:  # whatever is wrong with what is looked at
-            return BROKEN, described(error)
+            return BROKEN, describe_error(error)
 
 
-def no_answer(limit: float) -> str:
+def describe_timeout(limit: float) -> str:
     """Return the line of a time-out, which may be the fault of a busy machine."""
     return f"no answer within {limit:g} s: try again when the machine is less busy"
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error as one line; those of this project say themselves what they are."""
     line = " ".join(str(error).split())
     return line if type(error).__module__.startswith("algorithm.") else f"{type(error).__name__}: {line}"

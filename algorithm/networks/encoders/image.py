@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import ACTIVATIONS, check_sizes, known_activation, orthogonal
+from algorithm.networks.mlp import ACTIVATIONS, check_activation, check_sizes, make_orthogonal_linear
 from algorithm.specs import ObsSpec
 
 GAIN = 2**0.5
@@ -26,27 +26,27 @@ class Conv:
         if not layers:
             raise ValueError("Conv needs at least one layer, as in Conv((16, 3, 1))")
         for layer in layers:
-            whole = isinstance(layer, tuple) and all(isinstance(number, int) and number > 0 for number in layer)
-            if not whole or len(layer) != 3:
+            is_valid = isinstance(layer, tuple) and all(isinstance(number, int) and number > 0 for number in layer)
+            if not is_valid or len(layer) != 3:
                 raise ValueError(
                     f"Conv has the layer {layer!r}; a layer is (channels, kernel, stride), as in (16, 3, 1)"
                 )
         if units is not None:
             check_sizes(type(self).__name__, units)
-        self.layers, self.units, self.activation = layers, units, known_activation(activation)
+        self.layers, self.units, self.activation = layers, units, check_activation(activation)
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
-        channels, *sides = _image(spec)
-        for number, (_, kernel, stride) in enumerate(self.layers, 1):
+        channels, *sides = _image_shape(spec)
+        for index, (_, kernel, stride) in enumerate(self.layers, 1):
             if min(sides) < kernel:
                 rows, columns = sides
                 raise ValueError(
-                    f"an image {list(spec.shape)} is too small for {type(self).__name__}: layer {number} sees {rows} x "
+                    f"an image {list(spec.shape)} is too small for {type(self).__name__}: layer {index} sees {rows} x "
                     f"{columns} pixels and has a kernel of {kernel}"
                 )
             sides = [(side - kernel) // stride + 1 for side in sides]
-        numbers = self.layers[-1][0] * sides[0] * sides[1]
-        return Convolutions(channels, self.layers, numbers, self.units, self.activation, spec.high)
+        flat_size = self.layers[-1][0] * sides[0] * sides[1]
+        return ConvEncoder(channels, self.layers, flat_size, self.units, self.activation, spec.high)
 
 
 class NatureCnn(Conv):
@@ -70,16 +70,16 @@ class ImpalaResNet:
         self.channels, self.units = tuple(channels), units
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
-        return ResidualStages(_image(spec), self.channels, self.units, spec.high)
+        return ResNetEncoder(_image_shape(spec), self.channels, self.units, spec.high)
 
 
-class First(nn.Conv2d):
+class InputConvolution(nn.Conv2d):
     """A convolution of images [rows, C, H, W] of bytes or float32, divided by `high`."""
 
     def __init__(self, high: float, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0):
         super().__init__(inputs, outputs, kernel, stride, padding)
         self.high = high
-        _begin(self)
+        _initialize(self)
 
     def forward(self, obs: Tensor) -> Tensor:
         # The channels of a pixel lie side by side from here to the flattening: forward and backward of 168 frames of
@@ -92,88 +92,92 @@ class First(nn.Conv2d):
         return nn.functional.conv2d(pixels, weight, self.bias, self.stride, self.padding)
 
 
-def _features(pixels: Tensor) -> Tensor:
+def _flatten_pixels(pixels: Tensor) -> Tensor:
     """[rows, C, H, W] -> [rows, H * W * C]: in the order in which they lie."""
     return pixels.permute(0, 2, 3, 1).flatten(1)
 
 
-class Convolutions(nn.Module):
+class ConvEncoder(nn.Module):
     """[rows, C, H, W] -> [rows, size]: the `layers` of a Conv, `numbers` of which go through a linear layer."""
 
     def __init__(
         self,
         channels: int,
         layers: tuple[tuple[int, int, int], ...],
-        numbers: int,
+        flat_size: int,
         units: int | None,
         activation: str,
         high: float,
     ):
         super().__init__()
-        self.size = units or numbers
+        self.size = units or flat_size
         first, *others = layers
-        before = [layer[0] for layer in layers]
+        in_channels = [layer[0] for layer in layers]
         self.layers: Any = nn.ModuleList(
             [
-                First(high, channels, *first),
-                *(_convolution(inputs, *layer) for inputs, layer in zip(before, others, strict=False)),
+                InputConvolution(high, channels, *first),
+                *(_make_convolution(inputs, *layer) for inputs, layer in zip(in_channels, others, strict=False)),
             ]
         )
-        self.linear: Any = orthogonal(numbers, units, GAIN) if units else None
+        self.linear: Any = make_orthogonal_linear(flat_size, units, GAIN) if units else None
         self.activate = ACTIVATIONS[activation][0]
 
     def forward(self, obs: Tensor) -> Tensor:
         for layer in self.layers:
             obs = self.activate(layer(obs))
-        features = _features(obs)
+        features = _flatten_pixels(obs)
         return self.activate(self.linear(features)) if self.linear else features
 
 
-class ResidualStages(nn.Module):
+class ResNetEncoder(nn.Module):
     """[rows, C, H, W] -> [rows, size]"""
 
     def __init__(self, shape: tuple[int, int, int], channels: tuple[int, ...], units: int, high: float):
         super().__init__()
         self.size = units
-        before, rows, columns = shape
+        in_channels, rows, columns = shape
         stages: list[nn.Module] = []
-        for after in channels:
+        for out_channels in channels:
             # No activation before the pooling: the blocks begin with theirs, as in the paper.
-            layer = _convolution(before, after, 3, padding=1) if stages else First(high, before, after, 3, padding=1)
-            stages += [layer, nn.MaxPool2d(3, 2, padding=1), Block(after), Block(after)]
-            before, rows, columns = after, (rows + 1) // 2, (columns + 1) // 2
+            layer = (
+                _make_convolution(in_channels, out_channels, 3, padding=1)
+                if stages
+                else InputConvolution(high, in_channels, out_channels, 3, padding=1)
+            )
+            stages += [layer, nn.MaxPool2d(3, 2, padding=1), ResidualBlock(out_channels), ResidualBlock(out_channels)]
+            in_channels, rows, columns = out_channels, (rows + 1) // 2, (columns + 1) // 2
         self.stages = nn.Sequential(*stages, nn.ReLU())
-        self.linear = orthogonal(before * rows * columns, units, GAIN)
+        self.linear = make_orthogonal_linear(in_channels * rows * columns, units, GAIN)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return torch.relu(self.linear(_features(self.stages(obs))))
+        return torch.relu(self.linear(_flatten_pixels(self.stages(obs))))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """[rows, C, H, W] -> the same shape: what two convolutions make of it is added to it."""
 
     def __init__(self, channels: int):
         super().__init__()
-        layers = (_convolution(channels, channels, 3, padding=1) for _ in range(2))
-        self.change = nn.Sequential(*(part for layer in layers for part in (nn.ReLU(), layer)))
+        layers = (_make_convolution(channels, channels, 3, padding=1) for _ in range(2))
+        self.residual = nn.Sequential(*(part for layer in layers for part in (nn.ReLU(), layer)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.change(x)
+        return x + self.residual(x)
 
 
-def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Conv2d:
+def _make_convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Conv2d:
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding)
-    _begin(layer)
+    _initialize(layer)
     return layer
 
 
-def _begin(layer: nn.Conv2d) -> None:
+def _initialize(layer: nn.Conv2d) -> None:
     """Orthogonal weights and no bias."""
     nn.init.orthogonal_(layer.weight, GAIN)
     nn.init.zeros_(layer.get_parameter("bias"))
 
 
-def _image(spec: ObsSpec) -> tuple[int, int, int]:
+def _image_shape(spec: ObsSpec) -> tuple[int, int, int]:
     """Channels, rows, columns. Raises ValueError for any other shape."""
     if len(spec.shape) != 3:
         raise ValueError(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.running_statistics import Normalization
+from algorithm.networks.running_statistics import Normalizer
 from algorithm.specs import ObsSpec
 
 
@@ -42,36 +42,36 @@ class Vector:
         if isinstance(self.scale, tuple) and len(self.scale) != size:
             raise ValueError(f"Vector has {len(self.scale)} scales for an observation of {size} numbers")
         if self.normalize and (spec.dtype != "uint8" or spec.high > 1):
-            return VectorEncoder(size, Normalization(size, self.clip))
+            return VectorEncoder(size, Normalizer(size, self.clip))
         return VectorEncoder(size, None if self.scale == 1 else Scale(self.scale))
 
 
 class VectorEncoder(nn.Module):
     """[rows, *shape] of any dtype -> [rows, size] float32, in other `units` where there are any."""
 
-    def __init__(self, size: int, units: Scale | Normalization | None):
+    def __init__(self, size: int, transform: Scale | Normalizer | None):
         super().__init__()
         self.size = size
-        self.units: Any = units
+        self.transform: Any = transform
 
     def forward(self, obs: Tensor) -> Tensor:
         vector = obs.flatten(1).float()
-        return vector if self.units is None else self.units(vector)
+        return vector if self.transform is None else self.transform(vector)
 
     def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
         """The same in numpy."""
-        size, units = self.size, None if self.units is None else self.units.numpy()
+        size, transform = self.size, None if self.transform is None else self.transform.numpy()
 
         def encode(obs: np.ndarray) -> np.ndarray:
             vector = obs.reshape(len(obs), size).astype(np.float32, copy=False)
-            return vector if units is None else units(vector)
+            return vector if transform is None else transform(vector)
 
         return encode
 
     def observe(self, obs: Tensor) -> None:
         """Take collected rows [n, *shape] into the running statistics, where there are any."""
-        if isinstance(self.units, Normalization):
-            self.units.moments.merge(obs.flatten(1))
+        if isinstance(self.transform, Normalizer):
+            self.transform.moments.merge(obs.flatten(1))
 
 
 class Scale(nn.Module):

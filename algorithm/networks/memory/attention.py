@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import check_sizes, orthogonal
+from algorithm.networks.mlp import check_sizes, make_orthogonal_linear
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class AttentionMemory(nn.Module):
     row. Positions are distances, so that what is kept never depends on when it was seen.
     """
 
-    def __init__(self, size: int, shape: Attention):
+    def __init__(self, size: int, config: Attention):
         super().__init__()
-        self.size, self.past = shape.units, shape.window - 1
-        self.inputs = orthogonal(size, shape.units, gain=1.0)
-        self.layers: Any = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.units)
-        self.place = 2 * shape.units * shape.layers + 1
-        self.state = self.past * self.place
+        self.size, self.past_rows = config.units, config.window - 1
+        self.inputs = make_orthogonal_linear(size, config.units, gain=1.0)
+        self.layers: Any = nn.ModuleList(AttentionLayer(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.units)
+        self.entry_size = 2 * config.units * config.layers + 1
+        self.state_size = self.past_rows * self.entry_size
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """One row: [B, F], [B, state] -> [B, size], [B, state]."""
@@ -60,48 +60,52 @@ class AttentionMemory(nn.Module):
     def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """[T, B, F], first [T, B], memory [B, state] before row 0 -> [T, B, size], [B, state] behind the last row."""
         rows = len(features)
-        places = memory.unflatten(-1, (self.past, self.place))
-        kept, there = places[..., :-1].tensor_split(2 * len(self.layers), -1), places[..., -1] > 0
-        episode = torch.cat((torch.zeros_like(there, dtype=torch.int64), first.T.long().cumsum(-1)), -1)
-        there = torch.cat((there, torch.ones_like(first.T)), -1)  # [B, past + T]
-        distance = torch.arange(rows, device=first.device).unsqueeze(-1) + self.past
-        distance = distance - torch.arange(self.past + rows, device=first.device)  # [T, past + T] rows back
-        near = (distance >= 0) & (distance <= self.past)
-        seen = near & there.unsqueeze(1) & (episode[:, self.past :, None] == episode[:, None])  # [B, T, past + T]
+        entries = memory.unflatten(-1, (self.past_rows, self.entry_size))
+        cached, is_present = entries[..., :-1].tensor_split(2 * len(self.layers), -1), entries[..., -1] > 0
+        episode = torch.cat((torch.zeros_like(is_present, dtype=torch.int64), first.T.long().cumsum(-1)), -1)
+        is_present = torch.cat((is_present, torch.ones_like(first.T)), -1)  # [B, past + T]
+        distance = torch.arange(rows, device=first.device).unsqueeze(-1) + self.past_rows
+        distance = distance - torch.arange(self.past_rows + rows, device=first.device)  # [T, past + T] rows back
+        is_near = (distance >= 0) & (distance <= self.past_rows)
+        is_visible = (
+            is_near & is_present.unsqueeze(1) & (episode[:, self.past_rows :, None] == episode[:, None])
+        )  # [B, T, past + T]
 
         x, columns = self.inputs(features).transpose(0, 1), []
-        for number, layer in enumerate(self.layers):
-            x, keys, values = layer(x, kept[2 * number], kept[2 * number + 1], seen, distance)
+        for index, layer in enumerate(self.layers):
+            x, keys, values = layer(x, cached[2 * index], cached[2 * index + 1], is_visible, distance)
             columns += [keys[:, rows:], values[:, rows:]]
-        of_episode = (there & (episode == episode[:, -1:]))[:, rows:].unsqueeze(-1).to(x.dtype)
-        memory = torch.cat((torch.cat(columns, -1) * of_episode, of_episode), -1).flatten(1)
+        same_episode = (is_present & (episode == episode[:, -1:]))[:, rows:].unsqueeze(-1).to(x.dtype)
+        memory = torch.cat((torch.cat(columns, -1) * same_episode, same_episode), -1).flatten(1)
         return self.norm(x).transpose(0, 1), memory
 
 
-class Layer(nn.Module):
+class AttentionLayer(nn.Module):
     """Attention, then a hidden layer twice as wide."""
 
-    def __init__(self, shape: Attention):
+    def __init__(self, config: Attention):
         super().__init__()
-        units = shape.units
-        self.heads = shape.heads
+        units = config.units
+        self.heads = config.heads
         self.norms: Any = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
-        self.project = orthogonal(units, 3 * units, gain=1.0)
-        self.out = orthogonal(units, units, gain=1.0)
+        self.project = make_orthogonal_linear(units, 3 * units, gain=1.0)
+        self.output = make_orthogonal_linear(units, units, gain=1.0)
         self.hidden = nn.Sequential(
-            orthogonal(units, 2 * units, gain=sqrt(2)), nn.ReLU(), orthogonal(2 * units, units, gain=1.0)
+            make_orthogonal_linear(units, 2 * units, gain=sqrt(2)),
+            nn.ReLU(),
+            make_orthogonal_linear(2 * units, units, gain=1.0),
         )
-        self.bias = nn.Parameter(torch.zeros(shape.heads, shape.window))  # of each distance
+        self.bias = nn.Parameter(torch.zeros(config.heads, config.window))  # of each distance
 
     def forward(
-        self, x: Tensor, keys: Tensor, values: Tensor, seen: Tensor, distance: Tensor
+        self, x: Tensor, keys: Tensor, values: Tensor, is_visible: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x [B, T, units], keys and values of the past -> x, and all keys and values [B, past + T, units]."""
-        queries, own_keys, own_values = self.project(self.norms[0](x)).chunk(3, -1)
-        keys, values = torch.cat((keys, own_keys), 1), torch.cat((values, own_values), 1)
+        queries, new_keys, new_values = self.project(self.norms[0](x)).chunk(3, -1)
+        keys, values = torch.cat((keys, new_keys), 1), torch.cat((values, new_values), 1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries, keys, values))
         scores = q @ k.transpose(-1, -2) / sqrt(q.shape[-1])
         scores = scores + self.bias[:, distance.clamp(0, self.bias.shape[1] - 1)]
-        weights = scores.masked_fill(~seen.unsqueeze(1), -1e9).softmax(-1)
-        x = x + self.out((weights @ v).transpose(1, 2).flatten(-2))
+        weights = scores.masked_fill(~is_visible.unsqueeze(1), -1e9).softmax(-1)
+        x = x + self.output((weights @ v).transpose(1, 2).flatten(-2))
         return x + self.hidden(self.norms[1](x)), keys, values

@@ -32,49 +32,51 @@ class FrameStack:
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
         channels, *others = spec.shape
-        stacked = replace(spec, shape=(channels * self.frames, *others), own=None)
-        return StackedEncoder(spec.shape, self.frames, self.encoder(stacked))
+        stacked = replace(spec, shape=(channels * self.frames, *others), env_shape=None)
+        return FrameStackEncoder(spec.shape, self.frames, self.encoder(stacked))
 
 
-class StackedEncoder(nn.Module):
+class FrameStackEncoder(nn.Module):
     """`past` frames of memory; they are rebuilt by as many rows, so that a replay need not keep them."""
 
     def __init__(self, shape: tuple[int, ...], frames: int, encoder: Any):
         super().__init__()
-        self.shape, self.past = shape, frames - 1
+        self.shape, self.past_frames = shape, frames - 1
         self.encoder = encoder
         self.size: int = encoder.size
-        self.state = self.past * prod(shape)
+        self.state_size = self.past_frames * prod(shape)
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """One row: [B, *shape], [B, state] -> [B, size], [B, state]."""
         frames = torch.cat((memory, obs.flatten(1).to(memory.dtype)), -1)
         stacked = frames.unflatten(-1, (-1, *self.shape)).flatten(1, 2).to(obs.dtype)
-        return self.encoder(stacked), frames[:, frames.shape[1] - self.state :]
+        return self.encoder(stacked), frames[:, frames.shape[1] - self.state_size :]
 
     def stack(self, obs: Tensor, first: Tensor, memory: Tensor | None, begin: int, end: int) -> Tensor:
         """The frames of rows `begin` to `end` out of [T, B, *shape]: [end - begin, B, frames * shape[0], ...].
 
         `memory` [B, state] is that before row 0; without it nothing is known of earlier rows.
         """
-        missing = max(self.past - begin, 0)  # frames in front of row 0
+        n_missing = max(self.past_frames - begin, 0)  # frames in front of row 0
         rows, episode = (
-            obs[begin + missing - self.past : end],
-            first.long().cumsum(0)[begin + missing - self.past : end],
+            obs[begin + n_missing - self.past_frames : end],
+            first.long().cumsum(0)[begin + n_missing - self.past_frames : end],
         )
-        if missing:
-            earlier = obs.new_zeros((missing, *obs.shape[1:]))
+        if n_missing:
+            earlier = obs.new_zeros((n_missing, *obs.shape[1:]))
             if memory is not None:
-                earlier = memory.unflatten(-1, (self.past, *self.shape)).transpose(0, 1)[-missing:].to(obs.dtype)
+                earlier = (
+                    memory.unflatten(-1, (self.past_frames, *self.shape)).transpose(0, 1)[-n_missing:].to(obs.dtype)
+                )
             rows = torch.cat((earlier, rows))
-            episode = torch.cat((episode.new_zeros((missing, episode.shape[1])), episode))
+            episode = torch.cat((episode.new_zeros((n_missing, episode.shape[1])), episode))
         count = end - begin
         frames = []
-        for back in range(self.past, 0, -1):
-            frame = slice(self.past - back, self.past - back + count)
-            same = (episode[frame] == episode[self.past :]).to(obs.dtype)
-            frames.append(rows[frame] * same.view(*same.shape, *[1] * len(self.shape)))
-        return torch.cat((*frames, rows[self.past :]), 2)
+        for age in range(self.past_frames, 0, -1):
+            frame = slice(self.past_frames - age, self.past_frames - age + count)
+            same_episode = (episode[frame] == episode[self.past_frames :]).to(obs.dtype)
+            frames.append(rows[frame] * same_episode.view(*same_episode.shape, *[1] * len(self.shape)))
+        return torch.cat((*frames, rows[self.past_frames :]), 2)
 
     def forward(self, stacked: Tensor) -> Tensor:
         """Stacked rows [rows, frames * shape[0], ...] -> [rows, size]."""
@@ -83,4 +85,4 @@ class StackedEncoder(nn.Module):
     def observe(self, obs: Tensor) -> None:
         """Take collected rows [n, *shape] into the encoder's running statistics: each frame has the same."""
         if hasattr(self.encoder, "observe"):
-            self.encoder.observe(torch.cat([obs] * (self.past + 1), 1))
+            self.encoder.observe(torch.cat([obs] * (self.past_frames + 1), 1))

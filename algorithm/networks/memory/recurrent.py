@@ -37,7 +37,7 @@ class Lstm:
         return LstmMemory(size, self.units)
 
 
-class Recurrent(nn.Module):
+class RecurrentMemory(nn.Module):
     """A cell of `gates` blocks of `units`, run row by row; what the features bring comes from one product for all rows.
 
     Row by row rather than by torch's fused modules: these start every column from one state and know no `first`.
@@ -45,7 +45,7 @@ class Recurrent(nn.Module):
 
     def __init__(self, size: int, units: int, gates: int, vectors: int):
         super().__init__()
-        self.size, self.units, self.state = units, units, vectors * units
+        self.size, self.units, self.state_size = units, units, vectors * units
         self.inputs = nn.Linear(size, gates * units)
         self.recurrent = nn.Linear(units, gates * units)
         for linear in (self.inputs, self.recurrent):
@@ -63,31 +63,31 @@ class Recurrent(nn.Module):
 
     def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """[T, B, F], first [T, B], memory [B, state] before row 0 -> [T, B, size], [B, state] behind the last row."""
-        goes_on = (~first).to(memory.dtype).unsqueeze(-1)
+        not_first = (~first).to(memory.dtype).unsqueeze(-1)
         outputs = []
         rows = self.inputs(features).to(memory.dtype)  # products may be bfloat16, what is remembered is not
-        for inputs, same in zip(rows.unbind(), goes_on.unbind(), strict=True):
-            output, memory = self.cell(inputs, memory * same)
+        for inputs, keep in zip(rows.unbind(), not_first.unbind(), strict=True):
+            output, memory = self.cell(inputs, memory * keep)
             outputs.append(output)
         return torch.stack(outputs), memory
 
 
-class GruMemory(Recurrent):
+class GruMemory(RecurrentMemory):
     """h <- z h + (1 - z) tanh(W x + r (U h + b)), with gates r and z of x and h."""
 
     def __init__(self, size: int, units: int):
         super().__init__(size, units, gates=3, vectors=1)
 
     def cell(self, inputs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        gates, new = inputs.tensor_split([2 * self.units], -1)
-        own_gates, own_new = self.recurrent(memory).to(memory.dtype).tensor_split([2 * self.units], -1)
-        reset, update = torch.sigmoid(gates + own_gates).chunk(2, -1)
-        new = torch.tanh(torch.addcmul(new, reset, own_new))
-        memory = torch.lerp(new, memory, update)
+        gates, candidate = inputs.tensor_split([2 * self.units], -1)
+        memory_gates, memory_candidate = self.recurrent(memory).to(memory.dtype).tensor_split([2 * self.units], -1)
+        reset, update = torch.sigmoid(gates + memory_gates).chunk(2, -1)
+        candidate = torch.tanh(torch.addcmul(candidate, reset, memory_candidate))
+        memory = torch.lerp(candidate, memory, update)
         return memory, memory
 
 
-class LstmMemory(Recurrent):
+class LstmMemory(RecurrentMemory):
     """c <- f c + i tanh(g), h <- o tanh(c), with all four of x and h; memory is h | c."""
 
     def __init__(self, size: int, units: int):
@@ -98,7 +98,7 @@ class LstmMemory(Recurrent):
     def cell(self, inputs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         hidden, cell = memory.chunk(2, -1)
         gates = inputs + self.recurrent(hidden).to(hidden.dtype)
-        inward, forget, outward = torch.sigmoid(gates[..., : 3 * self.units]).chunk(3, -1)
-        cell = torch.addcmul(forget * cell, inward, torch.tanh(gates[..., 3 * self.units :]))
-        hidden = outward * torch.tanh(cell)
+        input_gate, forget_gate, output_gate = torch.sigmoid(gates[..., : 3 * self.units]).chunk(3, -1)
+        cell = torch.addcmul(forget_gate * cell, input_gate, torch.tanh(gates[..., 3 * self.units :]))
+        hidden = output_gate * torch.tanh(cell)
         return hidden, torch.cat((hidden, cell), -1)

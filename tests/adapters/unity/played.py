@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from algorithm.adapters.unity.client import Client, api
+from algorithm.adapters.unity.client import UnityClient, api
 from tests.unity_player.launcher import make_player
 
 
-def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit: float = 20.0, **how) -> Client:
+def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit: float = 20.0, **how) -> UnityClient:
     """A client of a player that was started for it."""
     program = make_player(folder, task, *flags)
-    return Client(program, port=0, start_limit=start_limit, limit=limit, **how)
+    return UnityClient(program, port=0, start_limit=start_limit, limit=limit, **how)
 
 
-def act(client: Client, choose=None) -> None:
+def act(client: UnityClient, choose=None) -> None:
     """One step, in which each agent that waits does what `choose(name, DecisionSteps)` says, or nothing."""
     for name, spec in client.behavior_specs.items():
         waiting, _ = client.get_steps(name)

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.unity import supervised_scene as supervised
 from algorithm.adapters.unity.adapter import UnityAdapter
-from algorithm.adapters.unity.behavior import Offer
-from algorithm.adapters.unity.curriculum import Lesson, Scene, Uniform
+from algorithm.adapters.unity.behavior import AgentSpecs
+from algorithm.adapters.unity.curriculum import Lesson, SceneParameters, Uniform
 from algorithm.adapters.unity.lanes import Batch
-from algorithm.adapters.unity.launch import Tick
-from algorithm.adapters.unity.statistics import Statistics
-from algorithm.adapters.wrappers.restart import Restarting
+from algorithm.adapters.unity.launch import SceneTick
+from algorithm.adapters.unity.statistics import StatisticsCollector
+from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
 from tests.adapters.unity.scenes import launch_of, scene_of
@@ -63,7 +63,7 @@ def rows(shown, role):
             step = steps[role]
             obs = next(iter(step.obs.values()))
             for row, lane in enumerate(step.lane.tolist()):
-                fields = (step.first, step.final, step.reward, step.alive)
+                fields = (step.first, step.is_bootstrap_row, step.reward, step.alive)
                 found = (obs[row].tolist(), *(field[row].item() for field in fields))
                 lanes.setdefault(lane, []).append(found)
     return lanes
@@ -203,8 +203,8 @@ def test_fewer_agents_than_the_limit_have_no_more_lanes_than_they_need(tmp_path,
 def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
     record = tmp_path / "told"
     lessons = [Lesson("easy", 1.0, "Hybrid", 3, -100.0), Lesson("hard", Uniform(2, 3))]
-    scene = Scene({"gravity": 9.81, "height": lessons})
-    adapter = opened(scene_of(tmp_path, "hybrid", "--record", str(record), scene=scene, ended=scene.ended))
+    scene = SceneParameters({"gravity": 9.81, "height": lessons})
+    adapter = opened(scene_of(tmp_path, "hybrid", "--record", str(record), scene=scene, ended=scene.record_episode))
     play(adapter, 30)
     assert scene.curricula["height"].lesson.name == "hard"
     told = [next(iter(json.loads(line).items())) for line in record.read_text().splitlines()]
@@ -214,14 +214,14 @@ def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
 
 
 def test_scenes_tell_of_themselves_until_it_is_asked(tmp_path, opened):
-    adapter = opened(Restarting(lambda: scene_of(tmp_path, "balance_ball", copies=2), budget=0))
+    adapter = opened(RestartOnFailure(lambda: scene_of(tmp_path, "balance_ball", copies=2), max_restarts=0))
     play(adapter, 5)
     assert 0 < adapter.statistics()["Ball/Distance"] < 3
     assert adapter.statistics() == {}
 
 
 def test_statistics_are_brought_together_as_the_scene_says():
-    statistics = Statistics()
+    statistics = StatisticsCollector()
     statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
     statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
     assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
@@ -230,18 +230,18 @@ def test_statistics_are_brought_together_as_the_scene_says():
 
 def test_lessons_wait_for_the_mean_of_their_role_and_are_restored():
     lessons = (Lesson("a", 0.0, "x", 2, 5.0), Lesson("b", 1.0, "x", 1, 100.0), Lesson("c", 2.0))
-    scene = Scene({"p": lessons})
+    scene = SceneParameters({"p": lessons})
     for role, reward in (("x", 9), ("y", 99), ("x", 0)):
-        scene.ended(role, reward)
-    assert scene.parameters == {"p": 0.0}
-    other = Scene({"p": lessons})
+        scene.record_episode(role, reward)
+    assert scene.current == {"p": 0.0}
+    other = SceneParameters({"p": lessons})
     other.restore(scene.state())
-    other.ended("x", 10.0)
-    assert other.parameters == {"p": 1.0}
-    other.ended("x", 100.0)
-    assert other.parameters == {"p": 2.0}
-    other.ended("x", 1000.0)
-    third = Scene({"p": lessons})
+    other.record_episode("x", 10.0)
+    assert other.current == {"p": 1.0}
+    other.record_episode("x", 100.0)
+    assert other.current == {"p": 2.0}
+    other.record_episode("x", 1000.0)
+    third = SceneParameters({"p": lessons})
     third.restore(other.state())
     assert third.parameters == {"p": 2.0}
 
@@ -250,24 +250,24 @@ def test_lessons_by_progress_wait_for_the_env_steps_and_their_episodes(caplog):
     share = 0.0
     first = Lesson("a", 0.0, "x", 2, 0.25, "progress")
     lessons = (first, Lesson("b", 1.0, "x", 1, 0.5, "progress"), Lesson("c", 2.0))
-    scene = Scene({"p": lessons}, lambda: share)
+    scene = SceneParameters({"p": lessons}, lambda: share)
     told = []
     for share in (0.1, 0.2, 0.25, 0.4, 0.75):  # noqa: B007
-        scene.ended("y", 1000.0)
-        scene.ended("x", 1000.0)
-        told.append(scene.parameters["p"])
+        scene.record_episode("y", 1000.0)
+        scene.record_episode("x", 1000.0)
+        told.append(scene.current["p"])
     assert told == [0, 0, 1, 1, 2]
     assert [record.message for record in caplog.records] == [
         "p: lesson b begins, after 25% of training",
         "p: lesson c begins, after 75% of training",
     ]
     share = 0.3
-    before = Scene({"p": lessons}, lambda: share)
-    before.ended("x", -1000.0)
-    after = Scene({"p": lessons}, lambda: share)
+    before = SceneParameters({"p": lessons}, lambda: share)
+    before.record_episode("x", -1000.0)
+    after = SceneParameters({"p": lessons}, lambda: share)
     after.restore(before.state())
-    after.ended("x", -1000.0)
-    assert [before.parameters, after.parameters] == [{"p": 0.0}, {"p": 1.0}]
+    after.record_episode("x", -1000.0)
+    assert [before.current, after.current] == [{"p": 0.0}, {"p": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
 ):
     limit = 2.0 if fault == "hang" else 20.0
     adapter = opened(scene_of(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout=limit))
-    adapter._players[1].launch = launch_of(make_player(tmp_path / "sound", "staggered", "--slow", "0.01"))
+    adapter._scenes[1].launch = launch_of(make_player(tmp_path / "sound", "staggered", "--slow", "0.01"))
     rng, shown = np.random.default_rng(0), [adapter.reset(0)]
     lanes = rows(shown, "Staggered")
     while sum(row[1] and row[0] == [1, 0] for row in lanes[0]) < 2:
@@ -302,8 +302,8 @@ def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
 
 def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
     launch = launch_of(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
-    adapter = opened(Restarting(lambda: UnityAdapter(launch, 1, None, Scene({})), budget=2))
-    with pytest.raises(EnvironmentBroke, match="broke 3 times, which is more than base_config.max_env_restarts"):
+    adapter = opened(RestartOnFailure(lambda: UnityAdapter(launch, 1, None, SceneParameters({})), max_restarts=2))
+    with pytest.raises(EnvironmentCrashed, match="broke 3 times, which is more than base_config.max_env_restarts"):
         play(adapter, 100)
 
 
@@ -317,13 +317,13 @@ def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
 )
 def test_a_player_that_does_not_start_is_one_line(flags, changes, why, tmp_path, opened):
     adapter = opened(scene_of(tmp_path, "balance_ball", *flags, **changes))
-    with pytest.raises(EnvironmentFailed, match=why):
+    with pytest.raises(EnvironmentStartError, match=why):
         adapter.reset(0)
 
 
 def test_a_player_that_is_not_there_is_one_line(tmp_path, opened):
-    adapter = opened(UnityAdapter(launch_of(tmp_path / "nothing"), 1, None, Scene({})))
-    with pytest.raises(EnvironmentFailed, match="there is no player at"):
+    adapter = opened(UnityAdapter(launch_of(tmp_path / "nothing"), 1, None, SceneParameters({})))
+    with pytest.raises(EnvironmentStartError, match="there is no player at"):
         adapter.reset(0)
 
 
@@ -333,7 +333,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path, opened):
         other.listen()
         port = other.getsockname()[1]
         adapter = opened(scene_of(tmp_path, "balance_ball", port=port))
-        with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+        with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
             adapter.reset(0)
 
 
@@ -341,12 +341,12 @@ def test_a_camera_that_shows_one_colour_without_graphics_is_one_line():
     pictures = {"Camera": np.zeros((2, 3, 8, 8), np.float32)}
     decided = Batch(np.arange(2), pictures, np.zeros(2, np.float32), np.zeros(2, bool))
     ended = Batch(np.arange(0), {"Camera": pictures["Camera"][:0]}, np.zeros(0, np.float32), np.zeros(0, bool))
-    offer = Offer({"Camera": ObsSpec((3, 8, 8))}, ActionSpec(1))
-    adapter = UnityAdapter(launch_of(Path("player"), no_graphics=True), 1, None, Scene({}))
+    offer = AgentSpecs({"Camera": ObsSpec((3, 8, 8))}, ActionSpec(1))
+    adapter = UnityAdapter(launch_of(Path("player"), no_graphics=True), 1, None, SceneParameters({}))
     with pytest.raises(UnsupportedEnvironment, match="'Camera' shows nothing but one colour.*no_graphics"):
-        adapter._show({0: Tick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
+        adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
     pictures["Camera"][0, 0, 0, 0] = 1
-    assert set(adapter._show({0: Tick({"Eye?team=0": (decided, ended)})})) == {"Eye"}
+    assert set(adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)})})) == {"Eye"}
 
 
 def press_play(port, *flags):
@@ -359,7 +359,9 @@ def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    adapter = opened(Restarting(lambda: UnityAdapter(launch_of(None, port=port), 1, 3, Scene({})), budget=0))
+    adapter = opened(
+        RestartOnFailure(lambda: UnityAdapter(launch_of(None, port=port), 1, 3, SceneParameters({})), max_restarts=0)
+    )
 
     def press():
         press_play(port, "--fault", "quit", "--at", "6").wait()

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("mlagents_envs")
-from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed  # noqa: E402
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError  # noqa: E402
 from algorithm.adapters.unity import watchdog as keeper  # noqa: E402
-from algorithm.adapters.unity.client import Client, PlayerQuit, api  # noqa: E402
+from algorithm.adapters.unity.client import PlayerQuit, UnityClient, api  # noqa: E402
 from algorithm.adapters.unity.communicator import Communicator  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
 from tests.unity_player.launcher import ROOT, make_player  # noqa: E402
@@ -82,12 +82,12 @@ def test_what_breaks_is_one_line_and_leaves_nothing(tmp_path, fault):
     client.reset()
     act(client)
     act(client)
-    with pytest.raises(PlayerQuit if fault == "quit" else EnvironmentBroke) as error:
+    with pytest.raises(PlayerQuit if fault == "quit" else EnvironmentCrashed) as error:
         act(client)
     assert str(error.value).startswith(f"the player {make_player(tmp_path, 'balance_ball').name} {BROKEN[fault]}")
     assert len(str(error.value).splitlines()) == 1
     assert not alive(pid)
-    with pytest.raises(EnvironmentBroke, match="is not connected any more"):
+    with pytest.raises(EnvironmentCrashed, match="is not connected any more"):
         client.reset()
     client.close()
 
@@ -102,15 +102,15 @@ FAILED = {
 
 @pytest.mark.parametrize("fault", FAILED)
 def test_what_does_not_start_is_one_line(tmp_path, fault):
-    with pytest.raises(EnvironmentFailed) as error:
+    with pytest.raises(EnvironmentStartError) as error:
         start(tmp_path, "balance_ball", "--fault", fault, start_limit=1.0 if fault == "never" else 20.0)
-    assert str(error.value).endswith(FAILED[fault]) and not isinstance(error.value, EnvironmentBroke)
+    assert str(error.value).endswith(FAILED[fault]) and not isinstance(error.value, EnvironmentCrashed)
 
 
 def test_what_a_player_said_last_is_quoted(tmp_path):
     def end_of(*arguments, **how):
         client = start(tmp_path, "balance_ball", "--fault", "exit", arguments=arguments, **how)
-        with pytest.raises(EnvironmentBroke) as error:
+        with pytest.raises(EnvironmentCrashed) as error:
             client.reset()
         return str(error.value).partition("exit code 3")[2]
 
@@ -130,9 +130,9 @@ def test_the_log_of_a_player_that_does_not_answer_is_quoted(tmp_path):
     program.write_text(f"#!/bin/sh\necho Activate your licence > {log}\nexec sleep 60\n")
     program.chmod(0o755)
     with pytest.raises(
-        EnvironmentFailed, match="did not connect within 1 s; its log ends with: Activate your licence$"
+        EnvironmentStartError, match="did not connect within 1 s; its log ends with: Activate your licence$"
     ):
-        Client(program, port=0, start_limit=1.0, limit=1.0, log=log)
+        UnityClient(program, port=0, start_limit=1.0, limit=1.0, log=log)
 
 
 def test_no_thread_stays_when_players_come_and_go(tmp_path):
@@ -146,13 +146,13 @@ def test_no_thread_stays_when_players_come_and_go(tmp_path):
 def test_a_file_that_is_no_program_is_one_line(tmp_path):
     program = tmp_path / "empty.x86_64"
     program.write_bytes(b"\x00")
-    with pytest.raises(EnvironmentFailed, match="the player empty.x86_64 cannot be started: "):
-        Client(program, port=0, start_limit=5.0, limit=5.0)
+    with pytest.raises(EnvironmentStartError, match="the player empty.x86_64 cannot be started: "):
+        UnityClient(program, port=0, start_limit=5.0, limit=5.0)
 
 
 def test_a_taken_port_is_told_at_once(port):
     first = Communicator(port, 5.0, 5.0)
-    with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
         Communicator(port, 5.0, 5.0)
     first.close()
     first.close()
@@ -160,7 +160,7 @@ def test_a_taken_port_is_told_at_once(port):
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()
-        with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+        with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
             Communicator(port, 5.0, 5.0)
 
 
@@ -172,7 +172,7 @@ def test_two_servers_never_share_a_port(port):
             pass
 
     first = Late(port, 5.0, 5.0)
-    with pytest.raises(EnvironmentFailed, match=f"port {port} is taken"):
+    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
         Late(port, 5.0, 5.0)
     first.close()
 
@@ -189,16 +189,16 @@ def test_other_addresses_are_listened_to_only_when_told(host, reached):
 
 def test_the_editor_is_waited_for_and_its_end_is_noticed(port):
     player = connect(port)
-    with Client(None, port=port, start_limit=None, limit=20.0) as client:
+    with UnityClient(None, port=port, start_limit=None, limit=20.0) as client:
         client.reset()
         act(client)
         player.kill()
         player.wait()
         time.sleep(0.2)  # until gRPC knows
-        with pytest.raises(EnvironmentBroke, match="^the editor broke the connection$"):
+        with pytest.raises(EnvironmentCrashed, match="^the editor broke the connection$"):
             act(client)  # long before its time is over
     player = connect(port, "--fault", "quit", "--at", "1")  # Stop, after another Play on the same port
-    with Client(None, port=port, start_limit=20.0, limit=20.0) as client:
+    with UnityClient(None, port=port, start_limit=20.0, limit=20.0) as client:
         client.reset()
         with pytest.raises(PlayerQuit, match="^the editor quit$"):
             act(client)
@@ -207,7 +207,7 @@ def test_the_editor_is_waited_for_and_its_end_is_noticed(port):
 
 def test_the_last_message_reaches_the_player(port, tmp_path):
     player = connect(port, "-logFile", str(tmp_path / "log"))
-    Client(None, port=port, start_limit=20.0, limit=20.0).close()
+    UnityClient(None, port=port, start_limit=20.0, limit=20.0).close()
     assert player.wait(10) == 0
     assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer went away
 
@@ -277,8 +277,8 @@ def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
 def test_a_keeper_that_is_killed_takes_its_player_along(tmp_path):
     client = start(tmp_path, "balance_ball", "--fault", "hang", "--at", "1")
     client.reset()
-    client._process._keeper.kill()
-    with pytest.raises(EnvironmentBroke, match="ended with its keeper, which was killed"):
+    client._process._watchdog.kill()
+    with pytest.raises(EnvironmentCrashed, match="ended with its keeper, which was killed"):
         act(client)
     assert gone(client._process.pid)
 
@@ -296,6 +296,6 @@ def test_all_that_a_player_started_ends_with_it(tmp_path):
 @posix
 def test_ctrl_c_in_the_terminal_is_the_trainers_alone(tmp_path):
     client = start(tmp_path, "balance_ball")
-    pids = [client._process.pid, client._process._keeper.pid]
+    pids = [client._process.pid, client._process._watchdog.pid]
     assert os.getpgid(0) not in [os.getpgid(pid) for pid in pids]
     client.close()

@@ -47,7 +47,7 @@ def run(code: str, *words: str, path: Path = ROOT) -> subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def folder():
-    compat.load()
+    compat.load_api()
     import mlagents_envs
 
     return Path(mlagents_envs.__file__).parent
@@ -57,7 +57,7 @@ def regenerated(folder: Path, target: Path) -> None:
     """The package, its messages written as today's protobuf writes them."""
     shutil.copytree(folder, target / "mlagents_envs", ignore=shutil.ignore_patterns("__pycache__"))
     for file in (target / "mlagents_envs" / "communicator_objects").glob("*_pb2.py"):
-        data, name = compat._descriptor(file), f"{compat.MESSAGES}.{file.stem}"
+        data, name = compat._read_descriptor(file), f"{compat.MESSAGES}.{file.stem}"
         needed = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("from mlagents")]
         file.write_text(
             "\n".join(
@@ -88,7 +88,9 @@ def test_messages_that_import_are_left_alone(folder, tmp_path):
 def test_messages_of_todays_protobuf_can_be_read_as_well(folder, tmp_path):
     regenerated(folder, tmp_path)
     for file in sorted(folder.glob("communicator_objects/*_pb2.py")):
-        assert compat._descriptor(tmp_path / "mlagents_envs" / file.relative_to(folder)) == compat._descriptor(file)
+        assert compat._read_descriptor(
+            tmp_path / "mlagents_envs" / file.relative_to(folder)
+        ) == compat._read_descriptor(file)
 
 
 def test_a_stand_in_for_distutils_goes_again():
@@ -115,11 +117,11 @@ def test_a_file_without_messages_is_named(tmp_path):
     file = tmp_path / "strange_pb2.py"
     file.write_text("DESCRIPTOR = None\n", encoding="utf-8")
     with pytest.raises(compat.UnsupportedEnvironment, match="strange_pb2.py holds no message descriptor"):
-        compat._descriptor(file)
+        compat._read_descriptor(file)
 
 
 def test_a_line_about_a_scene_is_told_once(caplog):
-    compat.load()
+    compat.load_api()
     from mlagents_envs.side_channel.side_channel_manager import SideChannelManager
 
     message = bytes(range(16)) + b"\x00\x00\x00\x00"

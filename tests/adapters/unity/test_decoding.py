@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("mlagents_envs")
 from PIL import Image  # noqa: E402
 
-from algorithm.adapters.adapter import EnvironmentBroke  # noqa: E402
+from algorithm.adapters.adapter import EnvironmentCrashed  # noqa: E402
 from algorithm.adapters.unity.decoding import Decoder, api  # noqa: E402
 
 HWC, CHW = (2, 2, 1), (1, 2, 2)
@@ -151,7 +151,7 @@ BAD = {
 def test_what_means_nothing_is_refused_by_its_sensor_and_behavior(line):
     decoder = Decoder("B", parameters(continuous=1), agent(floats([1.0, 2.0])))
     for bad in (BAD[line], api.AgentInfoProto.FromString(BAD[line].SerializeToString() + b"\x40\x01")):  # done as well
-        with pytest.raises(EnvironmentBroke, match=line) as error:
+        with pytest.raises(EnvironmentCrashed, match=line) as error:
             decoder.decode([agent(floats([1.0, 2.0])), bad])
         assert "'B'" in str(error.value)
 
@@ -161,18 +161,18 @@ def test_nan_in_an_image_is_refused(properties):
     image = np.ones((2, 2, 2), np.float32)
     decoder = Decoder("B", parameters(continuous=1), agent(floats(image, properties)))
     image[1, 1, 1] = np.nan
-    with pytest.raises(EnvironmentBroke, match="NaN"):
+    with pytest.raises(EnvironmentCrashed, match="NaN"):
         decoder.decode([agent(floats(image, properties))])
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", png(PIXELS)[:60], png(PIXELS)[:-40], png(PIXELS[:4])])
 def test_a_broken_png_is_refused(data):
     decoder = Decoder("B", parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
-    with pytest.raises(EnvironmentBroke, match="an observation that is .*from the sensor 'camera' of 'B'"):
+    with pytest.raises(EnvironmentCrashed, match="an observation that is .*from the sensor 'camera' of 'B'"):
         decoder.decode([agent(compressed((3, 5, 7), data))])
 
 
 def test_a_mapping_of_other_channels_is_refused():
     decoder = Decoder("B", parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
-    with pytest.raises(EnvironmentBroke, match="3 channels, of which it maps 2"):
+    with pytest.raises(EnvironmentCrashed, match="3 channels, of which it maps 2"):
         decoder.decode([agent(compressed((3, 5, 7), png(PIXELS), mapping=(0, 1)))])

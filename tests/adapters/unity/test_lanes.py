@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.lanes import Batch, Crowded, Lanes
+from algorithm.adapters.unity.lanes import Batch, LaneAssignment, TooManyAgents
 from algorithm.training.actor import Actor, Episode
 from tests.doubles import ScriptedAdapter, ShowingAgent, lanes_of, parts_of
 
@@ -28,7 +28,7 @@ def shown(step) -> list[tuple]:
     """(lane, observation, first, final, reward, alive) of each row."""
     if step is None:
         return []
-    fields = (step.lane, step.obs["obs"][:, 0], step.first, step.final, step.reward, step.alive)
+    fields = (step.lane, step.obs["obs"][:, 0], step.first, step.is_bootstrap_row, step.reward, step.alive)
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 
@@ -47,7 +47,7 @@ SCENE = [
 ]
 
 
-def ticks(scene, lanes: Lanes) -> list[dict]:
+def ticks(scene, lanes: LaneAssignment) -> list[dict]:
     """What an adapter hands over: final rows as a Step of their own before the others."""
     script = []
     for decided, ended in scene:
@@ -57,7 +57,9 @@ def ticks(scene, lanes: Lanes) -> list[dict]:
 
 
 def test_stored_rows_are_the_hand_written_ones():
-    actor = Actor(parts_of(ScriptedAdapter([*ticks(SCENE, Lanes(0, 2)), {}], agent=2), ShowingAgent(2)), seed=0)
+    actor = Actor(
+        parts_of(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2)), {}], agent=2), ShowingAgent(2)), seed=0
+    )
     rollouts = [rollout for _ in range(10) for _, rollout in actor.collect()]
     lanes = lanes_of(rollouts)
     seven, three = lanes[0], lanes[1]
@@ -77,7 +79,7 @@ def test_stored_rows_are_the_hand_written_ones():
 
 
 def test_a_cut_that_asks_again_is_a_final_row_and_then_a_first():
-    lanes = Lanes(4, 2)
+    lanes = LaneAssignment(4, 2)
     lanes(batch((7, 1), (3, 2)), batch())
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2, True)))
     assert shown(final) == [(4, 8, False, True, 2, True)]
@@ -86,7 +88,7 @@ def test_a_cut_that_asks_again_is_a_final_row_and_then_a_first():
 
 
 def test_a_death_that_asks_again_is_told_by_its_first_row():
-    lanes = Lanes(0, 2)
+    lanes = LaneAssignment(0, 2)
     lanes(batch((7, 1), (3, 2)), batch())
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2)))
     assert final is None
@@ -96,7 +98,7 @@ def test_a_death_that_asks_again_is_told_by_its_first_row():
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_an_end_without_a_next_row_is_a_final_row_and_the_next_start_tells_nothing(interrupted):
-    lanes = Lanes(0, 1)
+    lanes = LaneAssignment(0, 1)
     lanes(batch((7, 1)), batch())
     final, following, _ = lanes(batch(), batch((7, 8, 2, interrupted)))
     assert shown(final) == [(0, 8, False, True, 2, interrupted)]
@@ -106,7 +108,7 @@ def test_an_end_without_a_next_row_is_a_final_row_and_the_next_start_tells_nothi
 
 
 def test_an_agent_keeps_its_lane_though_others_end_before_it():
-    lanes = Lanes(0, 3)
+    lanes = LaneAssignment(0, 3)
     lanes(batch((1, 1), (2, 2), (3, 3)), batch())
     lanes(batch((1, 1)), batch((3, 3), (2, 2)))
     assert shown(lanes(batch((3, 4), (1, 5), (2, 6)), batch())[1]) == [
@@ -117,7 +119,7 @@ def test_an_agent_keeps_its_lane_though_others_end_before_it():
 
 
 def test_a_new_agent_takes_the_lane_of_the_one_that_died_first():
-    lanes = Lanes(0, 2)
+    lanes = LaneAssignment(0, 2)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
@@ -129,7 +131,7 @@ def test_a_new_agent_takes_the_lane_of_the_one_that_died_first():
 
 
 def test_a_new_agent_leaves_the_lane_of_one_that_asks_again_in_the_same_tick():
-    lanes = Lanes(0, 2)
+    lanes = LaneAssignment(0, 2)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
@@ -137,9 +139,9 @@ def test_a_new_agent_leaves_the_lane_of_one_that_asks_again_in_the_same_tick():
 
 
 def test_more_agents_than_lanes_are_too_many():
-    lanes = Lanes(0, 1)
+    lanes = LaneAssignment(0, 1)
     lanes(batch((1, 1)), batch())
-    with pytest.raises(Crowded):
+    with pytest.raises(TooManyAgents):
         lanes(batch((1, 1), (2, 2)), batch())
 
 
@@ -150,26 +152,26 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
         there.append(lanes)
         return 9 + len(there)
 
-    lanes = Lanes(4, 2, add=add)
+    lanes = LaneAssignment(4, 2, add_lane=add)
     lanes(batch((1, 1), (2, 2)), batch())
     assert shown(lanes(batch((5, 7, 3), (2, 3, 0.5)), batch())[1]) == [
         (5, 3, False, False, 0.5, True),
         (10, 7, True, False, 0, True),
     ]
-    assert lanes.asked.tolist() == [10, 5]
-    assert lanes.in_order(np.array([1, 5, 10]), np.arange(3)[:, None]).ravel().tolist() == [2, 1]
+    assert lanes.active_lanes.tolist() == [10, 5]
+    assert lanes.order_actions(np.array([1, 5, 10]), np.arange(3)[:, None]).ravel().tolist() == [2, 1]
     final, following, returns = lanes(batch((6, 1), (1, 4, 2)), batch((5, 8, 1)))
     # The new agent takes the lane of the one that died, rather than one more.
     assert shown(final) == [(10, 8, False, True, 1, False)]
     assert shown(following) == [(4, 4, False, False, 2, True), (10, 1, True, False, 0, True)]
     assert (returns, there) == ([1], [2])
-    lanes.lose()
+    lanes.forget_episodes()
     assert [row[0] for row in shown(lanes(batch((7, 1), (8, 1), (9, 1), (11, 1)), batch())[1])] == [4, 5, 10, 11]
     assert (there, lanes.count) == ([2, 3], 4)
 
 
 def test_an_agent_that_vanished_loses_its_lane_to_a_new_one_after_a_while_and_that_is_a_cut():
-    lanes = Lanes(0, 2, patience=3)
+    lanes = LaneAssignment(0, 2, max_silent_ticks=3)
     lanes(batch((1, 1), (2, 2)), batch())
     for _ in range(2):
         lanes(batch((1, 1)), batch())
@@ -177,12 +179,12 @@ def test_an_agent_that_vanished_loses_its_lane_to_a_new_one_after_a_while_and_th
         (0, 1, False, False, 1, True),
         (1, 7, True, False, 0, True),
     ]
-    with pytest.raises(Crowded):
+    with pytest.raises(TooManyAgents):
         lanes(batch((2, 2)), batch())
 
 
 def test_silence_alone_ends_nothing():
-    lanes = Lanes(0, 2, patience=3)
+    lanes = LaneAssignment(0, 2, max_silent_ticks=3)
     lanes(batch((1, 1), (2, 2)), batch())
     for _ in range(20):
         lanes(batch((1, 1)), batch())
@@ -190,15 +192,15 @@ def test_silence_alone_ends_nothing():
 
 
 def test_an_episode_without_a_decision_is_left_out():
-    lanes = Lanes(0, 2)
+    lanes = LaneAssignment(0, 2)
     lanes(batch((1, 1)), batch())
     assert lanes(batch(), batch((2, 5, 3), (9, 9, 9, True))) == (None, None, [])
 
 
 def test_after_a_loss_all_episodes_are_cut_and_nothing_is_told_of_them():
-    lanes = Lanes(0, 2)
+    lanes = LaneAssignment(0, 2)
     lanes(batch((1, 1), (2, 2)), batch())
-    lanes.lose()
+    lanes.forget_episodes()
     assert lanes(batch(), batch((1, 1, 4)))[0] is None
     assert shown(lanes(batch((2, 5, 9), (1, 6)), batch())[1]) == [
         (0, 5, True, False, 0, True),
@@ -207,16 +209,16 @@ def test_after_a_loss_all_episodes_are_cut_and_nothing_is_told_of_them():
 
 
 def test_actions_go_back_in_the_order_of_the_scene():
-    lanes = Lanes(10, 3)
+    lanes = LaneAssignment(10, 3)
     lanes(batch((1, 1), (2, 2), (3, 3)), batch())
     lanes(batch((3, 1), (1, 2)), batch())
     role_lanes = np.array([2, 5, 10, 12, 20])
-    assert lanes.in_order(role_lanes, np.arange(5)[:, None]).ravel().tolist() == [3, 2]
+    assert lanes.order_actions(role_lanes, np.arange(5)[:, None]).ravel().tolist() == [3, 2]
 
 
 def test_returns_are_those_of_the_rows_that_were_shown():
     rng = np.random.default_rng(0)
-    lanes, total, returned = Lanes(0, 4), 0.0, 0.0
+    lanes, total, returned = LaneAssignment(0, 4), 0.0, 0.0
     for _ in range(300):
         asking = rng.permutation(4)[: rng.integers(5)]
         ending = rng.permutation(4)[: rng.integers(2)]

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentFailed
-from algorithm.adapters.unity.os_process import describe, find_player
+from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.adapters.unity.os_process import describe_exit, find_player
 
 
 def put(path):
@@ -46,16 +46,16 @@ def test_one_of_several_is_the_one_of_the_folders_name(tmp_path, monkeypatch):
     assert find_player(tmp_path / "Ball") == own
     put(tmp_path / "other" / "A.x86_64")
     put(tmp_path / "other" / "B.x86_64")
-    with pytest.raises(EnvironmentFailed, match="several programs in .*: A.x86_64, B.x86_64; name one"):
+    with pytest.raises(EnvironmentStartError, match="several programs in .*: A.x86_64, B.x86_64; name one"):
         find_player(tmp_path / "other")
 
 
 def test_what_is_not_there_or_may_not_be_run_is_told(tmp_path):
-    with pytest.raises(EnvironmentFailed, match="there is no player at .*nothing: give the path of a build"):
+    with pytest.raises(EnvironmentStartError, match="there is no player at .*nothing: give the path of a build"):
         find_player(tmp_path / "nothing")
     if os.name == "posix":
         put(tmp_path / "Ball").chmod(0o644)
-        with pytest.raises(EnvironmentFailed, match="Ball may not be run: chmod"):
+        with pytest.raises(EnvironmentStartError, match="Ball may not be run: chmod"):
             find_player(tmp_path / "Ball")
 
 
@@ -70,4 +70,4 @@ def test_what_is_not_there_or_may_not_be_run_is_told(tmp_path):
     ],
 )
 def test_an_exit_code_is_a_line(code, line):
-    assert describe(code) == line
+    assert describe_exit(code) == line

@@ -13,13 +13,13 @@ from algorithm.adapters.unity.client import api  # noqa: E402
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_a_port_is_taken_while_somebody_listens(host):
-    port = ports.free()
-    assert not ports.taken(port)
+    port = ports.find_free_port()
+    assert not ports.is_taken(port)
     with socket.socket() as other:
         other.bind((host, port))
         other.listen()
-        assert ports.taken(port)
-    assert not ports.taken(port)
+        assert ports.is_taken(port)
+    assert not ports.is_taken(port)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
@@ -31,8 +31,8 @@ def test_the_holder_of_a_port_is_told(family):
         except OSError:
             pytest.skip("there is no such network here")
         other.listen()
-        assert ports.holder(other.getsockname()[1]).endswith(f"(process {os.getpid()})")
-    assert ports.holder(ports.free()) == "another program"
+        assert ports.describe_holder(other.getsockname()[1]).endswith(f"(process {os.getpid()})")
+    assert ports.describe_holder(ports.find_free_port()) == "another program"
 
 
 def test_the_editor_has_the_port_of_ml_agents():

@@ -6,11 +6,11 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from algorithm.adapters.adapter import UnobservableParts, UnsupportedEnvironment
+from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.adapters.vector import NATIVE_FROM
-from algorithm.adapters.wrappers.env_wrappers import wrap
+from algorithm.adapters.vector import NATIVE_MIN_ENVS
+from algorithm.adapters.wrappers.env_wrappers import apply_wrappers
 from tests.adapters.configs import config
 from tests.adapters.raising import Raising
 from tests.adapters.spaced import Sampling
@@ -36,7 +36,7 @@ def test_every_single_environment_is_wrapped(how):
 
 
 def test_the_last_wrapper_is_the_outermost():
-    env = wrap(gymnasium.make("CartPole-v1"), [REWARD, TIME])
+    env = apply_wrappers(gymnasium.make("CartPole-v1"), [REWARD, TIME])
     assert [type(env).__name__, type(env.env).__name__] == ["TimeAwareObservation", "ClipReward"]
 
 
@@ -62,7 +62,7 @@ def test_an_environment_that_is_rebuilt_is_wrapped_again():
 
 
 def test_wrappers_decide_against_a_native_vector_environment():
-    assert isinstance(GymAdapter(config("CartPole-v1", NATIVE_FROM, wrappers=[TIME])).env, SyncVectorEnv)
+    assert isinstance(GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS, wrappers=[TIME])).env, SyncVectorEnv)
     with pytest.raises(
         UnsupportedEnvironment, match="TimeAwareObservation.* and vectorization_mode vector_entry_point"
     ):
@@ -118,7 +118,9 @@ def test_observations_are_left_out_by_name(space, ignored, left, how):
 
 def test_parts_that_cannot_be_observed_are_named_with_the_setting():
     space = spaces.Dict({**PARTS, "graph": spaces.Graph(PARTS["sight"], None)})
-    with pytest.raises(UnobservableParts, match=r"base_config.ignore_observations: \[graph, words\] leaves") as error:
+    with pytest.raises(
+        UnsupportedObservations, match=r"base_config.ignore_observations: \[graph, words\] leaves"
+    ) as error:
         GymAdapter(numbers(space))
     assert error.value.names == ("graph", "words")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from algorithm.adapters.adapter import EnvironmentBroke, EnvironmentFailed, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.wrappers.fault_tolerant import LOST, Guard
-from algorithm.adapters.wrappers.restart import Restarting
+from algorithm.adapters.wrappers.fault_tolerant import STEP_ERROR, FaultTolerantEnv
+from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
@@ -52,13 +52,13 @@ class Breaking(GymAdapter):
     def step(self, actions):
         self.ticks += 1
         if self.ticks == 8:
-            raise EnvironmentBroke("the ground gave way")
+            raise EnvironmentCrashed("the ground gave way")
         return super().step(actions)
 
 
 class TestRestarting(AdapterContract):
     def make(self):
-        return Restarting(lambda: Breaking(config(NowAndThenRaising, 3)), None)
+        return RestartOnFailure(lambda: Breaking(config(NowAndThenRaising, 3)), None)
 
 
 def learned(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
@@ -71,7 +71,9 @@ def learned(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
         valid = np.flatnonzero(columns.valid[:, 0])
         rows[lane] = [(obs[t], obs[t + 1]) for t in valid]
         # As the environment gives it: every action has reached the copy that it was meant for.
-        np.testing.assert_allclose(columns.reward[valid, 0], obs[valid] / 8 + columns.sample[valid, 0, 0], rtol=1e-6)
+        np.testing.assert_allclose(
+            columns.reward[valid, 0], obs[valid] / 8 + columns.raw_action[valid, 0, 0], rtol=1e-6
+        )
         assert columns.alive.all()
     return actor, rows
 
@@ -138,27 +140,27 @@ def test_a_reset_that_raises_twice_is_given_up():
     adapter.env.envs[0].env.culprit = SEED
     adapter.env.envs[0].env.at = 3
     adapter.env.envs[0]._make = NeverResets
-    with pytest.raises(EnvironmentBroke, match="raising.py' broke: RuntimeError: the level is missing"):
+    with pytest.raises(EnvironmentCrashed, match="raising.py' broke: RuntimeError: the level is missing"):
         for _ in range(3):
             adapter.step({"agent": np.zeros((1, 1), np.float32)})
 
 
 def test_what_never_started_is_not_tried_again():
-    with pytest.raises(EnvironmentFailed, match="no licence found") as error:
-        Restarting(lambda: GymAdapter(config(NeverStarts, 2, {})), 10)
-    assert not isinstance(error.value, EnvironmentBroke)
+    with pytest.raises(EnvironmentStartError, match="no licence found") as error:
+        RestartOnFailure(lambda: GymAdapter(config(NeverStarts, 2, {})), 10)
+    assert not isinstance(error.value, EnvironmentCrashed)
     made = []
-    with pytest.raises(EnvironmentFailed, match="the level is missing") as error:
-        Restarting(lambda: GymAdapter(config(lambda: made.append(1) or NeverResets(), 1, {})), 10)
-    assert not isinstance(error.value, EnvironmentBroke)
+    with pytest.raises(EnvironmentStartError, match="the level is missing") as error:
+        RestartOnFailure(lambda: GymAdapter(config(lambda: made.append(1) or NeverResets(), 1, {})), 10)
+    assert not isinstance(error.value, EnvironmentCrashed)
     assert len(made) == 1
 
 
 def test_restarts_of_copies_and_of_adapters_are_one_budget():
-    adapter = Restarting(lambda: Breaking(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
+    adapter = RestartOnFailure(lambda: Breaking(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
     adapter.reset(SEED)
     counts = []
-    with pytest.raises(EnvironmentBroke, match="broke 9 times"):
+    with pytest.raises(EnvironmentCrashed, match="broke 9 times"):
         for _ in range(40):
             adapter.step({"agent": np.zeros((2, 1), np.float32)})
             counts.append(adapter.restarts)
@@ -168,9 +170,9 @@ def test_restarts_of_copies_and_of_adapters_are_one_budget():
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_the_budget_ends_what_always_raises(copies):
-    adapter = Restarting(lambda: GymAdapter(config(AlwaysRaising, copies, {})), 4)
+    adapter = RestartOnFailure(lambda: GymAdapter(config(AlwaysRaising, copies, {})), 4)
     adapter.reset(SEED)
-    with pytest.raises(EnvironmentBroke, match="broke [56] times, .* base_config.max_env_restarts"):
+    with pytest.raises(EnvironmentCrashed, match="broke [56] times, .* base_config.max_env_restarts"):
         for _ in range(20):
             adapter.step({"agent": np.zeros((copies, 1), np.float32)})
 
@@ -180,7 +182,7 @@ def test_the_budget_ends_what_always_raises(copies):
 )
 def test_a_process_that_ends_or_hangs_is_replaced_with_all_others(how, named, caplog, tmp_path):
     args = vectorized("async", how=how, mark=str(tmp_path / "mark"))
-    adapter = Restarting(lambda: GymAdapter(config(Raising, 2, args, timeout=1.0)), 1)
+    adapter = RestartOnFailure(lambda: GymAdapter(config(Raising, 2, args, timeout=1.0)), 1)
     try:
         old = adapter._inner.env.processes
         _, lanes = learned(adapter, 16)
@@ -195,13 +197,13 @@ def test_a_process_that_ends_or_hangs_is_replaced_with_all_others(how, named, ca
 
 
 def test_killed_processes_are_replaced():
-    adapter = Restarting(lambda: GymAdapter(config(Raising, 2, vectorized("async", culprit=-1))), 1)
+    adapter = RestartOnFailure(lambda: GymAdapter(config(Raising, 2, vectorized("async", culprit=-1))), 1)
     try:
         adapter.reset(SEED)
         os.kill(adapter._inner.env.processes[1].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         action = {"agent": np.zeros((2, 1), np.float32)}
         step = adapter.step(action)["agent"]
-        assert step.first.all() and step.alive.all() and not step.final.any()
+        assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
         assert (adapter.step(action)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
     finally:
         adapter.close()
@@ -233,7 +235,7 @@ def test_a_native_vector_environment_that_raises_is_made_anew():
 
             return counted
 
-    adapter = Restarting(Breaking, 1)
+    adapter = RestartOnFailure(Breaking, 1)
     adapter.reset(SEED)
     shown = [adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].first.tolist() for _ in range(4)]
     assert shown == [[False, False], [False, False], [True, True], [False, False]]
@@ -253,7 +255,7 @@ class Asserting(gymnasium.Env):
 
 
 def test_an_error_without_text_is_shown_by_file_and_line():
-    guard = Guard(Asserting)
+    guard = FaultTolerantEnv(Asserting)
     guard.reset()
-    last = guard.step(0)[-1][LOST].splitlines()[-1]
+    last = guard.step(0)[-1][STEP_ERROR].splitlines()[-1]
     assert last == f"AssertionError in {__file__}, line {Asserting.step.__code__.co_firstlineno + 1}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentFailed
+from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers.on_demand import OnDemand
 from tests.adapters.configs import config
@@ -39,9 +39,9 @@ def test_it_is_opened_once_and_when_it_is_needed():
 
 def test_what_does_not_open_is_reported_when_it_is_needed():
     def make():
-        raise EnvironmentFailed("no licence")
+        raise EnvironmentStartError("no licence")
 
     adapter = OnDemand(make)
-    with pytest.raises(EnvironmentFailed, match="no licence"):
+    with pytest.raises(EnvironmentStartError, match="no licence"):
         adapter.reset(0)
     adapter.close()

@@ -7,7 +7,7 @@ import pytest
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.adapters.wrappers.previous_action_reward import Previous, Remembering
+from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward, PreviousTracker
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
@@ -19,27 +19,27 @@ BOTH = ("action", "reward")
 
 class TestRememberingProbe(AdapterContract):
     def make(self):
-        return Remembering(ProbeAdapter(config("chain", 3, {})), BOTH)
+        return PreviousActionReward(ProbeAdapter(config("chain", 3, {})), BOTH)
 
 
 class TestRememberingSkippingLanes(AdapterContract):
     def make(self):
-        return Remembering(Skipping(config("", 3, {})), BOTH)
+        return PreviousActionReward(Skipping(config("", 3, {})), BOTH)
 
 
 class TestRememberingLateRoles(AdapterContract):
     def make(self):
-        return Remembering(TwoRoles(config("", 2, {})), BOTH)
+        return PreviousActionReward(TwoRoles(config("", 2, {})), BOTH)
 
 
 class TestRememberingAddedLanes(AdapterContract):
     def make(self):
-        return Remembering(Growing(config("", 2, {})), BOTH)
+        return PreviousActionReward(Growing(config("", 2, {})), BOTH)
 
 
 class TestRememberingHybridActions(AdapterContract):
     def make(self):
-        return Remembering(AnyAction(config("", 2, {"continuous": 2, "branches": [3, 2]})), ["action"])
+        return PreviousActionReward(AnyAction(config("", 2, {"continuous": 2, "branches": [3, 2]})), ["action"])
 
 
 def test_each_lane_sees_its_own_last_action_and_reward_and_nothing_at_a_start():
@@ -49,7 +49,7 @@ def test_each_lane_sees_its_own_last_action_and_reward_and_nothing_at_a_start():
         step_of(Row(0, 1.0, reward=-1.0), Row(1, 2.0, reward=0.5, final=True)),
         step_of(Row(0, 2.0, reward=3.0), Row(1, 0.0, first=True, reward=4.0, alive=False)),
     ]
-    adapter = Remembering(ScriptedAdapter([{"agent": tick} for tick in ticks], agent=2), BOTH)
+    adapter = PreviousActionReward(ScriptedAdapter([{"agent": tick} for tick in ticks], agent=2), BOTH)
     shown = [adapter.reset(0)["agent"]]
     for actions in ([1, 0], [1], [0, 1]):
         shown.append(adapter.step({"agent": np.array(actions, np.float32)[:, None]})["agent"])
@@ -64,8 +64,8 @@ def test_each_lane_sees_its_own_last_action_and_reward_and_nothing_at_a_start():
 
 
 def test_every_number_and_branch_of_an_action_is_shown():
-    previous = Previous(["action"], 2, ActionSpec(2, (3, 2)))
-    previous.act(np.array([1]), np.array([[0.5, -1, 2, 0]], np.float32))
+    previous = PreviousTracker(["action"], 2, ActionSpec(2, (3, 2)))
+    previous.record_action(np.array([1]), np.array([[0.5, -1, 2, 0]], np.float32))
     lanes = np.arange(2)
     shown = previous(lanes, lanes < 0, np.zeros(2, np.float32))
     assert shown["previous_action"].tolist() == [[0] * 7, [0.5, -1, 0, 0, 1, 1, 0]]
@@ -73,7 +73,7 @@ def test_every_number_and_branch_of_an_action_is_shown():
 
 
 def test_late_roles_see_theirs_from_the_start():
-    adapter = Remembering(TwoRoles(config("", 2, {})), BOTH)
+    adapter = PreviousActionReward(TwoRoles(config("", 2, {})), BOTH)
     steps = adapter.reset(0)
     for _ in range(LATE + 1):
         steps = adapter.step({role: np.ones((len(step.lane), 1), np.float32) for role, step in steps.items()})
@@ -82,7 +82,7 @@ def test_late_roles_see_theirs_from_the_start():
 
 
 def test_lanes_that_are_added_see_theirs_and_the_others_go_on():
-    adapter = Remembering(Growing(config("", 2, {})), BOTH)
+    adapter = PreviousActionReward(Growing(config("", 2, {})), BOTH)
     steps = adapter.reset(0)
     for _ in range(max(MORE) + 2):
         lanes = len(steps["agent"].lane)
@@ -99,13 +99,13 @@ def test_names_that_the_simulator_has_are_refused():
     role = adapter.roles["agent"]
     role.obs_specs["previous_reward"] = ObsSpec((1,))
     with pytest.raises(UnsupportedEnvironment, match="itself shows 'previous_reward'"):
-        Remembering(adapter, BOTH)
-    Remembering(adapter, ["action"])
+        PreviousActionReward(adapter, BOTH)
+    PreviousActionReward(adapter, ["action"])
 
 
 def test_restarts_are_those_of_the_simulator():
     inner = ProbeAdapter(config("chain", 2, {}))
-    adapter = Remembering(inner, BOTH)
+    adapter = PreviousActionReward(inner, BOTH)
     adapter.reset(0)
     inner.restarts = 3
     adapter.step({"agent": np.zeros((2, 1), np.float32)})

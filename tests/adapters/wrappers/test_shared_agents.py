@@ -60,7 +60,7 @@ def test_teams_stand_side_by_side_and_each_agent_gets_its_own_action():
     found = [(step.lane.tolist(), step.obs["obs"].ravel().tolist()) for (step,) in map(dict.values, shown)]
     assert found == [([0, 1, 2], [0, 10, 11]), ([2], [12]), ([0, 1], [1, 13]), ([0], [2])]
     assert [step["Red"].reward.tolist() for step in shown] == [[0, 0, 0], [-1], [1, -1], [0]]
-    assert shown[2]["Red"].final.tolist() == [True, False]
+    assert shown[2]["Red"].is_bootstrap_row.tolist() == [True, False]
     executed = [{role: action.ravel().tolist() for role, action in one.items()} for one in inner.actions]
     assert executed == [{"Red": [5], "Red-team1": [6, 7]}, {"Red-team1": [8]}, {"Red": [9], "Red-team1": [4]}]
 
@@ -73,7 +73,7 @@ def test_settings_separate_teams_and_join_others():
 
 def test_one_team_is_called_as_itself_and_its_agent_as_the_behavior():
     adapter = SharedAgents(game({"Red-team1": step_of(Row(0, 0, first=True))}, Red_team1=1), {}, {})
-    assert adapter.roles["Red"].lanes_by_team("Red") == {"Red-team1": 1}
+    assert adapter.roles["Red"].count_lanes_by_team("Red") == {"Red-team1": 1}
     assert set(adapter.reset(0)) == {"Red"}
 
 

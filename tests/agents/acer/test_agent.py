@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.distributions import FORBIDDEN
+from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Mlp
 from algorithm.replay import Replay
 from algorithm.rollout import Step
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
-from algorithm.training.batch_scheduler import Feed
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
 from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
@@ -65,9 +65,9 @@ def literal_loss(agent, rollout):
     """Wang et al. 2017, Eq. 5-12, row by row, everything that is a constant there detached; and rows that it bound."""
     s = agent.settings
     logits, values = forward(agent.policy, rollout.obs["obs"])
-    average = forward(agent.average.copy, rollout.obs["obs"])[0].detach().softmax(-1)
+    average = forward(agent.average_policy.network, rollout.obs["obs"])[0].detach().softmax(-1)
     pi, mu = logits.softmax(-1).detach(), rollout.behavior.softmax(-1)
-    action = rollout.sample.long()
+    action = rollout.raw_action.long()
     if s.critic == "action_value":
         v, taken, q = (pi * values.detach()).sum(-1), values[:-1].gather(-1, action).squeeze(-1), values.detach()
     else:
@@ -121,26 +121,26 @@ def test_the_gradient_is_that_of_the_papers_equations(region, seed):
     loss, bound = literal_loss(agent, rollout)
     torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
 
-    active = agent.loss(rollout)[1].metrics()["train/trust_region_fraction"].item()
+    active = agent.loss(rollout)[1].compute_metrics()["train/trust_region_fraction"].item()
     assert active == pytest.approx(bound)
     assert bound == 0 if region is OFF else 0 < bound < 1
 
 
 def test_rows_with_a_single_allowed_action_are_not_counted_as_projected():
     """In probabilities the bound is exceeded there, along a direction in which no policy can change."""
-    role = Role(COLUMNS, {"obs": ObsSpec((3,)), MASK: ObsSpec((3,), "uint8")}, ActionSpec(branches=(3,)))
+    role = Role(COLUMNS, {"obs": ObsSpec((3,)), ACTION_MASK: ObsSpec((3,), "uint8")}, ActionSpec(branches=(3,)))
     agent = make_exact_acer(role, seed=1, importance_clip=1.5, **PROBS)
     rollout = exact(random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
 
     def active(single):
         allowed = torch.ones(ROWS + 1, COLUMNS, 3, dtype=torch.uint8)
         allowed[:, :single, 1:] = 0
-        sample, behavior = rollout.sample.clone(), rollout.behavior.clone()
+        sample, behavior = rollout.raw_action.clone(), rollout.behavior.clone()
         sample[:, :single] = 0
-        behavior[:, :single, 1:] = FORBIDDEN
-        obs = {**rollout.obs, MASK: allowed}
-        _, report = agent.loss(replace(rollout, obs=obs, sample=sample, behavior=behavior))
-        return report.metrics()["train/trust_region_fraction"].item() * rollout.valid.sum().item()
+        behavior[:, :single, 1:] = MASKED_LOGIT
+        obs = {**rollout.obs, ACTION_MASK: allowed}
+        _, report = agent.loss(replace(rollout, obs=obs, raw_action=sample, behavior=behavior))
+        return report.compute_metrics()["train/trust_region_fraction"].item() * rollout.valid.sum().item()
 
     everywhere = active(0)
     assert 0 < active(2) < everywhere
@@ -199,9 +199,9 @@ def test_columns_count_by_their_weight():
 def test_what_is_told_is_the_mean_over_rows_whatever_their_weight():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    told = agent.loss(rollout)[1].metrics()
+    told = agent.loss(rollout)[1].compute_metrics()
     rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
-    assert agent.loss(rollout)[1].metrics() == told
+    assert agent.loss(rollout)[1].compute_metrics() == told
 
 
 def test_the_errors_of_a_column_are_those_of_its_valid_rows():
@@ -210,12 +210,12 @@ def test_the_errors_of_a_column_are_those_of_its_valid_rows():
     rollout.first[1:, 0], rollout.alive[:, 0] = True, True  # a column of which nothing is learned
     rollout.first[2, 1], rollout.alive[1, 1] = True, True
     logits, q = forward(agent.policy, rollout.obs["obs"])
-    pi, action = logits.softmax(-1), rollout.sample.long()
+    pi, action = logits.softmax(-1), rollout.raw_action.long()
     taken, v = q[:-1].gather(-1, action).squeeze(-1), (pi * q).sum(-1)
     rho = (pi[:-1] / rollout.behavior.softmax(-1)).gather(-1, action).squeeze(-1)
     numbers = (x.detach().numpy() for x in (taken, v, rho, rho))
     error = abs(literal_targets(agent.settings, rollout, *numbers)[1] - taken.detach().numpy())
-    largest, mean = agent.loss(rollout)[1].errors()
+    largest, mean = agent.loss(rollout)[1].compute_td_errors()
     assert (largest[0], mean[0]) == (0, 0) and np.isnan(error[1, 1])
     np.testing.assert_allclose(largest[1:], np.nanmax(error[:, 1:], 0), rtol=1e-10)
     np.testing.assert_allclose(mean[1:], np.nanmean(error[:, 1:], 0), rtol=1e-10)
@@ -227,7 +227,9 @@ def test_only_logits_and_taken_values_carry_gradient():
     inputs = [value.requires_grad_() for value in (rollout.reward, rollout.behavior)]
     losses, report = agent.loss(rollout)
     assert torch.autograd.grad(losses["acer"], inputs, allow_unused=True) == (None, None)
-    assert not report.errors().requires_grad and not any(value.requires_grad for value in report.metrics().values())
+    assert not report.compute_td_errors().requires_grad and not any(
+        value.requires_grad for value in report.compute_metrics().values()
+    )
 
 
 def test_the_policys_part_sends_nothing_into_the_critic():
@@ -244,7 +246,7 @@ def test_a_groups_scalar_has_no_gradient_outside_its_group():
     assert losses.keys() == agent.groups.keys()
     for name, scalar in losses.items():
         others = [group.module for other, group in agent.groups.items() if other != name]
-        for module in [*others, *(copy.copy for copy in agent.lagging.values())]:
+        for module in [*others, *(copy.network for copy in agent.target_networks.values())]:
             assert all(p.requires_grad for p in module.parameters())
             assert gradients(scalar, module).eq(0).all()
 
@@ -265,7 +267,7 @@ def test_every_valid_row_and_no_other_moves_its_own_value(rows, columns):
     by_row = agent.policy.heads.linear.weight.grad.T.unflatten(0, (rows + 1, columns))
     policy, critic = by_row.split(3, -1)
 
-    taken = torch.nn.functional.one_hot(rollout.sample.long().squeeze(-1), 3).bool() & rollout.valid.unsqueeze(-1)
+    taken = torch.nn.functional.one_hot(rollout.raw_action.long().squeeze(-1), 3).bool() & rollout.valid.unsqueeze(-1)
     assert taken.any()
     assert critic[:-1].ne(0).equal(taken) and critic[-1].eq(0).all()
     assert policy[:-1].ne(0).any(-1).equal(rollout.valid) and policy[-1].eq(0).all()
@@ -277,7 +279,7 @@ def test_what_stands_in_rows_that_are_not_learned_does_not_matter():
     expected, ignored = loss_gradients(agent, rollout), ~rollout.valid
     assert 0 < ignored.sum() < ignored.numel()
     rollout.reward[ignored] = 1e6
-    rollout.sample[ignored] = (rollout.sample[ignored] + 1) % 3
+    rollout.raw_action[ignored] = (rollout.raw_action[ignored] + 1) % 3
     rollout.behavior[ignored] = torch.tensor([5.0, -5.0, 0.0]).double()
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=0, atol=1e-10)
 
@@ -287,19 +289,22 @@ def test_repeating_columns_changes_nothing(region):
     agent = make_exact_acer(body=Mlp(16), **region)
     rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
     twice = np.tile(np.arange(COLUMNS), 2)
-    fields = ("first", "sample", "reward", "alive", "behavior")
+    fields = ("first", "raw_action", "reward", "alive", "behavior")
     doubled = replace(
         rollout,
         obs={"obs": rollout.obs["obs"][:, twice]},
         **{name: getattr(rollout, name)[:, twice] for name in fields},
-        **{name: getattr(rollout, name)[twice] for name in ("memory", "lane", "joined", "weight", "index", "version")},
+        **{
+            name: getattr(rollout, name)[twice]
+            for name in ("memory", "lane", "continues_previous", "weight", "index", "version")
+        },
     )
     (once, report), (again, repeated) = agent.loss(exact(rollout)), agent.loss(exact(doubled))
     torch.testing.assert_close(again["acer"], once["acer"], rtol=0, atol=1e-12)
     expected = gradients(once["acer"], agent.policy)
     torch.testing.assert_close(gradients(again["acer"], agent.policy), expected, rtol=0, atol=1e-12)
-    for name, value in report.metrics().items():
-        torch.testing.assert_close(repeated.metrics()[name], value, rtol=0, atol=1e-12)
+    for name, value in report.compute_metrics().items():
+        torch.testing.assert_close(repeated.compute_metrics()[name], value, rtol=0, atol=1e-12)
 
 
 def test_rows_of_burn_in_are_not_learned():
@@ -308,7 +313,7 @@ def test_rows_of_burn_in_are_not_learned():
     rest = replace(
         rollout,
         obs={"obs": rollout.obs["obs"][3:]},
-        **{name: getattr(rollout, name)[3:] for name in ("first", "sample", "reward", "alive", "behavior")},
+        **{name: getattr(rollout, name)[3:] for name in ("first", "raw_action", "reward", "alive", "behavior")},
     )
     actual = loss_gradients(agent, replace(rollout, burn_in=3))
     torch.testing.assert_close(actual, loss_gradients(agent, rest), rtol=0, atol=1e-12)
@@ -317,14 +322,14 @@ def test_rows_of_burn_in_are_not_learned():
 def test_what_auxiliaries_see_are_the_agents_own_features_and_values():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    features, lagged = agent.features(rollout), agent.lagged_features(rollout)
+    features, lagged = agent.features(rollout), agent.target_features(rollout)
     assert not features.requires_grad and not lagged.requires_grad
     torch.testing.assert_close(agent.loss(rollout)[1].features, features)
     torch.testing.assert_close(agent.encode({"obs": rollout.obs["obs"][2]}), features[2])
     q = forward(agent.policy, rollout.obs["obs"])[1][:-1]
-    taken = q.gather(-1, rollout.sample.long()).squeeze(-1)
-    torch.testing.assert_close(agent.q(features[:-1], rollout.sample), taken)
-    hidden = agent.average.copy.torso.body.layers[0]
+    taken = q.gather(-1, rollout.raw_action.long()).squeeze(-1)
+    torch.testing.assert_close(agent.q(features[:-1], rollout.raw_action), taken)
+    hidden = agent.average_policy.network.torso.body.layers[0]
     torch.testing.assert_close(lagged, torch.relu(rollout.obs["obs"] @ hidden.weight.T + hidden.bias))
 
 
@@ -334,14 +339,14 @@ def test_without_valid_rows_there_is_nothing_to_learn():
     rollout.first[:], rollout.alive[:] = True, True
     losses, report = agent.loss(rollout)
     assert losses["acer"] == 0 and gradients(losses["acer"], agent.policy).eq(0).all()
-    assert all(value == 0 for value in report.metrics().values())
+    assert all(value == 0 for value in report.compute_metrics().values())
 
 
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
 def test_actions_that_were_impossible_keep_everything_finite(region):
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA, **region)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    rollout.behavior.scatter_(-1, (rollout.sample.long() + 1) % 3, -1e9)
+    rollout.behavior.scatter_(-1, (rollout.raw_action.long() + 1) % 3, -1e9)
     expected = gradients(literal_loss(agent, rollout)[0], agent.policy)
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
     assert expected.isfinite().all()
@@ -351,12 +356,12 @@ def test_actions_that_were_impossible_keep_everything_finite(region):
 def test_an_action_that_was_nearly_impossible_and_taken_keeps_everything_finite(logit):
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    rollout.behavior.scatter_(-1, rollout.sample.long(), logit)
+    rollout.behavior.scatter_(-1, rollout.raw_action.long(), logit)
     assert loss_gradients(agent, rollout).isfinite().all()
 
 
 def critic_loss(agent, rollout):
-    return agent.loss(rollout)[1].metrics()["train/critic_loss"].item()
+    return agent.loss(rollout)[1].compute_metrics()["train/critic_loss"].item()
 
 
 def test_the_trace_is_cut_at_its_own_clip_and_not_at_that_of_the_policy_gradient():
@@ -376,16 +381,16 @@ def learner(**changes):
 def test_the_average_network_moves_by_exactly_its_share():
     student = learner(average_policy_decay=0.9, learning_rate=0.05)
     parameters, rollout = student.parameters, random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
-    assert parameters.copies.equal(parameters.vector)
+    assert parameters.target_vector.equal(parameters.vector)
     for _ in range(3):
-        before = parameters.copies.double().clone()
+        before = parameters.target_vector.double().clone()
         student.learn(rollout)
-        moved = parameters.copies.double() - before
+        moved = parameters.target_vector.double() - before
         expected = 0.1 * (parameters.vector.double() - before)
         torch.testing.assert_close(moved, expected, rtol=0, atol=1e-7)
         assert moved.abs().max() > 1e-4
-    average = torch.cat([p.flatten() for p in student.agent.average.copy.parameters()])
-    assert average.equal(parameters.copies)
+    average = torch.cat([p.flatten() for p in student.agent.average_policy.network.parameters()])
+    assert average.equal(parameters.target_vector)
 
 
 def test_gradients_of_two_equal_batches_do_not_accumulate():
@@ -409,7 +414,7 @@ def test_acting_samples_from_the_statistics_it_reports():
     for behavior in (decision.behavior, best.behavior):
         np.testing.assert_allclose(behavior, statistics, rtol=0, atol=1e-5)
     probs = softmax(statistics[0])
-    frequency = np.bincount(decision.sample[:, 0].astype(int), minlength=3) / n
+    frequency = np.bincount(decision.raw_action[:, 0].astype(int), minlength=3) / n
     assert (np.abs(frequency - probs) <= 3 * np.sqrt(probs * (1 - probs) / n)).all()
     assert (best.action == probs.argmax()).all()
 
@@ -417,7 +422,7 @@ def test_acting_samples_from_the_statistics_it_reports():
 def test_replayed_batches_are_poisson_distributed_around_the_ratio():
     schedule = replace(make_acer(replay_ratio=4.0).schedule, sequence_length=2, batch_size=1, learning_starts=0)
     rng = np.random.default_rng(0)
-    feed = Feed(Replay(64, COLUMNS, ROWS, 2, rng), schedule, rng)
+    feed = BatchScheduler(Replay(64, COLUMNS, ROWS, 2, rng), schedule, rng)
     rollout, n = random_rollout(rng, ROWS, COLUMNS), 3000
     feed(rollout)
     counts = np.array([sum(1 for _ in feed(rollout)) - 1 for _ in range(n)])  # the fresh rollout comes first

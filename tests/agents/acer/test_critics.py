@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from algorithm.agents.acer.critics import Opinion, StateValue, StochasticDueling
-from algorithm.distributions import Clipped, FixedGaussian, Gaussian, family_of
+from algorithm.agents.acer.critics import ActionAdvantages, StateValueCritic, StochasticDuelingCritic
+from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, make_family
 from algorithm.networks import Mlp
-from algorithm.returns.estimators import ESTIMATORS, Rows, Targets, Truncation
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.returns.estimators import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import PAIRS, exact, make_exact_acer, random_rollout
 from tests.oracles import retrace_by_definition, vtrace_by_definition
 
@@ -28,7 +28,7 @@ ACTIONS = torch.tensor([[0.1, 0.2], [0.4, -0.3], [-0.2, 0.1]])
 
 
 def make_agent(spec, masked=False, **changes):
-    obs_specs = {"obs": ObsSpec((3,)), **({MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {})}
+    obs_specs = {"obs": ObsSpec((3,)), **({ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {})}
     return make_exact_acer(
         Role(COLUMNS, obs_specs, spec), body=Mlp(16), gamma=GAMMA, sdn_samples=SAMPLES, trace_lambda=0.75, **changes
     )
@@ -40,17 +40,17 @@ def make_rollout(agent, spec, seed=0, masked=False):
     rollout = exact(random_rollout(rng, ROWS, COLUMNS))
     drawn = [rng.normal(size=(ROWS, COLUMNS, spec.continuous))]
     drawn += [rng.integers(branch, size=(ROWS, COLUMNS, 1)) for branch in spec.branches]
-    rollout.sample = torch.from_numpy(np.concatenate(drawn, -1)).double()
-    rollout.behavior = torch.from_numpy(rng.normal(0, 0.3, size=(ROWS, COLUMNS, agent.family.statistics)))
+    rollout.raw_action = torch.from_numpy(np.concatenate(drawn, -1)).double()
+    rollout.behavior = torch.from_numpy(rng.normal(0, 0.3, size=(ROWS, COLUMNS, agent.family.statistics_size)))
     if masked:
         allowed = torch.from_numpy(rng.integers(2, size=(ROWS + 1, COLUMNS, sum(spec.branches))))
         offset = 0
         for place, branch in enumerate(spec.branches):  # what was taken was allowed
-            taken = rollout.sample[..., spec.continuous + place].long() + offset
+            taken = rollout.raw_action[..., spec.continuous + place].long() + offset
             allowed[:-1].scatter_(-1, taken.unsqueeze(-1), 1)
             allowed[-1, :, offset] = 1
             offset += branch
-        rollout.obs = {**rollout.obs, MASK: allowed.to(torch.uint8)}
+        rollout.obs = {**rollout.obs, ACTION_MASK: allowed.to(torch.uint8)}
         logits = rollout.behavior[..., -allowed.shape[-1] :]
         logits[allowed[:-1] == 0] = -1e9
     return rollout
@@ -89,18 +89,18 @@ def literal_targets(s, episodes, taken, v, rho, root, prob):
 
 def literal_loss(agent, spec, rollout):
     """Wang et al. 2017, Eq. 10-16, row by row; and the share of rows that the trust region bound."""
-    s, S = agent.settings, agent.family.statistics
+    s, S = agent.settings, agent.family.statistics_size
     features = agent.policy.torso.unroll(rollout.obs, rollout.first, rollout.memory)
-    outputs = agent.policy.outputs(features)
-    statistics, v = agent.policy.mask(outputs[..., :S], rollout.obs), outputs[..., S]
-    lagged = agent.average.copy
-    lagged_outputs = lagged.outputs(lagged.torso.unroll(rollout.obs, rollout.first, rollout.memory))
-    average = lagged.mask(lagged_outputs[..., :S], rollout.obs).detach()
+    outputs = agent.policy.compute_outputs(features)
+    statistics, v = agent.policy.mask_logits(outputs[..., :S], rollout.obs), outputs[..., S]
+    lagged = agent.average_policy.network
+    lagged_outputs = lagged.compute_outputs(lagged.torso.unroll(rollout.obs, rollout.first, rollout.memory))
+    average = lagged.mask_logits(lagged_outputs[..., :S], rollout.obs).detach()
 
-    samples, q = rollout.sample.unsqueeze(0), v[:-1].unsqueeze(0)
+    samples, q = rollout.raw_action.unsqueeze(0), v[:-1].unsqueeze(0)
     if s.critic == "action_value":
-        samples = torch.cat((samples, agent.family(statistics[:-1].detach()).draw(1 + SAMPLES)))
-        advantage = agent.policy.advantage(features[:-1], agent.family.encode(samples))
+        samples = torch.cat((samples, agent.family(statistics[:-1].detach()).draw_samples(1 + SAMPLES)))
+        advantage = agent.policy.advantage_head(features[:-1], agent.family.encode(samples))
         q = v[:-1] + advantage - advantage[2:].mean(0)  # Eq. 13: of the taken action, of a', of the u_i
     logs = [log_prob(spec, statistics[:-1], x).detach() for x in samples[:2]]
     log_rho = [log_pi - log_prob(spec, rollout.behavior, x) for log_pi, x in zip(logs, samples, strict=False)]
@@ -116,7 +116,7 @@ def literal_loss(agent, spec, rollout):
         phi = statistics[t, b].detach().requires_grad_()
         c, v_here = s.importance_clip, v[t, b].detach()
         weight = ratio[0][t, b].clamp(max=c) * (compared[t, b] - v_here)
-        objective = weight * log_prob(spec, phi, rollout.sample[t, b])
+        objective = weight * log_prob(spec, phi, rollout.raw_action[t, b])
         if s.critic == "action_value":  # a critic of states knows nothing of actions that were not taken
             above = (q[1, t, b] - v[t, b]).detach()
             correction = (1 - c / ratio[1][t, b]).clamp(min=0) * above
@@ -159,7 +159,7 @@ def test_the_gradient_is_that_of_the_papers_equations(space, std, seed):
     loss, bound = literal_loss(agent, spec, rollout)
     expected = gradients(loss, agent.policy)
     torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
-    assert report.metrics()["train/trust_region_fraction"].item() == pytest.approx(bound)
+    assert report.compute_metrics()["train/trust_region_fraction"].item() == pytest.approx(bound)
     assert 0 < bound < 1
 
 
@@ -184,7 +184,7 @@ def test_masks_of_rows_of_burn_in_are_left_behind_with_them(spec):
     rest = replace(
         rollout,
         obs={name: value[2:] for name, value in rollout.obs.items()},
-        **{name: getattr(rollout, name)[2:] for name in ("first", "sample", "reward", "alive", "behavior")},
+        **{name: getattr(rollout, name)[2:] for name in ("first", "raw_action", "reward", "alive", "behavior")},
     )
     found = []
     for batch in (replace(rollout, burn_in=2), rest):
@@ -195,7 +195,7 @@ def test_masks_of_rows_of_burn_in_are_left_behind_with_them(spec):
 
 def test_known_ratios_targets_and_roots():
     """Item 13: two numbers, std .3, the means move from 0 to (.3, -.15)."""
-    family = family_of(2, (), Clipped, FixedGaussian)
+    family = make_family(2, (), ClippedGaussianFamily, FixedStdGaussian)
     log_std = torch.full((3, 2), STD).log()
     policy, behavior = (
         family(torch.cat((MEANS.expand(3, 2), log_std), -1)),
@@ -212,29 +212,32 @@ def test_known_ratios_targets_and_roots():
         "v": torch.tensor([0.4, 1, 0.8, 3]),
         "q_taken": torch.tensor([0.5, 1.5, 1]),
         "rho": rho,
-        "root": root,
+        "rho_per_dimension": root,
     }
-    rows = Rows(**{name: value.unsqueeze(-1) for name, value in column.items()}, prob_taken=lambda: rho)
-    targets = ESTIMATORS["retrace"](rows, Truncation(1.0, 1.0, 1.0))
-    opc = ESTIMATORS["q_lambda"](rows, Truncation(1.0, 1.0, 1.0))
+    rows = EstimatorInputs(**{name: value.unsqueeze(-1) for name, value in column.items()}, prob_taken=lambda: rho)
+    targets = ESTIMATORS["retrace"](rows, TraceClipping(1.0, 1.0, 1.0))
+    opc = ESTIMATORS["q_lambda"](rows, TraceClipping(1.0, 1.0, 1.0))
     expected = [(2.643485, 2.326095, 4.7), (4.195, 4.05, 4.7), (1.547325, 1.826095, 1.660707)]
-    for actual, numbers in zip((targets.q, opc.q, targets.v()), expected, strict=True):
+    for actual, numbers in zip((targets.q_target, opc.q_target, targets.value_target()), expected, strict=True):
         torch.testing.assert_close(actual.squeeze(-1), torch.tensor(numbers), rtol=1e-5, atol=1e-6)
 
 
 def judge(advantages, policy, values, sample=None):
-    family = family_of(1, (), Clipped, Gaussian)
-    critic, opinion = StochasticDueling(family, len(advantages) - 2), Opinion(advantages, torch.zeros(1, 1, 1))
-    return critic.judge(values, family(policy), torch.zeros(1, 1, 1) if sample is None else sample, opinion)
+    family = make_family(1, (), ClippedGaussianFamily, Gaussian)
+    critic, opinion = (
+        StochasticDuelingCritic(family, len(advantages) - 2),
+        ActionAdvantages(advantages, torch.zeros(1, 1, 1)),
+    )
+    return critic.evaluate(values, family(policy), torch.zeros(1, 1, 1) if sample is None else sample, opinion)
 
 
 def test_known_dueling_value_and_what_its_error_reaches():
     """Item 14: V = 1, A(a) = .6, A(u) = (.2, .4, -.1, .5, 0) gives Q = 1.4."""
     advantages = torch.tensor([0.6, 9.0, 0.2, 0.4, -0.1, 0.5, 0.0]).view(-1, 1, 1)
     judged = judge(advantages, torch.zeros(2, 1, 2), torch.ones(2, 1, 1))
-    assert judged.taken.item() == pytest.approx(1.4)
-    target = Targets(judged.taken + 2, lambda: judged.v[:-1] + 0.5)
-    of_values, of_advantages = judged.pull(judged.target(target) - judged.taken, target)
+    assert judged.q_taken.item() == pytest.approx(1.4)
+    target = Targets(judged.q_taken + 2, lambda: judged.v[:-1] + 0.5)
+    of_values, of_advantages = judged.value_gradient(judged.select_target(target) - judged.q_taken, target)
     assert of_values.item() == pytest.approx(2.5)
     # The taken action's, none to a', minus a fifth to each u_i.
     np.testing.assert_allclose(of_advantages.flatten(), [2, 0, *[-0.4] * 5], rtol=1e-6)
@@ -245,10 +248,10 @@ def test_the_mean_of_q_over_the_policy_is_v(space):
     agent = make_agent(SPECS[space])
     torch.manual_seed(0)
     features = torch.randn(1, 16).double().expand(40_000, 16)
-    statistics = agent.policy.outputs(features)[..., : agent.family.statistics].detach()
+    statistics = agent.policy.compute_outputs(features)[..., : agent.family.statistics_size].detach()
     with torch.no_grad():
-        q = agent.q(features, agent.family(statistics).draw(1)[0])
-        v = agent.policy.outputs(features[:1])[..., -1]
+        q = agent.q(features, agent.family(statistics).draw_samples(1)[0])
+        v = agent.policy.compute_outputs(features[:1])[..., -1]
     assert abs(q.mean() - v).item() < 4 * q.std().item() / len(q) ** 0.5
 
 
@@ -257,25 +260,29 @@ def test_nothing_reaches_the_policy_through_the_draws():
     rollout = make_rollout(agent, SPECS["box"])
     features = agent.features(rollout)
     statistics = torch.randn(ROWS + 1, COLUMNS, 4).double().requires_grad_()
-    opinion = agent.critic.ask(agent.policy, features, agent.family(statistics.detach()), rollout.sample)
-    assert opinion.advantages.requires_grad and not opinion.drawn.requires_grad
+    opinion = agent.critic.evaluate_actions(
+        agent.policy, features, agent.family(statistics.detach()), rollout.raw_action
+    )
+    assert opinion.advantages.requires_grad and not opinion.policy_sample.requires_grad
     assert torch.autograd.grad(opinion.advantages.sum(), statistics, allow_unused=True) == (None,)
 
 
 def test_on_policy_there_is_no_correction_and_without_truncation_only_the_correction():
     """Item 18: mu = pi and c >= 1; c = 0."""
-    family = family_of(2, (), Clipped, Gaussian)
+    family = make_family(2, (), ClippedGaussianFamily, Gaussian)
     torch.manual_seed(0)
     statistics = torch.randn(2, 1, 4).double()
     advantages, weight = torch.randn(7, 1, 1).double(), torch.ones(1, 1).double()
-    critic, sample = StochasticDueling(family, 5), torch.randn(1, 1, 2).double()
-    opinion = Opinion(advantages, torch.randn(1, 1, 2).double())
-    judged = critic.judge(torch.zeros(2, 1, 1).double(), family(statistics), sample, opinion)
+    critic, sample = StochasticDuelingCritic(family, 5), torch.randn(1, 1, 2).double()
+    opinion = ActionAdvantages(advantages, torch.randn(1, 1, 2).double())
+    judged = critic.evaluate(torch.zeros(2, 1, 1).double(), family(statistics), sample, opinion)
     policy = judged.policy
-    torch.testing.assert_close(judged.gradient(weight, policy, 1.0), policy.score(sample, weight), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        judged.policy_gradient(weight, policy, 1.0), policy.score(sample, weight), rtol=0, atol=1e-12
+    )
     above = (advantages[1] - advantages[2:].mean(0)).view(1, 1)
-    expected = policy.score(opinion.drawn, above)
-    torch.testing.assert_close(judged.gradient(0 * weight, policy, 0.0), expected, rtol=0, atol=1e-12)
+    expected = policy.score(opinion.policy_sample, above)
+    torch.testing.assert_close(judged.policy_gradient(0 * weight, policy, 0.0), expected, rtol=0, atol=1e-12)
 
 
 def test_truncation_and_correction_together_are_unbiased():
@@ -322,8 +329,8 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(sp
     torch.manual_seed(0)
     expected = gradients(literal_loss(agent, spec, rollout)[0], agent.policy)
     torch.testing.assert_close(gradients(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
-    assert all(value.isfinite() for value in report.metrics().values())
-    assert isinstance(agent.critic, StateValue if critic == "state_value" else StochasticDueling)
+    assert all(value.isfinite() for value in report.compute_metrics().values())
+    assert isinstance(agent.critic, StateValueCritic if critic == "state_value" else StochasticDuelingCritic)
 
 
 def test_probabilities_as_coordinates_are_of_one_branch():
@@ -344,4 +351,4 @@ def test_every_number_of_a_batch_keeps_its_place():
     agent = make_agent(spec)
     rollout = make_rollout(agent, spec)
     losses, report = agent.loss(replace(rollout, weight=torch.ones(COLUMNS).double()))
-    assert losses["acer"].shape == () and report.errors().shape == (2, COLUMNS)
+    assert losses["acer"].shape == () and report.compute_td_errors().shape == (2, COLUMNS)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.agents.sac.actors import KINDS, Choices
+from algorithm.agents.sac.actors import KINDS, PolicyOutput
 from algorithm.agents.sac.agent import Sac
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
-from algorithm.specs import MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import Raw, exact, make_sac, random_boundaries
 from tests.oracles import retrace_by_definition, soft_vtrace_by_definition
@@ -34,7 +34,7 @@ COLUMNS, GAMMA = 4, 0.875
 
 
 def sac_of(spec: ActionSpec, blueprint: Blueprint | None = None, mask: bool = False, seed: int = 0, **changes) -> Sac:
-    obs = {"obs": ObsSpec((3,))} | ({MASK: ObsSpec((sum(spec.branches),), "uint8")} if mask else {})
+    obs = {"obs": ObsSpec((3,))} | ({ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if mask else {})
     blueprint = blueprint or Blueprint(policy=Mlp(16), critic=Mlp(16))
     return make_sac(Role(COLUMNS, obs, spec), blueprint, seed, **{"gamma": GAMMA, **changes})
 
@@ -43,7 +43,7 @@ def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
     """In float64, its networks far from where they begin and from each other."""
     blueprint = Blueprint(encoders={"*": Raw()}, policy=Mlp(8), critic=Mlp(8))
     agent = sac_of(spec, blueprint, seed=seed, **changes)
-    for network in (agent.policy, agent.critics, agent.target.copy, agent.chooser.temperature):
+    for network in (agent.policy, agent.critics, agent.target.network, agent.actor.temperature):
         network.double()
         for parameter in network.parameters():
             nn.init.normal_(parameter, std=0.4)
@@ -58,13 +58,13 @@ def random_window(spec: ActionSpec, agent: Sac, seed: int, rows: int) -> Rollout
     return Rollout(
         obs={"obs": rng.normal(size=(rows + 1, COLUMNS, 3)).astype(np.float32)},
         first=first,
-        sample=np.concatenate(sample, -1).astype(np.float32),
+        raw_action=np.concatenate(sample, -1).astype(np.float32),
         reward=np.where(final, 0, rng.normal(size=(rows, COLUMNS))).astype(np.float32),
         alive=alive,
-        behavior=rng.normal(size=(rows, COLUMNS, agent.family.statistics)).astype(np.float32) * 0.5,
+        behavior=rng.normal(size=(rows, COLUMNS, agent.family.statistics_size)).astype(np.float32) * 0.5,
         memory=np.zeros((COLUMNS, 0), np.float32),
         lane=np.arange(COLUMNS),
-        joined=np.ones(COLUMNS, bool),
+        continues_previous=np.ones(COLUMNS, bool),
         weight=rng.uniform(0.5, 1.5, COLUMNS).astype(np.float32),
         index=np.arange(COLUMNS),
         version=np.zeros(COLUMNS, np.int64),
@@ -77,16 +77,16 @@ class Literal:
     def __init__(self, agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int):
         self.agent, self.spec, self.rollout = agent, spec, rollout
         self.combinations = list(product(*map(range, spec.branches)))
-        alphas = agent.chooser.temperature.log_alpha.detach().exp().tolist()
+        alphas = agent.actor.temperature.log_alpha.detach().exp().tolist()
         kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
         self.alpha = {"d": 0.0, "c": 0.0} | dict(zip(kinds, alphas, strict=True))
         obs = rollout.obs["obs"]
         torch.manual_seed(seed)  # the draws are the same
         critics, some = agent.settings.ensemble_q_num, agent.settings.ensemble_q_sample
-        self.members = torch.randperm(critics)[:some].tolist() if some < critics else slice(None)
+        self.critics = torch.randperm(critics)[:some].tolist() if some < critics else slice(None)
         shape = (COLUMNS, len(self.combinations), spec.continuous)
         self.noise = torch.empty(len(obs), *shape).double().normal_()
-        self.statistics = agent.policy.outputs(obs)
+        self.statistics = agent.policy.compute_outputs(obs)
         self.choices = {
             (t, b): self.choice(self.statistics[t, b], self.noise[t, b])
             for t in range(len(obs))
@@ -112,17 +112,17 @@ class Literal:
         """[N] what every critic says of combination `k` with `numbers`."""
         x = self.rollout.obs["obs"][t, b]
         if not self.spec.continuous:
-            return torch.stack([member(x)[k] for member in critics.members])
+            return torch.stack([member(x)[k] for member in critics.critics])
         codes = [
             nn.functional.one_hot(torch.tensor(i), n)
             for i, n in zip(self.combinations[k], self.spec.branches, strict=True)
         ]
         x = torch.cat([x, numbers, *codes])
-        return torch.stack([member(x)[0] for member in critics.members])
+        return torch.stack([member(x)[0] for member in critics.critics])
 
     def reduced(self, q):
         """One value of the critics that this update reads."""
-        q = unscale(q[self.members]) if self.agent.settings.rescale_values else q[self.members]
+        q = unscale(q[self.critics]) if self.agent.settings.rescale_values else q[self.critics]
         return q.min() if self.spec.continuous else q.mean()
 
     def cost(self, log_d, log_c):
@@ -131,18 +131,19 @@ class Literal:
     def soft_v(self, t, b):
         scale = self.agent.settings.alpha_critic_scale
         return sum(
-            log_d.exp() * (self.reduced(self.q(self.agent.target.copy, t, b, k, c)) - scale * self.cost(log_d, log_c))
+            log_d.exp()
+            * (self.reduced(self.q(self.agent.target.network, t, b, k, c)) - scale * self.cost(log_d, log_c))
             for k, (log_d, log_c, c) in enumerate(self.choices[t, b])
         ).item()
 
     def taken(self, critics, t, b):
-        sample = self.rollout.sample[t, b]
+        sample = self.rollout.raw_action[t, b]
         indices = tuple(sample[self.spec.continuous :].long().tolist())
         return self.q(critics, t, b, self.combinations.index(indices), sample[: self.spec.continuous].tanh())
 
     def log_probs(self, of, t, b):
         """log p(d), log p(u|d) of the taken action, of statistics `of`."""
-        sample, numbers = self.rollout.sample[t, b], self.spec.continuous
+        sample, numbers = self.rollout.raw_action[t, b], self.spec.continuous
         k = self.combinations.index(tuple(sample[numbers:].long().tolist()))
         count = len(self.combinations) * numbers
         mean, log_std, *logits = of[t, b].split([count, count, *self.spec.branches])
@@ -157,7 +158,7 @@ class Literal:
     def taken_cost(self, t, b):
         """w alpha log pi of the taken action, its numbers executed as c = tanh(u)."""
         log_d, log_u = self.log_probs(self.statistics, t, b)
-        c = self.rollout.sample[t, b, : self.spec.continuous].tanh()
+        c = self.rollout.raw_action[t, b, : self.spec.continuous].tanh()
         return (self.agent.settings.alpha_critic_scale * self.cost(log_d, log_u - (1 - c**2).log().sum())).item()
 
     def targets(self):
@@ -172,7 +173,7 @@ class Literal:
         episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), s.gamma)
         if s.estimator == "retrace" and s.use_n_step_is:
             taken = [
-                [self.reduced(self.taken(self.agent.target.copy, t, b)).item() for b in range(COLUMNS)] for t in rows
+                [self.reduced(self.taken(self.agent.target.network, t, b)).item() for b in range(COLUMNS)] for t in rows
             ]
             target = retrace_by_definition(*episodes, np.array(taken), v, s.v_lambda * trace, s.n_step)
         else:
@@ -202,7 +203,7 @@ class Literal:
             q, clip = self.taken(agent.critics, t, b), agent.settings.clip_epsilon
             squares = (target[t, b] - q).square()
             if clip is not None:
-                lagging = self.taken(agent.target.copy, t, b)
+                lagging = self.taken(agent.target.network, t, b)
                 near = lagging + (q - lagging).clamp(-clip, clip)
                 squares = torch.maximum(squares, (target[t, b] - near).square())
             critic = critic + weight * 0.5 * squares.sum()
@@ -213,7 +214,7 @@ class Literal:
                 entropies["d"] -= (log_d.exp() * log_d).item()
                 entropies["c"] -= (log_d.exp() * log_c).item()
             kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
-            for log_alpha, kind in zip(agent.chooser.temperature.log_alpha, kinds, strict=True):
+            for log_alpha, kind in zip(agent.actor.temperature.log_alpha, kinds, strict=True):
                 alpha = alpha - weight * log_alpha * (wanted[kind] - entropies[kind])
         return {"critic": critic, "policy": policy, "alpha": alpha}
 
@@ -234,7 +235,7 @@ def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int)
         wanted = gradient(written[name], group.module)
         assert wanted.abs().max() > 1e-3
         torch.testing.assert_close(gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(report.errors(), literal.errors(), rtol=1e-7)
+    np.testing.assert_allclose(report.compute_td_errors(), literal.errors(), rtol=1e-7)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -334,7 +335,7 @@ def test_groups_are_stepped_as_by_optimizers_of_their_own():
     clips = {"max_grad_norm_critic": 0.05, "max_grad_norm_policy": 0.02, "max_grad_norm_alpha": 0.01}
     agent = sac_of(spec, **changes, **clips)
     twin = copy.deepcopy(agent)
-    twin.target.copy.load_state_dict(twin.critics.state_dict())
+    twin.target.network.load_state_dict(twin.critics.state_dict())
     learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
     steps = [
         (name, group, torch.optim.Adam(group.module.parameters(), group.learning_rate, (0.9, 0.999), 1e-8))
@@ -355,16 +356,16 @@ def test_groups_are_stepped_as_by_optimizers_of_their_own():
             nn.utils.clip_grad_norm_(group.module.parameters(), group.max_grad_norm)
             optimizer.step()
         with torch.no_grad():
-            pairs = zip(twin.target.copy.parameters(), twin.critics.parameters(), strict=True)
+            pairs = zip(twin.target.network.parameters(), twin.critics.parameters(), strict=True)
             for slow, fast in pairs:
                 slow.lerp_(fast, twin.settings.tau)
     for mine, other in zip(agent.critics.parameters(), twin.critics.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
-    for mine, other in zip(agent.target.copy.parameters(), twin.target.copy.parameters(), strict=True):
+    for mine, other in zip(agent.target.network.parameters(), twin.target.network.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
     for mine, other in zip(agent.policy.parameters(), twin.policy.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
-    mine, other = (each.chooser.temperature.log_alpha for each in (agent, twin))
+    mine, other = (each.actor.temperature.log_alpha for each in (agent, twin))
     torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
@@ -374,12 +375,12 @@ def test_the_target_critics_follow_every_so_many_updates():
     learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
     moved = []
     for update in range(1, 7):
-        before = agent.target.numbers.clone()
+        before = agent.target.vector.clone()
         learner.learn(random_window(spec, agent, update, 1))
-        moved.append(not torch.equal(before, agent.target.numbers))
+        moved.append(not torch.equal(before, agent.target.vector))
         if moved[-1]:
-            wanted = before + 0.25 * (agent.target.source_numbers - before)
-            torch.testing.assert_close(agent.target.numbers, wanted)
+            wanted = before + 0.25 * (agent.target.source_vector - before)
+            torch.testing.assert_close(agent.target.vector, wanted)
     assert moved == [False, False, True, False, False, True]
 
 
@@ -388,10 +389,10 @@ def test_the_known_step_of_the_temperature(share, step):
     """Descended: too little entropy raises log alpha, more than enough lowers it."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True, target_d_alpha=share)
     policy = agent.family(torch.tensor([[[0.6, 0.3, 0.1]]], dtype=torch.float64).log())
-    choices = Choices(policy, policy.propose(), torch.zeros_like(policy.probs))
+    choices = PolicyOutput(policy, policy.rsample(), torch.zeros_like(policy.probs))
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
-    losses = agent.chooser.losses(choices, policy.statistics.clone(), weights, lambda numbers: (values, None))
-    (found,) = torch.autograd.grad(losses["alpha"], agent.chooser.temperature.log_alpha)
+    losses = agent.actor.compute_losses(choices, policy.statistics.clone(), weights, lambda numbers: (values, None))
+    (found,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     assert found.item() == pytest.approx(step, abs=1e-6)
 
 
@@ -399,25 +400,25 @@ def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():
     """And the temperature rises where the entropy is below its target, and falls where it is above."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True)
     rollout = exact(random_window(SPECS["discrete"], agent, 0, 1))
-    alpha = agent.chooser.temperature.alpha()[0]
+    alpha = agent.actor.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
-    choices, outputs = agent.chooser.choices(rollout.obs["obs"], rollout.obs)
-    choices = choices.rows(slice(-1))
+    choices, outputs = agent.actor.evaluate(rollout.obs["obs"], rollout.obs)
+    choices = choices.select_rows(slice(-1))
     rest = agent.family(q / alpha)
-    choices = replace(choices, policy=rest, cost=alpha * rest.log_probs)
-    losses = agent.chooser.losses(choices, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None))
+    choices = replace(choices, policy=rest, entropy_cost=alpha * rest.log_probs)
+    losses = agent.actor.compute_losses(choices, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None))
     (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
-    (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.chooser.temperature.log_alpha)
+    (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     above = (rest.entropy - agent.settings.target_d_alpha * math.log(3)).sum()
     torch.testing.assert_close(of_alpha[0], above)  # descended: down where there is more entropy than wanted
 
 
 def test_of_an_ensemble_each_update_reads_another_part():
     agent = sac_of(SPECS["continuous"], ensemble_q_num=5, ensemble_q_sample=2)
-    parts = {tuple(sorted(agent._members())) for _ in range(200)}
+    parts = {tuple(sorted(agent._sample_critics())) for _ in range(200)}
     assert len(parts) == 10
-    assert sac_of(SPECS["continuous"])._members() == [0, 1]
+    assert sac_of(SPECS["continuous"])._sample_critics() == [0, 1]
 
 
 def test_a_critic_is_not_pulled_out_of_its_reach():
@@ -434,7 +435,7 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
     rng = np.random.default_rng(0)
     allowed = (rng.random((1000, sum(branches))) < 0.5).astype(np.uint8)
     allowed[:, np.cumsum((0, *branches[:-1])) + 1] = 1
-    obs = {"obs": rng.normal(size=(1000, 3)).astype(np.float32), MASK: allowed}
+    obs = {"obs": rng.normal(size=(1000, 3)).astype(np.float32), ACTION_MASK: allowed}
     flags = np.zeros(1000, bool)
     step = Step(np.arange(1000), obs, ~flags, flags, np.zeros(1000, np.float32), ~flags)
     for decide in (agent.act, agent.greedy):
@@ -443,9 +444,9 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
             assert allowed[np.arange(1000), start + action[:, branch]].all()
     if not changes:
         tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
-        choices, _ = agent.chooser.choices(tensors["obs"], tensors)
-        assert torch.isfinite(choices.cost * choices.policy.probs).all()
-        (entropies,) = agent.chooser._entropies(choices.policy)
+        choices, _ = agent.actor.evaluate(tensors["obs"], tensors)
+        assert torch.isfinite(choices.entropy_cost * choices.policy.probs).all()
+        (entropies,) = agent.actor._target_entropies(choices.policy)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
         wanted = agent.settings.target_d_alpha * sum(np.log(part.sum(-1)) for part in parts)
         np.testing.assert_allclose(entropies[0], wanted, rtol=1e-5)
@@ -456,7 +457,7 @@ def test_metrics_are_means_over_valid_rows(spec):
     agent = make_exact_sac(spec, sequence_length=3, n_step=2)
     rollout = exact(random_window(spec, agent, 5, 3))
     torch.manual_seed(0)
-    metrics = {name: value.item() for name, value in agent.loss(rollout)[1].metrics().items()}
+    metrics = {name: value.item() for name, value in agent.loss(rollout)[1].compute_metrics().items()}
     literal = Literal(agent, spec, rollout, 0)
     target, wanted = literal.targets(), {}
     rows = [(t, b) for t, b in np.argwhere(~np.isnan(target))]
@@ -486,7 +487,7 @@ def test_a_decision_holds_the_sample_its_action_the_statistics_and_the_next_memo
     samples = agent.family.sample(statistics, np.random.default_rng(3)), agent.family.mode(statistics)
     for decide, sample in zip((agent.act, agent.greedy), samples, strict=True):
         decision = decide(step, memory)
-        np.testing.assert_array_equal(decision.sample, sample)
+        np.testing.assert_array_equal(decision.raw_action, sample)
         np.testing.assert_array_equal(decision.action, agent.family.to_action(sample))
         np.testing.assert_array_equal(decision.behavior, statistics)
         np.testing.assert_array_equal(decision.memory, following)
@@ -496,7 +497,7 @@ def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
     spec = SPECS["discrete"]
     agent = sac_of(spec, discrete_dqn_like=True, discrete_dqn_epsilon=0.3)
     with torch.no_grad():
-        for parameter in agent.target.copy.parameters():
+        for parameter in agent.target.network.parameters():
             parameter.normal_()
     rollout = random_window(spec, agent, 0, 1).convert(torch.from_numpy)
     obs = rollout.obs["obs"]
@@ -508,12 +509,14 @@ def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
 
     losses, report = agent.loss(rollout)
     assert list(losses) == ["critic"]
-    following = agent.target.copy(obs).mean(0)[1].gather(-1, best[1].unsqueeze(-1)).squeeze(-1)
+    following = agent.target.network(obs).mean(0)[1].gather(-1, best[1].unsqueeze(-1)).squeeze(-1)
     target = rollout.reward[0] + GAMMA * rollout.alive[0] * following
-    taken = agent.critics(obs[:1]).gather(-1, rollout.sample.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
+    taken = agent.critics(obs[:1]).gather(-1, rollout.raw_action.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
     error = 0.5 * (target - taken).square().mean(0)
     weight = rollout.valid[0] / rollout.valid[0].sum()
-    assert report.metrics()["train/critic_loss"].item() == pytest.approx((weight * error).sum().item(), rel=1e-4)
+    assert report.compute_metrics()["train/critic_loss"].item() == pytest.approx(
+        (weight * error).sum().item(), rel=1e-4
+    )
 
 
 def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself():

@@ -30,19 +30,19 @@ def tabular_sac(spec: ActionSpec, states: int, alpha: float | tuple[float, ...],
     """Return an agent in float64 whose networks are tables over one-hot observations, all zero."""
     role = Role(1, {"obs": ObsSpec((states,))}, spec)
     agent = make_sac(role, Blueprint(encoders={"*": Raw()}), **{"gamma": GAMMA, "ensemble_q_reduce": "mean", **changes})
-    for network in (agent.policy, agent.critics, agent.target.copy):
+    for network in (agent.policy, agent.critics, agent.target.network):
         network.double()
         for parameter in network.parameters():
             nn.init.zeros_(parameter)
     if not agent.settings.discrete_dqn_like:
-        agent.chooser.temperature.log_alpha.data = torch.as_tensor(alpha, dtype=torch.float64).log().reshape(-1)
+        agent.actor.temperature.log_alpha.data = torch.as_tensor(alpha, dtype=torch.float64).log().reshape(-1)
     return agent
 
 
 def set_q(agent: Sac, q: Tensor) -> None:
     """Give every critic and target critic the values [states, K]."""
-    for critics in (agent.critics, agent.target.copy):
-        for member in critics.members:
+    for critics in (agent.critics, agent.target.network):
+        for member in critics.critics:
             member.head.weight.data = q.T.clone()
 
 
@@ -59,10 +59,10 @@ def window(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> Rollout:
     number = np.arange(columns)
     return Rollout(
         obs={"obs": obs},
-        sample=sample,
+        raw_action=sample,
         behavior=behavior,
         lane=number,
-        joined=number < 0,
+        continues_previous=number < 0,
         index=number,
         version=number,
         **{**fields, **changes},
@@ -95,7 +95,7 @@ def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, sequence_l
         table = torch.full((1, 2), value).double()
         set_q(agent, rescale(table) if rescaled else table)
         _, report = agent.loss(rollout)
-        largest = report.errors()[0]
+        largest = report.compute_td_errors()[0]
         assert (largest < 1e-7).all() if value == q else (largest > 0.01).all()
 
 
@@ -144,7 +144,7 @@ class Chain:
 def mean_errors(agent: Sac, rollout: Rollout) -> Tensor:
     """Return the mean of target - Q [states, K] over what rows there are of each state and action, up to a factor."""
     losses, _ = agent.loss(rollout)
-    return -torch.autograd.grad(losses["critic"], agent.critics.members[0].head.weight)[0].T
+    return -torch.autograd.grad(losses["critic"], agent.critics.critics[0].head.weight)[0].T
 
 
 @every_estimator
@@ -201,8 +201,10 @@ COLUMNS = 20_000
 def entropies(agent: Sac, statistics: np.ndarray) -> tuple[float, float]:
     """Return those of pi(d), and of pi(c|d) in the mean over d, by sums and by quadrature over u."""
     family = agent.family
-    count, width = family.combinations, family.combinations * family.numbers
-    mean, log_std = (statistics[part * width : (part + 1) * width].reshape(count, family.numbers) for part in range(2))
+    count, width = family.n_combinations, family.n_combinations * family.n_continuous
+    mean, log_std = (
+        statistics[part * width : (part + 1) * width].reshape(count, family.n_continuous) for part in range(2)
+    )
     probs, of_branches, start = np.ones(1), 0.0, 2 * width
     for actions in family.branches:
         own = np.exp(statistics[start : start + actions])
@@ -223,13 +225,13 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
     agent = tabular_sac(spec, 1, alpha, n_step=3, sequence_length=3, **estimator)
     weight, _ = agent.policy.heads.parameters()
     weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(3))
-    statistics = agent.policy.outputs(torch.ones(1, 1).double())[0].detach().numpy()
-    rates = agent.chooser.temperature.alpha().tolist()
-    of_kind = dict(zip(agent.chooser.kinds, rates, strict=True))
+    statistics = agent.policy.compute_outputs(torch.ones(1, 1).double())[0].detach().numpy()
+    rates = agent.actor.temperature.alpha().tolist()
+    of_kind = dict(zip(agent.actor.action_kinds, rates, strict=True))
     of_branches, of_values = entropies(agent, statistics)
     q = GAMMA / (1 - GAMMA) * (of_kind.get("d", 0) * of_branches + of_kind.get("c", 0) * of_values)
-    for critics in (agent.critics, agent.target.copy):
-        for member in critics.members:
+    for critics in (agent.critics, agent.target.network):
+        for member in critics.critics:
             member.head.bias.data.fill_(q)
 
     behavior = np.tile(statistics.astype(np.float32), (3 * COLUMNS, 1))
@@ -238,7 +240,7 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
     rollout = window(obs, *(torch.from_numpy(part).double() for part in (sample, behavior.reshape(3, COLUMNS, -1))))
     torch.manual_seed(0)
     losses, _ = agent.loss(rollout)
-    bias = agent.critics.members[0].head.bias
+    bias = agent.critics.critics[0].head.bias
     error = -torch.autograd.grad(losses["critic"], bias)[0].sum().item()
     assert abs(error) < 0.005 < 0.1 * (1 - GAMMA) * q  # what one row's entropy adds, discounted
 
@@ -258,4 +260,4 @@ def test_a_ratio_is_bounded_by_twenty_in_its_logarithm(policy, behavior, bound):
     v = -0.1 * (log_pi.exp() * log_pi).sum().item()
     delta = reward[1].item() - 0.1 * log_pi[0].item() + GAMMA * v - v
     targets = 0.5 + GAMMA * (v + math.exp(bound) * delta), reward[1].item() + GAMMA * v
-    assert report.errors()[:, 0].tolist() == pytest.approx([max(targets), sum(targets) / 2], rel=1e-9)
+    assert report.compute_td_errors()[:, 0].tolist() == pytest.approx([max(targets), sum(targets) / 2], rel=1e-9)

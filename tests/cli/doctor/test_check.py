@@ -3,7 +3,7 @@
 import threading
 
 from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Finding
-from algorithm.cli.doctor.subprocess_probe import TimedOut
+from algorithm.cli.doctor.subprocess_probe import SubprocessTimeout
 from algorithm.errors import UserError
 
 
@@ -29,13 +29,13 @@ def test_a_look_that_hangs_is_a_timeout():
 
 def test_a_look_that_reports_a_timeout_is_one():
     def wait():
-        raise TimedOut("no answer within 1 s")
+        raise SubprocessTimeout("no answer within 1 s")
 
-    assert Check("a", wait).asked()() == Finding("a", TIMEOUT, "no answer within 1 s")
+    assert Check("a", wait).as_required()() == Finding("a", TIMEOUT, "no answer within 1 s")
 
 
 def test_what_is_asked_for_must_not_be_missing():
     check = Check("a", lambda: (MISSING, "get it"))
     assert check() == Finding("a", MISSING, "get it")
-    assert check.asked()() == Finding("a", BROKEN, "get it")
-    assert Check("a", lambda: (OK, "")).asked()().state == OK
+    assert check.as_required()() == Finding("a", BROKEN, "get it")
+    assert Check("a", lambda: (OK, "")).as_required()().state == OK

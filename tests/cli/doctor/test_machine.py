@@ -25,9 +25,9 @@ CUDA = {
 
 
 def test_python_is_held_against_setup_py(monkeypatch):
-    assert machine.python()[0] == OK
+    assert machine.check_python()[0] == OK
     monkeypatch.setattr(machine.platform, "python_version", lambda: "3.9.19")
-    state, line = machine.python()
+    state, line = machine.check_python()
     assert state == BROKEN and line.startswith("3.9.19 is not >=3.10: ")
 
 
@@ -41,15 +41,15 @@ def test_python_is_held_against_setup_py(monkeypatch):
     ],
 )
 def test_devices(monkeypatch, said, state, line):
-    monkeypatch.setattr(machine, "torch_says", lambda: {**CUDA, **said})
-    found = machine.devices()
+    monkeypatch.setattr(machine, "query_torch", lambda: {**CUDA, **said})
+    found = machine.check_devices()
     assert found[0] == state and line in found[1]
 
 
 def test_torch_says_so_in_a_process_of_its_own():
     import torch
 
-    said = machine.torch_says()
+    said = machine.query_torch()
     assert said["version"] == torch.__version__ and len(said["devices"]) == torch.cuda.device_count()
     assert said["threads"] == 1  # as the environment of the tests says
     assert said["processor"] == describe_device(CPU)
@@ -65,39 +65,39 @@ def test_torch_says_so_in_a_process_of_its_own():
     ],
 )
 def test_threads(monkeypatch, value, state, line):
-    monkeypatch.setattr(machine, "torch_says", lambda: CUDA)
+    monkeypatch.setattr(machine, "query_torch", lambda: CUDA)
     monkeypatch.setenv("OMP_NUM_THREADS", value)
-    found = machine.threads()
+    found = machine.check_threads()
     assert found[0] == state and line in found[1]
 
 
 def test_a_full_disk_is_broken(monkeypatch, tmp_path):
-    assert machine.disk() == (OK, machine.disk()[1])
-    assert str(tmp_path) in machine.disk()[1]
+    assert machine.check_disk() == (OK, machine.check_disk()[1])
+    assert str(tmp_path) in machine.check_disk()[1]
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=5 * 10**6))
-    state, line = machine.disk()
+    state, line = machine.check_disk()
     assert state == BROKEN and line.startswith("5 MB are free in ")
 
 
 def test_a_place_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
     (tmp_path / "runs").mkdir()
-    assert machine.place_of_runs() == tmp_path / "runs"
+    assert machine.find_runs_folder() == tmp_path / "runs"
     (tmp_path / "runs").rmdir()
     (tmp_path / "runs").write_text("a file")
-    assert machine.place_of_runs() == tmp_path
+    assert machine.find_runs_folder() == tmp_path
 
     def refuse(**_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(machine.tempfile, "TemporaryFile", refuse)
-    state, line = machine.disk()
+    state, line = machine.check_disk()
     assert state == BROKEN and f"nothing can be written to {tmp_path} (Permission denied)" in line
 
 
 @pytest.mark.parametrize(("free", "state"), [(10**8, BROKEN), (10**10, OK), (None, OK)])
 def test_memory(monkeypatch, free, state):
-    monkeypatch.setattr(of_memory, "available", lambda: free)
-    assert machine.memory()[0] == state
+    monkeypatch.setattr(of_memory, "measure_free_memory", lambda: free)
+    assert machine.check_memory()[0] == state
 
 
 def test_a_port_that_somebody_has_is_missing_and_says_who():
@@ -105,17 +105,17 @@ def test_a_port_that_somebody_has_is_missing_and_says_who():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        state, line = machine.ports([port], "take another")
+        state, line = machine.check_ports([port], "take another")
         assert state == MISSING
         assert line.startswith(f"{port} is taken by ") and line.endswith(": end it, or take another")
         if Path("/proc/net/tcp").exists():
             assert f"(process {os.getpid()})" in line
-        assert Check("port", lambda: machine.ports([port], "")).asked()().state == BROKEN
-    assert machine.ports([port], "") == (OK, f"{port} is free")
+        assert Check("port", lambda: machine.check_ports([port], "")).as_required()().state == BROKEN
+    assert machine.check_ports([port], "") == (OK, f"{port} is free")
 
 
 def test_a_port_beyond_the_last_is_broken():
-    assert machine.ports(range(65530, 65540), "take another") == (
+    assert machine.check_ports(range(65530, 65540), "take another") == (
         BROKEN,
         "65539 is no port, the last one is 65535: take another",
     )
@@ -123,6 +123,6 @@ def test_a_port_beyond_the_last_is_broken():
 
 def test_the_ports_that_unity_uses_are_looked_at(monkeypatch):
     looked = []
-    monkeypatch.setattr(machine, "taken", lambda port: looked.append(port) or False)
-    assert {check().state for check in machine.port_checks()} == {OK}
+    monkeypatch.setattr(machine, "is_taken", lambda port: looked.append(port) or False)
+    assert {check().state for check in machine.list_port_checks()} == {OK}
     assert looked == [ports.EDITOR_PORT, *range(5005, 5013)]

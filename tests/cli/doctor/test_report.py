@@ -64,8 +64,8 @@ def task():
 @pytest.fixture
 def little(monkeypatch):
     """Without the checks of the core and the machine, which are tested one by one."""
-    monkeypatch.setattr(report, "core_checks", lambda: [])
-    monkeypatch.setattr(report, "machine_checks", lambda: [])
+    monkeypatch.setattr(report, "list_core_checks", lambda: [])
+    monkeypatch.setattr(report, "list_machine_checks", lambda: [])
 
 
 def call(capsys, *arguments) -> dict:
@@ -94,13 +94,13 @@ def test_what_a_folder_needs_is_there(capsys):
 
 
 def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_path):
-    onnx = requirements.packaged()["extras_require"]["onnx"]
+    onnx = requirements.read_setup()["extras_require"]["onnx"]
     (tmp_path / "setup.py").write_text(f"ONNX = {onnx!r}\n{SMALL_SETUP}")
-    told = requirements.packaged.__wrapped__
-    monkeypatch.setattr(requirements, "SETUP", tmp_path / "setup.py")
-    monkeypatch.setattr(requirements, "packaged", told)
-    monkeypatch.setattr(tried, "packaged", told)
-    monkeypatch.setattr(report, "machine_checks", lambda: [])
+    told = requirements.read_setup.__wrapped__
+    monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
+    monkeypatch.setattr(requirements, "read_setup", told)
+    monkeypatch.setattr(tried, "read_setup", told)
+    monkeypatch.setattr(report, "list_machine_checks", lambda: [])
     told = call(capsys)
     states = {check["name"]: check["state"] for check in told["checks"]}
     assert told["environment"] is None

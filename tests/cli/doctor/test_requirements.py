@@ -7,8 +7,8 @@ import pytest
 
 from algorithm.cli.doctor import requirements
 from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT
-from algorithm.cli.doctor.requirements import core_checks, extras, installed, packaged
-from algorithm.cli.doctor.subprocess_probe import TimedOut
+from algorithm.cli.doctor.requirements import check_installed, list_core_checks, list_extras, read_setup
+from algorithm.cli.doctor.subprocess_probe import SubprocessTimeout
 
 COMMAND = 'pip install -e ".[mine]"'
 
@@ -32,25 +32,25 @@ def shim(tmp_path, monkeypatch):
 
 def test_setup_py_says_what_there_is():
     before = sys.modules.get("setuptools")
-    assert "torch" in [check.name for check in core_checks()]
-    assert {"mlagents-envs", "grpcio", "protobuf", "pillow"} <= {check.name for check in core_checks()}
-    assert {"onnx", "mujoco", "dm-control"} <= set(extras())
-    assert {"test", "dev", "docs", "benchmark"} <= set(packaged()["extras_require"]) - set(extras())
-    assert packaged()["python_requires"] == ">=3.10"
+    assert "torch" in [check.name for check in list_core_checks()]
+    assert {"mlagents-envs", "grpcio", "protobuf", "pillow"} <= {check.name for check in list_core_checks()}
+    assert {"onnx", "mujoco", "dm-control"} <= set(list_extras())
+    assert {"test", "dev", "docs", "benchmark"} <= set(read_setup()["extras_require"]) - set(list_extras())
+    assert read_setup()["python_requires"] == ">=3.10"
     assert sys.modules.get("setuptools") is before
 
 
 def test_the_core_is_there():
-    assert [(check.name, check().line) for check in core_checks() if check().state != OK] == []
+    assert [(check.name, check().line) for check in list_core_checks() if check().state != OK] == []
 
 
 def test_a_package_that_is_not_there_is_missing():
-    state, line = installed(["numpy>=2", "surely-not-there>=1"], COMMAND)
+    state, line = check_installed(["numpy>=2", "surely-not-there>=1"], COMMAND)
     assert (state, line) == (MISSING, f"{COMMAND} (there is no surely-not-there)")
 
 
 def test_what_is_for_another_python_is_not_looked_for():
-    state, line = installed(["surely-not-there; python_version < '3'"], COMMAND)
+    state, line = check_installed(["surely-not-there; python_version < '3'"], COMMAND)
     assert state == MISSING and "there is none of it for Python 3." in line
 
 
@@ -60,17 +60,17 @@ def test_what_is_for_another_python_is_not_looked_for():
 )
 def test_a_version_out_of_range_is_broken_and_says_why(shim, name, version, needed):
     shim(name, version)
-    state, line = installed([needed], COMMAND)
+    state, line = check_installed([needed], COMMAND)
     assert state == BROKEN
     assert line.startswith(f"{name} {version} is not ") and line.endswith(COMMAND)
-    assert requirements.WHY[name] in line
+    assert requirements.VERSION_NOTES[name] in line
 
 
 def test_old_packages_break_the_core(shim):
     shim("protobuf", "3.20.3")
     shim("numpy", "1.26.4")
     shim("mlagents_envs", "1.1.0")
-    core = {check.name: check for check in core_checks()}
+    core = {check.name: check for check in list_core_checks()}
     assert core["protobuf"]().state == BROKEN and "protobuf 3.20.3 is not >=4.25" in core["protobuf"]().line
     assert core["mlagents-envs"]().state == BROKEN and core["numpy"]().state == BROKEN
     assert core["pyyaml"]().state == OK
@@ -78,21 +78,21 @@ def test_old_packages_break_the_core(shim):
 
 def test_a_package_that_is_slow_to_import_is_a_timeout_and_not_broken(monkeypatch):
     def wait(function, *told):
-        raise TimedOut("no answer within 60 s")
+        raise SubprocessTimeout("no answer within 60 s")
 
-    monkeypatch.setattr(requirements, "ask", wait)
-    requirements.import_error.cache_clear()
-    found = next(check for check in core_checks() if check.name == "numpy")()
+    monkeypatch.setattr(requirements, "run_in_subprocess", wait)
+    requirements.find_import_error.cache_clear()
+    found = next(check for check in list_core_checks() if check.name == "numpy")()
     assert (found.state, found.line) == (TIMEOUT, "no answer within 60 s")
 
 
 def test_extras_have_no_underscores_which_pip_23_does_not_find():
-    assert not any("_" in name for name in packaged()["extras_require"])
+    assert not any("_" in name for name in read_setup()["extras_require"])
 
 
 def test_a_package_that_cannot_be_imported_is_broken(shim):
     shim("crippled", "1.0", "crippled", "raise ImportError('libGL.so.1: cannot open shared object file')")
-    state, line = installed(["crippled"], COMMAND)
+    state, line = check_installed(["crippled"], COMMAND)
     assert state == BROKEN
     assert "crippled cannot be imported (ImportError: libGL.so.1: cannot open" in line
     assert line.endswith("pip install --force-reinstall crippled")
@@ -100,13 +100,13 @@ def test_a_package_that_cannot_be_imported_is_broken(shim):
 
 def test_a_package_that_ends_the_process_is_broken(shim):
     shim("fatal", "1.0", "fatal", "import os; os._exit(9)")
-    assert installed(["fatal"], COMMAND)[1].startswith("fatal cannot be imported (it ended with exit code 9)")
+    assert check_installed(["fatal"], COMMAND)[1].startswith("fatal cannot be imported (it ended with exit code 9)")
 
 
 def test_extras_of_a_requirement_are_looked_for_too(shim):
     shim("outer", "1.0", needs=["surely-not-there; extra == 'more-of-it'", "neither-there"])
-    assert installed(["outer"], COMMAND) == (OK, "outer 1.0")
-    state, line = installed(["outer[more_of_it]"], COMMAND)
+    assert check_installed(["outer"], COMMAND) == (OK, "outer 1.0")
+    state, line = check_installed(["outer[more_of_it]"], COMMAND)
     assert state == MISSING and "there is no surely-not-there)" in line
 
 
@@ -114,14 +114,14 @@ def test_extras_of_a_requirement_are_looked_for_too(shim):
     ("name", "module"), [("pyyaml", "yaml"), ("numpy", "numpy"), ("types-PyYAML", None), ("pytest", "pytest")]
 )
 def test_the_module_of_a_package_is_found(name, module):
-    if requirements._version(name) is None:
+    if requirements._find_version(name) is None:
         pytest.skip("not installed")
-    assert (requirements._modules(name) or [None])[0] == module
+    assert (requirements._find_modules(name) or [None])[0] == module
 
 
 def test_without_packaging_there_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "packaging.requirements", None)
-    found = next(iter(core_checks()))()
+    found = next(iter(list_core_checks()))()
     assert found.state == BROKEN and found.line.endswith("pip install -e .")
     assert "versions cannot be compared" in found.line
 

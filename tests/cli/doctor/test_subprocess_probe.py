@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.cli.doctor.subprocess_probe import Lost, TimedOut, ask
+from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
 
 
 def test_an_answer_is_a_value_of_json():
-    assert ask("operator:add", [1], ["a"]) == [1, "a"]
-    assert ask("os:getpid") != os.getpid()
+    assert run_in_subprocess("operator:add", [1], ["a"]) == [1, "a"]
+    assert run_in_subprocess("os:getpid") != os.getpid()
 
 
 def test_what_is_printed_is_no_answer():
-    assert ask("builtins:print", "hello") is None
-    assert ask("os:system", "echo hello") == 0
+    assert run_in_subprocess("builtins:print", "hello") is None
+    assert run_in_subprocess("os:system", "echo hello") == 0
 
 
 def test_modules_come_from_where_this_process_has_them(tmp_path, monkeypatch):
@@ -23,7 +23,7 @@ def test_modules_come_from_where_this_process_has_them(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "of_mine.py").write_text("def double(x): return 2 * x")
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
-    assert ask("of_mine:double", 4) == 8
+    assert run_in_subprocess("of_mine:double", 4) == 8
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,16 @@ def test_modules_come_from_where_this_process_has_them(tmp_path, monkeypatch):
     ],
 )
 def test_what_goes_wrong_is_told(function, told, why):
-    with pytest.raises(Lost, match=why):
-        ask(function, *told)
+    with pytest.raises(SubprocessFailed, match=why):
+        run_in_subprocess(function, *told)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_a_crash_is_told():
-    with pytest.raises(Lost, match="it crashed with signal SIGABRT"):
-        ask("os:abort")
+    with pytest.raises(SubprocessFailed, match="it crashed with signal SIGABRT"):
+        run_in_subprocess("os:abort")
 
 
 def test_a_process_that_hangs_is_given_up():
-    with pytest.raises(TimedOut, match="no answer within 0.5 s: try again when the machine is less busy"):
-        ask("time:sleep", 600, limit=0.5)
+    with pytest.raises(SubprocessTimeout, match="no answer within 0.5 s: try again when the machine is less busy"):
+        run_in_subprocess("time:sleep", 600, limit=0.5)

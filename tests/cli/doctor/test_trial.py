@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.cli.command_line import parse
+from algorithm.cli.command_line import parse_arguments
 from algorithm.cli.doctor import trial
 from algorithm.cli.doctor.check import BROKEN, OK
-from algorithm.cli.doctor.start import start_checks
+from algorithm.cli.doctor.start import list_start_checks
 from algorithm.runs import memory_budget as of_memory
 
 OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
@@ -30,7 +30,7 @@ def task():
 
 def seen(*words: str) -> dict[str, str]:
     """What there is of a trial, up to the first thing that is broken."""
-    found = trial.try_out(vars(parse(["mine/task", *words, "--doctor"])))
+    found = trial.run_trial(vars(parse_arguments(["mine/task", *words, "--doctor"])))
     broken = {name: line for name, (state, line) in found.items() if state == BROKEN}
     assert list(found) == ["device", "environment", "agent", "replay", "checkpoints"][: len(found)]
     return broken
@@ -59,7 +59,7 @@ def test_a_network_that_breaks(task):
 
 
 def test_a_replay_that_does_not_fit(monkeypatch):
-    monkeypatch.setattr(of_memory, "available", lambda: 10**5)
+    monkeypatch.setattr(of_memory, "measure_free_memory", lambda: 10**5)
     wrong = seen()
     assert set(wrong) == {"replay"} and "of memory are free; at most" in wrong["replay"]
 
@@ -67,15 +67,15 @@ def test_a_replay_that_does_not_fit(monkeypatch):
 def test_checkpoints_that_do_not_fit_on_the_disk(monkeypatch):
     usage = shutil.disk_usage(".")._replace(free=5 * 10**6)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
-    assert trial._fits(10**6, kept=3) == (OK, "at most 5 of 1 MB, 5 MB are free")
-    state, line = trial._fits(10**6, kept=4)
+    assert trial._check_disk(10**6, kept=3) == (OK, "at most 5 of 1 MB, 5 MB are free")
+    state, line = trial._check_disk(10**6, kept=4)
     assert state == BROKEN and line.startswith("6 of 1 MB do not fit on the disk, 5 MB are free: lower ")
     assert set(seen()) == {"checkpoints"}
 
 
 def of_scene(*words: str) -> dict[str, tuple[str, str]]:
     """What is found of a scene's player and ports; the handshake and packages are looked at elsewhere."""
-    checks = list(start_checks(parse(["mine/task", "-c", "unity", *words, "--doctor"])))
+    checks = list(list_start_checks(parse_arguments(["mine/task", "-c", "unity", *words, "--doctor"])))
     names = [check.name for check in checks]
     assert names[:2] == ["device", "handshake"]
     found = [check() for check in checks[2:]]
@@ -111,7 +111,7 @@ def test_every_port_that_a_scene_may_use_is_looked_at(tmp_path):
 def test_a_run_that_exports_asks_for_the_packages_and_a_round_trip(variant):
     def names(export: str) -> list[str]:
         words = ["mine/task", "-c", variant, "--agents", "1", "--set", f"base_config.export={export}", "--doctor"]
-        return [check.name for check in start_checks(parse(words))]
+        return [check.name for check in list_start_checks(parse_arguments(words))]
 
     never = names("never")
     assert not any("onnx" in name for name in never)
