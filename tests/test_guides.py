@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 import main
-from algorithm.cli.command_line import parse
+from algorithm.cli.command_line import parse_arguments
 from algorithm.cli.options import OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.effects import check_effects
-from algorithm.config.loader import defaults, read_own_variant, read_variant, resolve
+from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read
 
@@ -48,7 +48,7 @@ def test_commands_are_parsed_and_their_folders_exist(guide):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir("project")
         for command in commands(guide):
-            options = parse(command)
+            options = parse_arguments(command)
             if options.init:
                 create(Path("envs", options.init, "config.yaml"), "default: {}\n")
             elif options.env is not None and not Path(options.env).is_absolute():
@@ -82,7 +82,7 @@ def test_python_blocks_compile(guide):
 def test_yaml_blocks_are_settings(guide, tmp_path):
     for code in blocks(guide, "yaml"):
         tree = yaml.safe_load(code)
-        if set(tree) <= set(defaults()):
+        if set(tree) <= set(load_defaults()):
             resolve([(guide.name, tree)])
             continue
         create(tmp_path / "config.yaml", code)
@@ -92,7 +92,7 @@ def test_yaml_blocks_are_settings(guide, tmp_path):
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
 def test_settings_by_their_full_names_exist(guide):
-    tree = defaults()
+    tree = load_defaults()
     named = re.findall(r"\b(base_config|replay_config|acer_config|sac_config)\.(\w+)", read(guide))
     assert [f"{section}.{key}" for section, key in named if key not in tree[section]] == []
 
@@ -127,7 +127,7 @@ def test_every_name_of_advanced_sac_is_one_of_ours_or_is_answered():
     settings = {name for name in named if not name.startswith("-")} - {"pre_action", "obs_list"}
     assert len(flags) > 30
     assert len(settings) > 70
-    tree = defaults()
+    tree = load_defaults()
     sections = [*tree.values(), tree["base_config"]["unity_args"]]
     ours = {key for section in sections if isinstance(section, dict) for key in section} | set(tree)
     answered = {name.rpartition(".")[2] for name in former.ADVANCED_SAC}
