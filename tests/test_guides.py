@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -171,6 +172,24 @@ def test_an_example_of_an_environment_trains_and_plays(guide, name, variant, tmp
     options = ["--max_step", "200", "--set", *QUICK, *learning]
     assert main.main([name, "-c", variant, "-n", "a", *options]) == 0
     assert main.main([name, "-n", "a", "--run", "--max_iter", "1"]) == 0
+
+
+@pytest.mark.parametrize("command", [["gym/cartpole"], ["hybrid/parking", "-c", "sac"]], ids=lambda command: command[0])
+def test_every_metric_of_a_run_is_listed(command):
+    quick = ["--set", "base_config.evaluate_every=400", "base_config.log_every=200", "goal=null"]
+    assert main.main([*command, "-n", "a", "--max_step", "400", *quick]) == 0
+    (table,) = Path("runs").rglob("metrics.csv")
+    metrics = set(table.read_text(encoding="utf-8").partition("\n")[0].split(","))
+    assert metrics - set(re.findall(r"`([\w/]+)`", read(DOCS / "metrics.md"))) == set()
+
+
+@pytest.mark.parametrize("guide", [ROOT / "README.md", DOCS / "start.md"], ids=lambda path: path.name)
+def test_the_example_of_load_runs(guide):
+    assert main.main(["gym/cartpole", "-n", "first", "--max_step", "200"]) == 0
+    (example,) = [code for code in blocks(guide, "python") if "load(" in code]
+    variables = {"obs": np.zeros(4, np.float32)}
+    exec(example, variables)
+    assert variables["action"] in (0, 1)
 
 
 def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
