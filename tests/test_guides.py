@@ -177,7 +177,7 @@ def test_an_example_of_an_environment_trains_and_plays(guide, name, variant, tmp
 @pytest.mark.parametrize("command", [["gym/cartpole"], ["hybrid/parking", "-c", "sac"]], ids=lambda command: command[0])
 def test_every_metric_of_a_run_is_listed(command):
     quick = ["--set", "base_config.evaluate_every=400", "base_config.log_every=200", "goal=null"]
-    assert main.main([*command, "-n", "a", "--max_step", "400", *quick]) == 0
+    assert main.main([*command, "-n", "a", "--max_step", "1200", *quick]) == 0
     (table,) = Path("runs").rglob("metrics.csv")
     metrics = set(table.read_text(encoding="utf-8").partition("\n")[0].split(","))
     assert metrics - set(re.findall(r"`([\w/]+)`", read(DOCS / "metrics.md"))) == set()
