@@ -15,7 +15,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 
 myst_heading_anchors = 4  # links to headings are written as on GitHub: page.md#heading
-suppress_warnings = ["myst.xref_ambiguous"]
 
 autodoc_typehints = "none"  # the docstrings state types, shapes and units
 autodoc_member_order = "bysource"
@@ -24,7 +23,6 @@ napoleon_numpy_docstring = False
 html_theme = "furo"
 html_title = "Samara"
 html_copy_source = False
-html_theme_options = {"source_repository": "", "top_of_page_buttons": []}
 
 
 def escape_docstring(app, what, name, obj, options, lines):
