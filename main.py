@@ -42,9 +42,9 @@ STATUSES = {
     "CheckpointError": (1, "{error}"),
     "ExportFailed": (1, "{error}"),
     "OSError": (1, "{kind}: {error}"),
-    "TerminalClosed": (129, "Hung up.{save_note}"),
-    "KeyboardInterrupt": (130, "Interrupted.{save_note}"),
-    "Terminated": (143, "Terminated.{save_note}"),
+    "TerminalClosed": (129, "Hung up.{saved}"),
+    "KeyboardInterrupt": (130, "Interrupted.{saved}"),
+    "Terminated": (143, "Terminated.{saved}"),
     "MemoryError": (1, "not enough memory: {summary}"),
     "BaseException": (1, "{summary} (unexpected; --debug shows where it comes from)"),
 }

@@ -76,7 +76,7 @@ class Player:
         actions = {
             name: {
                 agent: Action(list(action.continuous_actions), list(action.discrete_actions))
-                for agent, action in zip(self._waiting.get(name, ()), given.get, strict=True)
+                for agent, action in zip(self._waiting.get(name, ()), given.value, strict=True)
             }
             for name, given in told.agent_actions.items()
         }
