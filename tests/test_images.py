@@ -95,8 +95,8 @@ def run(source, name, **changes):
 
 
 def same(one: RunFolder, other: RunFolder) -> bool:
-    ours, theirs = one.latest().weights("agent"), other.latest().weights("agent")
-    assert one.latest().counters.updates > 50
+    ours, theirs = one.find_latest().weights("agent"), other.find_latest().weights("agent")
+    assert one.find_latest().counters.updates > 50
     return all(torch.equal(flat, theirs[kind][name]) for kind in ours for name, flat in ours[kind].items())
 
 
@@ -113,7 +113,7 @@ def test_both_layouts_train_to_the_same_weights_bit_for_bit(source):
         "small": ((1, 5, 6), 1),
         "number": ((2,), 1),
     }
-    with np.load(first.latest().folder / "agent" / "replay.npz") as replay:
+    with np.load(first.find_latest().folder / "agent" / "replay.npz") as replay:
         assert replay["obs/large"].dtype == replay["obs/small"].dtype == np.uint8
         assert replay["obs/large"].shape == (3, 100, 2, 7, 8)
 

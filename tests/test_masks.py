@@ -116,7 +116,7 @@ def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, rest
     assert told["train/trust_region_fraction"] > 0.1
     assert report.compute_td_errors().max() < 50
 
-    gradients = [agent.policy.heads.linear.weight.grad.split([len(where), agent.critic.values])[0]]
+    gradients = [agent.policy.heads.linear.weight.grad.split([len(where), agent.critic.n_values])[0]]
     gradients += [
         agent.policy.advantage_head.weight.grad if kind != "discrete" else agent.policy.heads.linear.weight.grad[3:]
     ]

@@ -124,7 +124,7 @@ def test_lines_are_said_for_rows_of_metrics_only():
     show = make_line_display(said.append)
     show(PROGRESS)
     assert said == []
-    show(replace(PROGRESS, row=True))
+    show(replace(PROGRESS, wrote_row=True))
     assert said == [format_line(PROGRESS)]
 
 
@@ -132,7 +132,7 @@ def test_a_picture_is_drawn_when_somebody_looks_and_not_for_rows_of_metrics():
     console = terminal()
     with live_display(console, console.print) as show:
         empty = console.file.tell()
-        show(replace(PROGRESS, row=True))
+        show(replace(PROGRESS, wrote_row=True))
         assert console.file.tell() == empty
         show(PROGRESS)
         assert console.file.tell() > empty
@@ -243,5 +243,5 @@ def test_without_a_terminal_there_are_lines(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
     with live_display(console, console.print) as show:
-        show(replace(PROGRESS, row=True))
+        show(replace(PROGRESS, wrote_row=True))
     assert file.getvalue() == format_line(PROGRESS) + "\n"

@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 def told(folder, monkeypatch=None, **changes) -> list[str]:
     values = {
-        "reached": True,
+        "goal_reached": True,
         "counters": Counters(18_040, 900, 312, 100, 6.1),
         "returns": {"agent": 478.25},
         "evaluation": {"agent": PLAYED},
@@ -41,7 +41,7 @@ def told(folder, monkeypatch=None, **changes) -> list[str]:
     [(True, "goal reached and confirmed"), (False, "goal not reached within"), (None, "done after")],
 )
 def test_the_result_stands_first(folder, reached, words):
-    said = told(folder, reached=reached)
+    said = told(folder, goal_reached=reached)
     assert said[0].startswith(words)
     assert said[0].endswith("18,040 env steps, 312 episodes, 6.1 s")
     assert said[1] == "mean return of the last training episodes: 478.2"

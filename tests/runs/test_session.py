@@ -79,8 +79,8 @@ def test_a_damaged_record_is_told_and_written_again_by_the_run_that_goes_on(run,
     assert (status, err) == (0, "")
     assert len([line for line in out.splitlines() if said in line]) == 1 or not said
     assert "base_config.max_step: 90 -> 150" in out or "configs" in said or "damaged-0" in said
-    assert list(run.roles()) == ["agent"]
-    assert run.last_settings() == run.settings().tree and run.settings().base.max_step == 150
+    assert list(run.read_roles()) == ["agent"]
+    assert run.read_last_settings() == run.load_settings().tree and run.settings().base.max_step == 150
     assert json.loads((run.path / "result.json").read_text())["env_steps"] == 150
     table = read_table(run.path / "metrics.csv")
     assert table.damaged == 0 and table.rows[-1]["env_steps"] == "150"
@@ -160,12 +160,12 @@ def test_a_checkpoint_lies_in_the_run_folder(run, capsys):
 def test_code_lies_in_the_run_folder(run, setting, capsys):
     Path("evil.py").write_text(EVIL)
     (run.path / "link.py").symlink_to(Path("evil.py").absolute())
-    text = run.config.read_text()
+    text = run.config_file.read_text()
     if setting == "env_name":
         text = text.replace("env_type: PROBE", "env_type: GYM")
     for name in ("../../../../evil.py", Path("evil.py").absolute(), "link.py"):
         lines = [f"  {setting}: {name}" if line.startswith(f"  {setting}: ") else line for line in text.splitlines()]
-        run.config.write_text("\n".join(lines))
+        run.config_file.write_text("\n".join(lines))
         (run.path / "configs" / f"{0:012d}.yaml").unlink(missing_ok=True)
         for mode in ("--run", "--resume"):
             status, _, err = call(f"mine/task {mode}", capsys)

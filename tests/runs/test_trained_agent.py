@@ -32,7 +32,7 @@ SPACES = {
 class Drawing:
     """An agent that keeps what it was shown and acts at random, after the number of rows alone."""
 
-    state = 1
+    state_size = 1
 
     def __init__(self, spec):
         self.spec, self.shown = spec, []
