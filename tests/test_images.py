@@ -106,7 +106,7 @@ def test_both_layouts_train_to_the_same_weights_bit_for_bit(source):
         for name, channels, seed in (("a", "first", 0), ("b", "last", 0), ("c", "last", 1))
     )
     assert same(first, last) and not same(first, other)
-    specs = last.roles()["agent"].obs_specs
+    specs = last.read_roles()["agent"].obs_specs
     assert specs["large"].effective_env_shape == (7, 8, 2) and specs["small"].effective_env_shape == (5, 6)
     assert {name: (spec.shape, spec.high) for name, spec in specs.items()} == {
         "large": ((2, 7, 8), 255),
@@ -164,4 +164,4 @@ def test_an_image_that_is_too_small_is_refused_in_one_line(source):
 
 def test_the_default_network_sees_them_too(source):
     (source / "nn.py").unlink()
-    assert run(source, "a").latest().counters.updates > 50
+    assert run(source, "a").find_latest().counters.updates > 50

@@ -182,8 +182,8 @@ class GymAdapter(Adapter):
             raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
         if ACTION_MASK in info and ACTION_MASK not in named_obs and self.roles[DEFAULT_ROLE].action_spec.branches:
             raise UnsupportedEnvironment(
-                f"the environment {get_env_name(self._name)!r} gives info[{ACTION_MASK!r}] with steps but gave none with its "
-                "reset; give it with every reset and every step"
+                f"the environment {get_env_name(self._name)!r} gives info[{ACTION_MASK!r}] with steps but gave none with "
+                "its first reset; give it with every reset and every step"
             )
         return named_obs
 

@@ -231,7 +231,7 @@ def play(
     )
     agents: dict[str, Agent] = {}
 
-    def agent_of(role: str) -> Agent:
+    def get_agent(role: str) -> Agent:
         if role not in agents:
             if role not in checkpoint.roles:
                 raise UserError(
@@ -243,7 +243,7 @@ def play(
 
     adapter = make_adapter(settings, folder, n_envs or count_evaluation_envs(settings), render)
     try:
-        return Evaluator(adapter, agent_of, greedy).play(episodes, seed)
+        return Evaluator(adapter, get_agent, greedy).play(episodes, seed)
     finally:
         adapter.close()
 

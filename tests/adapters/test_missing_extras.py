@@ -24,11 +24,11 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.config.registry import find
+from algorithm.config.registry import find_class
 
 try:
     mode = {"vectorization_mode": sys.argv[4]} if sys.argv[4] else {}
-    find("env_type", sys.argv[3])(EnvConfig(name=sys.argv[2], args=mode))
+    find_class("env_type", sys.argv[3])(EnvConfig(name=sys.argv[2], args=mode))
 except UnsupportedEnvironment as error:
     print(error)
 """

@@ -71,4 +71,4 @@ def test_numbers_are_normalised_and_one_hots_are_not():
     numbers = encoder(VECTOR)
     numbers.observe(rows)
     assert numbers(rows).tolist() == [[-1, -1, -1], [1, 1, 1]]
-    assert not hasattr(encoder(MANY).units, "moments")
+    assert not hasattr(encoder(MANY).transform, "moments")

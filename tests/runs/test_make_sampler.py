@@ -26,9 +26,9 @@ def test_the_settings_of_a_replay_reach_its_sampler(name, kind):
     sampler = make_sampler(resolve([("test", read_assignments(assignments))]).replay)(Sequences(Ring(40, 2, 5), 4))
     assert type(sampler) is kind
     if kind is not UniformSampler:
-        assert sampler.rating == PriorityFunction(max_error_weight=0.4, td_error_min=0.02, td_error_max=5)
-        assert sampler.rating(np.array([[1.0], [0.5]])) == pytest.approx(0.4 + 0.6 * 0.5)
+        assert sampler.priority_function == PriorityFunction(max_error_weight=0.4, td_error_min=0.02, td_error_max=5)
+        assert sampler.priority_function(np.array([[1.0], [0.5]])) == pytest.approx(0.4 + 0.6 * 0.5)
     if kind is PrioritizedSampler:
-        assert (sampler.alpha, sampler.beta, sampler.increment) == (0.3, 0.2, 0.1)
+        assert (sampler.alpha, sampler.beta, sampler.beta_increment) == (0.3, 0.2, 0.1)
     if kind is LazyPrioritizedSampler:
         assert sampler.uniform_fraction == 0.25

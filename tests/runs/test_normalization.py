@@ -85,7 +85,7 @@ def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monk
 
     def watched(self, *arguments):
         played = play(self, *arguments)
-        agents.append(self.agent_of("agent"))
+        agents.append(self.get_agent("agent"))
         return played
 
     monkeypatch.setattr(Evaluator, "play", watched)

@@ -103,8 +103,8 @@ def test_teams_have_networks_of_their_own_where_settings_say_so(tmp_path, capsys
     write(tmp_path, "duel", steps=60, ma_config=own)
     folder = run()
     assert sorted(folder.find_latest().roles) == ["Duel", "Duel-team1"]
-    assert folder.load_settings().of("Duel-team1").agent.gamma == 0.5
-    assert folder.load_settings().of("Duel").agent.gamma == 0.99
+    assert folder.load_settings().for_role("Duel-team1").agent.gamma == 0.5
+    assert folder.load_settings().for_role("Duel").agent.gamma == 0.99
     assert "no such role" not in capsys.readouterr().out
 
 

@@ -243,7 +243,7 @@ def test_lessons_wait_for_the_mean_of_their_role_and_are_restored():
     other.record_episode("x", 1000.0)
     third = SceneParameters({"p": lessons})
     third.restore(other.state())
-    assert third.parameters == {"p": 2.0}
+    assert third.current == {"p": 2.0}
 
 
 def test_lessons_by_progress_wait_for_the_env_steps_and_their_episodes(caplog):

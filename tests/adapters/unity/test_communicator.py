@@ -240,8 +240,8 @@ def test_actions_are_wanted_for_all_that_wait_and_in_their_shape(tmp_path):
 TRAINER = """
 import sys, time
 from pathlib import Path
-from algorithm.adapters.unity.client import Client
-client = Client(Path(sys.argv[1]), port=0, start_limit=20.0, limit=20.0)
+from algorithm.adapters.unity.client import UnityClient
+client = UnityClient(Path(sys.argv[1]), port=0, start_limit=20.0, limit=20.0)
 client.reset()
 print(client._process.pid, flush=True)
 {}

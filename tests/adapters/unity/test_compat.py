@@ -25,7 +25,7 @@ sys.path_importer_cache.clear()
 """
 LOADED = """
 from algorithm.adapters.unity import compat
-api = compat.load()
+api = compat.load_api()
 message = api.UnityMessageProto(unity_output={"rl_output": {"side_channel": b"x"}})
 assert api.UnityMessageProto.FromString(message.SerializeToString()).unity_output.rl_output.side_channel == b"x"
 import mlagents_envs.environment
@@ -104,7 +104,7 @@ def test_a_missing_package_is_one_line_with_the_command(package):
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.unity import compat
 try:
-    compat.load()
+    compat.load_api()
 except UnsupportedEnvironment as error:
     print(error)
 """

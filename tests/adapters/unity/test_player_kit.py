@@ -24,7 +24,7 @@ def play(task, choose, episodes):
         for name, agents in news.items():
             for each in agents:
                 key = name, each.agent
-                running[key] = running.get(key, 0.0) + each.episode_return + each.group_reward
+                running[key] = running.get(key, 0.0) + each.reward + each.group_reward
                 if each.done:
                     returns.setdefault(name, []).append(running.pop(key))
                 else:
