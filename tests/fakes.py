@@ -317,8 +317,8 @@ class Distillation(Auxiliary):
     def loss(self, view: AuxiliaryInputs):
         assert view.target_features().shape == view.features.shape
         assert view.encode({k: v[0] for k, v in view.rollout.obs.items()}).shape[0] == len(view.rollout.lane)
-        assert view.q(view.features[:-1], view.rollout.raw_action).shape == view.same_episode.shape
-        return (view.same_episode * self._error(view.features)[:-1]).mean()
+        assert view.q(view.features[:-1], view.rollout.raw_action).shape == view.rollout.same_episode.shape
+        return (view.rollout.same_episode * self._error(view.features)[:-1]).mean()
 
     def observe(self, rollout: Rollout):
         self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
+from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
 
 DEFAULT_WIDTH = 200  # of tables where there is no terminal
 

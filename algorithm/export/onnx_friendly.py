@@ -17,13 +17,12 @@ from algorithm.export.onnx_friendly_memory import OnnxAttention, OnnxGru, OnnxLa
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import VectorEncoder
-from algorithm.networks.heads import SeparateHeads, SharedHeads
+from algorithm.networks.heads import LOG_STD_BOUNDS, SeparateHeads, SharedHeads
 from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.frame_stack import FrameStackEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
 from algorithm.networks.q_policy import GreedyQPolicy
 from algorithm.networks.running_statistics import Normalizer
-from algorithm.networks.std_head import LOG_STD_BOUNDS
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK
 

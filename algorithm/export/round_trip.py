@@ -10,7 +10,7 @@ import numpy as np
 from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
 from algorithm.export.export import export_role, preserve_rng_state
-from algorithm.runs.default_network import make_default_blueprint
+from algorithm.networks.default_network import make_default_blueprint
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
 

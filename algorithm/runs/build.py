@@ -9,7 +9,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.unity.curriculum import SceneParameters
-from algorithm.adapters.wrappers.on_demand import OnDemand
+from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
 from algorithm.checkpointing.writer import CheckpointWriter

@@ -6,7 +6,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
-from algorithm.adapters.env_modules import add_module_prefix
+from algorithm.adapters.gym_ids import add_module_prefix
 from algorithm.errors import UserError
 
 PROJECT_ENVS = Path(__file__).resolve().parents[2] / "envs"

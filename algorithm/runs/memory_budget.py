@@ -11,8 +11,7 @@ from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.config.loader import Settings
 from algorithm.config.schema import ReplayConfig
 from algorithm.errors import UserError
-from algorithm.replay import ReplaySize, compute_replay_size
-from algorithm.runs.make_sampler import make_sampler
+from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
 from algorithm.specs import Role, role_suffix
 
 MEMINFO = Path("/proc/meminfo")
@@ -21,7 +20,7 @@ MB = 10**6
 
 def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> ReplaySize:
     """Return the size of an agent's replay; the `initial_lanes` (None: all lanes) share its capacity."""
-    per_start = make_sampler(config).func.BYTES_PER_START
+    per_start = SAMPLERS[config.sampler].BYTES_PER_START
     schedule, statistics = agent.schedule, agent.family.statistics_size
     return compute_replay_size(
         config.capacity, role, schedule.rollout_length, agent.stored_state_size, statistics, per_start, initial_lanes

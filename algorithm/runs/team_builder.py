@@ -13,10 +13,9 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import build_object, find_class
 from algorithm.config.role_agents import check_teams
 from algorithm.errors import UserError
-from algorithm.replay import IN_MEMORY, Replay, make_file_allocator
-from algorithm.runs.default_network import make_default_blueprint
+from algorithm.networks.default_network import make_default_blueprint
+from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.runs.growth import grow_components
-from algorithm.runs.make_sampler import make_sampler
 from algorithm.runs.memory_budget import MemoryBudget, check_batch, check_learning_starts, replay_size
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import COMPONENTS, draw_seed, make_seed_sequence

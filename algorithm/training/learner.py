@@ -202,7 +202,11 @@ class Learner:
         if features is None:
             features = agent.features(batch)
         return AuxiliaryInputs(
-            batch.drop_burn_in(), features, lambda: agent.target_features(batch), agent.encode, agent.q
+            rollout=batch.drop_burn_in(),
+            features=features,
+            target_features=lambda: agent.target_features(batch),
+            encode=agent.encode,
+            q=agent.q,
         )
 
     def _upload(self, array: np.ndarray) -> Tensor:

@@ -130,7 +130,7 @@ def test_a_run_that_breaks_leaves_its_result(task, capsys):
         "    return Breaks(gymnasium.make('CartPole-v1'))\n"
     )
     told = call("mine/task -n a", capsys)
-    assert "broke 11 times" in told.pop("error")
+    assert "crashed 11 times" in told.pop("error")
     assert told == {"run": "runs/mine/task/a", **result("a")}
     assert told["status"] == 1 and told["env_steps"] > 50 and told["episodes"] > 0
 

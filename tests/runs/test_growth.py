@@ -62,7 +62,7 @@ def test_agents_that_leave_no_room_for_a_window_each_are_refused(tmp_path):
     folder.record_settings(
         {**tree, "replay_config": {"capacity": 30}, "acer_config": {**tree["acer_config"], "learning_starts": 8}}, 0
     )
-    with pytest.raises(UserError, match="replay_config.capacity: 30 rows over 2 lanes hold no window of 12 rows"):
+    with pytest.raises(UserError, match="replay_config.capacity: 30 rows over 2 lanes hold no sequence of 12 rows"):
         go_on(folder)
 
 

@@ -39,7 +39,7 @@ def shown(seed: int) -> dict[str, np.ndarray]:
 
 
 def moments_of(network: nn.Module):
-    return network.torso.encoders[0].units.moments
+    return network.torso.encoders[0].transform.moments
 
 
 def rows_of(*records) -> np.ndarray:

@@ -16,7 +16,7 @@ from algorithm.adapters.unity.behavior import BehaviorReader
 from algorithm.adapters.unity.curriculum import Value
 from algorithm.adapters.unity.lanes import Batch
 from algorithm.adapters.unity.launch import LaunchConfig, SceneTick
-from algorithm.adapters.worker_setup import prepare_worker
+from algorithm.adapters.process_setup import prepare_worker
 
 MAX_IDLE_TICKS = 1000  # ticks in a row in which no agent asks for anything
 

@@ -303,7 +303,7 @@ def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
 def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
     launch = launch_of(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
     adapter = opened(RestartOnFailure(lambda: UnityAdapter(launch, 1, None, SceneParameters({})), max_restarts=2))
-    with pytest.raises(EnvironmentCrashed, match="broke 3 times, which is more than base_config.max_env_restarts"):
+    with pytest.raises(EnvironmentCrashed, match="crashed 3 times, which is more than base_config.max_env_restarts"):
         play(adapter, 100)
 
 

@@ -1,4 +1,4 @@
-"""A simulator that is opened when it is first needed."""
+"""The base class of wrappers around an adapter, and the wrapper that opens its adapter when it is first used."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 
 
-class OnDemand(Adapter):
-    """The adapter that `make` returns, opened by its first use, which also raises what `make` raises.
+class AdapterWrapper(Adapter):
+    """An adapter that delegates every method to another adapter, `_inner`; a subclass overrides what it changes.
 
-    If it is never used, as when a run ends without an evaluation, it costs nothing.
+    `step` is `send` and `receive`, so a subclass overrides these two.
     """
 
-    def __init__(self, make: Callable[[], Adapter]):
-        self._make = make
-
-    @cached_property
-    def _inner(self) -> Adapter:
-        return self._make()
+    _inner: Adapter
 
     @property
     def roles(self) -> Mapping[str, Role]:  # type: ignore[override]
@@ -34,11 +29,16 @@ class OnDemand(Adapter):
     def restarts(self) -> int:  # type: ignore[override]
         return self._inner.restarts
 
+    @property
+    def shared_agents(self) -> Mapping[str, str] | None:
+        return self._inner.shared_agents
+
     def reset(self, seed: int) -> dict[str, Step]:
         return self._inner.reset(seed)
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        return self._inner.step(actions)
+        self.send(actions)
+        return self.receive()
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         self._inner.send(actions)
@@ -54,6 +54,23 @@ class OnDemand(Adapter):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._inner.restore(state)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class OnDemand(AdapterWrapper):
+    """A wrapper that makes its adapter with `make` when it is first used, which also raises what `make` raises.
+
+    An adapter that is never used, for example because a run ends without an evaluation, is never opened.
+    """
+
+    def __init__(self, make: Callable[[], Adapter]):
+        self._make = make
+
+    @cached_property
+    def _inner(self) -> Adapter:  # type: ignore[override]
+        return self._make()
 
     def close(self) -> None:
         if "_inner" in vars(self):

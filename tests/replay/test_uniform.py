@@ -1,4 +1,4 @@
-"""Whole windows that are counted, against those that are listed one by one."""
+"""The index of complete sequences, compared with a list of them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.replay import Replay, UniformSampler
-from algorithm.replay.sequence_index import SequenceIndex
 from algorithm.replay.sequences import list_numbers
+from algorithm.replay.uniform import SequenceIndex
 from tests.doubles import EncodedLanes, assert_intact, starts_of
 from tests.replay.test_replay import SHAPES
 
 
-def whole_windows(replay: Replay) -> list[tuple[int, int]]:
-    """Return (lane, number) of every start whose window is whole, in order."""
-    span = replay.sequences.compute_start_range()
-    lane, number = list_numbers(span.oldest, span.newest)
-    whole = replay.sequences.is_unbroken(lane, number)
-    return list(zip(lane[whole].tolist(), number[whole].tolist(), strict=True))
+def complete_sequences(replay: Replay) -> list[tuple[int, int]]:
+    """Return (lane, number) of every start of a complete sequence, in order."""
+    start_range = replay.sequences.compute_start_range()
+    lane, number = list_numbers(start_range.oldest, start_range.newest)
+    is_complete = replay.sequences.is_unbroken(lane, number)
+    return list(zip(lane[is_complete].tolist(), number[is_complete].tolist(), strict=True))
 
 
-def found_windows(replay: Replay, stretches: SequenceIndex) -> list[tuple[int, int]]:
-    """Return the same by counting and finding them."""
-    span = replay.sequences.compute_start_range()
-    count = stretches.count(span)
+def indexed_sequences(replay: Replay, index: SequenceIndex) -> list[tuple[int, int]]:
+    """Return the same from the index."""
+    start_range = replay.sequences.compute_start_range()
+    count = index.count(start_range)
     lane, which = list_numbers(np.zeros_like(count), count - 1)
-    return list(zip(lane.tolist(), stretches.find(span, lane, which).tolist(), strict=True))
+    return list(zip(lane.tolist(), index.find(start_range, lane, which).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
@@ -39,49 +39,49 @@ def found_windows(replay: Replay, stretches: SequenceIndex) -> list[tuple[int, i
     loss=st.sampled_from([0.0, 0.2, 0.6, 0.9]),
     between=st.sampled_from([1, 3, 30]),
 )
-def test_every_whole_window_is_counted_and_found_and_no_other(shape, seed, loss, between):
-    """However many columns are written before the next count: also more than the ring holds."""
+def test_every_complete_sequence_is_counted_and_found_and_no_other(shape, seed, loss, between):
+    """With any number of columns between counts, also more than the ring holds."""
     rng = np.random.default_rng(seed)
     replay, lanes = Replay(rng=rng, lanes=3, **shape), EncodedLanes(3, shape["chunk"])
-    stretches = SequenceIndex(replay.sequences)
+    index = SequenceIndex(replay.sequences)
     for _ in range(12):
         for _ in range(int(rng.integers(1, between + 1))):
             chosen = rng.integers(3, size=3).tolist()
             replay.add(lanes.rollout(*chosen, lost=[lane for lane in set(chosen) if rng.random() < loss]))
-        assert found_windows(replay, stretches) == whole_windows(replay)
-        assert found_windows(replay, SequenceIndex(replay.sequences)) == whole_windows(replay)
+        assert indexed_sequences(replay, index) == complete_sequences(replay)
+        assert indexed_sequences(replay, SequenceIndex(replay.sequences)) == complete_sequences(replay)
 
 
-def mostly_broken(rows: int, joined: int = 0) -> tuple[Replay, EncodedLanes]:
-    """Return a full replay of two lanes with a break before each column but `joined` of every ten."""
-    replay, lanes = Replay(rows, 2, 5, 8, np.random.default_rng(joined)), EncodedLanes(2, 5)
+def mostly_broken(rows: int, unbroken: int = 0) -> tuple[Replay, EncodedLanes]:
+    """Return a full replay of two lanes with a break before each column except column `unbroken` of every ten."""
+    replay, lanes = Replay(rows, 2, 5, 8, np.random.default_rng(unbroken)), EncodedLanes(2, 5)
     for column in range(rows // 10 + 3):
-        replay.add(lanes.rollout(0, 1, lost=[] if column % 10 == joined else [0, 1]))
+        replay.add(lanes.rollout(0, 1, lost=[] if column % 10 == unbroken else [0, 1]))
     return replay, lanes
 
 
-def test_what_is_drawn_is_what_a_list_of_all_whole_windows_gives():
-    """Bit for bit, for the same generator."""
+def test_draws_equal_those_from_a_list_of_all_complete_sequences():
+    """Draws are equal for the same generator."""
     replay, _ = mostly_broken(2000)
-    whole = np.array(whole_windows(replay))
+    is_complete = np.array(complete_sequences(replay))
     rng, twin = np.random.default_rng(1), np.random.default_rng(1)
-    sampler, span = UniformSampler(replay.sequences), replay.sequences.compute_start_range()
+    sampler, start_range = UniformSampler(replay.sequences), replay.sequences.compute_start_range()
     for _ in range(20):
         drawn = sampler.sample(rng, 16)
-        lane, number = sampler._draw_any(twin, span, 16)
+        lane, number = sampler._draw_any(twin, start_range, 16)
         for _ in range(8):
             broken = np.flatnonzero(~replay.sequences.is_unbroken(lane, number))
-            lane[broken], number[broken] = sampler._draw_any(twin, span, len(broken))
+            lane[broken], number[broken] = sampler._draw_any(twin, start_range, len(broken))
         assert not replay.sequences.is_unbroken(lane, number).all()
-        lane, number = whole[twin.integers(len(whole), size=16)].T
+        lane, number = is_complete[twin.integers(len(is_complete), size=16)].T
         np.testing.assert_array_equal(drawn.lane, lane)
         np.testing.assert_array_equal(drawn.number, number)
 
 
-def test_a_restored_replay_finds_its_whole_windows_in_the_ring():
+def test_a_restored_replay_finds_its_complete_sequences_in_the_ring():
     replay, lanes = mostly_broken(2000)
     assert_intact(replay.sample(16))
-    other, _ = mostly_broken(2000, joined=5)
+    other, _ = mostly_broken(2000, unbroken=5)
     other.sample(16)
     for _ in range(40):
         replay.add(lanes.rollout(0, 0, lost=[0]))
@@ -95,7 +95,7 @@ def test_a_restored_replay_finds_its_whole_windows_in_the_ring():
             each.add(EncodedLanes(2, 5).rollout(0, 1))
 
 
-def test_a_draw_takes_no_memory_in_proportion_to_the_rows():
+def test_a_draw_takes_less_memory_than_a_list_of_rows():
     """Listing 20,000 rows takes 160 kB for each of several arrays."""
     replay, lanes = mostly_broken(20_000)
     replay.sampler.sample(replay.rng, 16)

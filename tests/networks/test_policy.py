@@ -17,11 +17,11 @@ from algorithm.training.placement import CPU, Placement
 from tests.builders import make_acer, make_role, make_sac, random_rollout
 from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observations, tensors
 
-# To torch the same processor, to a placement another device.
-APART = Placement(learning=torch.device("cpu:0"), acting=CPU)
+# The same CPU for torch, another device for a placement.
+SEPARATE = Placement(learning=torch.device("cpu:0"), acting=CPU)
 BLUEPRINTS = {
     "plain": Blueprint(body=Mlp(16)),
-    "normalised": Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(16)),
+    "normalized": Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(16)),
     "noisy": Blueprint(body=NoisyMlp(16), critic=NoisyMlp(8)),
     "a memory, and an encoder without numpy": Blueprint(encoders={"*": Doubling()}, body=Mlp(8), memory=RunningSum),
 }
@@ -35,13 +35,13 @@ AGENTS = {
 }
 
 
-class Apart:
-    """An agent that acts on a copy, and its learner."""
+class SeparateDevices:
+    """An agent that acts with a copy of its policy, and its learner."""
 
     def __init__(self, name: str = "plain", kind: str = "acer"):
         role, make = AGENTS[kind]
         self.agent = make(role, BLUEPRINTS[name])
-        self.learner = Learner(self.agent, role, {}, None, APART)
+        self.learner = Learner(self.agent, role, {}, None, SEPARATE)
         self.seed = 0
 
     def learn(self) -> None:
@@ -59,7 +59,7 @@ class Apart:
 
 
 def rollout_of(agent, rng: np.random.Generator) -> Rollout:
-    """A collected rollout with the samples, statistics and memory of this agent."""
+    """Return a collected rollout with actions, statistics and memory of the shapes of this agent."""
     rollout = random_rollout(rng)
     indices = rollout.raw_action if agent.family.branches else rollout.raw_action[..., :0]
     numbers = agent.family.size - len(agent.family.branches)
@@ -73,75 +73,75 @@ def rollout_of(agent, rng: np.random.Generator) -> Rollout:
 
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("name", BLUEPRINTS)
-def test_the_copy_acts_as_its_source_whatever_happens_to_it(name, kind):
-    apart, before = Apart(name, kind), []
+def test_the_copy_acts_as_its_source_after_learning_loading_and_restoring(name, kind):
+    agent_and_copy, before = SeparateDevices(name, kind), []
     for _ in range(3):
-        before.append(apart.acted())
-        np.testing.assert_allclose(before[-1], apart.exact(), rtol=0, atol=1e-6)
-        apart.learn()
-        apart.learn()
+        before.append(agent_and_copy.acted())
+        np.testing.assert_allclose(before[-1], agent_and_copy.exact(), rtol=0, atol=1e-6)
+        agent_and_copy.learn()
+        agent_and_copy.learn()
     assert not np.allclose(before[0], before[-1], atol=1e-4)
-    other = Apart(name, kind)
-    state, moments = apart.learner.parameters.state(), apart.learner.state()
+    other = SeparateDevices(name, kind)
+    state, moments = agent_and_copy.learner.parameters.state(), agent_and_copy.learner.state()
     other.acted()
     other.learner.parameters.load(state)
     other.learner.restore(moments)
-    np.testing.assert_array_equal(other.acted(), apart.acted())
-    another = Apart(name, kind)
+    np.testing.assert_array_equal(other.acted(), agent_and_copy.acted())
+    another = SeparateDevices(name, kind)
     another.acted()
     another.learner.load_parameters(state)
     np.testing.assert_allclose(another.acted(), another.exact(), rtol=0, atol=1e-6)
 
 
-def test_statistics_alone_bring_it_up_to_date_too():
-    apart = Apart("normalised")
-    before = apart.acted()
-    apart.learner.observe(random_rollout(np.random.default_rng(0)))
-    np.testing.assert_allclose(apart.acted(), apart.exact(), rtol=0, atol=1e-6)
-    assert not np.allclose(apart.acted(), before, atol=1e-5)
+def test_a_change_of_statistics_alone_updates_the_copy():
+    agent_and_copy = SeparateDevices("normalized")
+    before = agent_and_copy.acted()
+    agent_and_copy.learner.observe(random_rollout(np.random.default_rng(0)))
+    np.testing.assert_allclose(agent_and_copy.acted(), agent_and_copy.exact(), rtol=0, atol=1e-6)
+    assert not np.allclose(agent_and_copy.acted(), before, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["acer", "sac"])
-def test_it_is_noisy_where_its_source_is(kind):
-    apart = Apart("noisy", kind)
-    noisy = apart.acted()
-    apart.agent.policy.eval()
-    quiet = apart.acted()
-    np.testing.assert_allclose(quiet, apart.exact(), rtol=0, atol=1e-6)
+def test_the_copy_is_noisy_if_its_source_is(kind):
+    agent_and_copy = SeparateDevices("noisy", kind)
+    noisy = agent_and_copy.acted()
+    agent_and_copy.agent.policy.eval()
+    quiet = agent_and_copy.acted()
+    np.testing.assert_allclose(quiet, agent_and_copy.exact(), rtol=0, atol=1e-6)
     assert not np.allclose(quiet, noisy, atol=1e-5)
-    apart.agent.policy.train()
-    np.testing.assert_array_equal(apart.acted(), noisy)
+    agent_and_copy.agent.policy.train()
+    np.testing.assert_array_equal(agent_and_copy.acted(), noisy)
 
 
-def test_changes_are_fetched_once_when_it_acts():
-    apart = Apart("normalised")
-    vector = apart.learner.parameters.vector
-    apart.acted()
-    fetched = [own for own, _ in apart.learner._acting_copy._tensor_pairs]
+def test_changes_are_copied_once_by_the_next_act():
+    agent_and_copy = SeparateDevices("normalized")
+    vector = agent_and_copy.learner.parameters.vector
+    agent_and_copy.acted()
+    fetched = [own for own, _ in agent_and_copy.learner._acting_copy._tensor_pairs]
     assert [numbers.dtype for numbers in fetched] == [torch.float32, torch.float64]
     assert len(fetched[0]) == len(vector)
     before = fetched[0].clone()
-    apart.learn()
+    agent_and_copy.learn()
     assert torch.equal(fetched[0], before)
-    apart.acted()
+    agent_and_copy.acted()
     assert torch.equal(fetched[0], vector)
-    vector.add_(1)  # nobody says so
-    apart.acted()
+    vector.add_(1)  # without setting is_outdated
+    agent_and_copy.acted()
     assert not torch.equal(fetched[0], vector)
 
 
-def test_on_one_device_there_is_no_copy():
+def test_there_is_no_copy_on_a_single_device():
     learner = Learner(make_acer(), make_role(), {}, None, Placement())
     assert learner._acting_copy is None
 
 
-class Inside(TorchDispatchMode):
-    """Refuses every tensor of the processor, which an update on another device would wait for or carry over."""
+class RefuseCpuTensors(TorchDispatchMode):
+    """A mode that refuses CPU tensors, which an update on another device would have to wait for or copy."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if any(tensor.device.type == "cpu" for tensor in given):
-            raise AssertionError(f"{function} of a tensor of the processor")
+            raise AssertionError(f"{function} of a CPU tensor")
         return function(*args, **(kwargs or {}))
 
 
@@ -177,15 +177,15 @@ class Inside(TorchDispatchMode):
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_an_update_touches_nothing_outside_its_device_and_waits_for_nothing(make, spec, changes):
-    """On torch's device without numbers, where every tensor of the processor and every look at a number is an error."""
+def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, changes):
+    """On the meta device, which has no values, CPU tensors and reads of a value are errors."""
     sizes = {"still": 3, "moving": 2, "scaled": 2}
     masks = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if spec.branches else {}
     role = Role(4, {name: ObsSpec((size,)) for name, size in sizes.items()} | masks, spec)
     encoders = {"moving": Vector(normalize=True), "scaled": Vector((2.0, 0.5)), "*": Vector()}
     blueprint = Blueprint(encoders=encoders, body=NoisyMlp(16), memory=RunningSum, policy=Mlp(8))
     meta = torch.device("meta")
-    with meta:  # where a tensor of the processor cannot become a view, as it can on a GPU
+    with meta:  # a CPU tensor cannot become a view of a tensor on this device, as it can on a GPU
         agent = make(role, blueprint, reward_normalization="return_std", reward_clip=1.0, **changes)
         learner = Learner(agent, role, {}, 1000, Placement(learning=meta, acting=meta))
     for module in agent.policy.modules():
@@ -196,17 +196,17 @@ def test_an_update_touches_nothing_outside_its_device_and_waits_for_nothing(make
     rollout.obs = {name: rng.normal(size=(7, 4, size)).astype(np.float32) for name, size in sizes.items()}
     rollout.obs |= {name: np.ones((7, 4, *spec.shape), np.uint8) for name, spec in masks.items()}
     learner.observe(rollout)
-    learner.learn(rollout)  # constants come along once
+    learner.learn(rollout)  # the first update copies constants
     rollout = rollout.convert(learner._upload)
     learner._upload = lambda tensor: tensor
     reports, loss = [], agent.loss
     agent.loss = lambda batch: (made := loss(batch), reports.append(made[1]))[0]
-    with Inside():
-        report = learner.learn(rollout)  # whose errors are brought down
-        told = [
+    with RefuseCpuTensors():
+        report = learner.learn(rollout)  # its errors are copied to the CPU
+        results = [
             *report.compute_metrics().values(),
             reports[0].compute_td_errors(),
             learner.parameters.all_parameters,
             learner.noise.values,
         ]
-    assert {value.device.type for value in told} == {"meta"}
+    assert {value.device.type for value in results} == {"meta"}

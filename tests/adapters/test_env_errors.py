@@ -1,4 +1,4 @@
-"""What an environment lacks is told as this project's own extra."""
+"""Errors of environments with a missing package, and of ids that need another env_type."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 from gymnasium.error import NamespaceNotFound
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.env_errors import make_missing_error
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.missing_extras import make_missing_error
 from tests.adapters.configs import config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,21 +63,19 @@ def test_a_missing_package_is_one_line_with_the_extra(package, env_name, env_typ
         check=True,
     )
     start, _, end = process.stdout.strip().partition(" (No module named ")
-    shown = f"dm_control/{env_name}" if env_type == "DM_CONTROL" else env_name
-    assert start == f"the environment {shown!r} needs the extra {extra}"
+    name = f"dm_control/{env_name}" if env_type == "DM_CONTROL" else env_name
+    assert start == f"the environment {name!r} needs the extra {extra}"
     assert end.endswith(f'): pip install -e ".[{extra}]"')
     assert "\n" not in end
 
 
-def test_a_namespace_that_nothing_registers_is_told_with_its_extra():
-    """As where MinAtar is not installed: no entry point of its own is there then."""
+def test_a_missing_namespace_is_an_error_with_its_extra():
+    """If MinAtar is not installed, it has no entry point."""
     error = make_missing_error("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
     assert str(error).endswith('needs the extra minatar (Namespace MinAtar not found.): pip install -e ".[minatar]"')
 
 
 @pytest.mark.parametrize(("name", "env_type"), [("ALE/Pong-v5", "ATARI"), ("dm_control/walker-run-v0", "DM_CONTROL")])
-def test_an_id_of_another_type_names_it(name, env_type):
-    with pytest.raises(
-        UnsupportedEnvironment, match=f"{name!r} is one of env_type {env_type}: set base_config.env_type"
-    ):
+def test_an_id_that_needs_another_env_type_is_an_error_with_the_type(name, env_type):
+    with pytest.raises(UnsupportedEnvironment, match=f"{name!r} needs env_type {env_type}: set base_config.env_type"):
         GymAdapter(config(name, 1, {}))

@@ -1,4 +1,4 @@
-"""Standard deviations by their kind, and what acting makes of deviations and masks: in numpy and in torch the same."""
+"""Standard deviations of each kind, and statistics with masks: the same in numpy and in torch."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from algorithm.networks import ActorCritic, Blueprint, Mlp, StdHead
 from algorithm.specs import ACTION_MASK, ObsSpec
 from tests.fakes import RunningSum
 
-MEANS, LOGITS, START, FLOOR = 2, 3, 0.5, 0.2
+MEANS, LOGITS, STD_INIT, STD_MIN = 2, 3, 0.5, 0.2
 KINDS = ("fixed", "learned", "state_dependent")
-# With a memory acting runs the module itself, without one it runs on numpy views of the parameters.
+# A network with memory acts in torch, one without memory in numpy on views of the parameters.
 BLUEPRINTS = {"numpy": Blueprint(body=Mlp(8)), "torch": Blueprint(body=Mlp(8), memory=RunningSum)}
 
 
-def deviation_of(kind: str, floor: float = FLOOR) -> StdHead:
-    return StdHead(MEANS, kind, START, floor)
+def make_std_head(kind: str, std_min: float = STD_MIN) -> StdHead:
+    return StdHead(MEANS, kind, STD_INIT, std_min)
 
 
-def std(deviation: StdHead, own: float) -> np.ndarray:
-    """The deviations where what is learned, of either kind, is `own`."""
-    outputs = torch.full((4, deviation.n_columns + LOGITS), own)
-    if deviation.log_std is not None:
-        nn.init.constant_(deviation.log_std, own)
+def std(std_head: StdHead, value: float) -> np.ndarray:
+    """Return the std if the parameter or the column of every mean is `value`."""
+    outputs = torch.full((4, std_head.n_columns + LOGITS), value)
+    if std_head.log_std is not None:
+        nn.init.constant_(std_head.log_std, value)
     with torch.no_grad():
-        statistics = deviation(outputs)
+        statistics = std_head(outputs)
     assert statistics.shape == (4, 2 * MEANS + LOGITS)
-    assert statistics[:, :MEANS].eq(own).all() and statistics[:, 2 * MEANS :].eq(own).all()
-    np.testing.assert_allclose(deviation.numpy()(outputs.numpy()), statistics, rtol=0, atol=1e-6)
+    assert statistics[:, :MEANS].eq(value).all() and statistics[:, 2 * MEANS :].eq(value).all()
+    np.testing.assert_allclose(std_head.numpy()(outputs.numpy()), statistics, rtol=0, atol=1e-6)
     return statistics[:, MEANS : 2 * MEANS].exp().numpy()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_begin_at_the_start(kind):
-    np.testing.assert_allclose(std(deviation_of(kind), 0.0), START, rtol=1e-6)
+def test_every_std_starts_at_std_init(kind):
+    np.testing.assert_allclose(std(make_std_head(kind), 0.0), STD_INIT, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["learned", "state_dependent"])
-def test_what_is_learned_stays_above_its_floor(kind):
-    np.testing.assert_allclose(std(deviation_of(kind), np.log(2.0)), FLOOR + 2 * (START - FLOOR), rtol=1e-6)
-    np.testing.assert_allclose(std(deviation_of(kind), -30.0), FLOOR, rtol=1e-6)
-    np.testing.assert_allclose(std(deviation_of(kind, floor=0.0), -3.0), START * np.exp(-3), rtol=1e-5)
+def test_a_learned_std_stays_above_std_min(kind):
+    np.testing.assert_allclose(std(make_std_head(kind), np.log(2.0)), STD_MIN + 2 * (STD_INIT - STD_MIN), rtol=1e-6)
+    np.testing.assert_allclose(std(make_std_head(kind), -30.0), STD_MIN, rtol=1e-6)
+    np.testing.assert_allclose(std(make_std_head(kind, std_min=0.0), -3.0), STD_INIT * np.exp(-3), rtol=1e-5)
 
 
-def test_what_is_fixed_has_neither_a_floor_nor_parameters():
-    fixed = deviation_of("fixed", floor=2.0)
-    for own in (-30.0, 3.0):
-        np.testing.assert_allclose(std(fixed, own), START, rtol=1e-6)
+def test_a_fixed_std_has_neither_a_minimum_nor_parameters():
+    fixed = make_std_head("fixed", std_min=2.0)
+    for value in (-30.0, 3.0):
+        np.testing.assert_allclose(std(fixed, value), STD_INIT, rtol=1e-6)
     assert not list(fixed.parameters())
-    assert [p.shape for p in deviation_of("learned").parameters()] == [(MEANS,)]
+    assert [p.shape for p in make_std_head("learned").parameters()] == [(MEANS,)]
 
 
 def make(kind: str, blueprint: Blueprint) -> ActorCritic:
     torch.manual_seed(0)
     specs = {"obs": ObsSpec((3,)), ACTION_MASK: ObsSpec((LOGITS,), "uint8")}
-    network = ActorCritic(blueprint, specs, 2 * MEANS + LOGITS, 1, deviation_of(kind))
+    network = ActorCritic(blueprint, specs, 2 * MEANS + LOGITS, 1, make_std_head(kind))
     for parameter in network.parameters():
         nn.init.normal_(parameter)
     return network
@@ -66,7 +66,7 @@ def make(kind: str, blueprint: Blueprint) -> ActorCritic:
 
 @pytest.mark.parametrize("way", BLUEPRINTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_acting_gives_the_statistics_that_are_learned_with(kind, way):
+def test_acting_and_learning_compute_the_same_statistics(kind, way):
     network = make(kind, BLUEPRINTS[way])
     assert (network.numpy() is not None) == (way == "numpy")
     rng = np.random.default_rng(0)
@@ -82,6 +82,6 @@ def test_acting_gives_the_statistics_that_are_learned_with(kind, way):
     np.testing.assert_allclose(statistics[:, : 2 * MEANS], columns[:, : 2 * MEANS], rtol=0, atol=1e-5)
     logits = np.where(allowed == 1, columns[:, 2 * MEANS :], MASKED_LOGIT)
     np.testing.assert_allclose(statistics[:, 2 * MEANS :], logits, rtol=1e-5, atol=1e-5)
-    # Learning masks the rows it has statistics of, which may be fewer than the observations.
+    # In learning there may be fewer rows of statistics than of observations.
     masked = network.mask_logits(columns[:2], tensors)
     np.testing.assert_allclose(masked, statistics[:2], rtol=1e-5, atol=1e-5)

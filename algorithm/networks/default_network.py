@@ -1,4 +1,4 @@
-"""The network of a folder without an nn.py, and the same as an nn.py of its own."""
+"""The network for an environment without an nn.py, and the text of an nn.py that defines the same network."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import json
 from glob import escape
 from math import prod
 
-from algorithm.networks import Blueprint, Conv, Mlp, NatureCnn, Vector
-from algorithm.networks.blueprint import EncoderFactory
+from algorithm.networks.blueprint import Blueprint, EncoderFactory
+from algorithm.networks.encoders.image import Conv, NatureCnn
+from algorithm.networks.encoders.vector import Vector
+from algorithm.networks.mlp import Mlp
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 TEMPLATE = '''\
-"""{seen}; two hidden layers{whose}."""
+"""{observations}; two hidden layers{owner}."""
 
 from algorithm.networks import Blueprint, {names}
 
 
 def blueprint(units: int = {units}):
-    """The arguments come from nn_config in config.yaml."""
+    """Return the network; its arguments come from nn_config in config.yaml."""
     encoders = {{
-{encoders}        # Numbers that are measured are brought to mean 0 and spread 1; Vector() would leave them as they are.
+{encoders}        # Normalize measured values to mean 0 and standard deviation 1; Vector() passes values unchanged.
         "*": Vector(normalize=True),
     }}
     return Blueprint(encoders, {layers})
@@ -27,8 +29,8 @@ def blueprint(units: int = {units}):
 SHARED_LAYERS = "body=Mlp(units, units)"
 SEPARATE_LAYERS = "policy=Mlp(units, units), critic=Mlp(units, units)"
 
-# The least side of an image, in pixels, and what reads it. What is smaller is read as a vector: its numbers are often
-# codes, as MiniGrid's view of 7 x 7 cells, which convolutions read as almost the same shade.
+# The smallest shorter side of an image in pixels, and the encoder from that size on. A smaller image is encoded as a
+# vector: its values are often codes, as in MiniGrid's view of 7 x 7 cells, and convolutions hardly distinguish codes.
 IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
     (36, NatureCnn(512), "NatureCnn(512)"),
     (8, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
@@ -36,9 +38,9 @@ IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
 
 
 def make_default_blueprint(role: Role) -> Blueprint:
-    """A sensible network: vectors are normalised, images go through convolutions; two hidden layers.
+    """Return a network that suits a role: normalized vectors, convolutions for images, two hidden layers.
 
-    Policy and critic share them, but for continuous actions.
+    Policy and critic have separate layers for continuous actions, otherwise they share their layers.
     """
     layers = Mlp(*[_choose_units(role)] * 2)
     encoders: dict[str, EncoderFactory] = {
@@ -51,15 +53,15 @@ def make_default_blueprint(role: Role) -> Blueprint:
 
 
 def make_nn_file(role: Role) -> str:
-    """The text of an nn.py that makes the default network of `role`."""
-    whose, layers = (
+    """Return the text of an nn.py that makes the default network of a role."""
+    owner, layers = (
         (" each for policy and critic", SEPARATE_LAYERS) if role.action_spec.continuous else ("", SHARED_LAYERS)
     )
     texts = {escape(name): text for name, (_, text) in _choose_image_encoders(role).items()}
     used = {text.partition("(")[0] for text in texts.values()}
     return TEMPLATE.format(
-        seen="Images through convolutions, other observations as vectors" if texts else "Every observation as a vector",
-        whose=whose,
+        observations="Convolutions for images, vectors for other observations" if texts else "Observations as vectors",
+        owner=owner,
         names=", ".join(sorted({"Mlp", "Vector", *used})),
         units=_choose_units(role),
         encoders="".join(f"        {json.dumps(name)}: {text},\n" for name, text in texts.items()),
@@ -68,7 +70,7 @@ def make_nn_file(role: Role) -> str:
 
 
 def _choose_image_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
-    """For each observation that is an image, what reads it."""
+    """Return an encoder, and its text, for each observation that is an image of sufficient size."""
     encoders = {}
     for name, spec in role.obs_specs.items():
         fitting = (image[1:] for image in IMAGE_ENCODERS if _get_shorter_side(spec) >= image[0])
@@ -78,11 +80,11 @@ def _choose_image_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
 
 
 def _get_shorter_side(spec: ObsSpec) -> int:
-    """The shorter one of an image; 0 for what is none."""
+    """Return the shorter side of an image in pixels; 0 for other observations."""
     return min(spec.shape[1:]) if len(spec.shape) == 3 else 0
 
 
 def _choose_units(role: Role) -> int:
-    """Of a layer: more where there is much to see."""
+    """Return the units of a hidden layer: more units for large observations."""
     size = sum(prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK)
     return 64 if size <= 64 else 256

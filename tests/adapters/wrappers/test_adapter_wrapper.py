@@ -1,4 +1,4 @@
-"""An adapter that is opened by its first use."""
+"""Delegation to another adapter, and an adapter that is opened by its first use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.adapters.wrappers.on_demand import OnDemand
+from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.fakes import TwoRoles
@@ -22,7 +22,7 @@ class TestLateRolesOnDemand(AdapterContract):
         return OnDemand(lambda: TwoRoles(config("", 2, {})))
 
 
-def test_it_is_opened_once_and_when_it_is_needed():
+def test_the_adapter_is_opened_once_by_its_first_use():
     opened = []
 
     def make():
@@ -37,7 +37,7 @@ def test_it_is_opened_once_and_when_it_is_needed():
     assert len(opened) == 1 and adapter.roles is opened[0].roles
 
 
-def test_what_does_not_open_is_reported_when_it_is_needed():
+def test_a_start_error_is_raised_by_the_first_use():
     def make():
         raise EnvironmentStartError("no licence")
 

@@ -3,9 +3,9 @@ import pytest
 
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, UniformSampler
+from algorithm.replay.make_sampler import make_sampler
 from algorithm.replay.ring import Ring
 from algorithm.replay.sequences import Sequences
-from algorithm.runs.make_sampler import make_sampler
 
 GIVEN = [
     "alpha=0.3",

@@ -1,4 +1,4 @@
-"""Wrappers that settings name stand around every single environment; observations that they name are left out."""
+"""Wrappers and ignored observations of the settings."""
 
 import gymnasium
 import numpy as np
@@ -7,10 +7,10 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
+from algorithm.adapters.env_wrappers import apply_wrappers
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
-from algorithm.adapters.wrappers.env_wrappers import apply_wrappers
 from tests.adapters.configs import config
 from tests.adapters.raising import Raising
 from tests.adapters.spaced import Sampling
@@ -20,7 +20,7 @@ TIME = ("gymnasium.wrappers:TimeAwareObservation", {})
 PICTURE = spaces.Box(0, 255, (12, 10, 3), np.uint8)
 
 
-def numbers(space, **others):
+def sampling(space, **others):
     return config(Sampling, 2, {"observation_space": space, "action_space": spaces.Discrete(2)}, **others)
 
 
@@ -46,13 +46,13 @@ def test_images_are_resized_and_turned_gray_with_shapes_as_yaml_writes_them():
         ("gymnasium.wrappers:ResizeObservation", {"shape": [6, 5]}),
         ("gymnasium.wrappers:GrayscaleObservation", {}),
     ]
-    adapter = GymAdapter(numbers(PICTURE, wrappers=wrappers))
+    adapter = GymAdapter(sampling(PICTURE, wrappers=wrappers))
     spec = adapter.roles["agent"].obs_specs["obs"]
     assert (spec.shape, spec.dtype, spec.high) == ((1, 6, 5), "uint8", 255)
     assert adapter.reset(seed=0)["agent"].obs["obs"].shape == (2, 1, 6, 5)
 
 
-def test_an_environment_that_is_rebuilt_is_wrapped_again():
+def test_a_rebuilt_environment_is_wrapped_again():
     adapter = GymAdapter(config(Raising, 1, {"ends": ((99, "truncated"),), "at": 3, "culprit": 5}, 50, wrappers=[TIME]))
     adapter.reset(seed=5)
     for _ in range(6):
@@ -61,7 +61,7 @@ def test_an_environment_that_is_rebuilt_is_wrapped_again():
     assert step.obs["obs"].shape == (1, 2)
 
 
-def test_wrappers_decide_against_a_native_vector_environment():
+def test_native_vector_environments_and_probes_reject_wrappers():
     assert isinstance(GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS, wrappers=[TIME])).env, SyncVectorEnv)
     with pytest.raises(
         UnsupportedEnvironment, match="TimeAwareObservation.* and vectorization_mode vector_entry_point"
@@ -84,16 +84,16 @@ def test_wrappers_decide_against_a_native_vector_environment():
         (("gymnasium.wrappers:GrayscaleObservation", {}), "gymnasium.wrappers:GrayscaleObservation: "),
     ],
 )
-def test_a_wrapper_that_does_not_fit_is_named_in_one_line(wrapper, message):
+def test_an_unsuitable_wrapper_is_an_error_of_one_line(wrapper, message):
     with pytest.raises(UnsupportedEnvironment, match=message) as error:
         GymAdapter(config("CartPole-v1", wrappers=[wrapper]))
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_package_of_a_wrapper_is_named_as_pip_names_it(monkeypatch):
+def test_a_missing_package_of_a_wrapper_has_the_name_that_pip_uses(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cv2", None)
     with pytest.raises(UnsupportedEnvironment, match="pip install opencv-python-headless$"):
-        GymAdapter(numbers(PICTURE, wrappers=[("gymnasium.wrappers:ResizeObservation", {"shape": [6, 5]})]))
+        GymAdapter(sampling(PICTURE, wrappers=[("gymnasium.wrappers:ResizeObservation", {"shape": [6, 5]})]))
 
 
 PARTS = {"words": spaces.Text(5), "place": spaces.Discrete(3), "sight": spaces.Box(-1, 1, (2,))}
@@ -108,7 +108,7 @@ PARTS = {"words": spaces.Text(5), "place": spaces.Discrete(3), "sight": spaces.B
         (spaces.Tuple(list(PARTS.values())), ["0"], {"1", "2"}),
     ],
 )
-def test_observations_are_left_out_by_name(space, ignored, left, how):
+def test_observations_are_ignored_by_name(space, ignored, left, how):
     args = {"observation_space": space, "action_space": spaces.Discrete(2), "vectorization_mode": how}
     adapter = GymAdapter(config(Sampling, 1, args, ignore_observations=ignored))
     assert set(adapter.roles["agent"].obs_specs) == left
@@ -116,12 +116,12 @@ def test_observations_are_left_out_by_name(space, ignored, left, how):
     adapter.close()
 
 
-def test_parts_that_cannot_be_observed_are_named_with_the_setting():
+def test_unsupported_parts_are_an_error_with_the_setting_that_ignores_them():
     space = spaces.Dict({**PARTS, "graph": spaces.Graph(PARTS["sight"], None)})
     with pytest.raises(
         UnsupportedObservations, match=r"base_config.ignore_observations: \[graph, words\] leaves"
     ) as error:
-        GymAdapter(numbers(space))
+        GymAdapter(sampling(space))
     assert error.value.names == ("graph", "words")
 
 
@@ -129,11 +129,11 @@ def test_parts_that_cannot_be_observed_are_named_with_the_setting():
     ("ignored", "message"),
     [
         (["sound"], "ignore_observations: there is no observation 'sound'; there is place, sight, words"),
-        (["place", "sight", "words"], "holds nothing that an agent could see"),
+        (["place", "sight", "words"], "contains no observation for an agent"),
     ],
 )
-def test_names_that_are_ignored_must_exist_and_leave_something(ignored, message):
+def test_ignored_names_must_exist_and_leave_an_observation(ignored, message):
     with pytest.raises(UnsupportedEnvironment, match=message):
-        GymAdapter(numbers(spaces.Dict(PARTS), ignore_observations=ignored))
+        GymAdapter(sampling(spaces.Dict(PARTS), ignore_observations=ignored))
     with pytest.raises(UnsupportedEnvironment, match="ignore_observations"):
         ProbeAdapter(config("chain", ignore_observations=["obs"]))

@@ -1,4 +1,4 @@
-"""Streams that nobody reads any more."""
+"""Standard streams whose reader has exited."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ from contextlib import suppress
 import cloudpickle
 import pytest
 
-from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
+from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
 
 
 @pytest.fixture
 def lost():
-    """A stream whose reader has exited."""
+    """Yield a stream whose reader has exited."""
     reading, writing = os.pipe()
     os.close(reading)
     stream = os.fdopen(writing, "w")
@@ -21,7 +21,7 @@ def lost():
         stream.close()
 
 
-def test_what_nobody_reads_is_dropped(lost):
+def test_text_that_cannot_be_written_is_dropped(lost):
     with pytest.raises(OSError):
         print("a line", file=lost, flush=True)
     stream = FaultTolerantStream(lost)
@@ -31,17 +31,17 @@ def test_what_nobody_reads_is_dropped(lost):
     stream.close()
 
 
-def test_the_streams_of_the_process_survive_and_no_others(monkeypatch, lost):
+def test_only_the_streams_of_the_process_become_fault_tolerant(monkeypatch, lost):
     monkeypatch.setattr(sys, "__stdout__", lost)
     monkeypatch.setattr(sys, "stdout", lost)
-    before = sys.stderr  # which pytest has replaced
+    before = sys.stderr  # replaced by pytest
     for _ in range(2):
         tolerate_closed_streams()
         assert sys.stdout._stream is lost and sys.stderr is before
     print("a line", flush=True)
 
 
-def test_a_function_that_holds_one_goes_to_another_process(monkeypatch, lost):
+def test_a_function_that_refers_to_a_stream_is_unpickled_with_the_stream_of_its_process(monkeypatch, lost):
     monkeypatch.setattr(sys, "stdout", FaultTolerantStream(lost))
 
     def function(stream=sys.stdout):
