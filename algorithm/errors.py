@@ -1,14 +1,14 @@
-"""Errors in one line."""
+"""Errors as one line of text."""
 
 from __future__ import annotations
 
 import traceback
 
-MAX_LENGTH = 400  # characters of a text; some packages append the frames of their native code
+MAX_LENGTH = 400  # characters of a message; some packages append the stack of their native code
 
 
 def summarize_error(error: BaseException) -> str:
-    """Return kind and text of an error; one without text is described by the file and line that raised it."""
+    """Return the type and the message of an error; without a message its type, file and line."""
     kind, text = type(error).__name__, " ".join(str(error).split())
     if text:
         return f"{kind}: {text if len(text) <= MAX_LENGTH else f'{text[:MAX_LENGTH]} ...'}"
@@ -17,10 +17,10 @@ def summarize_error(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the traceback of an error, whose last line is its summary."""
+    """Return the traceback of an error, which ends with its summary."""
     lines = "".join(traceback.format_exception(error))
     return lines if str(error) else f"{lines}{summarize_error(error)}"
 
 
 class UserError(Exception):
-    """What the user must correct: one line that names it."""
+    """An error that the user can correct; its message is one line that says what and where."""

@@ -84,7 +84,14 @@ def solved(team: AgentComponents, right: np.ndarray) -> bool:
     """Whether the most probable actions lead to the end."""
     states, none = len(right), np.zeros(len(right), bool)
     obs = {"obs": np.eye(states, dtype=np.uint8)}
-    step = Step(np.arange(states), obs, ~none, none, np.zeros(states, np.float32), ~none)
+    step = Step(
+        lane=np.arange(states),
+        obs=obs,
+        first=~none,
+        is_bootstrap_row=none,
+        reward=np.zeros(states, np.float32),
+        alive=~none,
+    )
     return bool((team.agent.greedy(step, np.zeros((states, 0), np.float32)).raw_action[:, 0] == right).all())
 
 

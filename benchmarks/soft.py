@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from measure import in_own_processes, machine, spread, train_folder
 
-from algorithm.agents.sac.agent import Sac, SacSettings
+from algorithm.agents.sac.agent import Sac
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.config.loader import load_defaults
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.replay import Replay

@@ -96,7 +96,9 @@ class _Comparison:
         if signature.previous:
             obs[PREVIOUS_ACTION] = self.previous
         no = np.zeros(n, bool)
-        step = Step(np.arange(n), obs, self.first, no, np.zeros(n, np.float32), ~no)
+        step = Step(
+            lane=np.arange(n), obs=obs, first=self.first, is_bootstrap_row=no, reward=np.zeros(n, np.float32), alive=~no
+        )
         decision = self.agent.greedy(step, self.memory)
         self._compare_actions(outputs, decision)
         self.memory, self.first = decision.memory, no

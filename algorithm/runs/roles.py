@@ -51,7 +51,7 @@ def _read_role(fields: Mapping[str, Any]) -> Role:
     acted = _lists_to_tuples(fields["action_spec"])
     parts = tuple(ActionPart(**_lists_to_tuples(part)) for part in acted["parts"])
     action = ActionSpec(**{**acted, "parts": parts})
-    return Role(fields["lanes"], observed, action, tuple(fields.get("teams", ())))
+    return Role(fields["lanes"], observed, action, teams=tuple(fields.get("teams", ())))
 
 
 def _lists_to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:

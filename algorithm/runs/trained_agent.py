@@ -80,7 +80,14 @@ class TrainedAgent:
             raise ValueError(f"{n} lanes after {len(self._memory)}: call reset() where episodes start")
         lanes, all_false, all_true = np.arange(n), np.zeros(n, bool), np.ones(n, bool)
         rewards = self._read_rewards(reward, first)
-        step = Step(lanes, arrays | self._previous(lanes, first, rewards), first, all_false, rewards, all_true)
+        step = Step(
+            lane=lanes,
+            obs=arrays | self._previous(lanes, first, rewards),
+            first=first,
+            is_bootstrap_row=all_false,
+            reward=rewards,
+            alive=all_true,
+        )
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, self._memory)
         self._memory = decision.memory
         self._previous.record_action(lanes, decision.action)

@@ -204,9 +204,7 @@ class Learner:
         return AuxiliaryInputs(
             rollout=batch.drop_burn_in(),
             features=features,
-            target_features=lambda: agent.target_features(batch),
             encode=agent.encode,
-            q=agent.q,
         )
 
     def _upload(self, array: np.ndarray) -> Tensor:
@@ -246,9 +244,7 @@ class _GroupStep:
 
 
 def _make_group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:
-    return ParameterGroup(
-        module, auxiliary.learning_rate, "constant", "adam", 0.99, 1e-8, False, auxiliary.max_grad_norm
-    )
+    return ParameterGroup(module=module, learning_rate=auxiliary.learning_rate, max_grad_norm=auxiliary.max_grad_norm)
 
 
 def _collect_targets(auxiliaries: Mapping[str, Auxiliary]):

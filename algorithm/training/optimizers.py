@@ -72,7 +72,7 @@ class RmsProp(Optimizer):
 def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
     """The optimiser that `group` asks for. Raises ValueError for an unknown name."""
     if group.optimizer == "adam":
-        return Adam(size, device, group.optimizer_decay, group.optimizer_epsilon, group.beta1)
+        return Adam(size, device, group.optimizer_decay, group.optimizer_epsilon, group.optimizer_beta1)
     if group.optimizer == "rmsprop":
         return RmsProp(size, device, group.optimizer_decay, group.optimizer_epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")

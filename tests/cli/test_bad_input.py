@@ -204,7 +204,7 @@ COMMANDS = [
     ("mine/task --set acer_config.on_policy_updates=false acer_config.replay_ratio=0", "leaves nothing to learn from"),
     (
         "mine/task --set acer_config.estimator=tree_backup acer_config.critic=state_value",
-        "acer_config: estimator tree_backup is",
+        "acer_config: estimator tree_backup needs action values",
     ),
     (
         "mine/task --set acer_config.std=state_dependent acer_config.std_min=0.7",
@@ -238,7 +238,7 @@ COMMANDS = [
     (f"mine/task --set {'a.' * 3000}b=1", "a setting is at most 40 levels deep"),
     (f"mine/task --set base_config.env_args={'[' * 3000}", "nested more than 40 levels deep"),
     ("mine/task --repeat 1000000", "--repeat is 1000000; it must be at most 1000"),
-    ("mine/task --set acer_config.critic=state_value", "acer_config: estimator retrace is of action values"),
+    ("mine/task --set acer_config.critic=state_value", "acer_config: estimator retrace needs action values"),
     ("mine/task --set acer_config.std=learned acer_config.std_min=0.6", "must be above std_min 0.6"),
     ("mine/task --set acer_config.estimator=vtrace acer_config.rho_clip=0.5", "must not be below trace_clip"),
     (

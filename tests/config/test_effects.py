@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import main
-from algorithm.agents.acer.agent import AcerSettings
-from algorithm.agents.sac.agent import SacSettings
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.annotations import Condition
 from algorithm.config.effects import check_action_effects, check_effects, find_failure
 from algorithm.config.loader import read_assignments, resolve

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from algorithm.agents.acer.agent import AcerSettings
+from algorithm.agents.acer.settings import AcerSettings
 from algorithm.config.loader import (
     BaseConfig,
     Goal,

@@ -119,7 +119,14 @@ def test_an_image_from_0_to_1_is_what_its_bytes_are_to_the_agent(net, tmp_path):
     image = rng.integers(256, size=(2, 3, 9, 8), dtype=np.uint8)
     speed = rng.standard_normal((2, 2), np.float32)
     no = np.zeros(2, bool)
-    step = Step(np.arange(2), {"Camera": image, "Speed": speed}, ~no, no, np.zeros(2, np.float32), ~no)
+    step = Step(
+        lane=np.arange(2),
+        obs={"Camera": image, "Speed": speed},
+        first=~no,
+        is_bootstrap_row=no,
+        reward=np.zeros(2, np.float32),
+        alive=~no,
+    )
     decision = agent.greedy(step, np.zeros((2, agent.state_size), np.float32))
     feed = {"obs_0": image.astype(np.float32) / 255, "obs_1": speed}
     if agent.state_size:

@@ -80,7 +80,7 @@ def test_random_observations_are_what_the_specs_say():
     rng = np.random.default_rng(0)
     specs = {
         "image": ObsSpec((1, 4, 4), "uint8", high=255.0),
-        "choice": ObsSpec((5,), "uint8", (2,), (2, 3)),
+        "choice": ObsSpec((5,), "uint8", env_shape=(2,), n_values=(2, 3)),
         "vector": ObsSpec((2,)),
     }
     role = role_of(specs, ACTIONS["multi-discrete"])

@@ -137,7 +137,7 @@ def test_the_smallest_image_of_nature_cnn_has_36_pixels():
 
 @every_encoder
 def test_updates_do_not_move_the_parameters(factory):
-    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", (9, 9)), "vector": ObsSpec((3,))}
+    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", env_shape=(9, 9)), "vector": ObsSpec((3,))}
     role = Role(2, specs, ActionSpec(branches=(3,)))
     blueprint = Blueprint(encoders={"vector": Vector(), "*": factory}, body=Mlp(16))
     learner = Learner(make_acer(role, blueprint), role, {}, None)

@@ -40,7 +40,14 @@ def test_sizes_are_told_and_added_up(monkeypatch):
 
 def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(memory, "measure_free_memory", lambda: 1_000_000)
-    schedule = DataSchedule(8, 10, 100, 4, "fixed", 32)
+    schedule = DataSchedule(
+        rollout_length=8,
+        sequence_length=10,
+        batch_size=100,
+        replay_ratio=4,
+        replay_count_distribution="fixed",
+        learning_starts=32,
+    )
     check_batch(schedule, ReplaySize(1000, 1_000_000))
     with pytest.raises(UserError, match=r"batch_size: 101 windows of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
         check_batch(replace(schedule, batch_size=101), ReplaySize(1000, 1_000_000))

@@ -58,7 +58,7 @@ def test_the_latest_run_is_found_without_a_name(folder):
 def test_roles_survive_the_disk(folder):
     gear = ActionPart("gear", (2,), "int64", n_values=(4, 2), start=(1, 0))
     gas = ActionPart("gas", (1,), "float32", low=(-0.1,), high=(1.0,))
-    observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", (), (5,), (1,))}
+    observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", env_shape=(), n_values=(5,), start=(1,))}
     one = Role(2, observed, ActionSpec.from_parts([gear, gas]))
     two = Role(1, {"eye": ObsSpec((2, 2))}, ActionSpec(continuous=2))
     folder.add_role("one", one)

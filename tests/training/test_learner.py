@@ -201,7 +201,7 @@ def collected(rng, rows=7):
 @pytest.mark.parametrize("clip", [None, 2.5])
 def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follow_the_rows(clip):
     rng = np.random.default_rng(0)
-    scale = RewardNormalizer(RewardTransform(0.5, clip, True, 0.9), LANES)
+    scale = RewardNormalizer(RewardTransform(scale=0.5, clip=clip, reward_normalization="return_std", gamma=0.9), LANES)
     episodes, current = [], {}  # of all lanes; the one that each lane is in
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
@@ -234,7 +234,9 @@ def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
     record.alive[[length - 1, -1]] = False
     record.reward = np.zeros((2 * length, 1), np.float32)
     record.reward[-1] = 1
-    scale = RewardNormalizer(RewardTransform(1.0, None, True, gamma), LANES)
+    scale = RewardNormalizer(
+        RewardTransform(scale=1.0, clip=None, reward_normalization="return_std", gamma=gamma), LANES
+    )
     scale.observe(record)
     returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
     assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
@@ -259,7 +261,10 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
         lane=np.zeros(2, int),
         continues_previous=np.ones(2, bool),
     )
-    scales = [RewardNormalizer(RewardTransform(1.0, None, True, 0.9), LANES) for _ in range(2)]
+    scales = [
+        RewardNormalizer(RewardTransform(scale=1.0, clip=None, reward_normalization="return_std", gamma=0.9), LANES)
+        for _ in range(2)
+    ]
     for scale, record in zip(scales, (whole, halves), strict=True):
         scale.observe(record)
     assert scales[1].moments.std.item() == pytest.approx(scales[0].moments.std.item())
@@ -268,7 +273,10 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
 
 def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from_the_start():
     rng = np.random.default_rng(1)
-    grown, large = (RewardNormalizer(RewardTransform(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
+    grown, large = (
+        RewardNormalizer(RewardTransform(scale=1.0, clip=None, reward_normalization="return_std", gamma=0.9), lanes)
+        for lanes in (LANES, LANES + 2)
+    )
     for added in (0, 2):
         grown.grow(LANES + added)
         for record in (collected(rng) for _ in range(5)):

@@ -92,7 +92,9 @@ def test_the_average_network_and_acting_read_the_same_numbers():
         learner.observe(rollout(seed))
         assert encode(agent.average_policy.network, obs).equal(encode(agent.policy, obs))
         learner.learn(rollout(seed))
-        step = Step(np.arange(4), {"obs": obs, "seen": np.ones((4, 2), np.uint8)}, *[np.zeros(4, bool)] * 4)
+        no = np.zeros(4, bool)
+        seen = {"obs": obs, "seen": np.ones((4, 2), np.uint8)}
+        step = Step(lane=np.arange(4), obs=seen, first=no, is_bootstrap_row=no, reward=no, alive=no)
         tensors = {name: torch.from_numpy(value) for name, value in step.obs.items()}
         expected = agent.policy(tensors, torch.zeros(4, 0))[0].detach()
         np.testing.assert_allclose(agent.act(step, np.zeros((4, 0), np.float32)).behavior, expected, atol=1e-6)

@@ -128,7 +128,12 @@ class LaneAssignment:
         all_true, all_false = np.ones(len(rows), bool), np.zeros(len(rows), bool)
         obs = {name: value[rows] for name, value in terminals.obs.items()}
         return Step(
-            self.numbers[lanes], obs, all_false, all_true, terminals.reward[rows], terminals.interrupted[rows].copy()
+            lane=self.numbers[lanes],
+            obs=obs,
+            first=all_false,
+            is_bootstrap_row=all_true,
+            reward=terminals.reward[rows],
+            alive=terminals.interrupted[rows].copy(),
         ), returns
 
     def _make_decision_step(self, decisions: Batch, terminations: Mapping[int, float]) -> Step:
@@ -145,7 +150,14 @@ class LaneAssignment:
             reward[row], alive[row] = last_reward, False
         self._in_episode[lanes] = True
         obs = {name: value[order] for name, value in decisions.obs.items()}
-        return Step(self.numbers[lanes], obs, first, np.zeros(len(lanes), bool), reward, alive)
+        return Step(
+            lane=self.numbers[lanes],
+            obs=obs,
+            first=first,
+            is_bootstrap_row=np.zeros(len(lanes), bool),
+            reward=reward,
+            alive=alive,
+        )
 
     def _assign_lanes(self, agents: list[int]) -> np.ndarray:
         """The lane of each agent; those that have none yet are given one."""

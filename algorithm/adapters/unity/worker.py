@@ -12,11 +12,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from algorithm.adapters.process_setup import prepare_worker
 from algorithm.adapters.unity.behavior import BehaviorReader
 from algorithm.adapters.unity.curriculum import Value
 from algorithm.adapters.unity.lanes import Batch
 from algorithm.adapters.unity.launch import LaunchConfig, SceneTick
-from algorithm.adapters.process_setup import prepare_worker
 
 MAX_IDLE_TICKS = 1000  # ticks in a row in which no agent asks for anything
 
