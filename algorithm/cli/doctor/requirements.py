@@ -17,7 +17,7 @@ from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTi
 from algorithm.data import DATA
 
 SETUP_FILE = DATA / "setup.py"
-FOR_DEVELOPERS = {"test", "dev", "benchmark"}  # extras
+FOR_DEVELOPERS = {"test", "dev", "docs", "benchmark"}  # extras
 MAX_LISTED = 6  # packages of an extra; of more only their number is told
 # What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
 VERSION_NOTES = {
