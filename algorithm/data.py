@@ -1,6 +1,7 @@
 """The data files of the project: default_config.yaml and envs/.
 
-A checkout has them at the top of the repository, an installed package in `algorithm/_data`, where the build copies them.
+They are at the top of the repository in a checkout, and in `algorithm/_data`, where the build copies them, in an
+installed package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Errors as one line of text."""
+"""Errors, and ends of processes, as one line of text."""
 
 from __future__ import annotations
 
+import signal
 import traceback
 
 MAX_LENGTH = 400  # characters of a message; some packages append the stack of their native code
@@ -20,6 +21,18 @@ def format_traceback(error: BaseException) -> str:
     """Return the traceback of an error, which ends with its summary."""
     lines = "".join(traceback.format_exception(error))
     return lines if str(error) else f"{lines}{summarize_error(error)}"
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended, as the predicate of a sentence.
+
+    Args:
+        code: Exit status; a negative one is the number of a signal, as in `subprocess`.
+    """
+    if code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"crashed with signal {names.get(-code, -code)}"
+    return f"ended with exit code {code}" + (f" ({code:#x})" if code > 255 else "")
 
 
 class UserError(Exception):

@@ -22,7 +22,7 @@ from algorithm.runs import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.curve import draw_curve, read_columns
-from algorithm.training.metrics_table import TABLE_FILE
+from algorithm.training.metrics import TABLE_FILE
 from algorithm.training.progress import Progress
 from algorithm.training.timer import PHASES
 

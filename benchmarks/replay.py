@@ -16,9 +16,8 @@ import numpy as np
 from measure import machine
 
 from algorithm.config.loader import resolve
-from algorithm.replay import Replay
+from algorithm.replay import Replay, make_sampler
 from algorithm.rollout import Rollout
-from algorithm.runs.make_sampler import make_sampler
 from algorithm.runs.torch_setup import configure_torch
 
 LIMIT = 400  # microseconds

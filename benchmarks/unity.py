@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from measure import in_own_processes, machine, spread, train_folder
 
+from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
-from algorithm.adapters.unity.curriculum import SceneParameters
-from algorithm.adapters.unity.launch import EngineSettings, LaunchConfig
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
@@ -34,9 +33,20 @@ from algorithm.training.learner import Learner
 from algorithm.training.progress import Progress
 from tests.unity_player.launcher import make_player
 
-ENGINE = EngineSettings(
-    time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60
-)
+UNITY_ARGS = {
+    "base_port": None,
+    "agents": None,
+    "no_graphics": False,
+    "time_scale": 20,
+    "quality_level": 1,
+    "width": 84,
+    "height": 84,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "additional_args": [],
+    "log_folder": None,
+    "timeout_wait": 30.0,
+}
 SLOW = 0.02  # seconds that a slow player sleeps in each tick
 IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")  # which ML-Agents' client of Python 0.28 can read
 PORT = 6105
@@ -63,8 +73,7 @@ def _random(env: Any) -> None:
 @contextmanager
 def scene(player: Path, copies: int = 1) -> Iterator[UnityAdapter]:
     """The adapter of so many players."""
-    launch = LaunchConfig(str(player), None, False, 30.0, (), None, ENGINE)
-    adapter = UnityAdapter(launch, copies, None, SceneParameters({}))
+    adapter = UnityAdapter(EnvConfig(name="", n_envs=copies, section={"build_path": str(player), **UNITY_ARGS}))
     try:
         yield adapter
     finally:
@@ -83,7 +92,12 @@ def acting(player: Path, ticks: int, copies: int = 1) -> float:
                 else Blueprint({"*": Vector()}, policy=Mlp(64, 64), critic=Mlp(64, 64))
             )
             agent = Acer(resolve([]).agent, blueprint, role, np.random.default_rng(0))
-            return AgentComponents(role, agent, None, Learner(agent, role, {}, None))  # type: ignore[arg-type]
+            return AgentComponents(
+                role=role,
+                agent=agent,
+                scheduler=None,
+                learner=Learner(agent, role, {}, None),  # type: ignore[arg-type]
+            )
 
         actor = Actor(TrainingComponents(adapter, team), seed=0)
         return copies * rate(actor.collect, ticks)

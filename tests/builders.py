@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from algorithm.agents.acer.agent import Acer
 from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.agent import LossReport
 from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.networks import Blueprint, Mlp
 from algorithm.returns import ESTIMATORS, find_estimators
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
 # Every estimator with every critic that is enough for it.
@@ -139,3 +141,10 @@ def exact(rollout: Rollout) -> Rollout:
         return tensor.double() if tensor.is_floating_point() else tensor
 
     return rollout.convert(upload)
+
+
+def update(learner: Learner, rollout: Rollout) -> LossReport:
+    """Make one update of a learner from one batch."""
+    report = learner.compute_gradients(rollout)
+    learner.apply_gradients()
+    return report

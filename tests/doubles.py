@@ -56,7 +56,7 @@ def parts_of(adapter: Adapter, agent, learner=None) -> TrainingComponents:
     """Parts in which every role has this agent, and nobody learns."""
     return TrainingComponents(
         adapter,
-        lambda name, role: AgentComponents(role, agent, None, learner or Clock()),
+        lambda name, role: AgentComponents(role=role, agent=agent, scheduler=None, learner=learner or Clock()),
         grow_components=lambda name, team, role: replace(team, role=role),
     )
 

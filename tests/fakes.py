@@ -337,7 +337,7 @@ class Distillation(Auxiliary):
 
     def loss(self, view: AuxiliaryInputs):
         assert view.encode({k: v[0] for k, v in view.rollout.obs.items()}).shape[0] == len(view.rollout.lane)
-        return (view.same_episode * self._error(view.features)[:-1]).mean()
+        return (view.rollout.same_episode * self._error(view.features)[:-1]).mean()
 
     def observe(self, rollout: Rollout):
         self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from algorithm.errors import MAX_LENGTH, format_traceback, summarize_error
+from algorithm.errors import MAX_LENGTH, describe_exit, format_traceback, summarize_error
 
 
 def raised(error):
@@ -26,3 +26,17 @@ def test_a_summary_without_message_is_file_and_line():
 
 def test_a_long_message_is_shortened():
     assert summarize_error(ValueError("x" * 5000)) == f"ValueError: {'x' * MAX_LENGTH} ..."
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (0xC0000005, "ended with exit code 3221225477 (0xc0000005)"),
+        (-9, "crashed with signal SIGKILL"),
+        (-200, "crashed with signal 200"),
+    ],
+)
+def test_an_exit_code_is_a_line(code, line):
+    assert describe_exit(code) == line

@@ -1,1 +1,1 @@
-"""Any simulator as lanes of plain arrays."""
+"""Adapters: every simulator as Steps of named arrays."""

@@ -1,4 +1,4 @@
-"""Atari 2600 games of the Arcade Learning Environment, one frame of Gymnasium's AtariPreprocessing at a time."""
+"""The adapter of the Arcade Learning Environment: Atari 2600 games with Gymnasium's AtariPreprocessing."""
 
 from __future__ import annotations
 
@@ -18,24 +18,35 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.envpool import SEED_LIMIT, EnvPoolVectorEnv
+from algorithm.adapters.env_errors import convert_start_errors, require_env_name
+from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.missing_extras import convert_start_errors, require_env_name
-from algorithm.adapters.vector import limit_episode_steps, make_sync_or_async, reject_timeout, split_env_args
-from algorithm.adapters.wrappers.env_wrappers import reject_wrappers
+from algorithm.adapters.vector import (
+    SEED_LIMIT,
+    EnvPoolVectorEnv,
+    limit_episode_steps,
+    make_sync_or_async,
+    reject_timeout,
+    split_env_args,
+)
 
-MAX_FRAMES = 108_000  # of an episode at most: half an hour of play, as all ids of v5 have it
+MAX_FRAMES = 108_000  # frames of an episode at most, half an hour of play, as in all ids of version 5
 ALE_ARGS = ("repeat_action_probability", "full_action_space")
-EXCLUDED_ARGS = ("env", "grayscale_newaxis")  # a frame in grey has no axis of colors
+EXCLUDED_ARGS = ("env", "grayscale_newaxis")  # parameters of AtariPreprocessing that are not settings
 
 
 def make_atari(config: EnvConfig) -> VectorEnv:
-    """Return a vector environment of one game (`ALE/Pong-v5`, `Pong` or `pong`) that shows one frame [84, 84] per step.
+    """Return a vector environment of one game, which observes one frame [84, 84] per step.
 
-    `args` are those of Gymnasium's AtariPreprocessing, `repeat_action_probability` and `full_action_space`, which
-    mean the same in every `vectorization_mode`: vector_entry_point (ALE's own; where it is absent), sync, async, and
-    envpool. Wrappers are applied to AtariPreprocessing in sync and async. Raises what `GymAdapter` raises.
+    Args:
+        config: Its name is for example `ALE/Pong-v5`, `Pong` or `pong`. Its `args` are those of Gymnasium's
+            AtariPreprocessing, `repeat_action_probability` and `full_action_space`, with the same meaning in every
+            `vectorization_mode`: vector_entry_point (ALE's native vector environment, the default), sync, async and
+            envpool. Its wrappers wrap AtariPreprocessing, in sync and async only.
+
+    Raises:
+        UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
     """
     mode, vector_kwargs, atari_args = split_env_args(config.args)
     spec = _find_spec(require_env_name(config.name, "ATARI"))
@@ -48,17 +59,21 @@ def make_atari(config: EnvConfig) -> VectorEnv:
     reject_timeout(config.timeout)
     if mode not in (*VECTOR_MAKERS, None):
         raise UnsupportedEnvironment(
-            f"env_args.vectorization_mode {mode!r} is none of sync, async, {', '.join(VECTOR_MAKERS)}"
+            f"env_args.vectorization_mode {mode!r} is not one of sync, async, {', '.join(VECTOR_MAKERS)}"
         )
     if "autoreset_mode" in vector_kwargs:
         raise UnsupportedEnvironment(
-            "env_args.vector_kwargs.autoreset_mode is for sync and async; others have their own"
+            "env_args.vector_kwargs.autoreset_mode is for sync and async; other modes have a fixed one"
         )
     with convert_start_errors(spec.id):
         return VECTOR_MAKERS[mode or NATIVE_MODE](spec, config.n_envs, settings, vector_kwargs, limit)
 
 
-AtariAdapter = partial(GymAdapter, make=make_atari)
+class AtariAdapter(GymAdapter):
+    """An adapter of Atari games."""
+
+    def __init__(self, config: EnvConfig):
+        super().__init__(config, make_atari)
 
 
 def _find_spec(env_name: str) -> EnvSpec:
@@ -66,38 +81,44 @@ def _find_spec(env_name: str) -> EnvSpec:
         import ale_py
 
         gymnasium.register_envs(ale_py)
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for each copy
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for each environment
     game = env_name.rpartition(":")[2].removeprefix("ALE/")
     spec = gymnasium.spec(find_id(game, "ALE"))
     if spec.namespace != "ALE" or re.search(r"-v(?!5$)", game):
         raise UnsupportedEnvironment(
-            f"env_name {env_name!r} is none of the ids ALE/...-v5; what v0 and v4 were is set by env_args "
-            "(frame_skip, repeat_action_probability)"
+            f"env_name {env_name!r} is not one of the ids ALE/...-v5; env_args (frame_skip, "
+            "repeat_action_probability) set what differs in v0 and v4"
         )
     return spec
 
 
 def _merge_settings(spec: EnvSpec, atari_args: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a game: what is given, then Gymnasium's and ALE's defaults."""
+    """Return all settings of a game: `atari_args`, then the defaults of AtariPreprocessing and ALE."""
     defaults = {
         key: value.default
         for key, value in signature(AtariPreprocessing).parameters.items()
         if key not in EXCLUDED_ARGS
     }
     defaults |= {key: spec.kwargs[key] for key in ALE_ARGS}
-    for key in atari_args:
+    for key, value in atari_args.items():
         if key not in defaults:
-            raise UnsupportedEnvironment(f"env_args.{key} is none of what ATARI takes: {', '.join(sorted(defaults))}")
-        expected_type = (int, float) if isinstance(defaults[key], float) else type(defaults[key])
-        size = key == "screen_size" and isinstance(atari_args[key], (list, tuple)) and len(atari_args[key]) == 2
-        if not size and (
-            not isinstance(atari_args[key], expected_type)
-            or isinstance(atari_args[key], bool) != (expected_type is bool)
-        ):
-            raise UnsupportedEnvironment(f"env_args.{key} is {atari_args[key]!r}; its default is {defaults[key]!r}")
+            raise UnsupportedEnvironment(f"unknown setting env_args.{key}; ATARI has {', '.join(sorted(defaults))}")
+        if not _has_type_of(defaults[key], value) and not (key == "screen_size" and _is_pair(value)):
+            raise UnsupportedEnvironment(f"env_args.{key} is {value!r}; its default is {defaults[key]!r}")
     settings = {**defaults, **atari_args}
     size = settings["screen_size"]
     return settings | {"screen_size": (size, size) if isinstance(size, int) else tuple(size)}
+
+
+def _has_type_of(default: Any, value: Any) -> bool:
+    """Return whether a value has the type of a default; an integer is accepted for a float."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    return isinstance(value, (int, float) if isinstance(default, float) else type(default))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2
 
 
 def _make_preprocessed(spec: EnvSpec, settings: Mapping[str, Any], **env_args: Any) -> gymnasium.Env:
@@ -132,7 +153,7 @@ def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict
 def _make_envpool(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
     if settings["terminal_on_life_loss"] or not settings["noop_max"]:
         raise UnsupportedEnvironment(
-            "EnvPool has neither a noop_max of 0, nor terminal_on_life_loss as the others have it (its game goes on)"
+            "EnvPool supports neither noop_max 0 nor terminal_on_life_loss as the other modes do; use one of them"
         )
     width, height = settings["screen_size"]
     pool_args = {
@@ -153,7 +174,10 @@ VECTOR_MAKERS = {NATIVE_MODE: _make_native, "envpool": _make_envpool}
 
 
 class AtariFrames(VectorWrapper):
-    """Stacks of one frame as AtariPreprocessing shows a frame, with seeds of any size."""
+    """A wrapper that converts stacks of one frame to frames as AtariPreprocessing returns them.
+
+    A seed may be any integer; ALE's are int32.
+    """
 
     def __init__(self, env: VectorEnv, settings: Mapping[str, Any]):
         super().__init__(env)
@@ -165,17 +189,21 @@ class AtariFrames(VectorWrapper):
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode in every copy."""
+        """Start an episode in every environment."""
         obs, info = self.env.reset(seed=None if seed is None else seed % (SEED_LIMIT - self.num_envs), options=options)
         return self._unstack(obs), info
 
     def step(self, actions: Any) -> Any:
-        """All copies in parallel."""
+        """Step all environments in parallel."""
         obs, *rest = self.env.step(actions)
         return self._unstack(obs), *rest
 
     def _unstack(self, obs: np.ndarray) -> np.ndarray:
-        """[copies, 1, height, width], [copies, 1, height, width, 3] or [copies, 3, height, width] without the stack."""
+        """Return frames [n_envs, height, width] or, in color, [n_envs, height, width, 3].
+
+        Args:
+            obs: [n_envs, 1, height, width], or in color [n_envs, 1, height, width, 3] or [n_envs, 3, height, width].
+        """
         if obs.shape[1] == 1:
             obs = obs[:, 0]
         elif self._is_color:
@@ -184,20 +212,26 @@ class AtariFrames(VectorWrapper):
 
 
 class VectorTimeLimit(VectorWrapper):
-    """Episodes of `limit` steps at most: ALE's own limit counts frames, and those before the first step too."""
+    """A wrapper that truncates episodes after `limit` steps.
+
+    ALE's own limit counts frames, including those before the first step.
+    """
 
     def __init__(self, env: VectorEnv, limit: int):
         super().__init__(env)
         self._limit = limit
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode in every copy."""
+        """Start an episode in every environment."""
         self._steps = np.zeros(self.num_envs, np.int64)
         self._truncated = self._done = np.zeros(self.num_envs, bool)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> Any:
-        """All copies in parallel; those that were cut are reset here, the others that ended by the environment."""
+        """Step all environments in parallel.
+
+        This method resets those that it truncated; ALE resets those whose episode ended otherwise.
+        """
         obs, reward, terminated, truncated, info = self.env.step(actions)
         if self._truncated.any():
             obs, _ = self.env.reset(options={"reset_mask": self._truncated})

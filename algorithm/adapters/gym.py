@@ -1,4 +1,4 @@
-"""Gymnasium: native vector environments, SyncVectorEnv and AsyncVectorEnv, in every autoreset mode."""
+"""The adapter of Gymnasium: native vector environments, SyncVectorEnv and AsyncVectorEnv, in every autoreset mode."""
 
 from __future__ import annotations
 
@@ -16,31 +16,39 @@ from algorithm.adapters.adapter import (
     EnvironmentStartError,
     UnsupportedEnvironment,
 )
-from algorithm.adapters.missing_extras import convert_start_errors, describe_error, get_env_name
+from algorithm.adapters.env_errors import convert_start_errors, describe_error, get_env_name
+from algorithm.adapters.env_wrappers import RESET_ERROR, STEP_ERROR
 from algorithm.adapters.spaces import InfoMasks, Obs, ObservationConverter, make_action_spec, stack_observations
 from algorithm.adapters.vector import make_vector
-from algorithm.adapters.wrappers.fault_tolerant import RESET_ERROR, STEP_ERROR
-from algorithm.rollout import Array, Step
+from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, Role
 
 MakeVector = Callable[[EnvConfig], VectorEnv]
+Info = Mapping[str, Any]
 
 LOG = logging.getLogger(__name__)
 
 
 class GymAdapter(Adapter):
-    """Copies of one Gymnasium environment, one lane each.
+    """An adapter of `n_envs` environments of Gymnasium, one lane each.
 
-    Its name is an id (`Name-v0`, `namespace/Name-v0`, `module:Name-v0`) or a function that makes an environment, or
-    a vector environment if it has a parameter `num_envs`. Its `args` go to the environment, but for
-    `vectorization_mode` (sync, async, vector_entry_point; chosen by speed where absent) and `vector_kwargs`, which
-    have the meaning they have in `gymnasium.make_vec`; envpool is one more way. Another family of environments gives
-    `make`, which takes what `make_vector` takes. Masks of discrete actions come as an observation `action_mask`, or
-    in the infos of every reset and step.
+    The name in `config` is an id (`Name-v0`, `namespace/Name-v0`, `module:Name-v0`) or a function that makes an
+    environment, or a vector environment if it has a parameter `num_envs`. The `args` are passed to the environment,
+    except `vectorization_mode` and `vector_kwargs`, which have the meaning that they have in `gymnasium.make_vec`. The
+    modes are sync, async, vector_entry_point (by default the fastest of sync and vector_entry_point) and envpool.
 
-    A copy that raises in sync or async is rebuilt: its episode is cut and its final observation not known.
-    Raises UnsupportedEnvironment for an unknown id or a space that cannot be served, EnvironmentStartError where the
-    environment does not start, EnvironmentCrashed where all of it broke.
+    Masks of discrete actions are read from an observation `action_mask`, or from the infos of every reset and step.
+
+    An environment that raises in sync or async is rebuilt. Its episode is truncated, without a final observation.
+
+    Args:
+        config: The configuration of the adapter.
+        make: The maker of the vector environment, for families of environments other than Gymnasium's.
+
+    Raises:
+        UnsupportedEnvironment: The id is unknown, or a space is not supported.
+        EnvironmentStartError: The environment does not start.
+        EnvironmentCrashed: The vector environment raised after the start.
     """
 
     def __init__(self, config: EnvConfig, make: MakeVector = make_vector):
@@ -60,32 +68,34 @@ class GymAdapter(Adapter):
             AutoresetMode.SAME_STEP: self._read_same_step,
             AutoresetMode.DISABLED: self._read_disabled,
         }[AutoresetMode(mode)]
-        self._ended = self._all_false  # lanes whose episode ended at the last tick
-        self._pending_step: Step | None = None  # what follows a Step of final rows alone
-        self._active_lanes = self._lanes  # those of the last Step
+        self._ended = self._all_false  # [lanes], lanes whose episode ended at the last tick
+        self._pending_step: Step | None = None  # the Step that follows a Step with bootstrap rows only
+        self._active_lanes = self._lanes  # [n], lanes of the last Step
+
+    @classmethod
+    def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
+        return config.n_envs if config.args.get("vectorization_mode") == "async" else episodes
 
     def reset(self, seed: int) -> dict[str, Step]:
         obs, info = self._reset_env(seed)
         self._record_errors(info)
         self._ended, self._pending_step, self._active_lanes = self._all_false, None, self._lanes
-        reward = np.zeros(len(self._lanes), np.float32)
-        return {
-            DEFAULT_ROLE: Step(
-                lane=self._lanes,
-                obs=self._read_obs(obs, info),
-                first=self._all_true,
-                is_bootstrap_row=self._all_false,
-                reward=reward,
-                alive=self._all_true,
-            )
-        }
+        step = Step(
+            lane=self._lanes,
+            obs=self._read_obs(obs, info),
+            first=self._all_true,
+            is_bootstrap_row=self._all_false,
+            reward=np.zeros(len(self._lanes), np.float32),
+            alive=self._all_true,
+        )
+        return {DEFAULT_ROLE: step}
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         if self._pending_step is not None:
             step, self._pending_step = self._pending_step, None
             return {DEFAULT_ROLE: step}
         action = actions[DEFAULT_ROLE]
-        if len(action) < len(self._lanes):  # a lane without an action awaits its reset
+        if len(action) < len(self._lanes):  # lanes without an action are about to be reset
             action = np.zeros((len(self._lanes), action.shape[1]), np.float32)
             action[self._active_lanes] = actions[DEFAULT_ROLE]
         obs, reward, terminated, truncated, info = self._call_env(
@@ -101,9 +111,9 @@ class GymAdapter(Adapter):
         self.env.close()
 
     def _read_next_step(
-        self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]
+        self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
     ) -> Step:
-        """The final observation comes by itself; the step after it ignores the action and starts the episode."""
+        """Return the Step in mode NEXT_STEP, where the step after an episode's end ignores the action and resets."""
         first, self._ended = self._ended, terminated | truncated
         step = Step(
             lane=self._lanes,
@@ -117,9 +127,9 @@ class GymAdapter(Adapter):
         return step if lost is self._all_false else step.take(~lost)
 
     def _read_same_step(
-        self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]
+        self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
     ) -> Step:
-        """The next episode's observation is already here, the final one stands in `info`."""
+        """Return the Step in mode SAME_STEP, where `obs` is the next episode's and `info` has the final observation."""
         lost = self._record_errors(info.get("final_info", {}))
         self._record_errors(info)
         has_final, final = truncated & ~terminated & ~lost, {}
@@ -129,9 +139,9 @@ class GymAdapter(Adapter):
         return self._split_final(self._read_obs(obs, info), final, has_final, reward, terminated, truncated)
 
     def _read_disabled(
-        self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: dict[str, Any]
+        self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
     ) -> Step:
-        """Every observation is the episode's own; lanes that ended are reset here."""
+        """Return the Step in mode DISABLED, where this method resets the lanes whose episode ended."""
         current_obs = self._read_obs(obs, info)
         ended = terminated | truncated
         if not ended.any():
@@ -148,14 +158,32 @@ class GymAdapter(Adapter):
         obs, info = self._call_env(self.env.reset, options={"reset_mask": ended})
         self._record_errors(info)
         next_obs = self._read_obs(obs, info)
-        if self._masks:  # the infos of a reset tell nothing of the lanes that go on
+        if self._masks:  # the infos of a reset contain no masks of the lanes that were not reset
             next_obs[ACTION_MASK] = np.where(ended[:, None], next_obs[ACTION_MASK], current_obs[ACTION_MASK])
         return self._split_final(next_obs, final, has_final, reward, terminated, truncated)
 
     def _split_final(
-        self, obs: Obs, final: Obs, has_final: Array, reward: Array, terminated: Array, truncated: Array
+        self,
+        obs: Obs,
+        final: Obs,
+        has_final: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
     ) -> Step:
-        """New starts where episodes ended; the final rows of `has_final` ones come before them, as a Step of their own."""
+        """Return the Step of a tick whose observations already start the next episodes.
+
+        If lanes have a final observation, the returned Step contains their bootstrap rows only, and the Step of all
+        lanes is pending.
+
+        Args:
+            obs: Observations of all lanes.
+            final: Final observations, of the lanes in `has_final`.
+            has_final: [lanes] bool, lanes whose episode was truncated and whose final observation is known.
+            reward: [lanes] float32.
+            terminated: [lanes] bool.
+            truncated: [lanes] bool.
+        """
         next_step = Step(
             lane=self._lanes,
             obs=obs,
@@ -169,49 +197,63 @@ class GymAdapter(Adapter):
         self._pending_step = next_step
         next_step.reward = np.where(has_final, np.float32(0), reward)
         lanes = np.flatnonzero(has_final)
-        all_false, all_true = self._all_false[lanes], self._all_true[lanes]
+        all_true = self._all_true[lanes]
         return Step(
-            lane=lanes, obs=final, first=all_false, is_bootstrap_row=all_true, reward=reward[lanes], alive=all_true
+            lane=lanes,
+            obs=final,
+            first=self._all_false[lanes],
+            is_bootstrap_row=all_true,
+            reward=reward[lanes],
+            alive=all_true,
         )
 
     def _call_env(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
-        except (Exception, SystemExit) as error:  # a simulator may raise anything
-            raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
+        except (Exception, SystemExit) as error:  # an environment may raise any exception
+            raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
 
-    def _record_errors(self, info: Mapping[str, Any]) -> Array:
-        """Lanes whose episode is lost because a step raised. They, and those whose reset raised, are told."""
+    def _record_errors(self, info: Info) -> np.ndarray:
+        """Log and count the environments that raised; return the lanes [lanes] bool whose step raised.
+
+        The episodes of these lanes are truncated, and their last row is unknown.
+        """
         if STEP_ERROR not in info and RESET_ERROR not in info:
             return self._all_false
         lost = self._all_false
-        for key, when in (
-            (STEP_ERROR, "in a step; its episode is cut and it is rebuilt"),
-            (RESET_ERROR, "in a reset; rebuilt"),
+        for key, consequence in (
+            (STEP_ERROR, "in a step; its episode is truncated and the environment rebuilt"),
+            (RESET_ERROR, "in a reset; the environment is rebuilt"),
         ):
             if key not in info:
                 continue
             raised = np.array([text is not None for text in info[key]])
             for lane in np.flatnonzero(raised):
                 error_text = info[key][lane].strip()
-                LOG.warning(f"the environment of lane {lane} raised {error_text.splitlines()[-1]} {when}")
+                LOG.warning(f"the environment of lane {lane} raised {error_text.splitlines()[-1]} {consequence}")
                 LOG.info(error_text)
             self.restarts += int(raised.sum())
             lost = raised if key == STEP_ERROR else lost
         return lost
 
-    def _read_obs(self, obs: Any, info: Mapping[str, Any], rows: Array = slice(None)) -> Obs:
-        """What these `rows` of all lanes are shown, with their masks out of the infos of all lanes."""
+    def _read_obs(self, obs: Any, info: Info, lanes: np.ndarray | slice = slice(None)) -> Obs:
+        """Return named observations, with the masks in `info`.
+
+        Args:
+            obs: The environment's observations of `lanes`.
+            info: The infos of all lanes.
+            lanes: [lanes] bool, or a slice.
+        """
         try:
             named_obs = self._observations(obs)
             if self._masks:
-                named_obs[ACTION_MASK] = self._masks(info)[rows]
+                named_obs[ACTION_MASK] = self._masks(info)[lanes]
         except ValueError as error:
-            raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
+            raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
         if ACTION_MASK in info and ACTION_MASK not in named_obs and self.roles[DEFAULT_ROLE].action_spec.branches:
             raise UnsupportedEnvironment(
-                f"the environment {get_env_name(self._name)!r} gives info[{ACTION_MASK!r}] with steps but gave none with "
-                "its first reset; give it with every reset and every step"
+                f"the environment {get_env_name(self._name)!r} returned info[{ACTION_MASK!r}] with a step but not with "
+                "its first reset; return it with every reset and every step"
             )
         return named_obs
 
@@ -222,7 +264,7 @@ class GymAdapter(Adapter):
         self._masks: InfoMasks | None = None
         specs = dict(self._observations.specs)
         if action.branches and ACTION_MASK not in specs:
-            _, info = self._reset_env(seed=0)  # nothing but the first infos tells whether there are masks
+            _, info = self._reset_env(seed=0)  # whether infos contain masks is only known after a reset
             if ACTION_MASK in info:
                 self._masks = InfoMasks(action, config.n_envs)
                 specs[ACTION_MASK] = self._masks.obs_spec

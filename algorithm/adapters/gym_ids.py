@@ -1,52 +1,111 @@
-"""Which environments Gymnasium knows, by what people call them."""
+"""Ids of Gymnasium environments: search by name, registration, and the env_type that opens an id.
+
+The command line imports this module while it parses arguments. Gymnasium and numpy are therefore imported inside the
+functions that need them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.env_plugins import register_plugins
+# Modules whose import registers ids, with the pattern of these ids. `module:id` imports the module.
+ID_PATTERNS_BY_MODULE = {"minigrid": r"(MiniGrid|BabyAI)-", "pybullet_envs_gymnasium": r"\w+Bullet(Env)?-"}
+# Namespaces whose ids another env_type than GYM opens.
+ENV_TYPES_BY_NAMESPACE = {
+    "ALE": "ATARI",
+    "dm_control": "DM_CONTROL",
+    **dict.fromkeys(("butterfly", "classic", "sisl"), "PETTINGZOO"),
+}
+
+
+def add_module_prefix(env_id: str) -> str | None:
+    """Return `module:id` for an id that only the import of a module registers; None for any other id."""
+    modules = (module for module, pattern in ID_PATTERNS_BY_MODULE.items() if re.match(pattern, env_id))
+    module = next(modules, None)
+    return f"{module}:{env_id}" if module else None
+
+
+def find_env_type(env_id: str) -> str:
+    """Return the env_type that opens an id."""
+    return ENV_TYPES_BY_NAMESPACE.get(env_id.partition("/")[0], "GYM")
+
+
+def register_plugins(namespace: str) -> None:
+    """Register the ids of a namespace that an installed package offers.
+
+    Packages offer namespaces as entry points of the group `gymnasium.envs`, as MinAtar does.
+
+    Args:
+        namespace: The namespace, in any case.
+    """
+    import gymnasium
+
+    for plugin in entry_points(group="gymnasium.envs"):
+        is_registered = any(spec.namespace == plugin.name for spec in gymnasium.registry.values())
+        if plugin.name.casefold() == namespace.casefold() and not is_registered:
+            plugin.load()()
 
 
 def find_id(name: str, namespace: str | None = None) -> str:
-    """The newest id that `name` means, whatever its case, underscores and version.
+    """Return the newest id of an environment's name; case, punctuation and version are ignored.
 
-    An id of `namespace` comes before one of none, that before one of another. Raises UnsupportedEnvironment, listing
-    near ones, where there is none or more than one.
+    Args:
+        name: For example `cartpole`, `Cart-Pole` or `CartPole-v0`.
+        namespace: Its ids are preferred to ids without a namespace, and those to ids of other namespaces.
+
+    Raises:
+        UnsupportedEnvironment: No id or several ids have the name; the message lists similar ids.
     """
+    import gymnasium
+
+    from algorithm.adapters.adapter import UnsupportedEnvironment
+
     if namespace:
         register_plugins(namespace)
     specs_by_name: dict[str, dict[str | None, list[EnvSpec]]] = defaultdict(lambda: defaultdict(list))
     for spec in gymnasium.registry.values():
         specs_by_name[_normalize(spec.name)][spec.namespace].append(spec)
-    specs_by_namespace = specs_by_name.get(_normalize(re.sub(r"-v\d+$", "", name)), {})
-    namespaces = list(specs_by_namespace)
-    exact: list[str | None] = [
-        place for place in namespaces if place and namespace and _normalize(place) == _normalize(namespace)
-    ]
-    selected = exact or [place for place in namespaces if place is None] or namespaces
-    newest = [max(specs_by_namespace[place], key=lambda spec: spec.version or 0).id for place in selected]
-    if len(newest) == 1:
-        return newest[0]
-    similar = newest or [
-        max(specs, key=lambda spec: spec.version or 0).id
+    specs = specs_by_name.get(_normalize(re.sub(r"-v\d+$", "", name)), {})
+    found = [_find_newest(specs[chosen]) for chosen in _prefer_namespaces(list(specs), namespace)]
+    if len(found) == 1:
+        return found[0]
+    similar = found or [
+        _find_newest(specs)
         for key in get_close_matches(_normalize(name), specs_by_name, 5)
         for specs in specs_by_name[key].values()
     ]
-    problem = "several Gymnasium environments" if newest else "no Gymnasium environment"
-    hint = f"; near it {'are' if len(similar) > 1 else 'is'} {', '.join(similar)}" if similar else ""
-    raise UnsupportedEnvironment(f"{problem} of the name {name!r}{hint}")
+    problem = "several Gymnasium environments have" if found else "no Gymnasium environment has"
+    hint = f"; did you mean {', '.join(similar)}?" if similar else ""
+    raise UnsupportedEnvironment(f"{problem} the name {name!r}{hint}")
 
 
-def find_spec(env_name: str) -> EnvSpec:
-    """Return the spec of an id that has been opened: its reward threshold, its limit of steps."""
-    return gymnasium.spec(env_name.rpartition(":")[2])
+def find_spec(env_id: str) -> EnvSpec:
+    """Return the spec of an id that is registered, with or without the prefix `module:`."""
+    import gymnasium
+
+    return gymnasium.spec(env_id.rpartition(":")[2])
+
+
+def _prefer_namespaces(namespaces: list[str | None], preferred: str | None) -> list[str | None]:
+    """Return the preferred namespace if it is among `namespaces`, else None if it is among them, else all."""
+    wanted = _normalize(preferred or "")
+    exact: list[str | None] = [one for one in namespaces if one and preferred and _normalize(one) == wanted]
+    without: list[str | None] = [one for one in namespaces if one is None]
+    return exact or without or namespaces
+
+
+def _find_newest(specs: list[EnvSpec]) -> str:
+    """Return the id of the newest version."""
+    return max(specs, key=lambda spec: spec.version or 0).id
 
 
 def _normalize(name: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.casefold())

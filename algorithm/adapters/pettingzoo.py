@@ -1,4 +1,4 @@
-"""PettingZoo: environments of several agents that act together; each agent is a role."""
+"""The adapter of PettingZoo: environments of several agents that act simultaneously; each agent is a role."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from algorithm.adapters.adapter import (
     EnvironmentStartError,
     UnsupportedEnvironment,
 )
-from algorithm.adapters.missing_extras import convert_start_errors, describe_error, load_callable, suppress_warnings
+from algorithm.adapters.env_errors import EnvName, convert_start_errors, describe_error, suppress_warnings
+from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
 from algorithm.adapters.spaces import (
     ObservationConverter,
     check_ignored,
@@ -26,7 +27,6 @@ from algorithm.adapters.spaces import (
     make_action_spec,
     stack_observations,
 )
-from algorithm.adapters.wrappers.env_wrappers import apply_wrappers
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
@@ -34,13 +34,15 @@ from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 class PettingZooAdapter(Adapter):
     """An adapter of PettingZoo's ParallelEnv: every agent is a role that has a lane in each of `n_envs` environments.
 
-    Its name is an id of PettingZoo (`sisl/multiwalker_v9`), `module:function`, or a function; what they return is a
-    ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent that ends before others is absent until all
-    have ended, which starts the next episode. Masks of discrete actions come as an observation `action_mask`, or in
-    an agent's infos from the first reset on.
+    The name in `config` is an id of PettingZoo (`sisl/multiwalker_v9`), `module:function`, or a function. A function
+    returns a ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent whose episode ends before those of
+    others is absent until all have ended; then the next episode starts. Masks of discrete actions are read from an
+    observation `action_mask`, or from the agent's infos of every reset and step.
 
-    Raises UnsupportedEnvironment for an unknown id, agents that act in turn, or a space that is not supported,
-    EnvironmentStartError if the environment does not start, EnvironmentCrashed if it raises later.
+    Raises:
+        UnsupportedEnvironment: The id is unknown, agents act in turn, or a space is not supported.
+        EnvironmentStartError: The environment does not start.
+        EnvironmentCrashed: The environment raised after the start.
     """
 
     def __init__(self, config: EnvConfig):
@@ -55,13 +57,13 @@ class PettingZooAdapter(Adapter):
             with convert_start_errors(config.name):
                 for lane in range(config.n_envs):
                     self._envs.append(EpisodicEnv(_make_env(config), lane, config.max_episode_steps))
-                rows = self._envs[0].reset(0)  # only the first infos show whether there are masks
+                rows = self._envs[0].reset(0)  # whether infos contain masks is only known after a reset
             self._spaces = self._read_spaces(rows)
         except (EnvironmentStartError, UnsupportedEnvironment):
             self.close()
             raise
         self.roles = {name: spaces.role for name, spaces in self._spaces.items()}
-        self._active_lanes: dict[str, np.ndarray] = {}  # lanes of each role that await an action, or whose row is final
+        self._active_lanes: dict[str, np.ndarray] = {}  # {role: lanes [n] of its last Step}
 
     def reset(self, seed: int) -> dict[str, Step]:
         with convert_start_errors(self._name):
@@ -79,8 +81,8 @@ class PettingZooAdapter(Adapter):
         for env in self._envs:
             try:
                 rows += env.reset() if env.needs_reset else env.step(actions_by_env[env.lane])
-            except Exception as error:  # anything that a simulator raises
-                raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
+            except Exception as error:  # an environment may raise any exception
+                raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
         return self._make_steps(rows) if rows else self.step({})
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class PettingZooAdapter(Adapter):
                 raise ValueError(f"the agent {min(unknown)!r} is not among its possible_agents")
             steps = {name: self._spaces[name].make_step(role_rows) for name, role_rows in by_role.items()}
         except (KeyError, ValueError) as error:
-            raise EnvironmentCrashed(describe_error(self._name, "broke", error)) from error
+            raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
         self._active_lanes = {name: step.lane for name, step in steps.items()}
         return steps
 
@@ -120,13 +122,13 @@ class Row:
     obs: Any
     info: Mapping[str, Any]
     first: bool = False
-    final: bool = False
+    is_bootstrap: bool = False
     reward: float = 0.0
     alive: bool = True
 
 
 class EpisodicEnv:
-    """A ParallelEnv that is lane `lane` of every role, episode by episode; `limit` steps truncate one."""
+    """A ParallelEnv that is lane `lane` of every role, with episodes of at most `limit` steps unless that is None."""
 
     def __init__(self, env: Any, lane: int, limit: int | None):
         self.env, self.lane, self.limit = env, lane, limit
@@ -140,7 +142,7 @@ class EpisodicEnv:
     def reset(self, seed: int | None = None) -> list[Row]:
         """Start an episode and return a row for each of its agents. Raises ValueError if there are none.
 
-        Every episode has a seed, which follows from the last `seed` that was given.
+        Every episode has its own seed, derived from the last `seed` that was passed.
         """
         if seed is not None:
             self._seeds = np.random.SeedSequence([seed, self.lane])
@@ -150,14 +152,12 @@ class EpisodicEnv:
         if not self.env.agents:
             raise ValueError("an episode starts without agents")
         self.steps = 0
-        self.active_obs = {
-            agent: obs[agent] for agent in self.env.agents
-        }  # observations of the agents that await an action
+        self.active_obs = {agent: obs[agent] for agent in self.env.agents}  # agents that await an action
         self.ended_agents: set[Any] = set()
         return [self._make_row(agent, observed, infos, first=True) for agent, observed in self.active_obs.items()]
 
     def step(self, actions: Mapping[str, Any]) -> list[Row]:
-        """Execute the actions, by role; return a row for each agent that acted, and for each that appears."""
+        """Execute the actions, {role: action}; return a row for each agent that acted, and for each new agent."""
         obs, rewards, terminated, truncated, infos = self.env.step(
             {agent: actions[str(agent)] for agent in self.active_obs}
         )
@@ -165,21 +165,22 @@ class EpisodicEnv:
         rows = []
         for agent, last_obs in self.active_obs.items():
             is_terminated = bool(terminated.get(agent, False))
-            final = is_terminated or bool(truncated.get(agent, False)) or self.steps == self.limit
-            if final:
+            has_ended = is_terminated or bool(truncated.get(agent, False)) or self.steps == self.limit
+            if has_ended:
                 self.ended_agents.add(agent)
-            if agent in obs or is_terminated:  # nothing is learned from the observation that a termination leads to
-                observed, reward = obs.get(agent, last_obs), float(rewards.get(agent, 0.0))
-                rows.append(self._make_row(agent, observed, infos, final=final, reward=reward, alive=not is_terminated))
-            elif not final:
-                raise ValueError(f"the agent {agent!r} has acted, its episode continues, and it has no observation")
+            if agent in obs or is_terminated:  # the value of an observation after a termination is not used
+                flags = {"is_bootstrap": has_ended, "alive": not is_terminated}
+                reward = float(rewards.get(agent, 0.0))
+                rows.append(self._make_row(agent, obs.get(agent, last_obs), infos, reward=reward, **flags))
+            elif not has_ended:
+                raise ValueError(f"the agent {agent!r} has no observation after its action, and its episode continues")
         new_agents = [
             agent for agent in self.env.agents if agent not in self.active_obs and agent not in self.ended_agents
         ]
         rows += [
             self._make_row(agent, obs[agent], infos, first=True) for agent in new_agents if self.steps != self.limit
         ]
-        self.active_obs = {row.agent: row.obs for row in rows if not row.final}
+        self.active_obs = {row.agent: row.obs for row in rows if not row.is_bootstrap}
         return rows
 
     def close(self) -> None:
@@ -193,7 +194,7 @@ class EpisodicEnv:
 
 
 class AgentSpaces:
-    """The spaces of one agent: the role that they describe, and the conversion of its rows to Steps."""
+    """A record of one agent's spaces, with the role that they describe and the conversion of rows to Steps."""
 
     def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
         self.agent = agent
@@ -208,17 +209,17 @@ class AgentSpaces:
         self.role = Role(config.n_envs, specs, self.spec)
 
     def make_step(self, rows: list[Row]) -> Step:
-        """Return the rows, in the order of their lanes. Raises ValueError for values outside the spaces."""
+        """Return the Step of some rows, in their order. Raises ValueError for values outside the spaces."""
         obs = self.observations(stack_observations([row.obs for row in rows]))
         if self.has_mask:
             obs[ACTION_MASK] = np.stack([self.spec.flatten_mask(row.info.get(ACTION_MASK)) for row in rows])
         elif ACTION_MASK not in obs and self.spec.branches and any(ACTION_MASK in row.info for row in rows):
-            raise ValueError(f"the agent {self.agent!r} has info[{ACTION_MASK!r}], but had none at the first reset")
+            raise ValueError(f"the agent {self.agent!r} has info[{ACTION_MASK!r}] now, but not at the first reset")
         return Step(
             lane=np.array([row.lane for row in rows], np.int64),
             obs=obs,
             first=np.array([row.first for row in rows]),
-            is_bootstrap_row=np.array([row.final for row in rows]),
+            is_bootstrap_row=np.array([row.is_bootstrap for row in rows]),
             reward=np.array([row.reward for row in rows], np.float32),
             alive=np.array([row.alive for row in rows]),
         )
@@ -232,7 +233,8 @@ def _make_env(config: EnvConfig) -> Any:
         return apply_wrappers(_to_parallel(env, config.name), config.wrappers)
 
 
-def _find_maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
+def _find_maker(name: EnvName) -> Callable[..., Any]:
+    """Return the function that makes an environment, which may still have to be converted to a ParallelEnv."""
     import pettingzoo
     from pettingzoo.env_registry.exceptions import PettingZooRegistryError
 
@@ -247,7 +249,8 @@ def _find_maker(name: str | Callable[..., Any]) -> Callable[..., Any]:
         family = [other for other in known if other.partition("/")[0] == name.partition("/")[0]]
         similar = get_close_matches(name, known, 3) or family or known
         raise UnsupportedEnvironment(
-            f"env_name {name!r} is no environment of PettingZoo whose agents act together; near are {', '.join(similar)}"
+            f"env_name {name!r} is not an environment of PettingZoo whose agents act simultaneously; did you mean "
+            f"{', '.join(similar)}?"
         ) from error
     return partial(_make_registered, name)
 
@@ -265,25 +268,26 @@ def _make_registered(name: str, **env_args: Any) -> Any:
         ) from error
 
 
-def _to_parallel(env: Any, name: Any) -> Any:
-    """Return `env` as a ParallelEnv. Raises UnsupportedEnvironment if agents act in turn, or for no environment."""
+def _to_parallel(env: Any, name: EnvName) -> Any:
+    """Convert an environment to a ParallelEnv.
+
+    Raises UnsupportedEnvironment if its agents act in turn, or if `env` is not an environment of PettingZoo.
+    """
     from pettingzoo import AECEnv, ParallelEnv
     from pettingzoo.utils.conversions import aec_to_parallel
 
     if isinstance(env, ParallelEnv):
         return env
     if not isinstance(env, AECEnv):
-        error = TypeError(f"{type(env).__name__} is no ParallelEnv of PettingZoo")
+        error = TypeError(f"{type(env).__name__} is not a ParallelEnv of PettingZoo")
         raise UnsupportedEnvironment(describe_error(name, "cannot be opened", error))
     if not env.metadata.get("is_parallelizable"):
-        raise UnsupportedEnvironment(
-            f"the environment {env} is an AECEnv whose agents act in turn; supported are agents that act together"
-        )
+        raise UnsupportedEnvironment(f"the agents of {env} act in turn; supported are agents that act simultaneously")
     return aec_to_parallel(env)
 
 
 def _select_action(env_actions: Any, i: int) -> Any:
-    """Return the i-th action of a batch."""
+    """Return action `i` of a batch in the environment's units."""
     if isinstance(env_actions, dict):
         return {key: value[i] for key, value in env_actions.items()}
     return tuple(value[i] for value in env_actions) if isinstance(env_actions, tuple) else env_actions[i]

@@ -1,4 +1,4 @@
-"""Tiny environments whose values are known: what they teach an agent can be checked to the last digit."""
+"""Tiny environments with known values, for exact tests of what an agent learns."""
 
 from __future__ import annotations
 
@@ -9,49 +9,79 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.wrappers.env_wrappers import reject_wrappers
+from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.rollout import Step
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
 OBS = "obs"
 
+Transition = tuple[np.ndarray, np.ndarray, np.ndarray]  # next state, reward, alive; [n] each
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A Markov decision process with few states, observed one-hot, cut after `limit` steps.
+    """A Markov decision process with few states, observed one-hot.
 
-    `start(rng, n)` draws first states [n]; `move(state, action)` gives next states, rewards and who is alive.
+    Attributes:
+        n_states: Number of states.
+        n_actions: Number of actions.
+        limit: Steps after which an episode is truncated.
+        draw_start: A function of (rng, n) that returns the first states [n].
+        move: A function of (state [n], action [n]) that returns next states, rewards, and False for terminations.
     """
 
-    states: int
-    actions: int
+    n_states: int
+    n_actions: int
     limit: int
-    start: Callable[[np.random.Generator, int], np.ndarray]
-    move: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+    draw_start: Callable[[np.random.Generator, int], np.ndarray]
+    move: Callable[[np.ndarray, np.ndarray], Transition]
 
 
 def _draw_zeros(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.zeros(n, np.int64)
 
 
+def _draw_bits(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.integers(2, size=n)
+
+
+def _move_truncation(state: np.ndarray, action: np.ndarray) -> Transition:
+    return state, np.ones(len(state)), np.ones(len(state), bool)
+
+
+def _move_leak(state: np.ndarray, action: np.ndarray) -> Transition:
+    return np.ones_like(state), np.where(state == 0, -50.0, 1.0), np.ones(len(state), bool)
+
+
+def _move_choice(state: np.ndarray, action: np.ndarray) -> Transition:
+    return state, (state == action).astype(float), np.zeros(len(state), bool)
+
+
+def _move_chain(state: np.ndarray, action: np.ndarray) -> Transition:
+    return np.minimum(state + action, 2), action * (state == 2) * 1.0, (action == 1) & (state < 2)
+
+
 PROBES = {
-    # One state, reward 1: its value is 1 / (1 - gamma), though every episode is cut after 10 steps.
-    "truncation": Probe(1, 2, 10, _draw_zeros, lambda s, a: (s, np.ones(len(s)), s == s)),
-    # A start worth -50, then reward 1 for ever: with gamma .9 values -41 and 10, unless another episode leaks in.
-    "leak": Probe(2, 2, 10, _draw_zeros, lambda s, a: (np.ones_like(s), np.where(s == 0, -50.0, 1.0), s == s)),
-    # One decision: reward 1 for the action that has the number of the state, and the end.
-    "choice": Probe(2, 2, 10, lambda rng, n: rng.integers(2, size=n), lambda s, a: (s, (s == a).astype(float), s != s)),
-    # Three steps to the right end and are worth 1; the first step to the left ends with nothing.
-    "chain": Probe(3, 2, 10, _draw_zeros, lambda s, a: (np.minimum(s + a, 2), a * (s == 2) * 1.0, (a == 1) & (s < 2))),
+    # One state, reward 1: its value is 1 / (1 - gamma), although every episode is truncated after 10 steps.
+    "truncation": Probe(n_states=1, n_actions=2, limit=10, draw_start=_draw_zeros, move=_move_truncation),
+    # Reward -50 in the first state, then 1 forever: with gamma 0.9 the values are -41 and 10, unless the value of
+    # another episode leaks in.
+    "leak": Probe(n_states=2, n_actions=2, limit=10, draw_start=_draw_zeros, move=_move_leak),
+    # One decision, then termination: reward 1 for the action that equals the state.
+    "choice": Probe(n_states=2, n_actions=2, limit=10, draw_start=_draw_bits, move=_move_choice),
+    # Three steps to the right terminate with reward 1; a step to the left terminates with reward 0.
+    "chain": Probe(n_states=3, n_actions=2, limit=10, draw_start=_draw_zeros, move=_move_chain),
 }
 
 
 class ProbeAdapter(Adapter):
-    """Copies of one of `PROBES`, one lane each; a final row follows every episode, as in Gymnasium's NEXT_STEP mode.
+    """An adapter of `n_envs` environments of one of `PROBES`, one lane each.
 
-    Raises UnsupportedEnvironment for another name, and for what a probe does not have: arguments, something to
-    render, processes to wait for, single environments to wrap, observations to ignore. There is nothing for
-    `unbounded_action_limit` to bound.
+    A bootstrap row follows every episode, as in Gymnasium's mode NEXT_STEP. `unbounded_action_limit` has no effect.
+
+    Raises:
+        UnsupportedEnvironment: The name is not in `PROBES`, or the configuration has a setting that probes do not
+            support: arguments, rendering, a timeout, wrappers, ignored observations.
     """
 
     def __init__(self, config: EnvConfig):
@@ -59,25 +89,25 @@ class ProbeAdapter(Adapter):
         if name not in PROBES:
             raise UnsupportedEnvironment(f"env_name {name!r}: the probes are {', '.join(PROBES)}")
         if config.args:
-            raise UnsupportedEnvironment(f"env_args {dict(config.args)}: probes take none")
+            raise UnsupportedEnvironment(f"env_args {dict(config.args)}: probes have no arguments")
         if config.render:
-            raise UnsupportedEnvironment("there is nothing to see of a probe")
+            raise UnsupportedEnvironment("a probe cannot be rendered")
         if config.timeout:
-            raise UnsupportedEnvironment(f"env_timeout is {config.timeout:g}: probes run in this process")
+            raise UnsupportedEnvironment(f"env_timeout is {config.timeout:g}, but probes run in this process")
         if config.ignore_observations:
-            raise UnsupportedEnvironment(f"ignore_observations: a probe has nothing but {OBS}")
+            raise UnsupportedEnvironment(f"ignore_observations: a probe has only the observation {OBS}")
         reject_wrappers(config, "a probe")
         self.probe = PROBES[name]
         self.limit = min(self.probe.limit, config.max_episode_steps or self.probe.limit)
-        obs_specs = {OBS: ObsSpec((self.probe.states,), "uint8")}
-        self.roles = {DEFAULT_ROLE: Role(n_envs, obs_specs, ActionSpec(branches=(self.probe.actions,)))}
+        obs_specs = {OBS: ObsSpec((self.probe.n_states,), "uint8")}
+        self.roles = {DEFAULT_ROLE: Role(n_envs, obs_specs, ActionSpec(branches=(self.probe.n_actions,)))}
         self._lanes = np.arange(n_envs)
         self._state = self._age = np.zeros(n_envs, np.int64)
         self._ended = np.zeros(n_envs, bool)
 
     def reset(self, seed: int) -> dict[str, Step]:
         self._rng = np.random.default_rng(seed)
-        self._state = self.probe.start(self._rng, len(self._lanes))
+        self._state = self.probe.draw_start(self._rng, len(self._lanes))
         self._age = np.zeros_like(self._lanes)
         self._ended = np.zeros(len(self._lanes), bool)
         return self._make_steps(~self._ended, np.zeros(len(self._lanes)), ~self._ended)
@@ -86,7 +116,7 @@ class ProbeAdapter(Adapter):
         first = self._ended
         action = self.roles[DEFAULT_ROLE].action_spec.to_env_units(actions[DEFAULT_ROLE])
         state, reward, alive = self.probe.move(self._state, action)
-        self._state = np.where(first, self.probe.start(self._rng, len(first)), state)
+        self._state = np.where(first, self.probe.draw_start(self._rng, len(first)), state)
         self._age = np.where(first, 0, self._age + 1)
         alive = alive | first
         self._ended = ~first & (~alive | (self._age >= self.limit))
@@ -98,7 +128,7 @@ class ProbeAdapter(Adapter):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if len(state["state"]) != len(self._lanes):
-            raise ValueError(f"{len(state['state'])} copies were saved; there are {len(self._lanes)}")
+            raise ValueError(f"the state has {len(state['state'])} environments, the adapter {len(self._lanes)}")
         self._rng = np.random.default_rng()
         self._rng.bit_generator.state = state["generator"]
         self._state, self._age = np.array(state["state"]), np.array(state["age"])
@@ -108,14 +138,12 @@ class ProbeAdapter(Adapter):
         pass
 
     def _make_steps(self, first: np.ndarray, reward: np.ndarray, alive: np.ndarray) -> dict[str, Step]:
-        obs = {OBS: np.eye(self.probe.states, dtype=np.uint8)[self._state]}
-        return {
-            DEFAULT_ROLE: Step(
-                lane=self._lanes,
-                obs=obs,
-                first=first,
-                is_bootstrap_row=self._ended,
-                reward=reward.astype(np.float32),
-                alive=alive,
-            )
-        }
+        step = Step(
+            lane=self._lanes,
+            obs={OBS: np.eye(self.probe.n_states, dtype=np.uint8)[self._state]},
+            first=first,
+            is_bootstrap_row=self._ended,
+            reward=reward.astype(np.float32),
+            alive=alive,
+        )
+        return {DEFAULT_ROLE: step}

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as specs, and what an environment shows as named arrays."""
+"""Conversion of Gymnasium's spaces to specs, and of an environment's observations to named arrays."""
 
 from __future__ import annotations
 
@@ -12,18 +12,27 @@ from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObserv
 from algorithm.specs import ACTION_MASK, ActionPart, ActionSpec, ObsSpec, split_observation
 
 Obs = dict[str, np.ndarray]
+Key = str | int | None  # the name of a part in a Dict, its index in a Tuple, None for a space without parts
 
-OBS = "obs"  # the name of an observation that has none
-MAX_EXACT_INTEGER = 2**53  # up to here every whole number has a float64 of its own
+OBS = "obs"  # the name of the observation of a space without parts
+MAX_EXACT_INTEGER = 2**53  # the largest integer up to which float64 represents all integers exactly
 OBSERVABLE_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 SUPPORTED_SPACES = "Box, Discrete, MultiDiscrete, MultiBinary, and one Dict or Tuple of these"
 
 
 class ObservationConverter:
-    """The observations of `space` as float32, or uint8 for bytes, binary or one-hot; images as [channels, H, W].
+    """A converter of an environment's observations to named arrays, float32 or uint8, with images as [channels, H, W].
 
-    A mask among them is flat and of `branches`. Those in `ignored` are left out. Raises UnsupportedEnvironment for a
-    space that is not supported, UnsupportedObservations if only some of its parts are not.
+    Observations are uint8 if they are bytes, binary or one-hot. A mask among them is flat.
+
+    Args:
+        space: The observation space.
+        branches: The number of values of each discrete branch of the action, for the check of a mask.
+        ignored: Names of observations to leave out.
+
+    Raises:
+        UnsupportedEnvironment: The space is not supported, or contains no observation.
+        UnsupportedObservations: Some parts of the space are not supported, others are.
     """
 
     def __init__(self, space: spaces.Space, branches: tuple[int, ...], ignored: Collection[str] = ()):
@@ -32,25 +41,23 @@ class ObservationConverter:
         _check_observable(leaves)
         self.specs = {name: _make_obs_spec(name, leaf, branches) for name, leaf in leaves.items()}
         if not set(self.specs) - {ACTION_MASK}:
-            raise UnsupportedEnvironment(f"the observation space {space} holds nothing that an agent could see")
+            raise UnsupportedEnvironment(f"the observation space {space} contains no observation for an agent")
         self._is_single = not isinstance(space, (spaces.Dict, spaces.Tuple))
-        # Looked up once: numpy takes longer to read the name of a dtype than to look at a small array.
+        # Conversion from a dtype's name takes numpy longer than the conversion of a small array.
         self._plain_dtypes = {name: np.dtype(spec.dtype) for name, spec in self.specs.items() if spec.env_shape is None}
         self._encoded_specs = {name: spec for name, spec in self.specs.items() if spec.env_shape is not None}
 
-    def __call__(self, native: Any) -> Obs:
-        """A batch as it comes from the environment. Raises ValueError, by name, for what its space does not hold."""
-        arrays = {OBS: native} if self._is_single else split_observation(native, self.specs)
+    def __call__(self, env_obs: Any) -> Obs:
+        """Convert a batch of the environment's observations. Raises ValueError for values outside the space."""
+        arrays = {OBS: env_obs} if self._is_single else split_observation(env_obs, self.specs)
         obs = {name: np.asarray(arrays[name], dtype) for name, dtype in self._plain_dtypes.items()}
-        return (
-            obs | {name: self._encode(name, arrays[name]) for name in self._encoded_specs}
-            if self._encoded_specs
-            else obs
-        )
+        for name in self._encoded_specs:
+            obs[name] = self._encode(name, arrays[name])
+        return obs
 
-    def _encode(self, name: str, native: Any) -> np.ndarray:
+    def _encode(self, name: str, env_values: Any) -> np.ndarray:
         try:
-            return self._encoded_specs[name].encode(native)
+            return self._encoded_specs[name].encode(env_values)
         except ValueError as error:
             raise ValueError(f"observation {name!r}: {error}") from error
 
@@ -68,8 +75,8 @@ def check_ignored(ignored: Iterable[str], names: Collection[str]) -> None:
         )
 
 
-def stack_observations(observations: list) -> Any:
-    """Observations of single lanes as the batch that a vector environment would give."""
+def stack_observations(observations: list[Any]) -> Any:
+    """Stack observations of single environments to a batch, as a vector environment returns it."""
     first = observations[0]
     if isinstance(first, Mapping):
         return {name: np.stack([obs[name] for obs in observations]) for name in first}
@@ -78,28 +85,33 @@ def stack_observations(observations: list) -> Any:
     return np.stack(observations)
 
 
-def make_action_spec(space: spaces.Space, scale: float | None) -> ActionSpec:
-    """What an agent does in `space`; numbers without bounds range over [-scale, scale].
+def make_action_spec(space: spaces.Space, unbounded_limit: float | None) -> ActionSpec:
+    """Return the spec of the actions in `space`.
 
-    Raises UnsupportedEnvironment, naming the action, for a space that cannot be served.
+    Args:
+        space: The action space.
+        unbounded_limit: Dimensions without bounds have the range [-unbounded_limit, unbounded_limit].
+
+    Raises:
+        UnsupportedEnvironment: The space is not supported, or contains no action.
     """
-    spec = ActionSpec.from_parts(_make_action_part(key, leaf, scale) for key, leaf in _iterate_spaces(space))
+    spec = ActionSpec.from_parts(_make_action_part(key, leaf, unbounded_limit) for key, leaf in _iterate_spaces(space))
     if not spec.size:
-        raise UnsupportedEnvironment(f"the action space {space} holds nothing that an agent could choose")
+        raise UnsupportedEnvironment(f"the action space {space} contains no action for an agent")
     return spec
 
 
 class InfoMasks:
-    """Which actions each of `n_envs` may take, by what their infos tell."""
+    """A reader of the action masks in the infos of `n_envs` environments."""
 
     def __init__(self, spec: ActionSpec, n_envs: int):
         self.spec, self.n_envs = spec, n_envs
         self.obs_spec = ObsSpec((sum(spec.branches),), "uint8")
 
     def __call__(self, info: Mapping[str, Any]) -> np.ndarray:
-        """[copies, sum of branches] uint8; a copy whose info has no mask may take every action.
+        """Return the masks [n_envs, sum of branches] uint8; an environment whose info has none allows every action.
 
-        Raises ValueError for a mask of another length.
+        Raises ValueError for a mask of the wrong length.
         """
         masks = info.get(ACTION_MASK)
         has_mask = info.get(f"_{ACTION_MASK}")
@@ -111,22 +123,23 @@ class InfoMasks:
             return allowed
         if not isinstance(masks, np.ndarray) or len(masks) != self.n_envs:
             raise ValueError(
-                f"info[{ACTION_MASK!r}] is {type(masks).__name__}; it must be an array, or one for each branch"
+                f"info[{ACTION_MASK!r}] is {type(masks).__name__}; it must be an array, or a tuple of one array for "
+                "each branch"
             )
         for index in range(self.n_envs) if has_mask is None else np.flatnonzero(has_mask):
             try:
                 allowed[index] = self.spec.flatten_mask(masks[index])
             except ValueError as error:
-                raise ValueError(f"info[{ACTION_MASK!r}] of copy {index}: {error}") from error
+                raise ValueError(f"info[{ACTION_MASK!r}] of environment {index}: {error}") from error
         return allowed
 
 
 def _name_spaces(space: spaces.Space) -> dict[str, spaces.Space]:
-    return {str(place) if place is not None else OBS: leaf for place, leaf in _iterate_spaces(space)}
+    return {str(key) if key is not None else OBS: leaf for key, leaf in _iterate_spaces(space)}
 
 
-def _iterate_spaces(space: spaces.Space) -> Iterator[tuple[str | int | None, spaces.Space]]:
-    """The parts of a Dict or Tuple with name or place, or the space itself."""
+def _iterate_spaces(space: spaces.Space) -> Iterator[tuple[Key, spaces.Space]]:
+    """Yield the parts of a Dict or Tuple with their keys, or the space itself."""
     if isinstance(space, spaces.Dict):
         for key, leaf in space.spaces.items():
             if not isinstance(key, str):
@@ -149,87 +162,90 @@ def _check_observable(leaves: Mapping[str, spaces.Space]) -> None:
     message = f"observation {name!r} is {found}; supported are {SUPPORTED_SPACES}"
     if len(unsupported) == len(observed):
         raise UnsupportedEnvironment(message)
-    instead = f"base_config.ignore_observations: [{', '.join(unsupported)}] leaves it out"
-    raise UnsupportedObservations(f"{message}; {instead}", [*unsupported])
+    advice = f"base_config.ignore_observations: [{', '.join(unsupported)}] leaves it out"
+    raise UnsupportedObservations(f"{message}; {advice}", [*unsupported])
 
 
 def _make_obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
     if name == ACTION_MASK:
         return _make_mask_spec(leaf, branches)
     if isinstance(leaf, spaces.Discrete):
-        return ObsSpec((int(leaf.n),), "uint8", env_shape=(), n_values=(int(leaf.n),), start=(int(leaf.start),))
+        n = int(leaf.n)
+        return ObsSpec(shape=(n,), dtype="uint8", env_shape=(), n_values=(n,), start=(int(leaf.start),))
     if isinstance(leaf, spaces.MultiDiscrete):
-        counts = _to_integers(leaf.nvec)
-        return ObsSpec((sum(counts),), "uint8", env_shape=leaf.shape, n_values=counts, start=_to_integers(leaf.start))
+        counts, start = _to_integers(leaf.nvec), _to_integers(leaf.start)
+        return ObsSpec(shape=(sum(counts),), dtype="uint8", env_shape=leaf.shape, n_values=counts, start=start)
     assert isinstance(leaf, (spaces.Box, spaces.MultiBinary)), leaf
     is_uint8 = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
     high = float(max(leaf.high.max(), 1)) if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 else 1.0
-    shape, dtype, env_shape = _find_layout(leaf.shape, "uint8" if is_uint8 else "float32")
-    return ObsSpec(shape, dtype, env_shape=env_shape, high=high)
+    shape, env_shape = _find_layout(leaf.shape, is_uint8)
+    return ObsSpec(shape=shape, dtype="uint8" if is_uint8 else "float32", env_shape=env_shape, high=high)
 
 
-def _find_layout(own: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], str, tuple[int, ...] | None]:
-    """How what is of shape `own` is shown: shape, dtype, and `own` where that is another order.
+def _find_layout(env_shape: tuple[int, ...], is_uint8: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Return the shape of an observation, and the environment's shape if the two differ, otherwise None.
 
-    Three axes are an image, whose channels are the smaller of the first and the last, the last where they are equal.
-    Two axes of bytes are one channel; two of float32, which may be a table of anything, are no image.
+    Three axes are an image, whose channels are the smaller of the first and the last axis, the last if they are equal.
+    Two axes of bytes are an image of one channel. Two axes of float32 may be any table, so they are no image.
     """
-    if not own:
-        return (1,), dtype, own
-    if len(own) == 2 and dtype == "uint8":
-        return (1, *own), dtype, own
-    if len(own) == 3 and own[-1] <= own[0]:
-        return (own[-1], *own[:-1]), dtype, own
-    return own, dtype, None
+    if not env_shape:
+        return (1,), env_shape
+    if len(env_shape) == 2 and is_uint8:
+        return (1, *env_shape), env_shape
+    if len(env_shape) == 3 and env_shape[-1] <= env_shape[0]:
+        return (env_shape[-1], *env_shape[:-1]), env_shape
+    return env_shape, None
 
 
 def _make_mask_spec(leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
+    n_values = sum(branches)
     size = int(np.prod(leaf.shape)) if isinstance(leaf, (spaces.Box, spaces.MultiBinary)) else None
-    if not branches or size != sum(branches):
-        found = type(leaf).__name__ if size is None else f"{size} numbers"
-        needed = f"{' + '.join(map(str, branches))} of a Box or MultiBinary" if branches else "none without branches"
+    if not branches:
+        raise UnsupportedEnvironment(f"observation {ACTION_MASK!r} needs an action space with discrete actions")
+    if size != n_values:
+        found = type(leaf).__name__ if size is None else f"{type(leaf).__name__} of {size} values"
         raise UnsupportedEnvironment(
-            f"observation {ACTION_MASK!r} is {found}; the discrete actions need {needed}, one for each"
+            f"observation {ACTION_MASK!r} is {found}; the discrete actions need a Box or MultiBinary of "
+            f"{' + '.join(map(str, branches))} values"
         )
-    return ObsSpec((sum(branches),), "uint8", env_shape=None if leaf.shape == (sum(branches),) else leaf.shape)
+    return ObsSpec(shape=(n_values,), dtype="uint8", env_shape=None if leaf.shape == (n_values,) else leaf.shape)
 
 
-def _make_action_part(key: str | int | None, leaf: spaces.Space, scale: float | None) -> ActionPart:
+def _make_action_part(key: Key, leaf: spaces.Space, unbounded_limit: float | None) -> ActionPart:
     if isinstance(leaf, spaces.Discrete):
-        return ActionPart(key, (), str(leaf.dtype), n_values=(int(leaf.n),), start=(int(leaf.start),))
+        return ActionPart(key=key, shape=(), dtype=str(leaf.dtype), n_values=(int(leaf.n),), start=(int(leaf.start),))
     if isinstance(leaf, spaces.MultiDiscrete):
-        return ActionPart(
-            key, leaf.shape, str(leaf.dtype), n_values=_to_integers(leaf.nvec), start=_to_integers(leaf.start)
-        )
+        counts, start = _to_integers(leaf.nvec), _to_integers(leaf.start)
+        return ActionPart(key=key, shape=leaf.shape, dtype=str(leaf.dtype), n_values=counts, start=start)
     if isinstance(leaf, spaces.MultiBinary):
         size = int(np.prod(leaf.shape))
-        return ActionPart(key, leaf.shape, str(leaf.dtype), n_values=(2,) * size, start=(0,) * size)
+        return ActionPart(key=key, shape=leaf.shape, dtype=str(leaf.dtype), n_values=(2,) * size, start=(0,) * size)
     if isinstance(leaf, spaces.Box):
-        return _make_box_part(key, leaf, scale)
+        return _make_box_part(key, leaf, unbounded_limit)
     raise UnsupportedEnvironment(f"{_describe_action(key)} is {type(leaf).__name__}; supported are {SUPPORTED_SPACES}")
 
 
-def _make_box_part(key: str | int | None, box: spaces.Box, scale: float | None) -> ActionPart:
+def _make_box_part(key: Key, box: spaces.Box, unbounded_limit: float | None) -> ActionPart:
     below, above = box.bounded_below, box.bounded_above
     if (below != above).any():
         raise UnsupportedEnvironment(
-            f"{_describe_action(key)} is a Box with a bound on one side only; give it both, or none"
+            f"{_describe_action(key)} is a Box with a bound on one side only; give it both bounds, or none"
         )
-    if scale is None and not below.all():
+    if unbounded_limit is None and not below.all():
         raise UnsupportedEnvironment(
-            f"{_describe_action(key)} is a Box without bounds; "
-            "base_config.unbounded_action_limit says how far its numbers range"
+            f"{_describe_action(key)} is a Box without bounds; set base_config.unbounded_action_limit to its limit"
         )
-    low, high = np.where(below, box.low, -(scale or 0)), np.where(above, box.high, scale or 0)
-    part = ActionPart(key, box.shape, str(box.dtype), low=_to_floats(low), high=_to_floats(high))
+    low = np.where(below, box.low, -(unbounded_limit or 0))
+    high = np.where(above, box.high, unbounded_limit or 0)
+    part = ActionPart(key=key, shape=box.shape, dtype=str(box.dtype), low=_to_floats(low), high=_to_floats(high))
     if box.dtype.kind in "iu" and max(map(abs, part.low + part.high), default=0) > MAX_EXACT_INTEGER:
         raise UnsupportedEnvironment(
-            f"{_describe_action(key)} is a Box of whole numbers beyond {MAX_EXACT_INTEGER:,}; bound it closer"
+            f"{_describe_action(key)} is a Box of integers beyond {MAX_EXACT_INTEGER:,}; give it smaller bounds"
         )
     return part
 
 
-def _describe_action(key: str | int | None) -> str:
+def _describe_action(key: Key) -> str:
     return "the action space" if key is None else f"action {key!r}"
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments: made with guarded copies, waited for as long as asked, ended whatever happened."""
+"""Vector environments of Gymnasium: makers, worker processes with a timeout, and EnvPool."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.env_modules import add_module_prefix
-from algorithm.adapters.env_plugins import register_plugins
-from algorithm.adapters.envpool import EnvPoolVectorEnv
-from algorithm.adapters.missing_extras import check_env_type, convert_start_errors, make_missing_error
-from algorithm.adapters.wrappers.env_wrappers import Wrappers, apply_wrappers, reject_wrappers
-from algorithm.adapters.wrappers.fault_tolerant import EnvFactory
+from algorithm.adapters.env_errors import convert_start_errors, make_missing_error, suppress_warnings
+from algorithm.adapters.env_wrappers import EnvFactory, Wrappers, apply_wrappers, reject_wrappers
+from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, register_plugins
 
 EnvMaker = Callable[..., gymnasium.Env]
 
-NATIVE_MIN_ENVS = 5  # copies from which a native vector environment is faster than SyncVectorEnv (measured on CartPole)
-GRACE_SECONDS = 5.0  # seconds that processes have to end by themselves
+NATIVE_MIN_ENVS = 5  # environments from which a native vector environment is faster than sync (measured on CartPole)
+CLOSE_SECONDS = 5.0  # seconds after which a worker process that does not exit is killed
+SEED_LIMIT = 2**31  # EnvPool's and ALE's seeds are int32
 
 
 def make_vector(config: EnvConfig) -> VectorEnv:
-    """A vector environment as `GymAdapter` describes it. Raises what `GymAdapter` raises."""
+    """Return the vector environment of an id or of the function `make` of an env.py.
+
+    Raises:
+        UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
+    """
     name = config.name
     if callable(name):
         return make_from_function(config, name)
@@ -51,9 +56,14 @@ def make_vector(config: EnvConfig) -> VectorEnv:
 
 
 def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
-    """Return the environments of `make` in an env.py: single ones, or one vector environment if it takes `num_envs`.
+    """Return the vector environment of a function of an env.py.
 
-    Raises what `GymAdapter` raises.
+    Args:
+        config: Its `args` are the keyword arguments of `make`.
+        make: A function that returns a single environment, or a vector environment if it has a parameter `num_envs`.
+
+    Raises:
+        UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
     """
     parameters = inspect.signature(make).parameters
     if "num_envs" not in parameters:
@@ -64,7 +74,8 @@ def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     if config.max_episode_steps:
         if "max_episode_steps" not in parameters:
             raise UnsupportedEnvironment(
-                "max_step_each_iter: a VectorEnv limits its own episodes; give make of env.py a max_episode_steps"
+                "max_step_each_iter: a VectorEnv limits its own episodes; add a parameter max_episode_steps to make "
+                "in env.py"
             )
         env_args["max_episode_steps"] = config.max_episode_steps
     if config.render:
@@ -72,18 +83,24 @@ def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     with convert_start_errors(make):
         env = make(**env_args)
     if not isinstance(env, VectorEnv) or env.num_envs != config.n_envs:
-        found = f"one of {env.num_envs}" if isinstance(env, VectorEnv) else type(env).__name__
+        found = f"a VectorEnv of {env.num_envs}" if isinstance(env, VectorEnv) else type(env).__name__
         raise UnsupportedEnvironment(
-            f"make(num_envs={config.n_envs}) of env.py must return a gymnasium.vector.VectorEnv of as many "
+            f"make(num_envs={config.n_envs}) in env.py must return a gymnasium.vector.VectorEnv of {config.n_envs} "
             f"environments; it returned {found}"
         )
     return env
 
 
 def make_sync_or_async(config: EnvConfig, make: EnvMaker) -> VectorEnv:
-    """Return guarded environments that `make` makes with `args`: in this process (sync), or each in its own (async).
+    """Return fault-tolerant environments, in this process (sync) or each in a worker process (async).
 
-    Error messages name them `name`. Raises what `GymAdapter` raises.
+    Args:
+        config: Its `args` contain `vectorization_mode`, `vector_kwargs` and the keyword arguments of `make`; its `name`
+            is the one in error messages.
+        make: A function that returns a single environment.
+
+    Raises:
+        UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
     """
     mode, vector_kwargs, env_args = split_env_args(config.args)
     timeout = config.timeout
@@ -92,69 +109,63 @@ def make_sync_or_async(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     factories = [EnvFactory(partial(_make_wrapped, partial(make, **env_args), tuple(config.wrappers)))] * config.n_envs
     with convert_start_errors(config.name):
         if mode == "async":
-            # An observation that is ignored may have a space that shared memory does not support.
+            # The space of an ignored observation may be one that shared memory does not support.
             return TimeoutAsyncVectorEnv(
                 factories, timeout, **{"shared_memory": not config.ignore_observations, **vector_kwargs}
             )
         reject_timeout(timeout)
-        # Whoever keeps an observation copies it.
+        # The observations of a Step are valid until the next call, so no copy is needed.
         return SyncVectorEnv(factories, **{"copy": False, **vector_kwargs})
 
 
-def split_env_args(env_args: Mapping[str, Any]) -> tuple[str | None, dict, dict]:
-    """How an environment is vectorized, with which arguments, and the arguments of the environment itself."""
+def split_env_args(env_args: Mapping[str, Any]) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
+    """Return `vectorization_mode` (None if missing), `vector_kwargs`, and the arguments of the environment itself."""
     remaining = dict(env_args)
     return remaining.pop("vectorization_mode", None), remaining.pop("vector_kwargs", {}), remaining
 
 
 def limit_episode_steps(make: EnvMaker, limit: int | None, /, **env_args: Any) -> gymnasium.Env:
-    """What `make` makes, with episodes of `limit` steps at most."""
+    """Return the environment that `make` makes, with episodes of at most `limit` steps unless that is None."""
     env = make(**env_args)
     return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
 
 
-def _make_wrapped(make: EnvMaker, wrappers: Wrappers) -> gymnasium.Env:
-    env = make()
-    if isinstance(env, VectorEnv):
-        raise UnsupportedEnvironment("make of env.py returns a VectorEnv, so that it must have a parameter num_envs")
-    return apply_wrappers(env, wrappers)
-
-
 def reject_timeout(timeout: float | None) -> None:
-    """Raises UnsupportedEnvironment where there are no processes to wait for."""
+    """Raise UnsupportedEnvironment for a timeout where no worker processes exist."""
     if timeout is not None:
         raise UnsupportedEnvironment(
-            f"env_timeout is {timeout:g}, but only processes can be given up: set env_args.vectorization_mode to async"
+            f"env_timeout is {timeout:g}, but only worker processes can time out: "
+            "set env_args.vectorization_mode to async"
         )
 
 
 class TimeoutAsyncVectorEnv(AsyncVectorEnv):
-    """Spawned processes that are waited for `timeout` seconds at most; ending them never hangs.
+    """Environments in spawned worker processes that must respond within `timeout` seconds; closing never blocks.
 
-    `step` and `reset` raise RuntimeError, naming the copies, where processes ended or did not answer in time.
+    `step` and `reset` raise RuntimeError, with the indices of the environments, if worker processes exit or time out.
     """
 
     def __init__(self, factories: list[EnvFactory], timeout: float | None, **vector_kwargs: Any):
         self.timeout = timeout
-        self.grace = GRACE_SECONDS
+        self.close_seconds = CLOSE_SECONDS
         super().__init__(factories, **{"context": "spawn", **vector_kwargs})
 
     def step(self, actions: Any) -> Any:
-        """All copies in parallel."""
-        return self._wait(partial(self.step_async, actions), self.step_wait)
+        """Step all environments in parallel."""
+        return self._communicate(partial(self.step_async, actions), self.step_wait)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """All copies in parallel."""
-        return self._wait(partial(self.reset_async, seed, options), self.reset_wait)
+        """Reset all environments in parallel."""
+        return self._communicate(partial(self.reset_async, seed, options), self.reset_wait)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End all processes: by asking, and otherwise by force."""
+        """Request all worker processes to exit, and kill those that do not."""
         for pipe in self.parent_pipes:
-            with suppress(OSError, AttributeError):  # of a process that is gone
+            with suppress(OSError, AttributeError):  # the process has exited
                 pipe.send(("close", None))
-        until = time.monotonic() + self.grace
+        deadline = time.monotonic() + self.close_seconds
         for process in self.processes:
-            process.join(max(0.0, until - time.monotonic()))
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -162,30 +173,89 @@ class TimeoutAsyncVectorEnv(AsyncVectorEnv):
             if pipe is not None:
                 pipe.close()
 
-    def _wait(self, send: Callable[[], None], receive: Callable[[float | None], Any]) -> Any:
+    def _communicate(self, send: Callable[[], None], receive: Callable[[float | None], Any]) -> Any:
+        """Send a request to all worker processes and return their responses."""
         try:
             send()
             return receive(self.timeout)
         except multiprocessing.TimeoutError as error:
-            self.grace = 0.0
-            late = [index for index, pipe in enumerate(self.parent_pipes) if not pipe.poll()]
-            raise RuntimeError(f"no answer of copy {_join_indices(late)} within {self.timeout:g} s") from error
+            self.close_seconds = 0.0
+            late = ", ".join(str(index) for index, pipe in enumerate(self.parent_pipes) if not pipe.poll())
+            raise RuntimeError(f"environment {late} did not respond within {self.timeout:g} s") from error
         except (EOFError, OSError) as error:
             for process in self.processes:
                 process.join(0.2)
-            ended = [f"{i} (exit code {p.exitcode})" for i, p in enumerate(self.processes) if not p.is_alive()]
-            raise RuntimeError(f"the process has ended of copy {_join_indices(ended)}") from error
+            exited = [f"{i} (exit code {p.exitcode})" for i, p in enumerate(self.processes) if not p.is_alive()]
+            raise RuntimeError(f"the worker process of environment {', '.join(exited)} has exited") from error
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Without the traceback on standard error."""
+        """Raise the error of a worker process, without the traceback that Gymnasium prints."""
         if not all(successes):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 super()._raise_if_errors(successes)
 
 
-def _find_spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
-    check_env_type(env_name)
+class EnvPoolVectorEnv(VectorEnv):
+    """EnvPool, which runs many environments in threads of one process, as a vector environment of Gymnasium.
+
+    Environment i of a reset with a seed has this seed plus i. EnvPool accepts seeds only when a pool is made, so every
+    such reset makes another pool. Raises UnsupportedEnvironment for a task that EnvPool does not have.
+    """
+
+    def __init__(self, task: str, n_envs: int, settings: Mapping[str, Any]):
+        import envpool
+
+        if task not in envpool.list_all_envs():
+            raise UnsupportedEnvironment(f"EnvPool has no environment {task!r}; use another vectorization_mode")
+        self._task, self._settings = task, {"num_envs": n_envs, **settings}
+        self.num_envs = n_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        with suppress_warnings():
+            spec = envpool.make_spec(task, **self._settings)
+            self.single_observation_space = spec.gymnasium_observation_space
+            self.single_action_space = spec.gymnasium_action_space
+        self.observation_space = batch_space(self.single_observation_space, n_envs)
+        self.action_space = batch_space(self.single_action_space, n_envs)
+        self._pool: Any = None
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode in every environment."""
+        import envpool
+
+        with suppress_warnings():
+            if seed is not None or self._pool is None:
+                self.close_extras()
+                seeds = (int(seed or 0) + np.arange(self.num_envs)) % SEED_LIMIT
+                self._pool = envpool.make(self._task, env_type="gymnasium", seed=seeds.tolist(), **self._settings)
+            return self._pool.reset(options=options)
+
+    def step(self, actions: Any) -> Any:
+        """Step all environments in parallel; the step after an episode's end starts the next episode."""
+        return self._pool.step(actions)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def _make_wrapped(make: EnvMaker, wrappers: Wrappers) -> gymnasium.Env:
+    """Return a single environment inside its wrappers; each worker process calls this function."""
+    env = make()
+    if isinstance(env, VectorEnv):
+        raise UnsupportedEnvironment("make in env.py returns a VectorEnv, so it needs a parameter num_envs")
+    return apply_wrappers(env, wrappers)
+
+
+def _find_spec(env_name: str) -> EnvSpec:
+    """Return the spec of an id, after the import of the module or plugin that registers it."""
+    env_type = find_env_type(env_name)
+    if env_type != "GYM":
+        raise UnsupportedEnvironment(
+            f"env_name {env_name!r} needs env_type {env_type}: set base_config.env_type to {env_type}"
+        )
     module, _, name = env_name.rpartition(":")
     try:
         if module:
@@ -195,10 +265,6 @@ def _find_spec(env_name: str) -> gymnasium.envs.registration.EnvSpec:
     except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
         raise make_missing_error(env_name, error) from error
     except gymnasium.error.Error as error:
-        full = add_module_prefix(env_name)
-        hint = f" Its module registers it: use {full}" if full else ""
+        full_id = add_module_prefix(env_name)
+        hint = f" Its module registers it: use {full_id}" if full_id else ""
         raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}{hint}") from error
-
-
-def _join_indices(indices: list) -> str:
-    return ", ".join(str(index) for index in indices)

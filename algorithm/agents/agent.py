@@ -89,12 +89,12 @@ class Agent(ABC):
 
     @property
     def state_size(self) -> int:
-        """Numbers of memory per lane."""
+        """Size of the memory of one lane."""
         return self.policy.torso.state_size
 
     @property
     def stored_state_size(self) -> int:
-        """The number of these, from the first, that a replay stores; `schedule.warmup_rows` rows rebuild the others."""
+        """Size of the part of the memory, from its start, that a replay stores; `warmup_rows` rows rebuild the rest."""
         return self.policy.torso.stored_state_size
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:

@@ -1,1 +1,1 @@
-"""Extra rewards and losses that any agent can take."""
+"""Auxiliary rewards and losses, which can be added to any agent."""

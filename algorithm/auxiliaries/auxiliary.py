@@ -1,10 +1,11 @@
-"""The contract of extra rewards and losses."""
+"""The contract of auxiliary rewards and losses."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,44 +14,50 @@ from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AuxiliaryInputs:
-    """What an auxiliary sees of a batch: the rollout, and the agent's features of it."""
+    """The part of a batch and of the agent that an auxiliary may use.
+
+    Attributes:
+        rollout: The batch, as tensors.
+        features: The agent's features [T+1, B, F]; in `loss` with gradient to the agent's torso, in `reward` without.
+        encode: Encodes rows {name: [rows, ...]} -> [rows, F] with the agent's torso, without its memory.
+    """
 
     rollout: Rollout
-    features: Tensor  # [T+1, B, F]; in `loss` their gradient reaches the agent's body, in `reward` there is none
-    encode: Callable[[Mapping[str, Tensor]], Tensor]  # {name: [rows, ...]} -> [rows, F], in front of the memory
-
-    @property
-    def same_episode(self) -> Tensor:
-        """[T, B] rows t and t+1 belong to one episode."""
-        return self.rollout.same_episode
+    features: Tensor
+    encode: Callable[[Mapping[str, Tensor]], Tensor]
 
 
 class Auxiliary(ABC):
-    """Its module is a group of the parameters of its own, `auxiliary/<name>`."""
+    """An auxiliary reward or loss with a trainable module, a parameter group of its own: `auxiliary/<name>`."""
 
     learning_rate: float
     max_grad_norm: float
 
     @abstractmethod
     def build(self, torso: nn.Module, role: Role) -> nn.Module:
-        """The trainable module, kept for `reward` and `loss`; float64 buffers of it are running statistics."""
+        """Return the trainable module and keep it for `reward` and `loss`; its float64 buffers are running statistics.
 
-    def make_target_networks(self) -> dict[str, TargetNetwork]:
-        """Copies that follow parts of the module, by name; called once, after `build`."""
+        Args:
+            torso: The agent's torso.
+            role: The role of the agent.
+        """
+
+    def make_target_networks(self) -> dict[str, TargetNetwork[Any]]:
+        """Return target networks of parts of the module, by name. Called once, after `build`."""
         return {}
 
     def reward(self, inputs: AuxiliaryInputs) -> Tensor | None:
-        """[T, B] to be added to a copy of the rewards, without gradient; None for nothing."""
+        """Return rewards [T, B], without gradient, to add to those of the batch; None: no rewards."""
         return None
 
     @abstractmethod
     def loss(self, inputs: AuxiliaryInputs) -> Tensor:
-        """A scalar."""
+        """Return a scalar loss."""
 
     def observe(self, rollout: Rollout) -> None:
-        """Update running statistics from a collected rollout, once for each."""
+        """Update running statistics from a collected rollout. Called once for each."""
 
     def update_targets(self) -> None:
-        """Called after each optimiser step."""
+        """Update the target networks. Called after each optimizer step."""

@@ -56,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"samara {__version__}")
     parser.add_argument("env", nargs="?")
     for option in OPTIONS:
-        spellings = [option.short] * bool(option.short) + [option.spelling]
+        spellings = [option.short, option.spelling] if option.short else [option.spelling]
         parser.add_argument(*spellings, help=argparse.SUPPRESS, **option.parser_args)
     return parser
 
@@ -131,25 +131,24 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         options.env = locate_environment(options.env)
     options.mode = _find_mode(options)
     _check_options(options)
-    if options.mode == TRAIN and find_folder(options.env) is None:
-        raise make_unknown_error(options.env)
+    if options.mode == TRAIN and find_folder(str(options.env)) is None:
+        raise make_unknown_error(str(options.env))
     return options
 
 
-def collect_overrides(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the flags as a tree, without --set and --env_args, whose values are YAML."""
-    tree: dict[str, Any] = {}
+def collect_flag_layers(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+    """Return a layer of settings for each flag that sets one, but for --env_args, whose values are YAML."""
+    layers = []
     for option in OPTIONS:
         value = getattr(options, option.name)
-        # The name of an existing run sets nothing.
-        names_run = option.name == "name" and options.mode != TRAIN
-        if option.setting and option.name != "env_args" and value is not None and not names_run:
-            *sections, key = option.setting.split(".")
-            branch = tree
-            for section in sections:
-                branch = branch.setdefault(section, {})
-            branch[key] = value
-    return tree
+        # The name of an existing run selects it, and sets nothing.
+        selects_run = option.name == "name" and options.mode != TRAIN
+        if option.setting and option.name != "env_args" and value is not None and not selects_run:
+            tree = value
+            for key in reversed(option.setting.split(".")):
+                tree = {key: tree}
+            layers.append((option.spelling, tree))
+    return layers
 
 
 def _use_underscores(text: str) -> str:

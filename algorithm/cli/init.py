@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.env_modules import add_module_prefix
-from algorithm.adapters.gym_ids import find_id, find_spec
-from algorithm.adapters.missing_extras import find_env_type
-from algorithm.cli.reference import read_entries
+from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
+from algorithm.config.reference import read_entries
 from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError
+from algorithm.networks.default_network import make_nn_file
 from algorithm.program import get_command
-from algorithm.runs.default_network import make_nn_file
 from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
 from algorithm.runs.make_env import describe_missing_limit
 from algorithm.runs.suggested_settings import add_suggestions, open_environment

@@ -136,13 +136,13 @@ def _learn(
 
 def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.requests import make_request
-    from algorithm.runs.build import play
     from algorithm.runs.make_env import count_evaluation_envs
+    from algorithm.runs.play import play
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
     from algorithm.specs import role_suffix
     from algorithm.training.evaluator import get_mode_name
-    from algorithm.training.formatting import format_number
+    from algorithm.training.metrics import format_number
 
     _collect_garbage()
     folder, settings = find_run(make_request(options), output.log)
@@ -164,18 +164,18 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
 def _export(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.requests import make_request
-    from algorithm.export.command import run_export
-    from algorithm.export.export import ExportFailed
-    from algorithm.export.file import BARRACUDA, OPSET
+    from algorithm.export.export import ExportFailed, run_export
+    from algorithm.export.graph import BARRACUDA_OPSET, OPSET
 
-    opset = BARRACUDA if options.barracuda else OPSET
+    opset = BARRACUDA_OPSET if options.barracuda else OPSET
     output.result, failed = run_export(make_request(options), options.ckpt, opset, output.log)
     if failed:
         raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.runs.results import list_runs, make_table
+    from algorithm.cli.run_table import make_table
+    from algorithm.runs.results import list_runs
 
     records = list_runs(options.env, output.log)
     output.result = {"runs": records}

@@ -8,9 +8,12 @@ import sys
 import traceback
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
+from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DEFAULT_WIDTH = 200  # of tables where there is no terminal
 
@@ -31,7 +34,7 @@ class Output:
         tolerate_closed_streams()
 
     @cached_property
-    def console(self):
+    def console(self) -> Console:
         """Where people read (rich takes a moment to load, so not before there is something to say)."""
         from rich.console import Console
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from algorithm.cli.command_line import collect_overrides
+from algorithm.cli.command_line import collect_flag_layers
 from algorithm.config.loader import Layer, read_assignments
 from algorithm.runs.session import RunRequest
 
@@ -14,7 +14,7 @@ def collect_layers(options: argparse.Namespace) -> list[Layer]:
     return [
         ("--set", read_assignments(options.set or [])),
         ("--env_args", read_assignments(options.env_args or [], "--env_args", "base_config.env_args.")),
-        ("the command line", collect_overrides(options)),
+        *collect_flag_layers(options),
     ]
 
 

@@ -1,1 +1,1 @@
-"""Ways to explore that stand around an agent's `act`."""
+"""Exploration in addition to an agent's own: explorers replace its actions while experience is collected."""

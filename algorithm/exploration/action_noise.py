@@ -1,4 +1,4 @@
-"""Noise around every action, of another level in each lane."""
+"""Exploration by noisy actions, with a different noise level in each lane."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from algorithm.specs import Role
 
 
 class ActionNoise(Explorer):
-    """Lane i of n acts with noise of level linspace(*levels, n)[i]; lanes that are added later have levels in between.
+    """An explorer that adds noise to the policy: lane i of n has the level linspace(min, max, n)[i].
 
-    What is executed is drawn from the noisy policy itself, so that its statistics, and every ratio, are exact. Level 0
-    is the policy; what a level means is told by `DistributionFamily.noisy`.
+    Actions are drawn from the noisy policy itself, whose statistics are stored, so importance ratios are exact. Level 0
+    is the policy; `DistributionFamily.with_noise` defines the other levels. Lanes that are added later have levels
+    between those of the others.
 
-    Raises ValueError for levels other than [min, max], at most 1 where there are discrete branches.
+    Args:
+        role: The role.
+        levels: [min, max], the levels of the first and of the last lane; at least 0, and at most 1 if the role has
+            discrete actions, for which the level is the probability of a random action.
+
+    Raises:
+        ValueError: Invalid levels.
     """
 
     def __init__(self, role: Role, levels: Sequence[float]):
@@ -27,13 +34,13 @@ class ActionNoise(Explorer):
         if not (_is_number_pair(levels) and 0 <= levels[0] <= levels[1] <= highest):
             bound = " <= 1, since it is the probability of a random action" if role.action_spec.branches else ""
             raise ValueError(f"levels are {levels!r}; they must be two numbers [min, max] with 0 <= min <= max{bound}")
-        self.levels = levels
-        self.lane_levels = np.linspace(*levels, role.lanes, dtype=np.float32)
+        self.lowest, self.highest = levels
+        self.lane_levels = np.linspace(self.lowest, self.highest, role.lanes, dtype=np.float32)
 
     def grow(self, lanes: int, initial_lanes: int) -> None:
-        lowest, highest = self.levels
-        added = lowest + (highest - lowest) * _van_der_corput(lanes - initial_lanes)
-        self.lane_levels = np.append(np.linspace(*self.levels, initial_lanes), added).astype(np.float32)
+        initial = np.linspace(self.lowest, self.highest, initial_lanes)
+        added = self.lowest + (self.highest - self.lowest) * _van_der_corput(lanes - initial_lanes)
+        self.lane_levels = np.append(initial, added).astype(np.float32)
 
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
         decision, family = agent.act(step, memory), agent.family
@@ -43,11 +50,12 @@ class ActionNoise(Explorer):
 
 
 def _van_der_corput(count: int) -> np.ndarray:
-    """Return the first numbers of 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput), each far from those before it."""
+    """Return the first numbers of the van der Corput sequence 1/2, 1/4, 3/4, 1/8, 5/8, ..., which are evenly spread."""
     return np.array([int(f"{k:b}"[::-1], 2) / 2 ** k.bit_length() for k in range(1, count + 1)])
 
 
 def _is_number_pair(levels: object) -> bool:
+    """Return whether `levels` is a list or tuple of two finite numbers."""
     pair = levels if isinstance(levels, list | tuple) else ()
     valid = [level for level in pair if isinstance(level, int | float) and not isinstance(level, bool)]
     return len(pair) == len(valid) == 2 and all(map(isfinite, valid))

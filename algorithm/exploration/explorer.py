@@ -1,4 +1,4 @@
-"""The contract of exploration around `act`."""
+"""The contract of explorers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ from algorithm.rollout import Decision, Step
 
 
 class Explorer(ABC):
-    """Chooses instead of the agent while experience is collected.
+    """A rule that chooses the actions instead of the agent while experience is collected.
 
-    Made from its role and its settings, `Explorer(role, ...)`: keyword arguments where these are a mapping, otherwise
-    one argument. Raises ValueError for settings that cannot be.
+    The constructor receives the role and the explorer's settings: keyword arguments if they are a mapping, otherwise
+    one argument. It raises ValueError for invalid settings.
     """
 
     def grow(self, lanes: int, initial_lanes: int) -> None:
-        """Choose in `lanes` lanes from now on, more than before. An explorer with values per lane extends them.
+        """Increase the number of lanes. An explorer with values per lane extends them.
 
-        `initial_lanes` is the number of lanes when the first experience was stored.
+        Args:
+            lanes: The new number of lanes.
+            initial_lanes: The number of lanes when the first experience was stored.
         """
 
     @abstractmethod
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
-        """A Decision whose `behavior` holds the statistics of what is executed."""
+        """Choose actions.
+
+        Args:
+            agent: The agent.
+            step: The lanes that await an action.
+            memory: The agent's memory [n, state_size] of these lanes.
+
+        Returns:
+            The actions. `behavior` holds the statistics of the distribution that they were drawn from.
+        """

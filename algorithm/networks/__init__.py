@@ -1,21 +1,30 @@
-"""Networks as data: an nn.py fills in a Blueprint, agents build what they need from it."""
+"""Neural networks: parts for a network definition (nn.py), and the networks that agents build from it.
+
+An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its parts:
+
+    encoders of observations     Vector, Conv, NatureCnn, ImpalaResNet, FrameStack
+    hidden layers                Mlp, NoisyMlp
+    memories                     Gru, Lstm, Attention
+
+A part of your own is a function or class that takes the spec of an observation (encoders) or the size of its input
+(layers, memories) and returns a torch module as described by Encoder, Layers and Memory.
+"""
 
 from algorithm.networks.actor_critic import ActorCritic
-from algorithm.networks.blueprint import Blueprint
-from algorithm.networks.cpu_inference import InferenceCopy
+from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
 from algorithm.networks.encoders.vector import Vector
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
+from algorithm.networks.heads import StdHead
 from algorithm.networks.memory.attention import Attention
 from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
 from algorithm.networks.mlp import Mlp
 from algorithm.networks.noisy import Noise, NoisyMlp
-from algorithm.networks.policy import Policy
+from algorithm.networks.policy import InferenceCopy, Policy
 from algorithm.networks.q_policy import GreedyQPolicy
 from algorithm.networks.running_statistics import RunningMoments
-from algorithm.networks.std_head import StdHead
 from algorithm.networks.temperature import Temperature
 from algorithm.networks.torso import Torso
 
@@ -25,13 +34,16 @@ __all__ = [
     "Blueprint",
     "Conv",
     "CriticEnsemble",
+    "Encoder",
     "FlatParameters",
     "FrameStack",
     "GreedyQPolicy",
     "Gru",
     "ImpalaResNet",
     "InferenceCopy",
+    "Layers",
     "Lstm",
+    "Memory",
     "Mlp",
     "NatureCnn",
     "Noise",

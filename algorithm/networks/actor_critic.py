@@ -1,8 +1,8 @@
-"""The network of an actor-critic agent: a torso, and a policy and a critic on it."""
+"""The network of an actor-critic agent: a policy and a critic on a common torso."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,26 @@ from torch import Tensor
 
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks.blueprint import Blueprint
-from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads
+from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads, StdHead
 from algorithm.networks.policy import ActFunction, Policy
 from algorithm.networks.precision import run_in_precision
-from algorithm.networks.std_head import StdHead
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK, ObsSpec
 
 
 class ActorCritic(Policy):
-    """Statistics of the policy and `values` of the critic; without these it is a policy alone.
+    """A network that computes the statistics of the policy and the values of a critic.
 
-    `deviation` makes statistics of the policy's columns where there are continuous actions. `encoded` is how many
-    numbers of an action the critic reads beside the features (0: none). A `torso` that is given is another's, too. As a
-    module it is the policy alone, one step at a time: (obs, memory) -> (statistics, memory).
+    As a policy, `forward` computes the statistics alone, one step at a time.
+
+    Args:
+        blueprint: The layers; the outputs follow them.
+        obs_specs: Observations by name; an action mask among them applies to the last statistics, the logits.
+        statistics_size: Number S of statistics that determine the policy's distribution.
+        n_values: Number of values of the critic; 0: a policy without critic.
+        std_head: The standard deviations of continuous actions; None without continuous actions.
+        encoded_size: Size of an encoded action that an additional advantage head reads; 0: no advantage head.
+        torso: A torso shared with another network; None: a new one.
     """
 
     def __init__(
@@ -38,15 +44,13 @@ class ActorCritic(Policy):
         torso: Torso | None = None,
     ):
         super().__init__()
-        self.n_masked_logits = (
-            obs_specs[ACTION_MASK].shape[0] if ACTION_MASK in obs_specs else 0
-        )  # logits that may be forbidden
+        self.n_masked_logits = obs_specs[ACTION_MASK].shape[0] if ACTION_MASK in obs_specs else 0
         self.torso = torso or Torso(blueprint, obs_specs)
         self.statistics_size = statistics_size
-        self.std_head: Any = std_head
+        self.std_head = std_head
         size = self.torso.size
         n_columns = statistics_size - 2 * std_head.n_means + std_head.n_columns if std_head else statistics_size
-        # The first policy is close to uniform, whatever the features.
+        # With a small gain the initial policy is close to uniform for all features.
         branches = [(blueprint.policy, HeadSpec(n_columns, gain=0.01))]
         if n_values:
             branches.append((blueprint.critic, HeadSpec(n_values, gain=1.0)))
@@ -59,7 +63,7 @@ class ActorCritic(Policy):
         self.precision = torch.float32
 
     def compute_outputs(self, features: Tensor) -> Tensor:
-        """Statistics and values side by side: [..., F] -> [..., S + values]. Nothing is masked yet."""
+        """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""
         return self._compute_outputs(self._compute_hidden(features))
 
     @run_in_precision
@@ -71,14 +75,21 @@ class ActorCritic(Policy):
         return self.std_head(outputs) if self.std_head else outputs
 
     def mask_logits(self, statistics: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-        """Statistics [n, ..., S] of the first n rows of `obs`, the logits of forbidden actions at `MASKED_LOGIT`."""
+        """Set the logits of forbidden actions to MASKED_LOGIT.
+
+        Args:
+            statistics: Statistics [n, ..., S].
+            obs: Observations {name: [m, ...]} with m >= n; the mask of the first n rows is used.
+
+        Returns:
+            The statistics [n, ..., S], unchanged without an action mask.
+        """
         if not self.n_masked_logits:
             return statistics
         others, logits = statistics.split([self.statistics_size - self.n_masked_logits, self.n_masked_logits], -1)
         return torch.cat((others, logits.masked_fill(obs[ACTION_MASK][: len(logits)] == 0, MASKED_LOGIT)), -1)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        """{name: [B, ...]}, memory [B, state] -> statistics [B, S], memory [B, state]."""
         features, memory = self.torso.step(obs, memory)
         return self.mask_logits(
             self._compute_outputs(self.heads.compute_hidden(features))[..., : self.statistics_size], obs
@@ -88,7 +99,9 @@ class ActorCritic(Policy):
         torso, head = self.torso.numpy(), self.heads.numpy()
         if torso is None or head is None:
             return None
-        policy = [torso, head, *([self.std_head.numpy()] if self.std_head else [])]
+        policy: list[Callable[[Any], np.ndarray]] = [torso, head]
+        if self.std_head:
+            policy.append(self.std_head.numpy())
 
         def act(obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             statistics: Any = obs

@@ -1,45 +1,96 @@
-"""What an nn.py fills in."""
+"""The Blueprint that an nn.py fills in, and the contracts of the modules that its factories make."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from algorithm.networks.encoders.vector import Vector
 from algorithm.specs import ObsSpec
 
-# What they return is an nn.Module with a `size`, which nn.Module cannot say in types.
-EncoderFactory = Callable[[ObsSpec], Any]  # the module maps [rows, *shape] to [rows, size]
-LayersFactory = Callable[[int], Any]  # given the size of its input, the module maps it to `size`
+
+class Encoder(Protocol):
+    """A torch module that maps the observations of one name [rows, *shape] to features [rows, size]."""
+
+    size: int
+
+    def __call__(self, obs: Tensor, /) -> Tensor: ...
+
+
+class Layers(Protocol):
+    """A torch module that maps features [..., F] to features [..., size]."""
+
+    size: int
+
+    def __call__(self, features: Tensor, /) -> Tensor: ...
+
+
+class Memory(Protocol):
+    """A torch module that carries a float32 state [B, state_size] from row to row and puts out features of `size`."""
+
+    size: int
+    state_size: int
+
+    def step(self, features: Tensor, memory: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Map one row: features [B, F], state [B, state_size] -> features [B, size], next state."""
+
+    def unroll(self, features: Tensor, first: Tensor, memory: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Map T rows: features [T, B, F], first [T, B], state before row 0 -> features [T, B, size], last state.
+
+        The state is zero at a row where `first` is True, the first row of an episode.
+        """
+
+
+EncoderFactory = Callable[[ObsSpec], Encoder]
+LayersFactory = Callable[[int], Layers]  # the argument is the size of the input
+MemoryFactory = Callable[[int], Memory]  # the argument is the size of the input
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """The factories of a network: agents build networks, targets, averages and worker copies from it.
+    """A description of a network, from which an agent builds its policy, critics and target networks.
 
-    `encoders` maps patterns of observation names ("*" matches all) to encoders whose features are put side by side.
-    `body`, and `memory` behind it, are shared by all heads; `policy` and `critic` add layers of their own. Without
-    them all heads are slices of one linear layer.
+    Observations are encoded, concatenated, and passed through `body` and `memory`, which policy and critic share;
+    `policy` and `critic` are layers of their own before their outputs. Without body, policy and critic layers, the
+    outputs are linear in the encoded observations.
 
-    An encoder may keep RunningMoments: its `observe(obs [n, *shape])` gets every collected row once, and they are saved
-    with the network and shared with its lagging copies.
+    Example: `Blueprint({"image": NatureCnn(), "*": Vector()}, body=Mlp(128), memory=Gru(64))`.
 
-    A memory's module has `size` (its output), `state` (its numbers per lane), `step(features [B, F], memory
-    [B, state])` and `unroll(features [T, B, F], first [T, B], memory [B, state])`; both return features and memory.
+    An encoder may keep running statistics (RunningMoments): its `observe(obs [n, *shape])` is called once with every
+    collected row. The statistics are saved with the network and shared with its target networks.
+
+    Args:
+        encoders: Encoder factories by a pattern of observation names, as in a file name ("*" matches every name); an
+            observation uses the first pattern that matches. Default: `Vector()` for every observation.
+        body: Factory of the layers after the encoders, such as `Mlp(64, 64)`; None: no layers.
+        memory: Factory of the memory after the body, such as `Gru(64)`; None: no memory.
+        policy: Factory of layers for the policy alone; None: no layers.
+        critic: Factory of layers for the critic alone; None: no layers.
     """
 
     encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
     body: LayersFactory | None = None
-    memory: LayersFactory | None = None
+    memory: MemoryFactory | None = None
     policy: LayersFactory | None = None
     critic: LayersFactory | None = None
 
 
-def build_module(factory: Callable[[Any], Any], argument: Any, *methods: str) -> Any:
-    """Return what a factory of a blueprint makes of `given`. Raises TypeError unless it is a module with `methods`."""
+def build_module(factory: Callable[[Any], object], argument: ObsSpec | int, *methods: str) -> Any:
+    """Return the module that a factory of a blueprint makes.
+
+    The type is Any, since nn.Module declares neither `size` nor the methods of a memory.
+
+    Args:
+        factory: The factory.
+        argument: The argument of the factory: the spec of an observation, or the size of the input.
+        methods: The methods that the module must have.
+
+    Raises:
+        TypeError: The result is not a torch module, or lacks one of `methods`.
+    """
     module = factory(argument)
     if not isinstance(module, nn.Module):
         raise TypeError(
@@ -48,10 +99,11 @@ def build_module(factory: Callable[[Any], Any], argument: Any, *methods: str) ->
     for method in methods:
         if getattr(type(module), method, None) in (None, nn.Module.forward):
             raise TypeError(
-                f"{_factory_name(factory)} made a {type(module).__name__}, which has no `{method}` and does not fit here"
+                f"{_factory_name(factory)} made a {type(module).__name__}, which has no `{method}` "
+                "and does not fit here"
             )
     return module
 
 
-def _factory_name(factory: Any) -> str:
+def _factory_name(factory: object) -> str:
     return getattr(factory, "__name__", type(factory).__name__)

@@ -1,4 +1,4 @@
-"""All numbers of an agent in flat tensors, so that clipping, stepping, averaging, sharing are one operation."""
+"""All parameters of an agent in flat tensors: clipping, stepping, averaging and sharing are one operation each."""
 
 from __future__ import annotations
 
@@ -9,32 +9,46 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-State = dict[str, dict[str, Tensor]]
+State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
 Network = TypeVar("Network", bound=nn.Module)
 
 
 class TargetNetwork(Generic[Network]):
-    """A network that follows another: a target, or the average policy of a trust region."""
+    """A network that follows another one: the target network of a critic, or the average policy of a trust region.
+
+    Args:
+        source: The network to follow.
+        network: The network that follows, of the same structure; FlatParameters copies the parameters to it.
+    """
 
     def __init__(self, source: Network, network: Network):
         self.source = source
         self.network = network
-        self.source_vector = self.vector = torch.empty(0)  # until the parameters are laid out
+        self.source_vector = self.vector = torch.empty(0)  # set by FlatParameters
 
     def polyak_update(self, rate: float) -> None:
-        """Copy <- copy + rate (source - copy), for all numbers at once."""
+        """Move all parameters towards the source: target <- target + rate * (source - target)."""
         self.vector.lerp_(self.source_vector, rate)
 
 
 class FlatParameters:
-    """The trainable numbers of `groups`, those of the lagging copies, and the running statistics.
+    """The trainable parameters of an agent, its target networks and its running statistics, as flat tensors.
 
-    `vector` and `gradient` hold the groups one after the other, `copies` the lagging copies, `numbers` vector and
-    copies (all float32), `statistics` (float64, but on mps) the buffers of the modules in `statistics`. The buffers
-    of a lagging copy are those of its source: both read the same running statistics. Laid out once; afterwards modules
-    are views, and nothing may move or replace them.
+    `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `all_parameters`
+    both (float32). `statistics` (float64; float32 on mps) holds the buffers of the modules with running statistics. The
+    buffers of a target network are those of its source: both read the same statistics.
 
-    Raises ValueError where a parameter belongs to two groups, or a copy does not look like its source.
+    The constructor makes the parameters and buffers of all modules views of the flat tensors. Nothing may move or
+    replace them later.
+
+    Args:
+        groups: Trainable modules by the name of their parameter group.
+        target_networks: Target networks by name.
+        statistics: Modules by name whose buffers are running statistics.
+        device: The device of all tensors.
+
+    Raises:
+        ValueError: A parameter belongs to two groups, or a target network and its source differ in structure.
     """
 
     def __init__(
@@ -67,7 +81,7 @@ class FlatParameters:
             target.source_vector = view_contiguous(list(target.source.parameters()))
 
         for module in (*groups.values(), *statistics.values()):
-            for buffer in module.buffers():  # the running statistics among them are laid out below
+            for buffer in module.buffers():  # the running statistics among them are flattened below
                 buffer.data = buffer.data.to(device, choose_dtype(device, buffer.dtype))
         statistics_tensors = {name: list(module.buffers()) for name, module in statistics.items()}
         dtype = choose_dtype(device, torch.float64)
@@ -78,7 +92,7 @@ class FlatParameters:
                 own.data = shared.data
 
     def named_slices(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
-        """The flat tensors with the names of their slices."""
+        """Return each flat tensor with the names of its slices, by kind."""
         return {
             "parameters": (self.vector, self.group_slices),
             "target_networks": (self.target_vector, self.target_slices),
@@ -86,16 +100,17 @@ class FlatParameters:
         }
 
     def state(self) -> State:
-        """Copies of everything, by kind and name."""
+        """Return copies of all slices on the CPU, by kind and name."""
         return {
             kind: {name: flat[columns].cpu().clone() for name, columns in slices.items()}
             for kind, (flat, slices) in self.named_slices().items()
         }
 
     def load(self, state: State) -> None:
-        """Set everything from `state`, which may hold more names than these.
+        """Set all slices from `state`, which may hold further names.
 
-        Raises ValueError naming the slice that is missing or of another size, before anything is changed.
+        Raises:
+            ValueError: A slice is missing or has another size; the message names it. Nothing has been changed.
         """
         pairs = []
         for kind, (flat, slices) in self.named_slices().items():
@@ -105,7 +120,7 @@ class FlatParameters:
                     raise ValueError(f"{kind} {name!r} are missing: they come from another agent")
                 if saved.shape != current.shape:
                     raise ValueError(
-                        f"{kind} {name!r} are {len(saved)} numbers where this network has {len(current)}: "
+                        f"{kind} {name!r} have {len(saved)} values where this network has {len(current)}: "
                         "they come from another network"
                     )
                 pairs.append((current, saved))
@@ -114,13 +129,13 @@ class FlatParameters:
 
 
 def choose_dtype(device: str | torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Return `dtype` as a device has it: float64 is float32 on mps."""
+    """Return the dtype that replaces `dtype` on a device: float32 for float64 on mps, otherwise the same."""
     is_missing = dtype == torch.float64 and torch.device(device).type == "mps"
     return torch.float32 if is_missing else dtype
 
 
 def flatten_tensors(tensors: Sequence[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:
-    """Copy tensors into one flat tensor and make each a view of its place there."""
+    """Copy tensors into one flat tensor and make each a view of its part."""
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
     start = 0
     for tensor in tensors:
@@ -131,8 +146,21 @@ def flatten_tensors(tensors: Sequence[Tensor], dtype: torch.dtype, device: str |
     return flat
 
 
+def view_contiguous(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the consecutive part of a flat tensor that some tensors fill, as one view.
+
+    Raises:
+        ValueError: The tensors are not consecutive.
+    """
+    size = sum(tensor.numel() for tensor in tensors)
+    first, last = tensors[0], tensors[-1]
+    if last.storage_offset() + last.numel() - first.storage_offset() != size:
+        raise ValueError("the source of a target network must be a contiguous part of one parameter group")
+    return first.detach().as_strided((size,), (1,))
+
+
 def _compute_slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
-    """Where each group stands when they are laid out one after the other."""
+    """Return the slice of each group in their concatenation."""
     slices, start = {}, 0
     for name, group in groups.items():
         end = start + sum(tensor.numel() for tensor in group)
@@ -142,16 +170,8 @@ def _compute_slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
 
 
 def _view_gradients(parameters: list[Tensor], gradient: Tensor) -> None:
+    """Make the gradient of each parameter a view of its part of the flat `gradient`."""
     start = 0
     for parameter in parameters:
         parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-
-
-def view_contiguous(tensors: Sequence[Tensor]) -> Tensor:
-    """The one stretch of a flat tensor that a module's tensors fill. Raises ValueError where they are scattered."""
-    size = sum(tensor.numel() for tensor in tensors)
-    first, last = tensors[0], tensors[-1]
-    if last.storage_offset() + last.numel() - first.storage_offset() != size:
-        raise ValueError("a network that is copied must fill one stretch of one group")
-    return first.detach().as_strided((size,), (1,))

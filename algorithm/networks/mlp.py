@@ -1,4 +1,4 @@
-"""Fully connected layers, in torch for learning and on views of the same numbers in numpy for acting."""
+"""Fully connected layers, in torch for learning and in numpy on views of the same parameters for acting."""
 
 from __future__ import annotations
 
@@ -12,36 +12,49 @@ from torch import Tensor, nn
 
 MAX_SIZE = 2**31 - 1
 
-# On what a layer has just put out, which nothing else reads: in place where its gradient is known from the result.
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
+NumpyFunction = Callable[[np.ndarray], np.ndarray]
+
+# Each activation works in place on the output of a layer, which nothing else reads: the gradients of relu and tanh
+# follow from their results.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], NumpyFunction]] = {
     "relu": (torch.relu_, lambda x: np.maximum(x, 0, out=x)),
     "tanh": (torch.tanh_, lambda x: np.tanh(x, out=x)),
 }
 
 
 class Mlp:
-    """Factory of hidden layers with the given numbers of units: `Mlp(64, 64)`."""
+    """A factory of fully connected hidden layers, an activation after each: `Mlp(64, 64)`.
+
+    The weights start orthogonal with gain sqrt(2), the biases 0. [..., F] -> [..., units of the last layer].
+
+    Args:
+        units: Units of each layer, at least one layer.
+        activation: "relu" (default) or "tanh".
+
+    Raises:
+        ValueError: No layer, a size below 1, or an unknown activation.
+    """
 
     def __init__(self, *units: int, activation: str = "relu"):
         check_layers("Mlp", units, activation)
         self.units = units
         self.activation = activation
 
-    def __call__(self, size: int) -> nn.Module:
+    def __call__(self, size: int) -> LayerStack:
         layers = [make_orthogonal_linear(inputs, units, gain=2**0.5) for inputs, units in pairwise((size, *self.units))]
         return LayerStack(layers, make_numpy_linear, self.units[-1], self.activation)
 
 
 class LayerStack(nn.Module):
-    """[..., F] -> [..., size]: one layer after the other, the activation behind each.
+    """A sequence of layers with an activation after each: [..., F] -> [..., size].
 
-    `make_numpy_layer` makes of a layer a function of arrays, on views of its numbers.
+    `make_numpy_layer` returns a layer as a function of numpy arrays on views of its parameters.
     """
 
     def __init__(
         self,
         layers: Iterable[nn.Module],
-        make_numpy_layer: Callable[[Any], Callable[[np.ndarray], np.ndarray]],
+        make_numpy_layer: Callable[[Any], NumpyFunction],
         size: int,
         activation: str,
     ):
@@ -53,11 +66,11 @@ class LayerStack(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = self.activate(layer.forward(x))  # a call would look for hooks
+            x = self.activate(layer.forward(x))  # faster than layer(x), which checks for hooks
         return x
 
-    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The same in numpy, on views of the parameters."""
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy, on views of the parameters."""
         layers = [self.make_numpy_layer(layer) for layer in self.layers]
         activate = self.activate_numpy
 
@@ -70,22 +83,22 @@ class LayerStack(nn.Module):
 
 
 def check_activation(name: str) -> str:
-    """The name. Raises ValueError where there is no such activation."""
+    """Return the name of an activation. Raises ValueError for an unknown one."""
     if name not in ACTIVATIONS:
         raise ValueError(f"activation {name!r} is unknown; there are {', '.join(ACTIVATIONS)}")
     return name
 
 
 def check_layers(factory: str, units: tuple[int, ...], activation: str) -> None:
-    """Raises ValueError for layers that cannot be, naming the `factory` they were given to."""
+    """Check the arguments of the factory named `factory`. Raises ValueError if no layers can be made of them."""
     check_activation(activation)
     if not units:
         raise ValueError(f"{factory} needs the units of at least one layer, as in {factory}(64, 64)")
     check_sizes(factory, *units)
 
 
-def check_sizes(factory: str, *sizes: Any) -> None:
-    """Raise ValueError, naming the `factory` they were given to, for sizes that no layer has."""
+def check_sizes(factory: str, *sizes: object) -> None:
+    """Check sizes of the factory named `factory`. Raises ValueError unless all are integers from 1 to 2**31 - 1."""
     for size in sizes:
         if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
             raise ValueError(
@@ -94,15 +107,20 @@ def check_sizes(factory: str, *sizes: Any) -> None:
 
 
 def make_orthogonal_linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    """A linear layer with orthogonal weights and no bias at the start."""
+    """Return a linear layer with orthogonal weights times `gain`, and biases 0."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def make_numpy_linear(layer: nn.Linear, outputs: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
-    """The first `outputs` of a linear layer as a function on views of its numbers: it follows every update."""
+def make_numpy_linear(layer: nn.Linear, outputs: int | None = None) -> NumpyFunction:
+    """Return a linear layer in numpy, on views of its parameters: later updates of the layer have effect.
+
+    Args:
+        layer: The layer, on the CPU.
+        outputs: The number of outputs to compute, the first of the layer; None: all.
+    """
     weight = layer.weight.detach().numpy()[:outputs].T
     bias = layer.bias.detach().numpy()[:outputs]
     return lambda x: x @ weight + bias

@@ -1,14 +1,17 @@
-"""What acts: one step at a time, on arrays."""
+"""Policies: networks that act one step at a time on numpy arrays, and copies of them for another device."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous
+from algorithm.networks.noisy import collect_noise
+from algorithm.networks.running_statistics import RunningMoments
 from algorithm.networks.torso import Torso
 from algorithm.specs import ObsSpec
 
@@ -16,7 +19,7 @@ ActFunction = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray,
 
 
 class Policy(nn.Module):
-    """A network that is, as a module, one step of acting: (obs, memory) -> (statistics, memory)."""
+    """A network whose `forward` is one step of acting: (observations, memory) -> (statistics, next memory)."""
 
     torso: Torso
 
@@ -26,16 +29,16 @@ class Policy(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Numbers of memory per lane."""
+        """Size of the memory of one lane."""
         return self.torso.state_size
 
     @abstractmethod
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        """{name: [B, ...]}, memory [B, state] -> statistics [B, S], memory [B, state]."""
+        """Run one step: {name: [B, ...]}, memory [B, state_size] -> statistics [B, S], next memory."""
 
     @torch.no_grad()
     def run_dry_step(self, obs_specs: Mapping[str, ObsSpec]) -> None:
-        """Run one step on zeros, as in evaluation: a network that cannot work raises here."""
+        """Run one step on zeros in evaluation mode: an invalid network raises its error here."""
         obs = {
             name: torch.from_numpy(np.zeros((1, *spec.shape), np.dtype(spec.dtype))) for name, spec in obs_specs.items()
         }
@@ -46,9 +49,16 @@ class Policy(nn.Module):
             module.training = training
 
     def act(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`forward` on arrays, without gradient; in numpy where the network has such a form and is on the processor.
+        """Run `forward` on arrays, without gradient; in numpy if the network is on the CPU and has a numpy form.
 
-        How is decided at the first call, when the parameters have been laid out.
+        The first call chooses the way; the parameters must have been flattened by then.
+
+        Args:
+            obs: Observations {name: [n, ...]}.
+            memory: Memory [n, state_size].
+
+        Returns:
+            The statistics [n, S] of the policy and the next memory.
         """
         if self._act is None:
             on_cpu = next(self.parameters()).device.type == "cpu"
@@ -56,11 +66,11 @@ class Policy(nn.Module):
         return self._act(obs, memory)
 
     def set_act_function(self, act: ActFunction) -> None:
-        """Let `act` answer from now on."""
+        """Replace the function that `act` calls."""
         self._act = act
 
     def numpy(self) -> ActFunction | None:
-        """`forward` in numpy on views of the parameters; None where a part has no such form."""
+        """Return `forward` in numpy on views of the parameters; None if a part of the network has no numpy form."""
         return None
 
     @torch.inference_mode()
@@ -69,3 +79,46 @@ class Policy(nn.Module):
         tensors = {name: torch.from_numpy(value).to(device) for name, value in obs.items()}
         statistics, next_memory = self(tensors, torch.from_numpy(memory).to(device))
         return statistics.cpu().numpy(), next_memory.cpu().numpy()
+
+
+class InferenceCopy:
+    """A copy of a policy for acting on another device than the one that learns.
+
+    Acting in a few lanes is slow on a GPU. `source.act` uses the copy from its construction on. After a change of the
+    source set `is_outdated`: the next act copies parameters, running statistics and noise, each in one transfer,
+    however many changes there were.
+
+    Args:
+        source: The policy that learns, flattened by FlatParameters.
+        copy: A policy of the same structure.
+        device: The device of the copy.
+    """
+
+    def __init__(self, source: Policy, copy: Policy, device: torch.device):
+        self.source, self.copy = source, copy
+        pairs = zip(_list_mutable_tensors(source), _list_mutable_tensors(copy), strict=True)
+        self._tensor_pairs = [
+            (flatten_tensors(copied, copied[0].dtype, device), view_contiguous(sources))
+            for sources, copied in pairs
+            if copied
+        ]
+        self.is_outdated = True
+        source.set_act_function(self.act)
+
+    def act(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Act as `source.act` would, with noise only if the source is in training mode."""
+        if self.is_outdated:
+            for copied, source in self._tensor_pairs:
+                copied.copy_(source)
+            self.is_outdated = False
+        if self.copy.training != self.source.training:
+            self.copy.train(self.source.training)
+        return self.copy.act(obs, memory)
+
+
+def _list_mutable_tensors(network: nn.Module) -> Iterator[list[Tensor]]:
+    """Iterate over the parameters, the running statistics and the noise of a network, each kind as a list."""
+    yield list(network.parameters())
+    moments = [module for module in network.modules() if isinstance(module, RunningMoments)]
+    yield [buffer for module in moments for buffer in module.buffers()]
+    yield collect_noise([network])

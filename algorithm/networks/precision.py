@@ -1,4 +1,4 @@
-"""Learning in less precision than acting: what stands in front of the outputs, and not the outputs themselves."""
+"""Learning in bfloat16: the layers before the outputs compute in it; outputs, parameters and acting stay float32."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ Tensors = TypeVar("Tensors", Tensor, list[Tensor])
 
 
 def run_in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:
-    """A method of a module that runs in its `precision`, and returns float32 whatever that is."""
+    """Decorate a method of a module to compute in the module's `precision` and return float32.
+
+    The first argument of the method is a tensor or a mapping of tensors, all on one device.
+    """
 
     @wraps(method)
     def wrapper(module: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
         if module.precision is torch.float32:
             return method(module, first, *args, **kwargs)
         tensor = first if isinstance(first, Tensor) else next(iter(first.values()))
-        # Without the cache: in some versions of torch a weight first used without gradient (burn-in) gets none after.
+        # No cache: in some versions of torch a weight first used without gradient (burn-in) gets no gradient later.
         with torch.autocast(tensor.device.type, module.precision, cache_enabled=False):
             result = method(module, first, *args, **kwargs)
         return result.float() if isinstance(result, Tensor) else [part.float() for part in result]
@@ -29,7 +32,12 @@ def run_in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:
 
 
 def set_precision(precision: torch.dtype, networks: Iterable[nn.Module]) -> None:
-    """Let everything in `networks` that has a precision learn in this one; parameters and acting stay float32."""
+    """Set the precision in which all modules of some networks learn, where they have one.
+
+    Args:
+        precision: torch.float32 or torch.bfloat16.
+        networks: The networks; their parameters stay float32.
+    """
     modules: Iterable[Any] = (module for network in networks for module in network.modules())
     for module in modules:
         if hasattr(module, "precision"):

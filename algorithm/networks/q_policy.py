@@ -1,4 +1,4 @@
-"""A policy that is nothing but its critics: the best action, and now and then any."""
+"""A policy that is derived from critics: epsilon-greedy over the actions of highest value."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from algorithm.specs import ACTION_MASK, ObsSpec
 
 
 class GreedyQPolicy(Policy):
-    """Of each branch the best action, and with probability `epsilon` any that is allowed.
+    """An epsilon-greedy policy: the combination of discrete actions with the highest mean value over the critics.
 
-    Best is the combination of branches that the critics value most, on average.
+    Each branch takes its part of the best combination with probability 1 - epsilon, otherwise an allowed action at
+    random.
+
+    Args:
+        critics: Critics with a value of every combination.
+        family: The distributions of the discrete branches.
+        obs_specs: Observations by name; an action mask among them restricts the actions.
+        epsilon: Probability of a random action, from 0 to 1.
     """
 
     def __init__(self, critics: CriticEnsemble, family: HybridFamily, obs_specs: Mapping[str, ObsSpec], epsilon: float):
@@ -27,9 +34,14 @@ class GreedyQPolicy(Policy):
         self.combination_codes = family.one_hot_combinations()
 
     def select_best(self, features: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-        """The best of the combinations that are allowed, as one-hot indices of each branch, at the first rows of `obs`.
+        """Return the best allowed combination as one-hot actions of all branches.
 
-        Features [n, ..., F] -> [n, ..., sum of branches].
+        Args:
+            features: Features [n, ..., F].
+            obs: Observations {name: [m, ...]} with m >= n; the mask of the first n rows is used.
+
+        Returns:
+            One-hot actions [n, ..., sum of branches].
         """
         values = self.critics(features).mean(0)
         self.combination_codes = self.combination_codes.to(values.device)
@@ -39,7 +51,7 @@ class GreedyQPolicy(Policy):
         return self.combination_codes[values.argmax(-1)]
 
     def _allowed_actions(self, mask: Tensor) -> Tensor:
-        """1 for what may be done, or else 0; a branch of which all is forbidden is as if nothing were."""
+        """Return 1 for each allowed action, otherwise 0; a branch with all actions forbidden counts as unmasked."""
         is_allowed = (mask > 0).float().split(self.family.branches, -1)
         return torch.cat([part + (1 - part.sum(-1, keepdim=True).clamp(max=1)) for part in is_allowed], -1)
 

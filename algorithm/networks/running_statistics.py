@@ -1,4 +1,4 @@
-"""Running statistics, kept in float64 beside the parameters: merged, never stepped or averaged."""
+"""Running mean and standard deviation: float64 buffers that are merged with new rows, never learned or averaged."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.mlp import NumpyFunction
+
 
 class RunningMoments(nn.Module):
-    """Count, mean and sum of squared deviations of all values seen so far (Chan et al. 1983, parallel merge)."""
+    """Count, mean and sum of squared deviations of all rows so far (parallel merge, Chan et al. 1983).
+
+    Args:
+        shape: The shape of a row; none for scalars.
+    """
 
     count: Tensor
     mean: Tensor
@@ -24,7 +30,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def merge(self, values: Tensor) -> None:
-        """Take in rows of values [n, *shape]."""
+        """Include rows of values [n, *shape]."""
         if not len(values):
             return
         values = values.to(self.mean)
@@ -37,12 +43,12 @@ class RunningMoments(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation; 1 while all values are the same, so that it can be divided by."""
+        """Standard deviation [*shape]; 1 for a component that has been constant so far, so that division is safe."""
         variance = self.squared_deviations / self.count.clamp(min=1)
         return torch.where(variance > 0, variance.sqrt(), 1.0)
 
     def numpy(self) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-        """Mean and `std` in float32, read anew from views of the buffers at every call."""
+        """Return a function that computes mean and `std` in float32 from views of the buffers at every call."""
         count, mean, deviations = self.count.numpy(), self.mean.numpy(), self.squared_deviations.numpy()
 
         def moments() -> tuple[np.ndarray, np.ndarray]:
@@ -54,9 +60,9 @@ class RunningMoments(nn.Module):
 
 
 class Normalizer(nn.Module):
-    """Rows [n, size] to (x - mean) / std of all rows observed so far, clipped to [-clip, clip].
+    """A module that maps rows [n, size] to (x - mean) / std of all observed rows, clipped to [-clip, clip].
 
-    Before anything was observed, and for a component that never changed, std is 1.
+    The std of a component is 1 before any row is observed and as long as the component is constant.
     """
 
     def __init__(self, size: int, clip: float):
@@ -68,13 +74,13 @@ class Normalizer(nn.Module):
         moments = self.moments
         return ((x - moments.mean.float()) / moments.std.float()).clamp(-self.clip, self.clip)
 
-    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The same in numpy, on views of the statistics: it follows every update."""
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy, on views of the statistics: later merges have effect."""
         moments, clip = self.moments.numpy(), self.clip
 
         def normalize(x: np.ndarray) -> np.ndarray:
             mean, std = moments()
             x = (x - mean) / std
-            return np.minimum(np.maximum(x, -clip, out=x), clip, out=x)  # half of what np.clip costs on short rows
+            return np.minimum(np.maximum(x, -clip, out=x), clip, out=x)  # np.clip takes twice as long on short rows
 
         return normalize

@@ -1,4 +1,4 @@
-"""From observations to features: encoders, body and memory of a Blueprint."""
+"""The torso of a network, from observations to features: the encoders, body and memory of a Blueprint."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from algorithm.specs import ACTION_MASK, ObsSpec
 
 
 class Torso(nn.Module):
-    """All observations but the action mask -> `size` features; `state` numbers of memory per lane.
+    """The encoders, body and memory of a blueprint: observations, without the action mask -> features of `size`.
 
-    `precision` is that of `unroll`. These numbers are first the `kept` ones of the memory behind the body, then those
-    of encoders that remember observations themselves; `lead` rows in front of a window rebuild the latter, so that no
-    replay keeps them.
+    The memory of a lane has `state_size` values: first the `stored_state_size` values of the memory after the body,
+    which a replay stores, then those of encoders with a memory of their own (FrameStack). The latter are not stored:
+    `warmup_rows` rows before a sequence rebuild them. `precision` is the one in which `unroll` computes.
 
-    Raises ValueError where an observation has no encoder in the blueprint.
+    Args:
+        blueprint: The factories of the parts.
+        obs_specs: Observations by name.
+
+    Raises:
+        ValueError: An observation has no encoder in the blueprint.
     """
 
     def __init__(self, blueprint: Blueprint, obs_specs: Mapping[str, ObsSpec]):
@@ -43,7 +48,7 @@ class Torso(nn.Module):
         self.state_size: int = sum(self._state_sizes)
 
     def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One row: {name: [B, ...]}, memory [B, state] -> features [B, size], memory [B, state]."""
+        """Map one row: {name: [B, ...]}, memory [B, state_size] -> features [B, size], next memory."""
         recurrent_state, *frames = memory.split(self._state_sizes, -1)
         parts = []
         for index, (name, encoder) in enumerate(zip(self.names, self.encoders, strict=True)):
@@ -58,17 +63,24 @@ class Torso(nn.Module):
         return features, torch.cat((recurrent_state, *frames), -1) if self.state_size else memory
 
     def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """{name: [rows, ...]} -> [rows, F], in front of the memory; every row as if an episode began with it."""
+        """Encode rows as the first rows of episodes, without the memory: {name: [rows, ...]} -> [rows, F]."""
         rows = {name: value.unsqueeze(0) for name, value in obs.items()}
         first = torch.ones((1, len(obs[self.names[0]])), dtype=torch.bool, device=obs[self.names[0]].device)
         return self._encode_rows(rows, first, None, 0, 1)[0]
 
     @run_in_precision
     def unroll(self, obs: Mapping[str, Tensor], first: Tensor, memory: Tensor, burn_in: int = 0) -> Tensor:
-        """{name: [T+1, B, ...]}, first [T+1, B] -> features [T+1-burn_in, B, size].
+        """Compute the features of sequences.
 
-        `memory` is either all of it [B, state] before row 0, or what a replay keeps of it [B, kept] before row `lead`.
-        The rows of `burn_in` only bring the memory up to date, without gradient.
+        Args:
+            obs: Observations {name: [T+1, B, ...]}.
+            first: The first rows of episodes [T+1, B].
+            memory: All of the memory [B, state_size] before row 0, or its stored part [B, stored_state_size] before row
+                `warmup_rows`.
+            burn_in: The first rows, which only update the memory, without gradient.
+
+        Returns:
+            Features [T+1-burn_in, B, size].
         """
         if not self.state_size:
             return self._encode_rows(obs, first, None, burn_in, len(first))
@@ -86,7 +98,7 @@ class Torso(nn.Module):
     def _encode_rows(
         self, obs: Mapping[str, Tensor], first: Tensor, memory: list[Tensor] | None, begin: int, end: int
     ) -> Tensor:
-        """Rows `begin` to `end` of [T, B, ...] in one pass -> [end - begin, B, F], in front of the memory."""
+        """Encode rows `begin` to `end` of [T, B, ...] in one pass, without the memory -> [end - begin, B, F]."""
         parts = []
         for index, (name, encoder) in enumerate(zip(self.names, self.encoders, strict=True)):
             if self._state_sizes[index + 1]:
@@ -101,13 +113,13 @@ class Torso(nn.Module):
         return self.body(features) if self.body else features
 
     def observe(self, obs: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
-        """Let the encoders that keep running statistics take in some rows [T, B] of {name: [T, B, ...]}."""
+        """Update the running statistics of the encoders with the selected rows [T, B] of {name: [T, B, ...]}."""
         for name, encoder in zip(self.names, self.encoders, strict=True):
             if hasattr(encoder, "observe"):
                 encoder.observe(torch.from_numpy(obs[name][rows]))
 
     def numpy(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray] | None:
-        """One row in numpy, on views of the parameters; None where a part has no such form."""
+        """Return `step` without memory in numpy, on views of the parameters; None if a part has no numpy form."""
         parts = [*self.encoders, *([self.body] if self.body else [])]
         if self.state_size or not all(hasattr(part, "numpy") for part in parts):
             return None

@@ -1,15 +1,17 @@
-"""Experience kept: a ring of rows per lane, and which windows of it are drawn."""
+"""Experience replay: a ring buffer of rows per lane, and samplers that draw sequences from it."""
 
 from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
-from algorithm.replay.memory_size import ReplaySize, compute_replay_size
+from algorithm.replay.make_sampler import SAMPLERS, make_sampler
 from algorithm.replay.prioritized import PrioritizedSampler
-from algorithm.replay.replay import Replay
-from algorithm.replay.sampler import PriorityFunction, Sampler, UniformSampler
+from algorithm.replay.replay import Replay, ReplaySize, compute_replay_size
+from algorithm.replay.ring import IN_MEMORY, make_file_allocator
+from algorithm.replay.sampler import PriorityFunction, Sampler
 from algorithm.replay.sequences import Sequences
-from algorithm.replay.storage import IN_MEMORY, make_file_allocator
+from algorithm.replay.uniform import UniformSampler
 
 __all__ = [
     "IN_MEMORY",
+    "SAMPLERS",
     "LazyPrioritizedSampler",
     "PrioritizedSampler",
     "PriorityFunction",
@@ -20,4 +22,5 @@ __all__ = [
     "UniformSampler",
     "compute_replay_size",
     "make_file_allocator",
+    "make_sampler",
 ]

@@ -1,4 +1,4 @@
-"""Windows drawn by their neighbours' errors until they have their own."""
+"""Lazily prioritized replay: a sequence without a priority of its own has the priority of its neighbors."""
 
 from __future__ import annotations
 
@@ -10,25 +10,31 @@ from algorithm.replay.sampler import Errors, PriorityFunction, SampledSequences,
 from algorithm.replay.sequences import Sequences, Starts, list_numbers, locate_nth
 from algorithm.replay.sum_tree import BRANCHING, SumTree
 
-ADJACENT_RANKS = np.arange(-2, 3)[
-    :, None
-]  # ranks of the cells that change with one: sizes of neighbours count in theirs
-OWNER_RANKS = np.arange(-4, 5)[:, None]  # and of those whose owners decide how
+# A change of a cell changes the cells up to two ranks away, since the sizes of adjacent cells enter their priorities.
+ADJACENT_RANKS = np.arange(-2, 3)[:, None]
+OWNER_RANKS = np.arange(-4, 5)[:, None]  # ranks of the owners that determine those cells
 LANE_ARRAYS = ("begin", "end", "n_assigned", "n_wrapped")
 START_ARRAYS = ("number", "place", "priority", "neighbor_priority", "cell_begin", "cell_size")
 SAVED_ARRAYS = ("begin", "end", "number", "priority", "neighbor_priority", "cell_begin", "cell_size")
 
 
 class LazyPrioritizedSampler(Sampler):
-    """Lazy initialisation of priorities (Gruslys et al. 2018, arXiv 1704.04651, section 3.3).
+    """A sampler with lazily initialized priorities (Reactor, Gruslys et al. 2018, arXiv 1704.04651, section 3.3).
 
-    A start has a priority of its own once it was learned from ("assigned"). These divide the starts of their lane into
-    cells, each start with the nearest; the others get the mean of the priorities of their own cell and of those beside
-    it, weighted by size. Starts of a lane that has none yet are drawn uniformly, and so is the share `uniform_fraction`
-    of all. Weights are 1 / (N P). The paper leaves open which cells; these are ours.
+    A start is assigned once its sequence has been learned from; it then has a priority of its own. The assigned starts
+    divide the starts of their lane into cells: each start belongs to the cell of the nearest assigned start, the owner
+    of the cell. The other starts of a cell have the mean priority of the owners of the cell and its two neighbors,
+    weighted by the sizes of the cells. (The paper does not define the cells.) The starts of a lane without assigned
+    starts are drawn uniformly. Weights are 1 / (N P).
 
-    The drawable starts of a lane have consecutive places, by age, so that breaks leave no gap in the cells. Arrays are
-    by place, cells at the place of their owner; assigned starts have ranks, by age within their lane.
+    The drawable starts of a lane have consecutive places in order of age, so breaks leave no gaps in the cells. Arrays
+    are indexed by the slot of a place; the values of a cell are at the place of its owner. Assigned starts have ranks
+    in order of age within their lane.
+
+    Args:
+        sequences: The sequences to draw from.
+        priority_function: The priority of a sequence.
+        uniform_fraction: Fraction of the sequences that is drawn uniformly.
     """
 
     BYTES_PER_START = 8 * 6 + 2 * 8 * BRANCHING / (BRANCHING - 1)
@@ -38,16 +44,16 @@ class LazyPrioritizedSampler(Sampler):
         self.slots = sequences.slots
         lanes, starts = sequences.lanes, sequences.lanes * self.slots
         self.start_range = sequences.compute_start_range()
-        self.begin, self.end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # of each lane's places
-        self.number = np.zeros(starts, np.int64)
-        self.place = np.zeros(starts, np.int64)  # by number
-        self.priority = np.zeros(starts)  # 0 where it is not assigned
-        self.neighbor_priority = np.zeros(starts)  # the priority of whoever else is in a cell
+        self.begin, self.end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # range of places of each lane
+        self.number = np.zeros(starts, np.int64)  # start number of each place
+        self.place = np.zeros(starts, np.int64)  # indexed by the slot of the number
+        self.priority = np.zeros(starts)  # 0 if not assigned
+        self.neighbor_priority = np.zeros(starts)  # of the other starts of a cell
         self.cell_begin, self.cell_size = np.zeros(starts, np.int64), np.zeros(starts, np.int64)
-        self.cells = SumTree(starts)  # the sums of all priorities in each cell
-        self.marks = SumTree(starts)  # 1 where a start is assigned
-        self.n_assigned = np.zeros(lanes, np.int64)  # starts of each lane
-        self.n_wrapped = np.zeros(lanes, np.int64)  # those of them that stand before the oldest start in the arrays
+        self.cells = SumTree(starts)  # sum of the priorities in each cell
+        self.marks = SumTree(starts)  # 1 if a start is assigned
+        self.n_assigned = np.zeros(lanes, np.int64)  # assigned starts of each lane
+        self.n_wrapped = np.zeros(lanes, np.int64)  # of these, the starts in slots before that of the oldest start
 
     def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
         count = self.end - self.begin
@@ -72,7 +78,7 @@ class LazyPrioritizedSampler(Sampler):
         return SampledSequences(lane, self.number[self.sequences.find_slot(lane, place)], weight.astype(np.float32))
 
     def probability(self, lane: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """[n] of drawing these places."""
+        """Return the probability [n] of drawing each place."""
         count = self.end - self.begin
         total, covered = count.sum(), count[self.n_assigned > 0].sum()
         proportional = np.full(len(lane), 1 / total)
@@ -140,7 +146,7 @@ class LazyPrioritizedSampler(Sampler):
         return inside & (self.number[self.sequences.find_slot(lane, place)] == number)
 
     def _select_drawable(self, lane: np.ndarray, number: np.ndarray) -> Starts:
-        """Lanes and places of those starts that can be drawn."""
+        """Return the lanes and places of the drawable ones among some starts."""
         exists = self._is_drawable(lane, number)
         return lane[exists], self.place[self.sequences.find_slot(lane[exists], number[exists])]
 
@@ -158,7 +164,7 @@ class LazyPrioritizedSampler(Sampler):
         self.cells.set(slot, 0.0)
 
     def _count_assigned(self) -> None:
-        """Take anew what is counted of the assigned starts."""
+        """Count the assigned starts of each lane again."""
         lane = np.arange(len(self.begin))
         first = np.append(self.marks.sum_before(lane * self.slots), self.marks.total)
         self.n_assigned = np.diff(first).astype(np.int64)
@@ -167,19 +173,19 @@ class LazyPrioritizedSampler(Sampler):
         )
 
     def _update_cells(self, lane: np.ndarray, rank: np.ndarray) -> None:
-        """Take anew the cells of these ranks, and all that change with them."""
+        """Update the cells of owners by rank, and the cells that depend on them."""
         keys, positions = (self._list_rank_keys(lane, rank + reach) for reach in (OWNER_RANKS, ADJACENT_RANKS))
         positions = keys.searchsorted(positions)
         lane, rank = np.divmod(keys, self.slots + 1)
         owner = self._find_assigned_place(lane, rank)
         slot = self.sequences.find_slot(lane, owner)
-        middle = (owner[:-1] + owner[1:]) // 2 + 1  # what is as near to both belongs to the older one
+        middle = (owner[:-1] + owner[1:]) // 2 + 1  # a start with the same distance to both belongs to the older
         begin = np.where(rank == 0, self.begin[lane], np.append(0, middle))
         size = np.where(rank == self.n_assigned[lane] - 1, self.end[lane], np.append(middle, 0)) - begin
         is_adjacent = keys[1:] == keys[:-1] + 1
 
         def sum_adjacent(value: np.ndarray) -> np.ndarray:
-            """The sum over each cell and those beside it."""
+            """Return the sum over each cell and its neighbors."""
             return (value + np.append(0, is_adjacent * value[:-1]) + np.append(is_adjacent * value[1:], 0))[positions]
 
         neighbor_priority = sum_adjacent(size * self.priority[slot]) / sum_adjacent(size)
@@ -188,32 +194,32 @@ class LazyPrioritizedSampler(Sampler):
         self.cells.set(slot, self.priority[slot] + (size - 1) * neighbor_priority)
 
     def _list_rank_keys(self, lane: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Ranks [k, n] of lanes [n] as sorted numbers, each once; those that there are."""
+        """Return sorted unique keys of the existing ranks [k, n] of lanes [n]; adjacent ranks differ by 1."""
         lanes = np.broadcast_to(lane, ranks.shape)
         exists = (ranks >= 0) & (ranks < self.n_assigned[lanes])
-        return np.unique(lanes[exists] * (self.slots + 1) + ranks[exists])  # one apart: side by side in one lane
+        return np.unique(lanes[exists] * (self.slots + 1) + ranks[exists])
 
     def _count_older(self, lane: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """How many assigned starts of its lane are older than each place."""
+        """Return the number of assigned starts of the lane that are older than each place."""
         slot, first = self.sequences.find_slot(lane, place), self.n_assigned.cumsum() - self.n_assigned
         count = self.marks.sum_before(slot).astype(np.int64) - first[lane] - self.n_wrapped[lane]
         return count + np.where(slot < self.sequences.find_slot(lane, self.begin[lane]), self.n_assigned[lane], 0)
 
     def _find_assigned_place(self, lane: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        """The place of the assigned start of each rank."""
+        """Return the place of the assigned start of each rank."""
         first = self.n_assigned.cumsum() - self.n_assigned
         slot, _ = self.marks.find(first[lane] + (self.n_wrapped[lane] + rank) % self.n_assigned[lane] + 0.5)
         return self.sequences.find_start(slot, self.begin)[1]
 
     def _find_owner(self, lane: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """The place of the owner of the cell in which each place is, in lanes that have one."""
+        """Return the place of the owner of the cell that contains each place. The lanes have assigned starts."""
         rank, last = self._count_older(lane, place), self.n_assigned[lane] - 1
         ranks = np.clip((rank - 1, rank), 0, last).reshape(-1)
         older, newer = self._find_assigned_place(np.tile(lane, 2), ranks).reshape(2, -1)
         return np.where(place <= (older + newer) // 2, older, newer)
 
     def _find_in_cells(self, mass: np.ndarray) -> Starts:
-        """Lanes and places at which the sum of all priorities passes each `mass`; owners come first in their cell."""
+        """Return the places where the cumulative priority exceeds each `mass`; owners are first in their cell."""
         slot, rest = self.cells.find(mass)
         lane, owner = self.sequences.find_start(slot, self.begin)
         owner_priority, size = self.priority[slot], self.cell_size[slot]
@@ -225,7 +231,12 @@ class LazyPrioritizedSampler(Sampler):
 
 
 def _locate_fraction(parts: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """In which of the `parts` [k] of a whole each `share` [n] of it lies, and how far inside, from 0 to 1."""
+    """Return the part of a whole that contains each share [n] of it, and the position in that part, from 0 to 1.
+
+    Args:
+        parts: Sizes of the parts [k].
+        share: Positions in the whole [n], from 0 to 1.
+    """
     ends = parts.cumsum()
     position = np.minimum(share * ends[-1], np.nextafter(ends[-1], 0))
     part = ends.searchsorted(position, side="right")

@@ -1,4 +1,4 @@
-"""Windows drawn by the error that was last found in them."""
+"""Prioritized experience replay: sequences are drawn by their latest TD errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from algorithm.replay.sum_tree import BRANCHING, SumTree
 
 
 class PrioritizedSampler(Sampler):
-    """Proportional prioritisation (Schaul et al. 2016, arXiv 1511.05952, Algorithm 1), for windows of any length.
+    """A sampler with proportional priorities (Schaul et al. 2016, arXiv 1511.05952, Algorithm 1).
 
         P(i) = p_i^alpha / sum p^alpha,   w_i = (N P(i))^-beta / max w
 
-    One window is drawn from each of `batch` equal parts of the sum. A new window has the largest priority that was
-    found so far, at first 1. Beta rises with every batch, to 1.
+    One sequence is drawn from each of `batch` equal parts of the sum. A new sequence has the largest priority so far,
+    initially 1.
+
+    Args:
+        sequences: The sequences to draw from.
+        priority_function: The priority of a sequence.
+        alpha: Exponent of the priorities; 0: uniform.
+        beta: Initial exponent of the weights.
+        beta_increment_per_sampling: Increase of beta with each batch, up to 1.
     """
 
     BYTES_PER_START = 8 * BRANCHING / (BRANCHING - 1)
@@ -39,7 +46,7 @@ class PrioritizedSampler(Sampler):
 
     @property
     def beta(self) -> float:
-        """The exponent of the next batch's weights."""
+        """Exponent of the weights of the next batch."""
         return min(1.0, self.initial_beta + self.beta_increment * self.n_batches)
 
     def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
@@ -48,7 +55,7 @@ class PrioritizedSampler(Sampler):
             return None
         leaf, _ = self.tree.find((np.arange(batch) + rng.random(batch)) * (total / batch))
         priority = self.tree.leaves[leaf]
-        weight = (priority / priority.min()) ** -self.beta  # N and the sum are the same in the largest weight
+        weight = (priority / priority.min()) ** -self.beta  # N and the sum cancel out
         self.n_batches += 1
         return SampledSequences(*self.sequences.find_start(leaf, self.start_range.oldest), weight.astype(np.float32))
 

@@ -1,32 +1,45 @@
-"""The replay: add rollouts, sample windows, prioritize."""
+"""The replay of an agent: it stores rollouts and samples sequences; and its size before it is allocated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
-from algorithm.replay.ring import Arrays, Ring
-from algorithm.replay.sampler import Errors, Sampler, UniformSampler
+from algorithm.replay.ring import IN_MEMORY, Allocator, Arrays, Ring
+from algorithm.replay.sampler import Errors, Sampler
 from algorithm.replay.sequences import Sequences
-from algorithm.replay.storage import IN_MEMORY, Allocator
+from algorithm.replay.uniform import UniformSampler
 from algorithm.rollout import Rollout
+from algorithm.specs import Role
 
-SAMPLER_PREFIX = "sampler/"  # before the names of the sampler's arrays
+SAMPLER_PREFIX = "sampler/"  # before the names of the sampler's saved arrays
 
 
 class Replay:
-    """The last `capacity` rows over all lanes, and windows of `burn_in + length` rows from them, as a sampler draws.
+    """A store of the last rows of every lane, from which a sampler draws sequences of `burn_in + length` rows.
 
-    `chunk` is the number of rows of a collected column. `kept` is how many numbers of an agent's memory are kept, at
-    the first row of a column; the windows of such an agent start `lead` rows before one, and others at any row. No
-    window crosses a break in a lane.
+    No sequence crosses a break in a lane. Sequences start at any row, unless part of the agent's memory is stored: then
+    they start `warmup_rows` before the first row of a column, where that part is stored.
 
-    The `initial_lanes` (None: all lanes) share the capacity; every further lane has as many rows as one of them. Lanes
-    that are added while nothing is stored become initial lanes.
+    Args:
+        capacity: Rows (transitions) over all initial lanes.
+        lanes: Number of lanes.
+        chunk: Rows of a column of a collected rollout.
+        length: Rows of a sequence that are learned from.
+        rng: Random generator of the sampler.
+        burn_in: Rows before these that only update the agent's memory.
+        warmup_rows: The first of the burn-in rows, which rebuild the part of the memory that is not stored.
+        stored_state_size: Number of values of the agent's memory to store, the first ones.
+        allocate: Allocates the arrays, in memory or in files.
+        sampler: Returns the sampler of the given sequences.
+        initial_lanes: Lanes that share the capacity; None: all. Each further lane has as many rows as one of them.
+            Lanes that are added to an empty replay become initial lanes.
 
-    Raises ValueError where the capacity holds no window.
+    Raises:
+        ValueError: The capacity is too small for a sequence.
     """
 
     def __init__(
@@ -50,13 +63,13 @@ class Replay:
         self._start_empty(lanes, initial_lanes or lanes)
 
     def _start_empty(self, lanes: int, initial_lanes: int) -> None:
-        """Start with empty lanes."""
+        """Create empty lanes and a new sampler."""
         stride = self.chunk if self.stored_state_size else 1
         ring = Ring(self.capacity // initial_lanes, lanes, self.chunk, self._allocate)
         needed = -(-(self.length - self.warmup_rows) // stride) * stride + self.warmup_rows + 1
         if ring.rows < needed:
             raise ValueError(
-                f"capacity: {self.capacity} rows over {initial_lanes} lanes hold no window of {self.length} rows; "
+                f"capacity: {self.capacity} rows over {initial_lanes} lanes hold no sequence of {self.length} rows; "
                 f"at least {-(-needed // self.chunk) * self.chunk * initial_lanes} are needed"
             )
         self.ring, self.initial_lanes = ring, initial_lanes
@@ -65,11 +78,11 @@ class Replay:
 
     @property
     def rows(self) -> int:
-        """Rows stored, over all lanes."""
+        """Number of stored rows over all lanes."""
         return int(self.ring.n_readable.sum())
 
     def grow(self, lanes: int) -> None:
-        """Add lanes, up to `lanes` lanes. Raises ValueError if the capacity then holds no window."""
+        """Add lanes, up to `lanes` lanes. Raises ValueError if the capacity is then too small for a sequence."""
         if not self.rows:
             self._start_empty(lanes, lanes)
             return
@@ -82,7 +95,7 @@ class Replay:
         self.sampler.update_after_write()
 
     def sample(self, batch: int) -> Rollout | None:
-        """`batch` windows, each with its weight in the loss, or None while there is no whole window yet."""
+        """Return `batch` sequences with their weights in the loss; None if there is no complete sequence yet."""
         sampled = self.sampler.sample(self.rng, batch)
         if sampled is None:
             return None
@@ -93,18 +106,57 @@ class Replay:
         return replace(rollout, weight=sampled.weight, burn_in=self.burn_in)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
-        """Say what was learned of the windows of `index` [B]: `errors` gives [2, B], the largest and the mean of each.
+        """Set the priorities of sequences after learning from them.
 
-        They are asked for only where they matter. Fresh rollouts (-1) and what is overwritten by now is passed over.
+        Args:
+            index: The index [B] of each sequence; -1 (a fresh rollout) and overwritten sequences are skipped.
+            errors: Computes the largest and the mean TD error of each [2, B]; called only if priorities depend on it.
         """
         self.sampler.prioritize(index, errors)
 
     def state(self) -> Arrays:
-        """Everything stored and every priority, as named arrays."""
+        """Return all rows and priorities as named arrays."""
         return {**self.ring.state(), **{SAMPLER_PREFIX + name: value for name, value in self.sampler.state().items()}}
 
     def restore(self, state: Arrays) -> None:
-        """Take over what `state` gave. Raises ValueError where it was another size of replay."""
+        """Restore the result of `state`. Raises ValueError if that replay had other sizes."""
         sampler_state = {name: value for name, value in state.items() if name.startswith(SAMPLER_PREFIX)}
         self.ring.restore({name: value for name, value in state.items() if name not in sampler_state})
         self.sampler.restore({name.removeprefix(SAMPLER_PREFIX): value for name, value in sampler_state.items()})
+
+
+@dataclass(frozen=True)
+class ReplaySize:
+    """The size of a replay: rows over all lanes, and bytes once all rows are written."""
+
+    rows: int
+    bytes: int
+
+
+def compute_replay_size(
+    capacity: int,
+    role: Role,
+    chunk: int,
+    state_size: int,
+    statistics_size: int,
+    bytes_per_start: float = 0.0,
+    initial_lanes: int | None = None,
+) -> ReplaySize:
+    """Return the size of a replay, without allocating it.
+
+    Args:
+        capacity: Rows over all initial lanes.
+        role: The role, with its number of lanes.
+        chunk: Rows of a column.
+        state_size: Number of stored values of the agent's memory.
+        statistics_size: Number of statistics of the policy's distribution.
+        bytes_per_start: `BYTES_PER_START` of the sampler.
+        initial_lanes: Lanes that share the capacity; None: all.
+    """
+    columns = capacity // (initial_lanes or role.lanes) // chunk * role.lanes
+    obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())
+    floats = role.action_spec.size + statistics_size + 1  # raw action, behavior and reward: float32
+    row = obs + 4 * floats + 2 + 8  # first and alive are bytes, unbroken_rows is int64
+    column = 4 * state_size + 8  # memory, and the version, int64
+    starts = columns * (1 if state_size else chunk)
+    return ReplaySize(columns * chunk, columns * (chunk * row + column) + round(starts * bytes_per_start))

@@ -1,43 +1,73 @@
-"""Storage: the last rows of every lane, one lane after the other, in plain arrays that are allocated once."""
+"""The ring buffer: the last rows of every lane in arrays that are allocated once, in memory or in files."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from algorithm.replay.storage import IN_MEMORY, Allocator
 from algorithm.rollout import Rollout
 
 Arrays = dict[str, np.ndarray]
-RING_ARRAYS = ("head", "unbroken_rows", "chunk")  # of the ring, beside what it stores
-# Bytes of a row from which windows are copied one by one, which reads the memory in order: half the time of numpy's
-# take at 7 kB, 3/4 at 28 kB; the same at 400 bytes (benchmarks/replay.py).
+Allocator = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # returns zeros of this shape and dtype
+RING_ARRAYS = ("head", "unbroken_rows", "chunk")  # saved arrays of the ring itself; the others are stored rows
+# Bytes of a row from which sequences are copied one by one, which reads the memory in order: half the time of numpy's
+# take at 7 kB, 3/4 at 28 kB, the same time at 400 bytes (benchmarks/replay.py).
 WIDE_ROW_BYTES = 2048
-# Rows that a lane may write in its life: the number of a row is that of its lane times this, plus the row.
+# Limit of the rows that a lane writes during a run: the index of a row is its lane times this limit, plus the row.
 MAX_ROWS_PER_LANE = 1 << 40
-ROW_FIELDS = ("raw_action", "reward", "alive", "behavior")  # T rows of a column; `obs` and `first` have one more
+ROW_FIELDS = ("raw_action", "reward", "alive", "behavior")  # T rows per column; `obs` and `first` have T+1
+IN_MEMORY: Allocator = np.zeros
+
+
+def make_file_allocator(folder: Path) -> Allocator:
+    """Return an allocator that maps each array to a file of its own in `folder`.
+
+    The files have no name: no other process can open them, and the system deletes them with the arrays, however the
+    process ends. Disk space is used as rows are written.
+    """
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        if not prod(shape):
+            return np.zeros(shape, dtype)  # an empty file cannot be mapped
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return np.asarray(np.memmap(file, dtype, "w+", shape=shape))  # the mapping keeps the file
+
+    return allocate
 
 
 class Ring:
-    """`rows` rows for each of `lanes` lanes, filled by columns of `chunk` rows and read by windows.
+    """A ring buffer of rows for each lane, written by columns of `chunk` rows and read by sequences of any length.
 
-    The row behind the newest one holds its successor's observation, which the lane's next column overwrites with the
-    same numbers. Memory and version are kept once per column, at its row 0. Nothing stored is ever rewritten.
+    The row after the newest one holds the observation that follows it; the lane's next column overwrites it with the
+    same values. The agent's memory and version are stored once per column, for its first row. Other stored values do
+    not change until newer rows overwrite them.
+
+    A break is a row that does not continue the row before it, at the start of a column.
+
+    Args:
+        rows: Rows per lane, rounded down to a multiple of `chunk`.
+        lanes: Number of lanes.
+        chunk: Rows of a column.
+        allocate: Allocates the arrays of the rows.
     """
 
     def __init__(self, rows: int, lanes: int, chunk: int, allocate: Allocator = IN_MEMORY):
-        self.rows = rows // chunk * chunk  # so that columns start at multiples of `chunk`
+        self.rows = rows // chunk * chunk  # columns start at multiples of `chunk`
         self.lanes = lanes
         self.chunk = chunk
         self.allocate = allocate
-        self.head = np.zeros(lanes, np.int64)  # rows ever written
-        # For each row, how many rows before it are its predecessors without a break.
+        self.head = np.zeros(lanes, np.int64)  # rows of each lane written so far
+        # The number of rows before each row back to the last break.
         self.unbroken_rows = np.zeros((lanes, self.rows), np.int64)
         self.arrays: Arrays = {}  # [lanes, rows, ...]
 
     def grow(self, lanes: int) -> None:
-        """Add empty lanes of as many rows, up to `lanes` lanes. Existing lanes keep their contents."""
+        """Add empty lanes with the same number of rows, up to `lanes` lanes. Existing lanes keep their contents."""
         arrays = {name: self._with_lanes(lanes, array, self.allocate) for name, array in self.arrays.items()}
         self.unbroken_rows = self._with_lanes(lanes, self.unbroken_rows, IN_MEMORY)
         self.arrays = arrays
@@ -46,7 +76,7 @@ class Ring:
 
     @property
     def n_readable(self) -> np.ndarray:
-        """[lanes] rows that can be read; one is kept free for the successor of the newest."""
+        """Readable rows of each lane [lanes]; one row is reserved for the successor of the newest."""
         return np.minimum(self.head, self.rows - 1)
 
     def write(self, rollout: Rollout) -> None:
@@ -57,9 +87,16 @@ class Ring:
             self._write_columns(rollout, columns)
 
     def read(self, lane: np.ndarray, start: np.ndarray, length: int, warmup_rows: int = 0) -> Rollout:
-        """Windows of `length` rows and one more observation, from row `start` of each `lane`: [length, B].
+        """Return sequences of `length` rows, and the observation after the last row.
 
-        Their memory is that of row `start + lead`.
+        Args:
+            lane: The lane [B] of each sequence.
+            start: The first row [B] of each sequence, counted from the first row of the lane.
+            length: Rows of a sequence.
+            warmup_rows: Rows before the one to which the returned memory and version belong, the start of a column.
+
+        Returns:
+            A rollout [length, B].
         """
         rows = (start + np.arange(length + 1)[:, None]) % self.rows + lane * self.rows
         gathered: dict[str, Any] = {
@@ -81,33 +118,33 @@ class Ring:
         )
 
     def is_unbroken(self, lane: np.ndarray, start: np.ndarray, length: int) -> np.ndarray:
-        """Which windows have no break between their rows."""
+        """Return whether sequences [B] of `length` rows from row `start` of each `lane` have no break in them."""
         return self.unbroken_rows[lane, (start + length) % self.rows] >= length
 
     def valid(self, lane: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """Which rows [..., n] of lanes [n] may be learned from, as `Rollout.valid`; of rows that are stored."""
+        """Return `Rollout.valid` of stored rows [..., n] of lanes [n]: whether they can be learned from."""
         first, alive = self.arrays["first"], self.arrays["alive"]
         return ~(first[lane, (row + 1) % self.rows] & alive[lane, row % self.rows])
 
     @staticmethod
     def make_index(lane: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """Return a number for each row of a lane, which no other row ever has and which stays when lanes are added."""
+        """Return the index of rows: unique over all lanes and the whole run, unchanged when lanes are added."""
         return lane * MAX_ROWS_PER_LANE + row
 
     @staticmethod
     def find_row(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lanes and rows that have these numbers."""
+        """Return the lanes and rows of indices."""
         return np.divmod(index, MAX_ROWS_PER_LANE)
 
     def state(self) -> Arrays:
-        """Everything stored, as named arrays."""
+        """Return all contents as named arrays."""
         return {"head": self.head, "unbroken_rows": self.unbroken_rows, "chunk": np.array(self.chunk), **self.arrays}
 
     def restore(self, state: Arrays) -> None:
-        """Take over what `state` gave. Raises ValueError where it was another size of ring."""
+        """Restore the result of `state`. Raises ValueError if that ring had other sizes."""
         saved, current = (*state["unbroken_rows"].shape, int(state["chunk"])), (self.lanes, self.rows, self.chunk)
         if saved != current:
-            raise ValueError(f"the saved replay has {saved} lanes, rows and rows of a column; this one has {current}")
+            raise ValueError(f"the saved replay has {saved} lanes, rows and rows per column; this one has {current}")
         self.head, self.unbroken_rows = state["head"].copy(), state["unbroken_rows"].copy()
         self.arrays = {name: self._copy(value) for name, value in state.items() if name not in RING_ARRAYS}
 
@@ -120,10 +157,12 @@ class Ring:
         self.arrays["version"] = np.zeros((self.lanes, columns), np.int64)
 
     def _with_lanes(self, lanes: int, array: np.ndarray, allocate: Allocator) -> np.ndarray:
-        """Return a copy of `array` with more lanes. Rows that were never written are left out and take no memory."""
+        """Return a copy of `array` with more lanes. Rows that were never written are not copied and take no memory."""
         grown = allocate((lanes, *array.shape[1:]), array.dtype)
         written = min(int(self.head.max()) + 1, self.rows)  # rows of the fullest lane
-        n_written = -(-written * array.shape[1] // self.rows)  # as many of the array, which may hold a value per column
+        n_written = -(
+            -written * array.shape[1] // self.rows
+        )  # of the array, which may have a value per row or per column
         grown[: self.lanes, :n_written] = array[:, :n_written]
         return grown
 
@@ -146,13 +185,16 @@ class Ring:
 
     @staticmethod
     def _gather(array: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """What stands at `index` [...], counted over lanes and rows; of wide rows it is [T, B], a window a column."""
+        """Return rows by their index [T, B] or [B] in the array flattened over lanes and rows.
+
+        Of wide rows each sequence [T] of a [T, B] index is copied separately.
+        """
         flat = array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
         if flat[0].nbytes < WIDE_ROW_BYTES or index.ndim == 1:
             return flat.take(index, axis=0)
         gathered = np.empty((*index.shape, *flat.shape[1:]), flat.dtype)
         for sequence, rows in enumerate(index.T):
-            before = int(rows.argmax()) + 1  # rows before the ring begins anew, none after where it does not
+            before = int(rows.argmax()) + 1  # rows up to the end of the ring; the rest continues at its begin
             after = len(rows) - before
             gathered[:before, sequence] = flat[rows[0] : rows[0] + before]
             gathered[before:, sequence] = flat[rows[-1] + 1 - after : rows[-1] + 1]
@@ -164,6 +206,6 @@ class Ring:
 
 
 def _fields(rollout: Rollout) -> Arrays:
-    """What is stored for each row, by the names of the arrays."""
+    """Return the arrays of a rollout that are stored per row, by name."""
     obs = {f"obs/{name}": value for name, value in rollout.obs.items()}
     return {**obs, "first": rollout.first, **{name: getattr(rollout, name) for name in ROW_FIELDS}}

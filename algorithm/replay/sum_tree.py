@@ -1,17 +1,18 @@
-"""Sums over ever larger parts of an array, to draw its entries by their size."""
+"""A sum tree: draws entries of an array with probabilities proportional to their values."""
 
 from __future__ import annotations
 
 import numpy as np
 
-BRANCHING = 16  # children of a node: drawing 256 of a million leaves takes 155 us, with 8 or 32 160 to 200, with 2 460
+# Children of a node. Drawing 256 of a million leaves takes 155 us, with 8 or 32 children 160 to 200 us, with 2 460 us.
+BRANCHING = 16
 
 
 class SumTree:
-    """`leaves` [n] of float64, none negative, under levels of sums.
+    """An array `leaves` [n] of non-negative float64 values, with levels of sums above it.
 
-    A node is always the sum of its children, taken anew, so that no error builds up and that the leaves alone decide
-    every bit of the rest.
+    A changed node is always summed again over its children: rounding errors do not accumulate, and the leaves alone
+    determine every bit of the sums.
     """
 
     def __init__(self, leaves: int):
@@ -19,7 +20,7 @@ class SumTree:
 
     def _allocate_levels(self, leaves: int) -> None:
         self.size = leaves
-        self.levels: list[np.ndarray] = []  # [blocks, WIDTH] from the leaves to the root's children
+        self.levels: list[np.ndarray] = []  # [blocks, BRANCHING], from the leaves to the children of the root
         blocks = -(-leaves // BRANCHING)
         while blocks > 1:
             self.levels.append(np.zeros((blocks, BRANCHING)))
@@ -29,33 +30,33 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all leaves."""
-        return float(self.levels[-1].cumsum()[-1])  # as `find` adds them
+        """Sum of all leaves."""
+        return float(self.levels[-1].cumsum()[-1])  # in the order of the sums in `find`
 
     def set(self, leaf: np.ndarray, value: np.ndarray | float) -> None:
-        """Give leaves [k] these values; of one that stands there twice, the last."""
+        """Set the values of leaves [k]; of a repeated leaf the last value counts."""
         if len(leaf):
             self.leaves[leaf] = value
             self._update_sums(leaf // BRANCHING)
 
     def fill(self, leaves: np.ndarray) -> None:
-        """Give all leaves [n] their values."""
+        """Set the values of all leaves [n]."""
         self.leaves[:] = leaves
         self._update_sums(np.arange(len(self.levels[0])))
 
     def grow(self, leaves: int) -> None:
-        """Append leaves of 0, up to `leaves` leaves."""
+        """Append leaves of value 0, up to `leaves` leaves."""
         existing = self.leaves
         self._allocate_levels(leaves)
         self.fill(np.pad(existing, (0, leaves - len(existing))))
 
     def find(self, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the running sum of the leaves first exceeds each `mass` [k], and how far each lies behind its start.
+        """Return the leaf where the cumulative sum first exceeds each `mass` [k], and the mass within that leaf.
 
-        Never a leaf of 0, unless all are; a mass beyond the total finds the last leaf that is not.
+        The leaf has a value above 0, unless all leaves are 0. A mass above the total yields the last such leaf.
         """
         node = np.zeros(len(mass), np.int64)
-        # A column of zeros in front: what lies before the first child.
+        # The first column is the sum before the first child, 0.
         sums = np.zeros((len(mass), BRANCHING + 1))
         before = np.arange(len(mass)) * (BRANCHING + 1)
         for level in reversed(self.levels):
@@ -67,7 +68,7 @@ class SumTree:
         return node, mass
 
     def sum_before(self, leaf: np.ndarray) -> np.ndarray:
-        """The sum of all leaves before each of these [k]."""
+        """Return the sum of all leaves before each of some leaves [k]."""
         total, children = np.zeros(len(leaf)), np.arange(BRANCHING)
         for level in self.levels:
             leaf, child = np.divmod(leaf, BRANCHING)
@@ -75,7 +76,7 @@ class SumTree:
         return total
 
     def _update_sums(self, block: np.ndarray) -> None:
-        """Sum what stands in these blocks of leaves, and whatever that changes."""
+        """Update the sums of these blocks of leaves, and the sums above them."""
         for level, above in zip(self.levels, self.levels[1:], strict=False):
             above.reshape(-1)[block] = level.take(block, axis=0).sum(1)
             block = block // BRANCHING

@@ -11,8 +11,8 @@ from pathlib import Path
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
-from algorithm.runs.build import check_network
-from algorithm.runs.resume import list_changes
+from algorithm.runs.config_history import list_changes
+from algorithm.runs.play import check_network
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 
 
@@ -120,7 +120,7 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
     folder, settings = find_run(request, log)
     with folder.lock:
         folder.recover(log)
-        changes = list_changes(folder, settings)
+        changes = list_changes(folder.history.read_last(), settings)
         if request.use_env_nn:
             check_network(settings, folder)  # before the run's own copy is replaced
             folder.copy_network(settings)

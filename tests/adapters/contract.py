@@ -1,4 +1,4 @@
-"""What every adapter must keep: a test class subclasses `AdapterContract` and gives `make`."""
+"""Tests that every adapter must pass: a test class inherits `AdapterContract` and implements `make`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from algorithm.specs import ActionSpec
 
 
 class AdapterContract:
-    """Plays `ticks` ticks with random actions once for the class; each test looks at what was shown.
+    """Tests of an adapter, on the Steps of `ticks` ticks with random actions.
 
-    Some episode must end within them. Observations are only looked at before the next step, which may overwrite them.
+    The ticks are executed once for the class; at least one episode must end in them. Observations are copied before
+    the next step, which may overwrite them.
     """
 
     ticks = 150
@@ -28,13 +29,13 @@ class AdapterContract:
     def setup_class(cls):
         cls.adapter = cls().make()
         rng = np.random.default_rng(0)
-        cls.roles = []  # {name: lanes}, as they were when each tick was shown
-        cls.shown = []  # the ticks, as they were when they were shown
-        cls.kept = []  # the same ticks, as they are after all of them
+        cls.roles = []  # {role: number of lanes} at each tick
+        cls.ticked = []  # copies of the Steps of each tick
+        cls.kept = []  # the Steps themselves, after all ticks
         steps = cls.adapter.reset(seed=3)
         for _ in range(cls.ticks):
             cls.roles.append({name: role.lanes for name, role in cls.adapter.roles.items()})
-            cls.shown.append(deepcopy(steps))
+            cls.ticked.append(deepcopy(steps))
             cls.kept.append(steps)
             steps = cls.adapter.step(_random_actions(cls.adapter, steps, rng))
 
@@ -43,11 +44,11 @@ class AdapterContract:
         cls.adapter.close()
 
     def test_roles_appear_before_their_steps(self):
-        for roles, steps in zip(self.roles, self.shown, strict=True):
+        for roles, steps in zip(self.roles, self.ticked, strict=True):
             assert set(steps) <= set(roles)
 
-    def test_lanes_are_added_before_they_are_shown_and_never_removed(self):
-        for roles, steps in zip(self.roles, self.shown, strict=True):
+    def test_lanes_are_added_before_their_steps_and_never_removed(self):
+        for roles, steps in zip(self.roles, self.ticked, strict=True):
             assert all(step.lane.max() < roles[name] for name, step in steps.items() if len(step.lane))
         for before, after in zip(self.roles, self.roles[1:], strict=False):
             assert all(after[name] >= lanes for name, lanes in before.items())
@@ -58,7 +59,7 @@ class AdapterContract:
             assert (np.diff(step.lane) > 0).all()
             assert ((step.lane >= 0) & (step.lane < self.adapter.roles[role].lanes)).all()
 
-    def test_every_lane_is_shown(self):
+    def test_every_lane_has_steps(self):
         for name, role in self.adapter.roles.items():
             lanes = {lane for other, step in self._steps() if other == name for lane in step.lane.tolist()}
             assert lanes == set(range(role.lanes))
@@ -74,39 +75,39 @@ class AdapterContract:
                 assert getattr(step, field).shape == (n,)
                 assert getattr(step, field).dtype == dtype, field
 
-    def test_flags_and_rewards_of_a_step_stay_as_they_were_shown(self):
+    def test_flags_and_rewards_of_a_step_do_not_change_later(self):
         later = [step for steps in self.kept for step in steps.values()]
         for (_, then), now in zip(self._steps(), later, strict=True):
             for field in ("lane", "first", "is_bootstrap_row", "reward", "alive"):
                 np.testing.assert_array_equal(getattr(then, field), getattr(now, field))
 
-    def test_every_episode_begins_with_first(self):
+    def test_every_episode_starts_with_first(self):
         for rows in self._lanes().values():
             assert rows[0].first
             for row, following in zip(rows, rows[1:], strict=False):
-                assert following.first or not row.final
+                assert following.first or not row.is_bootstrap
 
-    def test_an_episode_has_one_final_row_at_most_and_it_is_the_last(self):
+    def test_an_episode_has_at_most_one_bootstrap_row_and_it_is_the_last(self):
         for rows in self._lanes().values():
-            assert not any(row.first and row.final for row in rows)
+            assert not any(row.first and row.is_bootstrap for row in rows)
             for row, following in zip(rows, rows[1:], strict=False):
-                assert not (row.final and not following.first)
+                assert not (row.is_bootstrap and not following.first)
 
-    def test_a_row_that_tells_of_a_death_is_final_or_first(self):
+    def test_a_row_after_a_termination_is_a_bootstrap_row_or_first(self):
         for rows in self._lanes().values():
-            assert all(row.alive or row.final or row.first for row in rows)
+            assert all(row.alive or row.is_bootstrap or row.first for row in rows)
 
-    def test_nothing_comes_of_a_final_row(self):
+    def test_a_bootstrap_row_has_no_consequences(self):
         for rows in self._lanes().values():
             for row, following in zip(rows, rows[1:], strict=False):
-                if row.final:
+                if row.is_bootstrap:
                     assert following.reward == 0
                     assert following.alive
 
-    def test_episodes_end_and_begin_anew(self):
+    def test_episodes_end_and_others_start(self):
         assert any(row.first for rows in self._lanes().values() for row in rows[1:])
 
-    def test_the_same_seed_shows_the_same_first_observations(self):
+    def test_the_same_seed_gives_the_same_first_observations(self):
         once = deepcopy(self.adapter.reset(seed=11))
         again = self.adapter.reset(seed=11)
         assert set(once) == set(again)
@@ -119,7 +120,7 @@ class AdapterContract:
             for name in step.obs:
                 np.testing.assert_array_equal(step.obs[name], again[role].obs[name])
 
-    def test_a_simulator_that_can_tell_where_it_is_goes_on_there(self):
+    def test_a_restored_state_continues_the_same_episodes(self):
         adapter, rng = self.make(), np.random.default_rng(1)
         adapter.reset(seed=3)
         if adapter.state() is None:
@@ -148,21 +149,21 @@ class AdapterContract:
         adapter.close()
 
     def _steps(self) -> list[tuple[str, Step]]:
-        return [(role, step) for steps in self.shown for role, step in steps.items()]
+        return [(role, step) for steps in self.ticked for role, step in steps.items()]
 
-    def _lanes(self) -> dict[tuple[str, int], list[ShownRow]]:
+    def _lanes(self) -> dict[tuple[str, int], list[RowOfLane]]:
         lanes = {}
         for role, step in self._steps():
             for i, lane in enumerate(step.lane.tolist()):
-                lanes.setdefault((role, lane), []).append(ShownRow(step, i))
+                lanes.setdefault((role, lane), []).append(RowOfLane(step, i))
         return lanes
 
 
-class ShownRow:
-    """One lane's part of a Step."""
+class RowOfLane:
+    """A record of one row of a Step."""
 
     def __init__(self, step: Step, i: int):
-        self.first, self.final = bool(step.first[i]), bool(step.is_bootstrap_row[i])
+        self.first, self.is_bootstrap = bool(step.first[i]), bool(step.is_bootstrap_row[i])
         self.reward, self.alive = float(step.reward[i]), bool(step.alive[i])
 
 
@@ -171,7 +172,7 @@ def _random_actions(adapter: Adapter, steps: dict[str, Step], rng: np.random.Gen
 
 
 def random_actions(spec: ActionSpec, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Actions [n, size] of a uniform policy."""
+    """Return actions [n, size] of a uniform policy."""
     continuous = rng.uniform(-1, 1, (n, spec.continuous))
     branches = [rng.integers(branch, size=(n, 1)) for branch in spec.branches]
     return np.concatenate([continuous, *branches], -1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Environments that can be followed by hand, in a module of their own: spawned processes import little with it."""
+"""Environments with predictable episodes. Worker processes import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ KINDS = (TRUNCATED, TERMINATED, BOTH)
 
 
 class CountedEpisodes(gymnasium.Env):
-    """Observes 1000 * seed + 10 * episode + t; a step's reward is an eighth of the observation, plus the action.
+    """An environment that observes 1000 * seed + 10 * episode + t; the reward is observation / 8 + action.
 
-    Episode after episode ends as `ends` says (length, kind), in a circle; without `ends` both are drawn.
+    `ends` has the length and the kind of end of successive episodes, cyclically; without `ends` both are drawn.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,))
@@ -48,7 +48,7 @@ class CountedEpisodes(gymnasium.Env):
 
 
 class EchoingActions(gymnasium.Env):
-    """Observes the last action, as it came, in the spaces that it is given; cut after two steps."""
+    """An environment that observes its last action; episodes are truncated after two steps."""
 
     def __init__(self, observation_space, action_space, render_mode=None):
         self.observation_space, self.action_space = observation_space, action_space
@@ -71,14 +71,14 @@ class EchoingActions(gymnasium.Env):
 
 
 class NeverStarts(gymnasium.Env):
-    """Raises as soon as it is made."""
+    """An environment whose constructor raises."""
 
     def __init__(self, render_mode=None):
         raise RuntimeError("no licence found")
 
 
 class NeverResets(gymnasium.Env):
-    """Can be made, but not reset."""
+    """An environment whose reset raises."""
 
     observation_space = spaces.Box(-1, 1, (1,))
     action_space = spaces.Discrete(2)

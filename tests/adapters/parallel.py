@@ -1,4 +1,4 @@
-"""An environment of PettingZoo's kind that can be followed by hand."""
+"""An environment of PettingZoo with predictable episodes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from pettingzoo import ParallelEnv
 
 from tests.adapters.spaced import BRANCHES, allowed
 
-LATE = 2  # the step at which `late` joins
+LATE = 2  # step at which `late` joins
 
 
 class Race(ParallelEnv):
-    """`ant` lives for `ant` steps, `bee` for `bee`, `late` (if there is one) from step 2 on; they observe the step.
+    """An environment of the agents `ant`, `bee` and `late`, which observe the number of steps t.
 
-    `kind` says how an episode ends for each of them. A step's reward is an eighth of the step. `how` says where masks
-    are: none, in the observation, or in the infos; `silent` leaves out what those observe who have ended. With
-    `continuous` the actions of `ant` are numbers.
+    Args:
+        ant: Step at which the episode of `ant` ends.
+        bee: Step at which the episode of `bee` ends.
+        late: Step at which the episode of `late`, which joins at step 2, ends; 0 for no such agent.
+        kind: How episodes end: terminated or truncated. The reward of a step is t / 8.
+        how: Where masks are: none, observed (in the observation) or info.
+        silent: Omit the observations of agents whose episode has ended.
+        continuous: Give `ant` continuous actions.
+        render_mode: As in PettingZoo.
     """
 
     metadata = {"name": "race_v0"}
@@ -47,7 +53,7 @@ class Race(ParallelEnv):
     def reset(self, seed=None, options=None):
         self.seed, self.t = seed or 0, 0
         self.agents = [agent for agent in self.possible_agents if agent != "late"]
-        return self._show(self.agents), self._infos(self.agents)
+        return self._observe_all(self.agents), self._infos(self.agents)
 
     def step(self, actions):
         assert sorted(actions) == sorted(self.agents), f"{actions} for {self.agents}"
@@ -58,15 +64,21 @@ class Race(ParallelEnv):
         self.agents = [agent for agent in acted if not over[agent]]
         joined = ["late"] if "late" in self.lives and self.t == LATE else []
         self.agents += joined
-        shown = self.agents if self.silent else [*acted, *joined]
+        observing = self.agents if self.silent else [*acted, *joined]
         terminated = {agent: over[agent] and self.kind == "terminated" for agent in acted}
         truncated = {agent: over[agent] and self.kind == "truncated" for agent in acted}
-        return self._show(shown), dict.fromkeys(acted, self.t / 8), terminated, truncated, self._infos(shown)
+        return (
+            self._observe_all(observing),
+            dict.fromkeys(acted, self.t / 8),
+            terminated,
+            truncated,
+            self._infos(observing),
+        )
 
     def close(self):
         self.closed += 1
 
-    def _show(self, agents):
+    def _observe_all(self, agents):
         return {agent: self._observe(agent) for agent in agents}
 
     def _observe(self, agent):
@@ -78,5 +90,5 @@ class Race(ParallelEnv):
 
 
 def make(**env_args):
-    """What a settings file names as `tests.adapters.parallel:make`."""
+    """Make a Race; settings refer to this function as `tests.adapters.parallel:make`."""
     return Race(**env_args)

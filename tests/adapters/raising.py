@@ -1,4 +1,4 @@
-"""Environments that break as asked, in a module of their own: spawned processes import little with it."""
+"""Environments that raise, exit or hang. Worker processes import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.adapters.counted import TRUNCATED, CountedEpisodes
 
 
 class Raising(CountedEpisodes):
-    """The copy whose seed is `culprit` breaks in its `at`-th step or reset; drawn seeds become 100 to 899."""
+    """An environment that fails in its `at`-th step or reset if its seed is `culprit`; drawn seeds are 100 to 899."""
 
     def __init__(self, ends=((9, TRUNCATED),), culprit=0, at=3, where="step", how="raise", mark=None, render_mode=None):
         super().__init__(ends, render_mode)
@@ -20,16 +20,16 @@ class Raising(CountedEpisodes):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
         self.name = self.name if self.name < 1000 else 100 + self.name % 800
-        self._break("reset")
+        self._fail("reset")
         return self._obs(), {}
 
     def step(self, action):
-        self._break("step")
+        self._fail("step")
         return super().step(action)
 
-    def _break(self, where):
+    def _fail(self, where):
         self.calls[where] += 1
-        if where != self.where or self.name != self.culprit or self.calls[where] != self.at or self._broke_before():
+        if where != self.where or self.name != self.culprit or self.calls[where] != self.at or self._failed_before():
             return
         if self.how == "exit":
             os._exit(7)
@@ -37,8 +37,8 @@ class Raising(CountedEpisodes):
             time.sleep(1000)
         raise ArithmeticError("the ground gave way")
 
-    def _broke_before(self) -> bool:
-        """`mark` is a file that remembers it over processes."""
+    def _failed_before(self) -> bool:
+        """Return whether any process has failed before, which the file `mark` records."""
         if self.mark is None:
             return False
         before = Path(self.mark).exists()
@@ -47,7 +47,7 @@ class Raising(CountedEpisodes):
 
 
 class NowAndThenRaising(CountedEpisodes):
-    """Starts, and raises in every seventh step of a copy."""
+    """An environment whose seventh step raises."""
 
     def step(self, action):
         if self.executed == 6:
@@ -56,7 +56,7 @@ class NowAndThenRaising(CountedEpisodes):
 
 
 class AlwaysRaising(CountedEpisodes):
-    """Starts, and raises in every step."""
+    """An environment whose every step raises."""
 
     def step(self, action):
         raise ArithmeticError("the ground gave way")

@@ -1,4 +1,4 @@
-"""Environments of many spaces, in a module of their own: spawned processes import little with it."""
+"""Environments of many spaces, and with action masks. Worker processes import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BRANCHES = (3, 2)
 
 
 class Sampling(gymnasium.Env):
-    """Observes samples of any space, tells in its infos what it was, refuses what its action space does not hold."""
+    """An environment that observes samples of any space and rejects actions outside its action space."""
 
     def __init__(self, observation_space, action_space, length=3, render_mode=None):
         self.observation_space, self.action_space = observation_space, action_space
@@ -33,13 +33,13 @@ class Sampling(gymnasium.Env):
 
 
 def allowed(number) -> np.ndarray:
-    """The mask [5] of an observed number."""
+    """Return the mask [5] of an observed number."""
     bits = int(number)
     return np.array([1, bits & 1, bits >> 1 & 1, 1, bits >> 2 & 1], np.int8)
 
 
 class Masked(CountedEpisodes):
-    """Counted episodes in which every observation has the mask `allowed`; `how` says where it stands."""
+    """CountedEpisodes in which every observation has the mask `allowed`; `how` is its place and form."""
 
     action_space = spaces.MultiDiscrete(BRANCHES)
 
@@ -52,39 +52,39 @@ class Masked(CountedEpisodes):
 
     def reset(self, *, seed=None, options=None):
         obs, _ = super().reset(seed=seed, options=options)
-        return self._shown(obs), self._info(obs)
+        return self._observe(obs), self._info(obs)
 
     def step(self, action):
         if self.executed == self.breaks_at:
             raise ArithmeticError("the ground gave way")
         obs, reward, terminated, truncated, _ = super().step(int(action[0]))
         info = {} if self.how == "starts" else self._info(obs)
-        return self._shown(obs), reward, terminated, truncated, info
+        return self._observe(obs), reward, terminated, truncated, info
 
-    def _shown(self, obs):
+    def _observe(self, obs):
         return {"number": obs, "action_mask": allowed(obs[0])} if self.how in ("binary", "box") else obs
 
     def _info(self, obs):
         mask = allowed(obs[0])
-        told = {
+        forms = {
             "flat": mask,
             "bool": mask.astype(bool),
             "split": (mask[:3], mask[3:]),
             "starts": mask,
             "short": mask[1:],
         }
-        return {"action_mask": told[self.how]} if self.how in told else {}
+        return {"action_mask": forms[self.how]} if self.how in forms else {}
 
 
 class MaskedLate(Masked):
-    """Tells of masks only after the first step."""
+    """An environment that returns masks with steps, but not with resets."""
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed, options=options)[0], {}
 
 
 class NativeMasked(VectorEnv):
-    """Counts the ticks of all copies, with the masks of these numbers."""
+    """A vector environment that observes the number of ticks, with the masks of these numbers."""
 
     def __init__(self, num_envs=1, render_mode=None, max_episode_steps=None):
         self.num_envs, self.render_mode = num_envs, render_mode
@@ -94,16 +94,16 @@ class NativeMasked(VectorEnv):
 
     def reset(self, *, seed=None, options=None):
         self.number = np.arange(self.num_envs)
-        return self._shown()
+        return self._observe()
 
     def step(self, actions):
         assert actions.shape == (self.num_envs, 2)
         self.number = self.number + 1
         none = np.zeros(self.num_envs, bool)
-        obs, info = self._shown()
+        obs, info = self._observe()
         return obs, np.zeros(self.num_envs), none, none, info
 
-    def _shown(self):
+    def _observe(self):
         return self.number[:, None].astype(np.float32), {"action_mask": np.stack([allowed(n) for n in self.number])}
 
 

@@ -1,4 +1,4 @@
-"""The DeepMind Control Suite through Shimmy."""
+"""Tasks of the DeepMind Control Suite."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_observations_are_named_and_float32(name):
     adapter.close()
 
 
-def test_a_number_alone_is_a_vector_of_one():
+def test_a_scalar_is_a_vector_of_one_value():
     adapter = DmControlAdapter(config("walker-stand", 1, {}))
     step = adapter.reset(0)["agent"]
     assert step.obs["height"].shape == (1, 1)
@@ -39,8 +39,8 @@ def test_a_number_alone_is_a_vector_of_one():
     adapter.close()
 
 
-def test_1000_steps_end_by_truncation():
-    """The suite's discount is 1 there: what would have followed counts."""
+def test_1000_steps_end_in_truncation():
+    """The discount of the suite is 1 at the time limit."""
     adapter = DmControlAdapter(config("cartpole-swingup", 1, {}))
     step, rows = adapter.reset(0)["agent"], []
     for _ in range(1002):
@@ -54,7 +54,7 @@ def test_1000_steps_end_by_truncation():
     adapter.close()
 
 
-def test_processes_play_a_task_with_its_own_arguments():
+def test_worker_processes_use_the_arguments_of_a_task():
     adapter = DmControlAdapter(
         config("cartpole-swingup", 1, {"vectorization_mode": "async", "task_kwargs": {"time_limit": 0.05}})
     )
@@ -76,13 +76,13 @@ def test_lanes_and_seeds_differ():
 @pytest.mark.parametrize(
     ("name", "env_args", "message"),
     [
-        ("cartpole-swingip", {}, "'cartpole-swingip' is no task .* near are cartpole-swingup"),
-        ("cartpole", {}, "'cartpole' is no task"),
-        (lambda: None, {}, "env_type DM_CONTROL takes a name"),
+        ("cartpole-swingip", {}, "'cartpole-swingip' is not a task .* did you mean cartpole-swingup"),
+        ("cartpole", {}, "'cartpole' is not a task"),
+        (lambda: None, {}, "env_type DM_CONTROL needs a name"),
         ("cartpole-swingup", {"vectorization_mode": "envpool"}, "'envpool' is neither sync nor async"),
     ],
 )
-def test_what_cannot_be_is_told(name, env_args, message):
+def test_an_unsupported_configuration_is_an_error_of_one_line(name, env_args, message):
     with pytest.raises(UnsupportedEnvironment, match=message) as error:
         DmControlAdapter(config(name, 1, env_args))
     assert "\n" not in str(error.value)

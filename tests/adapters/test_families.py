@@ -1,4 +1,4 @@
-"""Families of environments that Gymnasium opens where their packages are installed."""
+"""Families of environments that Gymnasium opens if their packages are installed."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ class TestEnvPool(AdapterContract):
         return GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20))
 
 
-def test_minatar_is_known_by_its_name_with_the_smallest_set_of_actions():
+def test_minatar_is_found_by_name_and_has_the_minimal_set_of_actions():
     pytest.importorskip("minatar")
     assert find_id("space_invaders", "minatar") == "MinAtar/SpaceInvaders-v1"
     adapter = GymAdapter(config("MinAtar/SpaceInvaders-v1", 1, {}))
@@ -38,21 +38,21 @@ def test_minatar_is_known_by_its_name_with_the_smallest_set_of_actions():
     adapter.close()
 
 
-def test_minatar_plays_in_processes():
+def test_minatar_runs_in_worker_processes():
     pytest.importorskip("minatar")
     adapter = GymAdapter(config("MinAtar/Breakout-v1", 1, {"vectorization_mode": "async"}))
     assert adapter.reset(0)["agent"].first.all()
     adapter.close()
 
 
-def test_minatars_lanes_and_seeds_differ():
-    """The ball of Breakout starts on one side or on the other."""
+def test_lanes_and_seeds_of_minatar_differ():
+    """The ball of Breakout starts on the left or on the right side."""
     pytest.importorskip("minatar")
     adapter = GymAdapter(config("MinAtar/Breakout-v1", 8, {}))
-    shown = [adapter.reset(seed)["agent"].obs["obs"].reshape(8, -1).copy() for seed in (0, 100, 0)]
-    assert len(np.unique(shown[0], axis=0)) == 2
-    assert not (shown[0] == shown[1]).all()
-    np.testing.assert_array_equal(shown[0], shown[2])
+    obs = [adapter.reset(seed)["agent"].obs["obs"].reshape(8, -1).copy() for seed in (0, 100, 0)]
+    assert len(np.unique(obs[0], axis=0)) == 2
+    assert not (obs[0] == obs[1]).all()
+    np.testing.assert_array_equal(obs[0], obs[2])
     adapter.close()
 
 

@@ -1,3 +1,5 @@
+"""Steps of Gymnasium's vector environments, in every mode, against a single environment in a plain loop."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -58,8 +60,8 @@ class TestAsync(AdapterContract):
         return GymAdapter(config("CartPole-v1", 2, vectorized("async", AutoresetMode.SAME_STEP), max_episode_steps=20))
 
 
-# What a lane goes through, told by one environment in a plain loop: (obs, action, reward, alive, memory, next obs),
-# and its target. Every way to vectorize must give these rows.
+# The rows of a lane, computed from one environment in a plain loop: (obs, action, reward, alive, memory, next obs,
+# target). Every kind of vector environment must give these rows.
 
 
 def v(obs):
@@ -74,7 +76,7 @@ def trace(obs):
     return 0.5 + 0.4 * np.sin(obs)
 
 
-def told(ends, seed: int, count: int) -> list[tuple]:
+def expected_rows(ends, seed: int, count: int) -> list[tuple]:
     env = CountedEpisodes(ends)
     rows = []
     (obs, _), seconds = env.reset(seed=seed), None
@@ -92,7 +94,7 @@ def told(ends, seed: int, count: int) -> list[tuple]:
 
 
 def targets_of(episode: list[tuple]) -> list[float]:
-    """Retrace, backwards in a loop: nothing comes from behind the episode but the value of its last observation."""
+    """Return Retrace targets from a backward loop; beyond an episode only the value of its last observation counts."""
     targets, error = [], 0.0
     for t, (obs, _, reward, _, _, after) in reversed(list(enumerate(episode))):
         following = 0.0 if after is None else GAMMA * v(after)
@@ -103,8 +105,8 @@ def targets_of(episode: list[tuple]) -> list[float]:
     return targets
 
 
-def collected(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
-    """The valid rows of each lane as an Actor stores them, with targets computed on the whole record."""
+def collect(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
+    """Return the actor and the valid rows of each lane, with targets computed on the whole record."""
     actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=4)), seed)
     rollouts = [rollout for _ in range(ticks) for _, rollout in actor.collect()]
     lanes = {}
@@ -128,9 +130,9 @@ def collected(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[i
     return actor, lanes
 
 
-def assert_told(lanes: dict[int, list[tuple]], ends, seed: int, count: int) -> None:
+def assert_rows(lanes: dict[int, list[tuple]], ends, seed: int, count: int) -> None:
     for lane, rows in lanes.items():
-        expected = told(ends, seed + lane, count)
+        expected = expected_rows(ends, seed + lane, count)
         assert [row[:-1] for row in rows[:count]] == [row[:-1] for row in expected]
         np.testing.assert_allclose([row[-1] for row in rows[:count]], [row[-1] for row in expected], rtol=1e-6)
 
@@ -148,28 +150,28 @@ ENDS = {
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
 def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(ends, mode):
     adapter = GymAdapter(config(CountedEpisodes, 3, {"ends": ends, **vectorized("sync", mode)}))
-    actor, lanes = collected(adapter, seed=5, ticks=120)
+    actor, lanes = collect(adapter, seed=5, ticks=120)
     assert set(lanes) == {0, 1, 2}
-    assert_told(lanes, ends, seed=5, count=48)
+    assert_rows(lanes, ends, seed=5, count=48)
     assert actor.env_steps == sum(adapter.env.get_attr("executed"))
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_processes_give_the_same_valid_rows_and_targets(mode):
+def test_worker_processes_give_the_same_valid_rows_and_targets(mode):
     adapter = GymAdapter(config(CountedEpisodes, 2, vectorized("async", mode)))
     try:
-        actor, lanes = collected(adapter, seed=5, ticks=100)
+        actor, lanes = collect(adapter, seed=5, ticks=100)
         assert isinstance(adapter.env, AsyncVectorEnv)
-        assert_told(lanes, (), seed=5, count=40)
+        assert_rows(lanes, (), seed=5, count=40)
         assert actor.env_steps == sum(adapter.env.get_attr("executed"))
     finally:
         adapter.close()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_the_truth_table_of_two_step_episodes(mode):
+def test_the_rows_of_two_step_episodes(mode):
     adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["truncated"], **vectorized("sync", mode)}))
-    _, lanes = collected(adapter, seed=0, ticks=40)
+    _, lanes = collect(adapter, seed=0, ticks=40)
     assert [(obs, action, reward, alive, after) for obs, action, reward, alive, _, after, _ in lanes[0][:4]] == [
         (10, 0, 1.25, True, 11),
         (11, 1, 2.375, True, 12),
@@ -180,7 +182,7 @@ def test_the_truth_table_of_two_step_episodes(mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_every_mode_counts_the_same_episodes(mode):
-    actor, _ = collected(
+    actor, _ = collect(
         GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)})), 0, 60
     )
     episodes = [(episode.length, episode.episode_return) for episode in actor.episodes][:3]
@@ -188,7 +190,7 @@ def test_every_mode_counts_the_same_episodes(mode):
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_reset_forgets_what_was_under_way(mode):
+def test_a_reset_discards_the_episodes_in_progress(mode):
     adapter = GymAdapter(config(CountedEpisodes, 2, {"ends": ((1, TRUNCATED),), **vectorized("sync", mode)}))
     actions = {"agent": np.zeros((2, 1), np.float32)}
     adapter.reset(seed=0)
@@ -202,9 +204,9 @@ def test_a_reset_forgets_what_was_under_way(mode):
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_max_episode_steps_cuts_episodes_without_ending_them(mode):
+def test_max_episode_steps_truncates_episodes(mode):
     adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ((9, TERMINATED),), **vectorized("sync", mode)}, 3))
-    actor, lanes = collected(adapter, seed=0, ticks=40)
+    actor, lanes = collect(adapter, seed=0, ticks=40)
     assert {episode.length for episode in actor.episodes} == {3}
     assert [(row[0], row[3], row[5]) for row in lanes[0][:4]] == [
         (10, True, 11),
@@ -218,14 +220,14 @@ def test_max_episode_steps_cuts_episodes_without_ending_them(mode):
 def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
     adapter = GymAdapter(config("CartPole-v1", 2, {"vectorization_mode": how}, max_episode_steps=4))
     step = adapter.reset(seed=0)["agent"]
-    cut = []
+    finals = []
     for _ in range(12):
         step = adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"]
-        cut.append(step.is_bootstrap_row.tolist())
-    assert [t for t, final in enumerate(cut) if all(final)] == [3, 8]
+        finals.append(step.is_bootstrap_row.tolist())
+    assert [t for t, final in enumerate(finals) if all(final)] == [3, 8]
 
 
-def test_a_native_vector_environment_is_taken_where_it_is_faster():
+def test_a_native_vector_environment_is_used_if_it_is_faster():
     few, many = (
         GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS - 1, {})),
         GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS, {})),
@@ -236,7 +238,7 @@ def test_a_native_vector_environment_is_taken_where_it_is_faster():
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
+def test_a_dict_of_boxes_keeps_its_names_and_dtypes(mode):
     space = spaces.Dict(
         {"camera": spaces.Box(0, 255, (3, 2, 3), np.uint8), "speed": spaces.Box(-9, 9, (4,), np.float64)}
     )
@@ -256,7 +258,7 @@ def test_a_dict_of_boxes_keeps_its_names_and_bytes(mode):
     assert step.is_bootstrap_row.all()
 
 
-def test_actions_come_in_the_environments_own_numbers():
+def test_actions_are_converted_to_the_environments_values():
     make = {"observation_space": spaces.Box(-9, 9, (1,)), "action_space": spaces.Discrete(3, start=-1)}
     adapter = GymAdapter(config(EchoingActions, 3, make))
     assert adapter.roles["agent"].action_spec.branches == (3,)
@@ -265,7 +267,7 @@ def test_actions_come_in_the_environments_own_numbers():
     assert step.obs["obs"].ravel().tolist() == [-1, 0, 1]
 
 
-def test_a_name_may_carry_the_module_that_registers_it():
+def test_a_name_may_have_the_prefix_of_its_module():
     adapter = GymAdapter(config("tests.adapters.counted:CountedEpisodes-v0", 2, {}))
     assert adapter.reset(seed=3)["agent"].obs["obs"].ravel().tolist() == [3010, 4010]
 
@@ -273,37 +275,37 @@ def test_a_name_may_carry_the_module_that_registers_it():
 @pytest.mark.parametrize(
     "name", ["NoSuchEnvironment-v0", "CartPole-v99", "no_such_module:Thing-v0", "not an id", "nowhere/Thing-v0"]
 )
-def test_an_unknown_name_is_refused_by_name(name):
+def test_an_unknown_name_is_an_error_with_the_name(name):
     with pytest.raises(UnsupportedEnvironment) as error:
         GymAdapter(config(name, 1, {}))
     assert repr(name) in str(error.value)
 
 
-def test_an_environment_that_cannot_be_made_is_a_failure_with_its_name_and_reason():
+def test_an_environment_that_cannot_be_made_is_an_error_with_its_name_and_reason():
     with pytest.raises(EnvironmentStartError, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
         GymAdapter(config("NeverStarts-v0", 1, {}))
     with pytest.raises(EnvironmentStartError, match="counted.py.*no licence found"):
         GymAdapter(config(NeverStarts, 1, {}))
 
 
-def test_vector_kwargs_mean_the_same_for_any_number_of_copies():
-    for copies in (1, 8):
-        adapter = GymAdapter(config("CartPole-v1", copies, {"vector_kwargs": {"autoreset_mode": "SameStep"}}))
-        assert adapter.roles["agent"].lanes == copies
+def test_vector_kwargs_have_the_same_meaning_for_any_number_of_environments():
+    for n_envs in (1, 8):
+        adapter = GymAdapter(config("CartPole-v1", n_envs, {"vector_kwargs": {"autoreset_mode": "SameStep"}}))
+        assert adapter.roles["agent"].lanes == n_envs
         adapter.close()
 
 
-def test_an_environment_that_cannot_be_reset_is_a_failure_with_its_name_and_reason():
+def test_an_environment_that_cannot_be_reset_is_an_error_with_its_name_and_reason():
     with pytest.raises(EnvironmentStartError, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
         GymAdapter(config("NeverResets-v0", 1, {}))
 
 
-def test_arguments_that_an_environment_does_not_take_are_a_failure_with_their_name():
+def test_an_unknown_argument_of_an_environment_is_an_error_with_its_name():
     with pytest.raises(EnvironmentStartError, match="'CartPole-v1'.*gravitation"):
         GymAdapter(config("CartPole-v1", 1, {"gravitation": 3}))
 
 
-def test_env_args_of_the_caller_stay_as_they_were():
+def test_env_args_of_the_caller_are_not_modified():
     env_args = {"ends": ENDS["truncated"], **vectorized("sync", AutoresetMode.SAME_STEP)}
     before = {**env_args, "vector_kwargs": dict(env_args["vector_kwargs"])}
     GymAdapter(config(CountedEpisodes, 1, env_args, max_episode_steps=3))
@@ -311,7 +313,7 @@ def test_env_args_of_the_caller_stay_as_they_were():
 
 
 class Ticks(VectorEnv):
-    """A vector environment of one's own, which observes how many steps its episodes have, and ends them."""
+    """A vector environment of an env.py that observes the number of steps of its episodes."""
 
     def __init__(self, num_envs, length=3, mode=AutoresetMode.NEXT_STEP):
         self.num_envs, self.length = num_envs, length
@@ -331,7 +333,7 @@ class Ticks(VectorEnv):
         return self.count[:, None].astype(np.float32), reward, self.count == self.length, none, {}
 
 
-class TestOwnVectorEnvironment(AdapterContract):
+class TestVectorEnvOfEnvFile(AdapterContract):
     def make(self):
         return GymAdapter(config(Ticks, 3))
 
@@ -357,15 +359,15 @@ def test_a_limit_is_passed_to_a_vector_environment_that_takes_one():
         (
             lambda num_envs: CountedEpisodes(),
             {},
-            "must return a gymnasium.vector.VectorEnv of as many .* CountedEpisodes",
+            "must return a gymnasium.vector.VectorEnv of 3 environments; it returned CountedEpisodes",
         ),
-        (lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) of env.py must return .* it returned one of 2"),
-        (lambda: Ticks(3), {}, "returns a VectorEnv, so that it must have a parameter num_envs"),
-        (Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; give make of env.py a max_ep"),
+        (lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) in env.py must return .* it returned a VectorEnv of 2"),
+        (lambda: Ticks(3), {}, "returns a VectorEnv, so it needs a parameter num_envs"),
+        (Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; add a parameter max_ep"),
         (Ticks, {"timeout": 1.0}, "env_timeout is 1"),
         (Ticks, {"wrappers": [("gymnasium.wrappers:ClipReward", {})]}, "and a VectorEnv of env.py has none"),
     ],
 )
-def test_a_vector_environment_of_ones_own_must_fit(make, settings, message):
+def test_an_unsuitable_vector_environment_of_an_env_file_is_an_error(make, settings, message):
     with pytest.raises(UnsupportedEnvironment, match=message):
         GymAdapter(config(make, 3, **settings))

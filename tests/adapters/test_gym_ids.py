@@ -1,4 +1,4 @@
-"""Ids of Gymnasium by what people call them."""
+"""Search for ids of Gymnasium by name."""
 
 import gymnasium
 import pytest
@@ -9,7 +9,7 @@ from algorithm.adapters.gym_ids import find_id, find_spec
 
 @pytest.fixture(autouse=True)
 def twins():
-    """Environments of one name in two namespaces."""
+    """Register environments with the same name in two namespaces."""
     for namespace in ("north", "south"):
         gymnasium.register(f"{namespace}/Twin-v0", entry_point="nothing:Nothing")
     yield
@@ -36,17 +36,17 @@ def test_names_are_matched_without_case_underscores_and_version(name, namespace,
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("acrobat", "no Gymnasium environment of the name 'acrobat'; near it is Acrobot-v1"),
-        ("twin", "several Gymnasium environments of the name 'twin'; near it are north/Twin-v0, south/Twin-v0"),
-        ("zzzz", "no Gymnasium environment of the name 'zzzz'"),
+        ("acrobat", "no Gymnasium environment has the name 'acrobat'; did you mean Acrobot-v1?"),
+        ("twin", "several Gymnasium environments have the name 'twin'; did you mean north/Twin-v0, south/Twin-v0?"),
+        ("zzzz", "no Gymnasium environment has the name 'zzzz'"),
     ],
 )
-def test_what_is_none_or_several_is_told_with_what_is_near(name, message):
+def test_no_id_or_several_ids_are_an_error_with_similar_ids(name, message):
     with pytest.raises(UnsupportedEnvironment) as error:
         find_id(name)
     assert str(error.value) == message
 
 
-def test_thresholds_are_gymnasiums_own():
+def test_a_spec_has_the_reward_threshold_of_gymnasium():
     assert find_spec("CartPole-v1").reward_threshold == 475
     assert find_spec("Pendulum-v1").reward_threshold is None

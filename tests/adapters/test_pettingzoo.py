@@ -1,4 +1,4 @@
-"""PettingZoo's environments: every agent is a role, whenever it ends."""
+"""Environments of PettingZoo, whose agents are roles."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ class TestSilentWithMasks(AdapterContract):
 
 
 class TestRockPaperScissors(AdapterContract):
-    """A real one, converted from an AECEnv by PettingZoo."""
+    """An environment that PettingZoo converts from an AECEnv."""
 
     @classmethod
     def setup_class(cls):
@@ -47,16 +47,16 @@ class TestRockPaperScissors(AdapterContract):
 
 
 def play(adapter, ticks, seed=0):
-    """What every tick shows, {role: [(lane, first, final, reward, alive, first number observed)]}."""
+    """Return {role: [(lane, first, is_bootstrap_row, reward, alive, first observed value)]} of every tick."""
     rng = np.random.default_rng(0)
-    steps, shown = adapter.reset(seed), []
+    steps, ticked = adapter.reset(seed), []
     for _ in range(ticks):
-        shown.append({role: rows(step) for role, step in steps.items()})
+        ticked.append({role: rows(step) for role, step in steps.items()})
         actions = {
             role: random_actions(adapter.roles[role].action_spec, len(step.lane), rng) for role, step in steps.items()
         }
         steps = adapter.step(actions)
-    return shown
+    return ticked
 
 
 def rows(step):
@@ -68,56 +68,56 @@ def rows(step):
 
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
 def test_an_agent_that_ends_early_is_absent_until_all_have_ended(kind):
-    shown = play(PettingZooAdapter(config(Race, 1, {"ant": 2, "bee": 4, "kind": kind})), 7)
+    ticked = play(PettingZooAdapter(config(Race, 1, {"ant": 2, "bee": 4, "kind": kind})), 7)
     alive = kind == "truncated"
-    ant = [tick.get("ant") for tick in shown]
+    ant = [tick.get("ant") for tick in ticked]
     assert ant[:3] == [
         [(0, True, False, 0, True, 0)],
         [(0, False, False, 1 / 8, True, 1)],
         [(0, False, True, 2 / 8, alive, 2)],
     ]
     assert ant[3:] == [None, None, [(0, True, False, 0, True, 0)], [(0, False, False, 1 / 8, True, 1)]]
-    bee = [tick["bee"][0] for tick in shown]
+    bee = [tick["bee"][0] for tick in ticked]
     assert bee[4] == (0, False, True, 4 / 8, alive, 4)
     assert bee[5] == (0, True, False, 0, True, 0)
 
 
-def test_a_termination_without_a_last_observation_shows_the_one_before():
-    shown = play(PettingZooAdapter(config(Race, 1, {"ant": 2, "bee": 3, "silent": True})), 4)
-    assert shown[2]["ant"] == [(0, False, True, 2 / 8, False, 1)]
+def test_a_termination_without_a_last_observation_repeats_the_one_before():
+    ticked = play(PettingZooAdapter(config(Race, 1, {"ant": 2, "bee": 3, "silent": True})), 4)
+    assert ticked[2]["ant"] == [(0, False, True, 2 / 8, False, 1)]
 
 
 def test_a_truncation_without_a_last_observation_is_followed_by_the_next_start():
     args = {"ant": 2, "bee": 3, "silent": True, "kind": "truncated"}
-    shown = play(PettingZooAdapter(config(Race, 1, args)), 5)
-    assert ["ant" in tick for tick in shown] == [True, True, False, True, True]
-    assert shown[3]["ant"] == [(0, True, False, 0, True, 0)]
+    ticked = play(PettingZooAdapter(config(Race, 1, args)), 5)
+    assert ["ant" in tick for tick in ticked] == [True, True, False, True, True]
+    assert ticked[3]["ant"] == [(0, True, False, 0, True, 0)]
 
 
-def test_an_agent_that_joins_later_starts_an_episode_there():
-    shown = play(PettingZooAdapter(config(Race, 1, {"ant": 3, "bee": 5, "late": 4})), 7)
-    late = [tick.get("late") for tick in shown]
+def test_an_agent_that_joins_later_starts_an_episode():
+    ticked = play(PettingZooAdapter(config(Race, 1, {"ant": 3, "bee": 5, "late": 4})), 7)
+    late = [tick.get("late") for tick in ticked]
     assert late[:LATE] == [None, None]
     assert [row[0][1:3] for row in late[LATE:5]] == [(True, False), (False, False), (False, True)]
     assert late[5:] == [None, None]
 
 
-def test_environments_of_one_role_end_on_their_own():
+def test_episodes_of_different_environments_end_independently():
     adapter = PettingZooAdapter(config(Race, 2, {"ant": 3, "bee": 3}))
     adapter._envs[1].env.lives = {"ant": 1, "bee": 1}
-    shown = play(adapter, 4)
-    assert [row[0] for row in shown[1]["ant"]] == [0, 1]
-    assert [row[1:3] for row in shown[2]["ant"]] == [(False, False), (True, False)]
+    ticked = play(adapter, 4)
+    assert [row[0] for row in ticked[1]["ant"]] == [0, 1]
+    assert [row[1:3] for row in ticked[2]["ant"]] == [(False, False), (True, False)]
 
 
 def test_a_limit_truncates_the_episode_of_all_agents():
-    shown = play(PettingZooAdapter(config(Race, 1, {"ant": 9, "bee": 9}, max_episode_steps=2)), 4)
+    ticked = play(PettingZooAdapter(config(Race, 1, {"ant": 9, "bee": 9}, max_episode_steps=2)), 4)
     for role in ("ant", "bee"):
-        assert shown[2][role] == [(0, False, True, 2 / 8, True, 2)]
-        assert shown[3][role][0][1]
+        assert ticked[2][role] == [(0, False, True, 2 / 8, True, 2)]
+        assert ticked[3][role][0][1]
 
 
-def test_lanes_and_episodes_have_seeds_of_their_own():
+def test_every_lane_and_episode_has_its_own_seed():
     adapter = PettingZooAdapter(config(Race, 2, {"ant": 1, "bee": 1}))
     steps = adapter.reset(7)
     seeds = steps["bee"].obs["obs"][:, 1].tolist()
@@ -131,7 +131,7 @@ def test_lanes_and_episodes_have_seeds_of_their_own():
 
 
 @pytest.mark.parametrize("how", ["observed", "info"])
-def test_masks_are_each_agents_own(how):
+def test_every_agent_has_its_own_mask(how):
     adapter = PettingZooAdapter(config(Race, 2, {"how": how}))
     steps = adapter.reset(0)
     for tick in range(2):
@@ -151,12 +151,12 @@ def test_observations_are_ignored_and_environments_wrapped():
     assert steps["bee"].reward == 1 / 16
     with pytest.raises(UnsupportedEnvironment, match="no observation 'sound'; there is action_mask, observation$"):
         PettingZooAdapter(config(NAME, 1, {"how": "observed"}, ignore_observations=["sound"]))
-    with pytest.raises(UnsupportedEnvironment, match="nothing that an agent could see"):
+    with pytest.raises(UnsupportedEnvironment, match="contains no observation for an agent"):
         PettingZooAdapter(config(NAME, 1, {"how": "observed"}, ignore_observations=["observation"]))
 
 
 class Halved(BaseParallelWrapper):
-    """Multiplies every reward by `share`."""
+    """A wrapper that multiplies rewards by `share`."""
 
     def __init__(self, env, share):
         super().__init__(env)
@@ -167,7 +167,7 @@ class Halved(BaseParallelWrapper):
         return obs, {agent: self.share * reward for agent, reward in rewards.items()}, *rest
 
 
-def test_an_environment_that_raises_is_broken_and_one_that_cannot_start_failed():
+def test_an_environment_that_raises_is_a_crash_or_a_start_error():
     def make(at):
         env = Race()
         setattr(env, at, lambda *args, **kwargs: 1 / 0)
@@ -175,13 +175,13 @@ def test_an_environment_that_raises_is_broken_and_one_that_cannot_start_failed()
 
     adapter = PettingZooAdapter(config(make, 1, {"at": "step"}))
     steps = adapter.reset(0)
-    with pytest.raises(EnvironmentCrashed, match="broke: ZeroDivisionError"):
+    with pytest.raises(EnvironmentCrashed, match="crashed: ZeroDivisionError"):
         adapter.step({role: np.zeros((1, adapter.roles[role].action_spec.size), np.float32) for role in steps})
     with pytest.raises(EnvironmentStartError, match="does not start: ZeroDivisionError"):
         PettingZooAdapter(config(make, 1, {"at": "reset"}))
 
 
-def test_an_agent_that_was_never_announced_is_named():
+def test_an_agent_that_is_not_a_possible_agent_is_an_error():
     env = Race(1, 3, 3)
     env.possible_agents = ["ant", "bee"]
     with pytest.raises(EnvironmentCrashed, match="'late' is not among its possible_agents"):
@@ -198,16 +198,24 @@ def test_every_environment_is_closed():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("sisl/multiwalkr_v9", {}, "no environment of PettingZoo whose agents act together; near are sisl/multiwalker"),
-        ("classic/chess_v6", {}, "no environment of PettingZoo whose agents act together; near are classic/rps-v2"),
+        (
+            "sisl/multiwalkr_v9",
+            {},
+            "is not an environment of PettingZoo whose agents act simultaneously; did you mean sisl/multiwalker",
+        ),
+        (
+            "classic/chess_v6",
+            {},
+            "is not an environment of PettingZoo whose agents act simultaneously; did you mean classic/rps-v2",
+        ),
         ("no_such_module:parallel_env", {}, "needs a package: No module named 'no_such_module'; pip install no_such"),
         ("tests.adapters.parallel:nothing", {}, "tests.adapters.parallel has no function or class 'nothing'"),
-        (lambda: object(), {}, "cannot be opened: TypeError: object is no ParallelEnv"),
+        (lambda: object(), {}, "cannot be opened: TypeError: object is not a ParallelEnv"),
         (lambda: parallel_to_aec(Race()), {}, None),
         (NAME, {"timeout": 1.0}, "env_timeout is 1, but environments of PettingZoo run in this process"),
     ],
 )
-def test_what_is_not_supported_is_one_line(name, settings, message):
+def test_an_unsupported_environment_is_an_error_of_one_line(name, settings, message):
     if message is None:
         assert set(PettingZooAdapter(config(name, 1, **settings)).roles) == {"ant", "bee"}
         return
@@ -216,18 +224,18 @@ def test_what_is_not_supported_is_one_line(name, settings, message):
     assert "\n" not in str(error.value)
 
 
-def test_agents_that_act_in_turn_are_refused():
+def test_agents_that_act_in_turn_are_an_error():
     def make():
         env = parallel_to_aec(Race())
         env.metadata = {**env.metadata, "is_parallelizable": False}
         env.env.metadata = env.metadata
         return env
 
-    with pytest.raises(UnsupportedEnvironment, match="agents act in turn; supported are agents that act together"):
+    with pytest.raises(UnsupportedEnvironment, match="act in turn; supported are agents that act simultaneously"):
         PettingZooAdapter(config(make, 1))
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("settings", [{}, {"kind": "truncated", "how": "info"}])
-def test_the_environment_of_these_tests_keeps_pettingzoos_rules(settings):
+def test_the_environment_of_these_tests_passes_pettingzoos_tests(settings):
     parallel_api_test(Race(**settings), num_cycles=30)

@@ -1,3 +1,5 @@
+"""Values, lengths and returns of the probes."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -34,12 +36,12 @@ class TestChain(AdapterContract):
         return ProbeAdapter(config("chain", 3, {}))
 
 
-def test_every_probe_keeps_the_contract_in_a_class_of_its_own():
+def test_every_probe_has_contract_tests():
     assert {"truncation", "leak", "choice", "chain"} == set(PROBES)
 
 
 class TablePolicy(ShowingAgent):
-    """Does what a table says for each one-hot state."""
+    """An agent with a fixed action for each one-hot state."""
 
     def __init__(self, *actions: int):
         super().__init__(rollout_length=7, state=0)
@@ -57,9 +59,9 @@ def collect(name: str, *actions: int, limit: int | None = None):
 
 
 def values(name: str, *actions: int) -> np.ndarray:
-    """The states' values from the valid rows alone: the solution of V(s) = mean(r + gamma alive V(s'))."""
+    """Return the value of each state from the valid rows: the solution of V(s) = mean(r + gamma alive V(s'))."""
     _, lanes = collect(name, *actions)
-    states = PROBES[name].states
+    states = PROBES[name].n_states
     matrix, rewards = np.eye(states), np.zeros(states)
     for state in range(states):
         rows = [(lane, t) for lane in lanes for t in np.flatnonzero(lane.valid & (lane.obs["obs"][:-1, :, state] == 1))]
@@ -69,23 +71,23 @@ def values(name: str, *actions: int) -> np.ndarray:
     return np.linalg.solve(matrix, rewards)
 
 
-def test_truncation_is_worth_a_reward_of_one_for_ever():
+def test_truncation_has_the_value_of_an_endless_reward_of_1():
     np.testing.assert_allclose(values("truncation", 0), [1 / (1 - GAMMA)])
 
 
-def test_leak_starts_with_a_loss_and_then_gains_for_ever():
+def test_leak_has_a_negative_first_value():
     np.testing.assert_allclose(values("leak", 1, 0), [-41, 10])
 
 
 @pytest.mark.parametrize(("actions", "expected"), [((0, 1), [1, 1]), ((1, 1), [0, 1]), ((1, 0), [0, 0])])
-def test_choice_rewards_the_action_with_the_number_of_the_state(actions, expected):
+def test_choice_rewards_the_action_that_equals_the_state(actions, expected):
     np.testing.assert_allclose(values("choice", *actions), expected)
 
 
 @pytest.mark.parametrize(
     ("actions", "expected"), [((1, 1, 1), [GAMMA**2, GAMMA, 1]), ((1, 1, 0), [0, 0, 0])], ids=["right", "left"]
 )
-def test_chain_is_worth_one_at_its_right_end_alone(actions, expected):
+def test_chain_rewards_only_its_right_end(actions, expected):
     np.testing.assert_allclose(values("chain", *actions), expected, atol=1e-12)
 
 
@@ -98,18 +100,18 @@ def test_episodes_have_their_documented_length_and_return(name, actions, length,
     assert {(episode.length, episode.episode_return) for episode in actor.episodes} == {(length, score)}
 
 
-def test_a_left_step_ends_the_chain_with_nothing():
+def test_a_step_to_the_left_terminates_the_chain_without_reward():
     actor, lanes = collect("chain", 0, 0, 0)
     assert {(episode.length, episode.episode_return) for episode in actor.episodes} == {(1, 0)}
     assert not any(lane.alive[lane.valid].any() for lane in lanes)
 
 
-def test_max_episode_steps_cuts_earlier_but_never_later():
+def test_max_episode_steps_lowers_the_limit_only():
     assert {episode.length for episode in collect("truncation", 0, limit=4)[0].episodes} == {4}
     assert {episode.length for episode in collect("truncation", 0, limit=40)[0].episodes} == {10}
 
 
-def test_unknown_names_and_arguments_are_refused_by_name():
+def test_unknown_names_and_arguments_are_errors():
     with pytest.raises(UnsupportedEnvironment, match="'corridor'.*truncation.*chain"):
         ProbeAdapter(config("corridor", 1, {}))
     with pytest.raises(UnsupportedEnvironment, match="'length': 3"):

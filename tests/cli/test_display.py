@@ -30,7 +30,7 @@ STANDING = RoleProgress(
 )
 PROGRESS = Progress(
     wrote_row=False,
-    counters=Counters(412_000, 9000, 1234, 600, 75.4),
+    counters=Counters(env_steps=412_000, updates=9000, episodes=1234, iterations=600, seconds=75.4),
     max_step=1_000_000,
     goal=200.0,
     fraction_done=0.412,

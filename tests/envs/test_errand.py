@@ -90,5 +90,5 @@ def test_the_picture_moves_the_other_way():
 def test_what_is_no_move_raises(action):
     env = errand.make()
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="an errand takes a move"):
+    with pytest.raises(ValueError, match="an action is a move"):
         env.step(action)

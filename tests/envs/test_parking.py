@@ -99,5 +99,5 @@ def test_what_is_no_action_raises(action):
     env.reset(seed=0)
     if "throttle" in action:
         action["throttle"] = np.array(action["throttle"], np.float32)
-    with pytest.raises(ValueError, match="parking takes a gear"):
+    with pytest.raises(ValueError, match="an action is a gear"):
         env.step(action)

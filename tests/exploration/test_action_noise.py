@@ -1,4 +1,4 @@
-"""Noise around every action: whose level, whose statistics, and where it is not."""
+"""Action noise: the levels of lanes, the stored statistics, and none in evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OBS = {"obs": ObsSpec((1,))}
 
 
 class Logits:
-    """A family over one branch; its statistics are logits."""
+    """A family of one discrete branch; its statistics are logits."""
 
     def sample(self, statistics, rng):
         noise = rng.gumbel(size=statistics.shape)
@@ -34,7 +34,7 @@ class Logits:
 
 
 class Numbers:
-    """A family over one number; its statistics are mean and logarithm of the standard deviation."""
+    """A family of one continuous action; its statistics are mean and log std."""
 
     def sample(self, statistics, rng):
         mean, log_std = statistics.T
@@ -80,13 +80,13 @@ def decide(agent, levels, lane, lanes=None, spec=None) -> Decision:
     return explorer.act(agent, step_of(lane), np.zeros((len(lane), 3), np.float32))
 
 
-def test_each_lane_has_its_own_level_from_the_first_to_the_last():
+def test_levels_rise_from_the_first_lane_to_the_last():
     agent = Fixed(Numbers(), 0.2, np.log(0.3))
     decision = decide(agent, [0.1, 0.7], range(5))
     expected = np.sqrt(0.3**2 + np.linspace(0.1, 0.7, 5) ** 2)
     np.testing.assert_allclose(np.exp(decision.behavior[:, 1]), expected, rtol=1e-5)
-    asked = decide(agent, [0.1, 0.7], [1, 4], lanes=5)  # the others do not await a decision
-    np.testing.assert_array_equal(asked.behavior, decision.behavior[[1, 4]])
+    partial_decision = decide(agent, [0.1, 0.7], [1, 4], lanes=5)  # the others do not await a decision
+    np.testing.assert_array_equal(partial_decision.behavior, decision.behavior[[1, 4]])
 
 
 def test_a_single_lane_has_the_lowest_level():
@@ -94,7 +94,7 @@ def test_a_single_lane_has_the_lowest_level():
     np.testing.assert_array_equal(decision.behavior, [[0, 0]])
 
 
-def test_memory_is_the_agents_and_what_is_executed_is_made_from_the_stored_sample():
+def test_the_memory_is_that_of_the_agent_and_the_action_follows_from_the_stored_sample():
     decision = decide(Fixed(Numbers(), 0.9, 0.0), (2, 2), range(200), spec=ActionSpec(continuous=1))
     np.testing.assert_array_equal(decision.memory, np.ones((200, 3)))
     np.testing.assert_array_equal(decision.action, decision.raw_action.clip(-1, 1))
@@ -112,7 +112,7 @@ def test_samples_follow_the_statistics_that_are_stored(level):
     np.testing.assert_allclose(stored, (1 - level) * softmax + level / 3, rtol=1e-4)
 
 
-def test_noise_of_a_number_widens_what_is_executed():
+def test_noise_of_a_continuous_action_widens_its_distribution():
     decision = decide(Fixed(Numbers(), 0.1, np.log(0.3)), [0.4, 0.4], range(40_000), spec=ActionSpec(continuous=1))
     assert decision.raw_action.std() == pytest.approx(0.5, rel=0.02)
     assert decision.raw_action.mean() == pytest.approx(0.1, abs=0.01)
@@ -134,13 +134,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("levels", [*BAD, [float("nan")] * 2], ids=str)
-def test_levels_that_cannot_be_are_refused(levels):
+def test_invalid_levels_are_refused(levels):
     for spec in (ActionSpec(continuous=2), ActionSpec(branches=(3,))):
         with pytest.raises(ValueError, match=r"levels are .*; they must be two numbers \[min, max\] with 0 <= min"):
             ActionNoise(Role(2, OBS, spec), levels)
 
 
-def test_only_a_probability_is_at_most_one():
+def test_only_levels_of_discrete_actions_are_at_most_one():
     ActionNoise(Role(2, OBS, ActionSpec(continuous=1)), [0, 3])
     for spec in (ActionSpec(branches=(3,)), ActionSpec(1, (2,))):
         with pytest.raises(ValueError, match="<= 1, since it is the probability of a random action"):
@@ -162,7 +162,7 @@ def environment(explorer: str) -> None:
 
 
 @pytest.mark.parametrize("explorer", ["{action_noise: [0.0, 0.6]}", "{Action_Noise: {levels: [0.0, 0.6]}}"])
-def test_a_run_explores_in_training_alone_and_stores_what_was_executed(explorer, monkeypatch):
+def test_a_run_explores_only_in_training_and_stores_the_noisy_statistics(explorer, monkeypatch):
     monkeypatch.setattr(Acer, "family", Logits(), raising=False)
     rows = []
     choose = ActionNoise.act
@@ -198,7 +198,7 @@ def test_a_run_explores_in_training_alone_and_stores_what_was_executed(explorer,
         ("{noise: [0, 1]}", "explorer 'noise' is unknown; there is action_noise"),
     ],
 )
-def test_settings_that_cannot_be_are_one_line_and_status_2(explorer, message, capsys):
+def test_invalid_settings_are_one_line_and_status_2(explorer, message, capsys):
     environment(explorer)
     assert main.main("mine/task -n a".split()) == 2
     shown = capsys.readouterr().err
@@ -206,7 +206,7 @@ def test_settings_that_cannot_be_are_one_line_and_status_2(explorer, message, ca
     assert not Path("runs/mine/task/a").exists()
 
 
-def test_lanes_that_are_added_have_levels_in_between_and_the_others_keep_theirs():
+def test_added_lanes_have_levels_between_those_of_the_others():
     explorer = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
     before = explorer.lane_levels.copy()
     for lanes in (4, 8):
@@ -219,7 +219,7 @@ def test_lanes_that_are_added_have_levels_in_between_and_the_others_keep_theirs(
     np.testing.assert_array_equal(explorer.lane_levels, at_once.lane_levels)
 
 
-def test_lanes_that_are_added_before_anything_is_stored_are_spread_as_if_they_had_been_there():
+def test_lanes_added_before_anything_is_stored_have_the_levels_of_initial_lanes():
     explorer = ActionNoise(Role(1, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
     explorer.grow(5, 5)
     np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""Real runs of small environments, in processes that can be killed."""
+"""Training runs of a small environment, in processes that a test can signal or kill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARGUMENTS = ["own/task", "-n", "a"]
 
 
 def write_task(env: str = CARTPOLE, **base) -> None:
-    """An environment folder own/task in the working directory, with `env` as its env.py."""
+    """Write the environment folder own/task in the working directory, with `env` as its env.py."""
     folder = Path("envs/own/task")
     folder.mkdir(parents=True)
     tree = {"base_config": {**BASE, **base}, "replay_config": {"capacity": 1000}, "acer_config": AGENT}
@@ -38,26 +38,29 @@ def run_folder() -> RunFolder:
 
 
 def saved_steps() -> list[int]:
-    """env_steps of the checkpoints on disk."""
+    """Return the env_steps of the checkpoints on disk."""
     return sorted(int(path.name) for path in (run_folder().path / "checkpoints").glob("[0-9]*"))
 
 
 def assert_playable() -> None:
-    """The newest checkpoint loads and acts."""
+    """Check that the newest checkpoint loads and acts."""
     assert load(run_folder().path).act(np.zeros(4)) in (0, 1)
 
 
 class Run:
-    """`main.py arguments` in a forked process, the leader of a group of its own: it begins where imports are done.
+    """A call of `main.py` in a forked process, which is the leader of its process group and need not import anything.
 
-    What it prints goes to the files `out` and `err`, or to the open files of these names.
+    Args:
+        arguments: The command line.
+        out: File descriptor of standard output; None for the file `self.out`.
+        err: File descriptor of standard error; None for the file `self.err`.
     """
 
     def __init__(self, *arguments: str, out: int | None = None, err: int | None = None):
         self.out, self.err = Path(OUT), Path(ERR)
         for path in (self.out, self.err):
             path.write_text("")
-        resource_tracker.ensure_running()  # else the run has one, which tells what os._exit leaves
+        resource_tracker.ensure_running()  # otherwise the run starts one, which warns about what os._exit leaves
         self.pid = os.fork()
         if self.pid == 0:
             self._become(arguments, out, err)
@@ -65,14 +68,14 @@ class Run:
     def _become(self, arguments, out, err) -> None:
         status = 99
         try:
-            if os.getsid(0) != os.getpid():  # as in a terminal of its own
+            if os.getsid(0) != os.getpid():  # as if it had its own terminal
                 os.setsid()
-            for number, path, given in ((1, OUT, out), (2, ERR, err)):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND) if given is None else given, number)
+            for number, path, descriptor in ((1, OUT, out), (2, ERR, err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND) if descriptor is None else descriptor, number)
             sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: PTH123
             sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores, if it started the tests
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
             status = main.main(list(arguments))
             sys.stdout.flush()
         finally:
@@ -80,7 +83,7 @@ class Run:
 
     @classmethod
     def in_terminal(cls, *arguments: str) -> tuple[Run, int]:
-        """A run in a terminal of its own, and the end at which that is read."""
+        """Return a run in its own terminal, and the file descriptor that reads this terminal."""
         resource_tracker.ensure_running()
         pid, terminal = pty.fork()
         run = cls.__new__(cls)
@@ -90,20 +93,20 @@ class Run:
         return run, terminal
 
     def wait_for(self, text: str, seconds: float = 60) -> None:
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while text not in self.out.read_text():
-            assert time.monotonic() < until, self.err.read_text()
+            assert time.monotonic() < deadline, self.err.read_text()
             time.sleep(0.01)
 
     def signal(self, number: int, group: bool = False) -> None:
         (os.killpg if group else os.kill)(self.pid, number)
 
     def status(self) -> int:
-        """Exit status; minus the signal that ended it."""
+        """Wait for the end; return the exit status, or minus the signal that ended the process."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
-    def left_behind(self) -> bool:
-        """A process of its group still lives."""
+    def has_processes(self) -> bool:
+        """Return whether a process of its group is still alive."""
         try:
             os.killpg(self.pid, 0)
         except ProcessLookupError:

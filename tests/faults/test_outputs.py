@@ -1,4 +1,4 @@
-"""Runs whose output nobody reads, or that no disk takes."""
+"""Training runs whose output has no reader, or that write to a full disk."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ def make():
 
 
 def assert_complete() -> None:
-    """The run went to its end, and all of it is in log.txt and metrics.csv."""
+    """Check that the run has finished, and that log.txt and metrics.csv are complete."""
     folder = Path("runs/own/task/a")
     log = (folder / "log.txt").read_text().splitlines()
     assert log[0].startswith("training ") and log[-1].startswith("curves:")
@@ -38,7 +38,7 @@ def assert_complete() -> None:
     assert_playable()
 
 
-def test_a_reader_that_exits_as_head_does_ends_nothing():
+def test_a_run_continues_if_its_reader_exits():
     write_task(PRINTING)
     command = [sys.executable, str(ROOT / "main.py"), *ARGUMENTS, "--logger_in_file"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -49,7 +49,7 @@ def test_a_reader_that_exits_as_head_does_ends_nothing():
     assert_complete()
 
 
-def test_processes_of_environments_print_to_nobody_too():
+def test_worker_processes_continue_if_their_reader_exits():
     write_task(PRINTING, n_envs=1, env_args={"vectorization_mode": "async"})
     reading, writing = os.pipe()
     run = Run(*ARGUMENTS, "--logger_in_file", out=writing)
@@ -63,14 +63,14 @@ def test_processes_of_environments_print_to_nobody_too():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_a_full_disk_behind_standard_output_ends_nothing(arguments):
+def test_a_run_continues_if_standard_output_is_a_full_disk(arguments):
     write_task(PRINTING)
     with Path("/dev/full").open("w") as full:
         assert Run(*ARGUMENTS, "--logger_in_file", *arguments, out=full.fileno(), err=full.fileno()).status() == 0
     assert_complete()
 
 
-def test_a_script_gets_its_json_where_nobody_reads_the_lines():
+def test_json_is_written_if_standard_error_has_no_reader():
     write_task()
     reading, writing = os.pipe()
     run = Run(*ARGUMENTS, "--logger_in_file", "--json", err=writing)

@@ -1,4 +1,4 @@
-"""Runs that are stopped, killed, or left without room on the disk."""
+"""Training runs that are stopped or killed, or whose disk is full."""
 
 import os
 import random
@@ -19,7 +19,7 @@ resource = pytest.importorskip("resource")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_kill_9_at_any_moment_leaves_a_run_that_goes_on():
+def test_a_run_resumes_after_kill_9_at_any_time():
     write_task(save_every=20, max_step=100_000)
     rng = random.Random(0)
     for attempt in range(6):
@@ -46,30 +46,30 @@ def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
     write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
     run = Run(*ARGUMENTS)
     run.wait_for("steps/s")
-    run.signal(number, group=number != signal.SIGTERM)  # as a terminal sends it
+    run.signal(number, group=number != signal.SIGTERM)  # a terminal signals the group
     assert run.status() == status
     resume = "python main.py own/task -n a --resume"
     assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
-    assert not run.left_behind()
+    assert not run.has_processes()
     assert len(saved_steps()) == 1
     assert_playable()
 
 
-def test_a_terminal_that_is_closed_ends_a_run_after_saving():
+def test_a_closed_terminal_ends_a_run_after_saving():
     write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": "async"})
     run, terminal = Run.in_terminal(*ARGUMENTS, "--logger_in_file")
-    shown = b""
-    while b"steps" not in shown:
-        shown += os.read(terminal, 1000)
+    output = b""
+    while b"steps" not in output:
+        output += os.read(terminal, 1000)
     os.close(terminal)
     assert run.status() == 129
     log = Path("runs/own/task/a/log.txt").read_text().splitlines()
     assert log[-1].startswith("Hung up. Checkpoint saved in runs/own/task/a; ")
-    assert not run.left_behind()
+    assert not run.has_processes()
     assert_playable()
 
 
-def test_a_run_in_training_is_neither_resumed_nor_replaced_and_all_else_works(capsys):
+def test_a_run_in_training_is_not_resumed_or_replaced_but_can_be_read(capsys):
     write_task(max_step=None, save_every=100)
     run = Run(*ARGUMENTS)
     run.wait_for("300 steps")
@@ -78,7 +78,7 @@ def test_a_run_in_training_is_neither_resumed_nor_replaced_and_all_else_works(ca
         if name == "a-1":
             changing = shutil.ignore_patterns(".lock", "checkpoints", "tensorboard", "*.new")
             shutil.copytree("runs/own/task/a", "runs/own/task/a-1", ignore=changing)
-            os.link("runs/own/task/a/.lock", "runs/own/task/a-1/.lock")  # as if it were in training too
+            os.link("runs/own/task/a/.lock", "runs/own/task/a-1/.lock")  # as if it were also in training
         assert main.main([*ARGUMENTS, *arguments]) == 2
         err = capsys.readouterr().err
         assert err.startswith(f"run runs/own/task/{name} is in training in process {run.pid}: ")
@@ -94,7 +94,7 @@ def test_a_run_in_training_is_neither_resumed_nor_replaced_and_all_else_works(ca
     assert main.main([*ARGUMENTS, "--force", "--max_step", "100"]) == 0
 
 
-def test_more_signals_do_no_harm():
+def test_several_signals_are_harmless():
     write_task(max_step=None, save_every=None)
     run = Run(*ARGUMENTS)
     run.wait_for("steps/s")
@@ -106,7 +106,7 @@ def test_more_signals_do_no_harm():
     assert_playable()
 
 
-def test_a_second_signal_ends_a_step_that_hangs():
+def test_a_second_signal_ends_a_hanging_step():
     write_task("import time\n" + CARTPOLE.replace("gymnasium.make('CartPole-v1')", "Stuck()") + STUCK)
     run = Run(*ARGUMENTS)
     run.wait_for("stuck")
@@ -131,7 +131,7 @@ class Stuck(gymnasium.Wrapper):
 """
 
 
-def test_a_signal_before_the_first_step_leaves_the_name_free():
+def test_a_signal_before_the_first_step_leaves_no_run():
     write_task("import time\ndef make():\n    print('starting', flush=True)\n    time.sleep(1000)\n")
     run = Run(*ARGUMENTS)
     run.wait_for("starting")
@@ -141,7 +141,7 @@ def test_a_signal_before_the_first_step_leaves_the_name_free():
     assert not Path("runs").exists()
 
 
-def test_a_signal_while_torch_is_imported_says_that_nothing_was_saved():
+def test_a_signal_while_torch_is_imported_saves_nothing():
     write_task()
     run = Run(*ARGUMENTS)
     run.wait_for("loading PyTorch")
@@ -151,19 +151,19 @@ def test_a_signal_while_torch_is_imported_says_that_nothing_was_saved():
     assert not Path("runs").exists()
 
 
-def test_a_truncated_checkpoint_is_named(capsys):
+def test_a_truncated_checkpoint_is_reported_with_its_path(capsys):
     write_task(max_step=400)
     assert main.main(ARGUMENTS) == 0
     weights = run_folder().find_latest().folder / "agent" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:500])
     capsys.readouterr()
     main.main([*ARGUMENTS, "--run"])
-    shown = capsys.readouterr()
-    assert str(weights) in shown.err + shown.out
-    assert "Traceback" not in shown.err
+    streams = capsys.readouterr()
+    assert str(weights) in streams.err + streams.out
+    assert "Traceback" not in streams.err
 
 
-# Checkpoints of about 60 kB fill it within a few hundred steps.
+# Checkpoints of about 60 kB fill this disk within a few hundred steps.
 ON_A_SMALL_DISK = """
 mkdir -p runs && mount -t tmpfs -o size=400k none runs || exit 77
 "$PYTHON" "$MAIN" own/task -n a > out.txt 2> err.txt
@@ -172,22 +172,22 @@ cp -r runs kept
 """
 
 
-def test_a_full_disk_is_named_and_the_last_good_checkpoint_stays():
+def test_a_full_disk_is_an_error_and_the_last_complete_checkpoint_remains():
     if shutil.which("unshare") is None:
-        pytest.skip("there is no unshare to mount a tmpfs with")
+        pytest.skip("unshare, which mounts a tmpfs, is missing")
     write_task(save_every=100, keep_checkpoints=50)
     where = {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "MAIN": str(ROOT / "main.py")}
     command = ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK]
     finished = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, timeout=100)
     if not Path("status.txt").exists():
-        pytest.skip(f"a tmpfs may not be mounted here: {finished.stderr.strip()}")
-    assert_disk_is_named(int(Path("status.txt").read_text()), Path("err.txt").read_text())
+        pytest.skip(f"a tmpfs cannot be mounted here: {finished.stderr.strip()}")
+    assert_disk_error(int(Path("status.txt").read_text()), Path("err.txt").read_text())
     shutil.rmtree("runs")
     Path("kept").rename("runs")
     assert_playable()
 
 
-def test_a_file_that_may_not_grow_is_named_and_the_last_good_checkpoint_stays():
+def test_a_file_size_limit_is_an_error_and_the_last_complete_checkpoint_remains():
     write_task(save_every=100, max_step=None)
     run = Run(*ARGUMENTS)
     run.wait_for("steps/s")
@@ -200,7 +200,7 @@ def test_a_file_that_may_not_grow_is_named_and_the_last_good_checkpoint_stays():
     assert_playable()
 
 
-def assert_disk_is_named(status: int, err: str) -> None:
+def assert_disk_error(status: int, err: str) -> None:
     assert status == 1, err
     assert err.count("\n") == 1, err
     assert "space" in err.lower() or "disk" in err.lower()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from algorithm.networks import ActorCritic, Blueprint, FlatParameters, FrameStack, Mlp, Vector
 from algorithm.specs import ObsSpec
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 ONE = {"obs": ObsSpec((3,))}
 SEVERAL = {"camera": ObsSpec((2, 3), "uint8"), "speed": ObsSpec((4,)), "place": ObsSpec((2,))}
@@ -16,7 +16,7 @@ ACTIONS = 5
 
 
 class Doubling:
-    """Factory of an encoder that exists in torch alone."""
+    """A factory of an encoder without a numpy form."""
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
         encoder = DoublingEncoder()
@@ -30,7 +30,7 @@ class DoublingEncoder(nn.Module):
 
 
 class RunningSum(nn.Module):
-    """A memory that adds up its features, decaying, and starts anew at `first`."""
+    """A memory that is the decaying sum of its features and is reset at `first`."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -132,14 +132,14 @@ def test_acting_follows_updates_of_a_learner():
     obs, memory = observations(ONE, 6), np.zeros((6, 0), np.float32)
     before = agent.policy.act(obs, memory)[0]
     for seed in range(3):
-        learner.learn(random_rollout(np.random.default_rng(seed)))
+        update(learner, random_rollout(np.random.default_rng(seed)))
     after = agent.policy.act(obs, memory)[0]
     assert np.abs(after - before).max() > 1e-3
     expected = agent.policy(tensors(obs), torch.zeros(6, 0))[0].detach()
     np.testing.assert_allclose(after, expected, rtol=0, atol=1e-6)
 
 
-def test_heads_give_the_statistics_and_the_values():
+def test_heads_return_the_statistics_and_the_values():
     for blueprint, specs in BLUEPRINTS.values():
         torch.manual_seed(0)
         network = ActorCritic(blueprint, specs, statistics_size=2, n_values=7)
@@ -155,13 +155,13 @@ def test_the_first_policy_is_close_to_uniform():
     assert statistics.abs().max() < 0.1
 
 
-def test_networks_without_memory_carry_none():
+def test_networks_without_memory_have_an_empty_state():
     assert make(Blueprint(body=Mlp(8)), ONE).state_size == 0
     assert make(Blueprint(body=Mlp(8), memory=RunningSum), ONE).state_size == 8
 
 
 @pytest.mark.parametrize("name", BLUEPRINTS)
-def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first(name):
+def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first_rows(name):
     blueprint, specs = BLUEPRINTS[name]
     network = make(blueprint, specs)
     obs, first = observations(specs, 7, 3), np.random.default_rng(3).random((7, 3)) < 0.3
@@ -180,7 +180,7 @@ def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first(name):
 
 @pytest.mark.parametrize("name", BLUEPRINTS)
 @pytest.mark.parametrize("burn_in", [1, 4])
-def test_burn_in_equals_running_on_from_the_same_rows(name, burn_in):
+def test_burn_in_equals_continuing_from_the_same_rows(name, burn_in):
     blueprint, specs = BLUEPRINTS[name]
     network = make(blueprint, specs)
     obs, first = tensors(observations(specs, 7, 3)), torch.rand(7, 3) < 0.3
@@ -190,7 +190,7 @@ def test_burn_in_equals_running_on_from_the_same_rows(name, burn_in):
     torch.testing.assert_close(after, features[burn_in:])
 
 
-def test_no_gradient_comes_from_burn_in_rows():
+def test_burn_in_rows_have_no_gradient():
     network = make(Blueprint(memory=RunningSum), ONE)
     obs = {"obs": torch.randn(6, 2, 3, requires_grad=True)}
     memory = torch.zeros(2, 3, requires_grad=True)
@@ -201,7 +201,7 @@ def test_no_gradient_comes_from_burn_in_rows():
     assert memory.grad is None
 
 
-def test_an_observation_goes_to_the_first_encoder_whose_pattern_matches():
+def test_an_observation_uses_the_first_encoder_whose_pattern_matches():
     blueprint = Blueprint(encoders={"sp*": Doubling(), "*": Vector()})
     network = make(blueprint, SEVERAL)
     obs = tensors(observations(SEVERAL, 2))
@@ -215,7 +215,7 @@ def test_an_observation_without_an_encoder_is_refused_by_name():
         ActorCritic(blueprint, SEVERAL, statistics_size=2, n_values=2)
 
 
-def test_layers_that_cannot_be_are_refused_by_name():
+def test_invalid_layers_are_refused_by_name():
     with pytest.raises(ValueError, match="'gelu'.*relu, tanh"):
         Mlp(8, activation="gelu")
     with pytest.raises(ValueError, match="at least one layer"):
@@ -231,13 +231,13 @@ def test_vectors_are_scaled_component_by_component():
 
 
 def test_a_wrong_number_of_scales_is_refused():
-    with pytest.raises(ValueError, match="2 scales for an observation of 4 numbers"):
+    with pytest.raises(ValueError, match="2 scales for an observation of 4 values"):
         Vector((1.0, 2.0))(SEVERAL["speed"])
 
 
-def test_a_tried_step_leaves_the_network_as_it_was():
+def test_a_dry_step_does_not_change_the_network():
     network = ActorCritic(Blueprint(body=lambda size: Normalized(size)), ONE, 2, 2)
-    network.torso.body.norm.eval()  # a part that its author froze
+    network.torso.body.norm.eval()  # a frozen part
     before = [value.clone() for value in network.state_dict().values()]
     network.run_dry_step(ONE)
     assert [module.training for module in (network, network.torso.body, network.torso.body.norm)] == [True, True, False]
@@ -245,7 +245,7 @@ def test_a_tried_step_leaves_the_network_as_it_was():
 
 
 class Normalized(nn.Module):
-    """Layers with statistics of their own, which a single row cannot have in training."""
+    """Layers with batch statistics, which a single row does not have in training."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -265,6 +265,6 @@ class Normalized(nn.Module):
         ({"encoders": {"*": lambda spec: None}}, "<lambda> made a value of type NoneType; it must make a torch module"),
     ],
 )
-def test_what_a_factory_makes_has_to_fit_its_place(parts, why):
+def test_a_module_that_does_not_fit_its_part_is_refused(parts, why):
     with pytest.raises(TypeError, match=why):
         ActorCritic(Blueprint(**parts), ONE, 2, 2)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from algorithm.networks import Blueprint, FlatParameters, Mlp, RunningMoments, TargetNetwork
 from algorithm.networks.flat_parameters import choose_dtype
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 
 def two_groups(size: int = 3) -> tuple[dict[str, nn.Module], dict[str, TargetNetwork], dict[str, nn.Module]]:
@@ -26,8 +26,8 @@ def is_view(part: Tensor, flat: Tensor) -> bool:
     return begin <= part.data_ptr() and part.data_ptr() + part.numel() * part.element_size() <= end
 
 
-def assert_laid_out(parameters: FlatParameters, groups, lagging, statistics) -> None:
-    """Every module is a view on its slice of the flat tensors, one parameter behind the other."""
+def assert_laid_out(parameters: FlatParameters, groups, targets, statistics) -> None:
+    """Check that every module is a view of its slice of the flat tensors, with consecutive parameters."""
 
     def assert_fills(tensors: list[Tensor], flat: Tensor) -> None:
         start = flat.data_ptr()
@@ -41,7 +41,7 @@ def assert_laid_out(parameters: FlatParameters, groups, lagging, statistics) -> 
         where = parameters.group_slices[name]
         assert_fills(list(module.parameters()), parameters.vector[where])
         assert_fills([parameter.grad for parameter in module.parameters()], parameters.gradient[where])
-    for name, copy in lagging.items():
+    for name, copy in targets.items():
         assert_fills(list(copy.network.parameters()), parameters.target_vector[parameters.target_slices[name]])
         assert_fills([copy.vector], parameters.target_vector[parameters.target_slices[name]])
         assert_fills(list(copy.source.parameters()), copy.source_vector)
@@ -59,16 +59,16 @@ def randomize(parameters: FlatParameters) -> None:
         flat.normal_()
 
 
-def test_modules_are_views_on_the_flat_tensors_and_keep_their_numbers():
-    groups, lagging, statistics = two_groups()
+def test_modules_are_views_of_the_flat_tensors_and_keep_their_values():
+    groups, targets, statistics = two_groups()
     before = [parameter.detach().clone() for module in groups.values() for parameter in module.parameters()]
-    parameters = FlatParameters(groups, lagging, statistics)
-    assert_laid_out(parameters, groups, lagging, statistics)
+    parameters = FlatParameters(groups, targets, statistics)
+    assert_laid_out(parameters, groups, targets, statistics)
     assert torch.equal(parameters.vector, torch.cat([tensor.ravel() for tensor in before]))
     assert (parameters.vector.dtype, parameters.statistics.dtype) == (torch.float32, torch.float64)
 
 
-def test_groups_stand_one_behind_the_other():
+def test_groups_are_consecutive():
     parameters = FlatParameters(*two_groups())
     for flat, slices in parameters.named_slices().values():
         ends = [0]
@@ -79,7 +79,7 @@ def test_groups_stand_one_behind_the_other():
     assert list(parameters.group_slices) == ["policy", "critic"]
 
 
-def test_loading_changes_numbers_and_moves_nothing():
+def test_loading_changes_values_and_moves_no_tensor():
     parts = two_groups()
     parameters, other = FlatParameters(*parts), FlatParameters(*two_groups())
     randomize(other)
@@ -90,7 +90,7 @@ def test_loading_changes_numbers_and_moves_nothing():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_updates_change_numbers_and_move_nothing(optimizer):
+def test_updates_change_values_and_move_no_tensor(optimizer):
     agent = make_acer(
         blueprint=Blueprint(body=Mlp(8), critic=Mlp(4)), optimizer=optimizer, reward_normalization="return_std"
     )
@@ -102,15 +102,15 @@ def test_updates_change_numbers_and_move_nothing(optimizer):
     for seed in range(3):
         rollout = random_rollout(np.random.default_rng(seed))
         learner.observe(rollout)
-        learner.learn(rollout)
+        update(learner, rollout)
         assert_laid_out(learner.parameters, groups, agent.target_networks, statistics)
     for old, new in zip(before, everything(learner.parameters), strict=True):
         assert not torch.equal(old, new)
 
 
 def test_the_gradient_is_gathered_in_the_flat_tensor():
-    groups, lagging, statistics = two_groups()
-    parameters = FlatParameters(groups, lagging, statistics)
+    groups, targets, statistics = two_groups()
+    parameters = FlatParameters(groups, targets, statistics)
     groups["critic"](torch.ones(3, 4)).sum().backward()
     where = parameters.group_slices["critic"]
     assert parameters.gradient[where].tolist() == [3.0] * 10
@@ -123,22 +123,22 @@ def test_a_parameter_of_two_groups_is_refused_by_their_names():
         FlatParameters({"policy": body, "critic": nn.Sequential(body, nn.Linear(2, 1))}, {}, {})
 
 
-def test_a_parameter_used_twice_in_one_group_stands_there_once():
+def test_a_parameter_used_twice_in_one_group_is_stored_once():
     layer = nn.Linear(2, 2)
     parameters = FlatParameters({"policy": nn.Sequential(layer, layer)}, {}, {})
     assert len(parameters.vector) == 6
 
 
-def test_a_copy_of_another_shape_is_refused():
+def test_a_target_network_of_another_shape_is_refused():
     source = nn.Linear(2, 3)
     with pytest.raises((ValueError, RuntimeError), match="size mismatch|look like"):
         FlatParameters({"policy": source}, {"average": TargetNetwork(source, nn.Linear(3, 3))}, {})
 
 
-def test_the_source_of_a_copy_must_be_one_stretch():
+def test_the_source_of_a_target_network_must_be_contiguous():
     layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)])
     ends = nn.ModuleList([layers[0], layers[2]])
-    with pytest.raises(ValueError, match="stretch"):
+    with pytest.raises(ValueError, match="contiguous"):
         FlatParameters(
             {"policy": layers}, {"ends": TargetNetwork(ends, nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))}, {}
         )
@@ -147,19 +147,19 @@ def test_the_source_of_a_copy_must_be_one_stretch():
 def other_networks():
     wider, narrower = two_groups(size=7), two_groups()
     no_target = (narrower[0], {"average": narrower[1]["average"]}, narrower[2])
-    groups, lagging, _ = two_groups()
+    groups, targets, _ = two_groups()
     return {
-        "policy": (wider, r"parameters 'policy' are 29 numbers where this network has 13"),
-        "missing copy": (no_target, r"target_networks missing"),
+        "policy": (wider, r"parameters 'policy' have 29 values where this network has 13"),
+        "missing target network": (no_target, r"target_networks 'target' are missing"),
         "statistics": (
-            (groups, lagging, {"returns": RunningMoments(), "states": RunningMoments(6)}),
-            "'states' are 13",
+            (groups, targets, {"returns": RunningMoments(), "states": RunningMoments(6)}),
+            "'states' have 13",
         ),
     }
 
 
-@pytest.mark.parametrize("case", ["policy", "missing copy", "statistics"])
-def test_the_state_of_another_network_is_refused_by_name_and_changes_nothing(case):
+@pytest.mark.parametrize("case", ["policy", "missing target network", "statistics"])
+def test_the_state_of_another_network_is_refused_by_name_without_changes(case):
     parts, message = other_networks()[case]
     parameters, other = FlatParameters(*two_groups()), FlatParameters(*parts)
     randomize(other)
@@ -171,8 +171,8 @@ def test_the_state_of_another_network_is_refused_by_name_and_changes_nothing(cas
 
 
 def test_a_state_may_hold_more_names_than_are_needed():
-    groups, lagging, statistics = two_groups()
-    fewer = FlatParameters({"policy": groups["policy"]}, {"average": lagging["average"]}, {})
+    groups, targets, statistics = two_groups()
+    fewer = FlatParameters({"policy": groups["policy"]}, {"average": targets["average"]}, {})
     more = FlatParameters(*two_groups())
     randomize(more)
     fewer.load(more.state())
@@ -180,7 +180,7 @@ def test_a_state_may_hold_more_names_than_are_needed():
 
 
 def test_a_state_holds_everything_by_kind_and_name_and_is_a_copy():
-    _, lagging, statistics = parts = two_groups()
+    _, targets, statistics = parts = two_groups()
     parameters = FlatParameters(*parts)
     statistics["states"].merge(torch.randn(4, 5))
     parameters.target_vector.normal_()
@@ -190,9 +190,9 @@ def test_a_state_holds_everything_by_kind_and_name_and_is_a_copy():
         "target_networks": ["target", "average"],
         "statistics": ["returns", "states"],
     }
-    target = torch.cat([number.ravel() for number in lagging["target"].network.parameters()])
+    target = torch.cat([number.ravel() for number in targets["target"].network.parameters()])
     assert torch.equal(state["target_networks"]["target"], target)
-    assert state["statistics"]["states"][-1] == 4  # values seen
+    assert state["statistics"]["states"][-1] == 4  # number of values
     before = {kind: {name: value.clone() for name, value in names.items()} for kind, names in state.items()}
     randomize(parameters)
     for kind, names in state.items():
@@ -200,7 +200,7 @@ def test_a_state_holds_everything_by_kind_and_name_and_is_a_copy():
             assert torch.equal(value, before[kind][name])
 
 
-def test_statistics_that_are_loaded_go_on_from_there():
+def test_loaded_statistics_continue():
     parts, others = two_groups(), two_groups()
     parameters, other = FlatParameters(*parts), FlatParameters(*others)
     values = torch.randn(9, 5, dtype=torch.float64)
@@ -212,22 +212,22 @@ def test_statistics_that_are_loaded_go_on_from_there():
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.005, 0.3, 0.9, 1.0])
-def test_a_lagging_copy_moves_by_the_rate_towards_its_source_alone(rate):
-    _, lagging, _ = parts = two_groups()
+def test_a_target_network_moves_by_the_rate_towards_its_source_alone(rate):
+    _, targets, _ = parts = two_groups()
     parameters = FlatParameters(*parts)
     randomize(parameters)
-    vector, copies = parameters.vector.clone(), parameters.target_vector.clone()
-    lagging["target"].polyak_update(rate)
+    vector, target_vector = parameters.vector.clone(), parameters.target_vector.clone()
+    targets["target"].polyak_update(rate)
     where, source = parameters.target_slices["target"], vector[parameters.group_slices["critic"]]
-    expected = copies[where].double() + rate * (source.double() - copies[where].double())
+    expected = target_vector[where].double() + rate * (source.double() - target_vector[where].double())
     torch.testing.assert_close(parameters.target_vector[where], expected.float(), rtol=1e-6, atol=1e-7)
     if rate in (0, 1):
-        assert torch.equal(parameters.target_vector[where], [copies[where], source][int(rate)])
+        assert torch.equal(parameters.target_vector[where], [target_vector[where], source][int(rate)])
     assert torch.equal(parameters.vector, vector)
-    assert torch.equal(parameters.target_vector[where.stop :], copies[where.stop :])
+    assert torch.equal(parameters.target_vector[where.stop :], target_vector[where.stop :])
 
 
-def test_the_buffers_of_a_lagging_copy_are_those_of_its_source():
+def test_the_buffers_of_a_target_network_are_those_of_its_source():
     def network() -> nn.Module:
         return nn.ModuleDict({"moments": RunningMoments(3), "layer": nn.Linear(3, 2)})
 
@@ -244,21 +244,21 @@ def test_the_buffers_of_a_lagging_copy_are_those_of_its_source():
     assert copy["moments"].count == 6
 
 
-def test_a_lagging_copy_begins_as_its_source_and_has_no_gradient():
-    groups, lagging, _ = parts = two_groups()
+def test_a_target_network_starts_as_its_source_and_has_no_gradient():
+    groups, targets, _ = parts = two_groups()
     FlatParameters(*parts)
     obs = torch.randn(5, 4)
-    assert torch.equal(lagging["target"].network(obs), groups["critic"](obs))
-    assert not lagging["target"].network(obs).requires_grad
+    assert torch.equal(targets["target"].network(obs), groups["critic"](obs))
+    assert not targets["target"].network(obs).requires_grad
 
 
-def test_copies_and_statistics_may_be_absent():
+def test_target_networks_and_statistics_may_be_absent():
     parameters = FlatParameters({"policy": nn.Linear(2, 1)}, {}, {})
     assert (len(parameters.vector), len(parameters.target_vector), len(parameters.statistics)) == (3, 0, 0)
     parameters.load(parameters.state())
 
 
-def test_statistics_are_float64_where_the_device_has_it():
+def test_statistics_are_float64_if_the_device_has_it():
     assert choose_dtype("cpu", torch.float64) == choose_dtype("cuda:1", torch.float64) == torch.float64
     assert choose_dtype("mps", torch.float64) == choose_dtype("mps", torch.float32) == torch.float32
     assert choose_dtype("mps", torch.int64) == torch.int64

@@ -1,4 +1,4 @@
-"""Images through convolutions: sizes, scales, gradients, and what is no image."""
+"""Convolutional encoders: sizes, scales, gradients, and invalid observations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from algorithm.networks import Blueprint, Conv, FlatParameters, ImpalaResNet, Mlp, NatureCnn, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, random_rollout
+from tests.builders import make_acer, random_rollout, update
 
 FRAMES = ObsSpec((4, 84, 84), "uint8", high=255)
 SMALL = ObsSpec((3, 10, 12), "uint8", high=255)
@@ -30,7 +30,7 @@ def pixels(spec: ObsSpec, rows: int = 5, seed: int = 0) -> torch.Tensor:
 
 
 def by_hand(encoder: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """A Conv's features, convolved as torch does it, with the features in the order of rows, columns, channels."""
+    """Return the features of a Conv by torch's convolutions, in the order of rows, columns, channels."""
     for layer in encoder.layers:
         x = encoder.activate(nn.functional.conv2d(x, layer.weight, layer.bias, layer.stride))
     x = torch.stack([image.permute(1, 2, 0).flatten() for image in x])
@@ -38,28 +38,28 @@ def by_hand(encoder: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["conv", "flattened"])
-def test_a_conv_is_convolutions_on_pixels_from_0_to_1(name):
+def test_a_conv_convolves_pixels_from_0_to_1(name):
     encoder = ENCODERS[name](SMALL)
-    seen = pixels(SMALL)
+    images = pixels(SMALL)
     assert encoder.size == {"conv": 20, "flattened": 8 * 4 * 5}[name]
-    torch.testing.assert_close(encoder(seen), by_hand(encoder, seen.float() / 255), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoder(images), by_hand(encoder, images.float() / 255), rtol=1e-4, atol=1e-5)
 
 
 @every_encoder
 @pytest.mark.parametrize("spec", [SMALL, ObsSpec((1, 9, 9), "uint8"), ObsSpec((2, 9, 11))], ids=str)
-def test_sizes_are_what_comes_out_and_gradients_are_finite(factory, spec):
-    encoder, seen = factory(spec), pixels(spec)
-    features = encoder(seen)
+def test_sizes_are_those_of_the_features_and_gradients_are_finite(factory, spec):
+    encoder, images = factory(spec), pixels(spec)
+    features = encoder(images)
     assert features.shape == (5, encoder.size) and features.dtype == torch.float32
     features.square().sum().backward()
     for name, parameter in encoder.named_parameters():
         assert torch.isfinite(parameter.grad).all(), name
         assert parameter.grad.abs().sum() > 0, name
-    torch.testing.assert_close(encoder(seen[2:3]), features[2:3].detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoder(images[2:3]), features[2:3].detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("factory", "numbers"),
+    ("factory", "n_parameters"),
     [
         (NatureCnn(), 4 * 32 * 64 + 32 + 32 * 64 * 16 + 64 + 64 * 64 * 9 + 64 + 3136 * 512 + 512),
         # Three stages of five convolutions of 3 x 3, the image halved to 42, 21 and 11.
@@ -70,12 +70,12 @@ def test_sizes_are_what_comes_out_and_gradients_are_finite(factory, spec):
     ],
     ids=["nature", "impala"],
 )
-def test_known_networks_have_the_numbers_of_their_papers(factory, numbers):
-    assert sum(parameter.numel() for parameter in factory(FRAMES).parameters()) == numbers
+def test_networks_of_papers_have_their_number_of_parameters(factory, n_parameters):
+    assert sum(parameter.numel() for parameter in factory(FRAMES).parameters()) == n_parameters
 
 
 @every_encoder
-def test_bytes_are_divided_by_the_largest_and_bits_are_not(factory):
+def test_bytes_are_divided_by_the_largest_value_and_bits_are_not(factory):
     shape = (2, 9, 9)
     byte, bit, real = ObsSpec(shape, "uint8", high=255), ObsSpec(shape, "uint8"), ObsSpec(shape)
     encoders = []
@@ -89,20 +89,20 @@ def test_bytes_are_divided_by_the_largest_and_bits_are_not(factory):
 
 
 @every_encoder
-def test_how_an_image_lies_in_memory_changes_no_bit(factory):
-    encoder, seen = factory(SMALL), pixels(SMALL)
-    last = seen.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    assert last.stride() != seen.stride()
-    assert torch.equal(encoder(last), encoder(seen))
+def test_the_memory_layout_of_an_image_changes_no_bit(factory):
+    encoder, images = factory(SMALL), pixels(SMALL)
+    last = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert last.stride() != images.stride()
+    assert torch.equal(encoder(last), encoder(images))
     first = next(module for module in encoder.modules() if isinstance(module, nn.Conv2d))
-    assert first(seen).is_contiguous(memory_format=torch.channels_last)  # which is faster
+    assert first(images).is_contiguous(memory_format=torch.channels_last)  # which is faster
 
 
-def test_what_is_seen_is_not_changed():
-    seen = torch.rand(3, 2, 9, 9)
-    before = seen.clone()
-    Conv((4, 3, 1))(ObsSpec((2, 9, 9), high=2.0))(seen)
-    assert torch.equal(seen, before)
+def test_observations_are_not_changed():
+    images = torch.rand(3, 2, 9, 9)
+    before = images.clone()
+    Conv((4, 3, 1))(ObsSpec((2, 9, 9), high=2.0))(images)
+    assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize(
@@ -118,22 +118,25 @@ def test_what_is_seen_is_not_changed():
             lambda: NatureCnn()(ObsSpec((4, 35, 84), "uint8")),
             r"\[4, 35, 84\] is too small for NatureCnn: layer 3 .* 2 x 9",
         ),
-        (lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))), r"\[5, 2, 9\] is too small for Conv: layer 1 sees 2 x 9 .* of 3"),
-        (lambda: Conv((1, 3, 1))(ObsSpec((9,))), r"\[9\] is no image \[channels, rows, columns\]"),
-        (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is no image"),
+        (
+            lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))),
+            r"\[5, 2, 9\] is too small for Conv: layer 1 has an input of 2 x 9 .* of 3",
+        ),
+        (lambda: Conv((1, 3, 1))(ObsSpec((9,))), r"\[9\] is not an image \[channels, rows, columns\]"),
+        (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is not an image"),
     ],
 )
-def test_what_does_not_fit_is_said(make, message):
+def test_invalid_layers_and_observations_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_the_smallest_image_of_nature_is_of_36_pixels():
+def test_the_smallest_image_of_nature_cnn_has_36_pixels():
     assert NatureCnn(8)(ObsSpec((1, 36, 36), "uint8"))(torch.zeros(2, 1, 36, 36, dtype=torch.uint8)).shape == (2, 8)
 
 
 @every_encoder
-def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
+def test_updates_do_not_move_the_parameters(factory):
     specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", env_shape=(9, 9)), "vector": ObsSpec((3,))}
     role = Role(2, specs, ActionSpec(branches=(3,)))
     blueprint = Blueprint(encoders={"vector": Vector(), "*": factory}, body=Mlp(16))
@@ -149,7 +152,7 @@ def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
 
     laid_out = places()
     for _ in range(2):
-        learner.learn(rollout)
+        update(learner, rollout)
     assert places() == laid_out
     assert learner.skipped_updates == 0
     assert (learner.parameters.vector != before).float().mean() > 0.5
@@ -159,11 +162,11 @@ def test_updates_leave_the_numbers_where_they_were_laid_out(factory):
     assert places() == laid_out
 
 
-def test_an_image_is_acted_on_as_it_is_learned_from():
+def test_acting_and_learning_encode_an_image_alike():
     role = Role(2, {"image": SMALL}, ActionSpec(branches=(3,)))
     agent = make_acer(role, Blueprint(encoders={"*": ENCODERS["conv"]}))
     FlatParameters({"acer": agent.policy}, agent.target_networks, agent.running_statistics())
-    seen = pixels(SMALL)
-    acted, _ = agent.policy.act({"image": seen.numpy()}, np.zeros((5, 0), np.float32))
-    learned = agent.policy({"image": seen}, torch.zeros(5, 0))[0].detach().numpy()
+    images = pixels(SMALL)
+    acted, _ = agent.policy.act({"image": images.numpy()}, np.zeros((5, 0), np.float32))
+    learned = agent.policy({"image": images}, torch.zeros(5, 0))[0].detach().numpy()
     np.testing.assert_array_equal(acted, learned)

@@ -1,4 +1,4 @@
-"""Every memory: what it computes, and that it is the same whichever way the rows come."""
+"""Memories: their results, which are the same for single steps, whole rollouts and replayed sequences."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.fakes import AnyAction, Skipping
 
-BEHIND = {
+MEMORIES = {
     "gru": Gru(5),
     "lstm": Lstm(5),
     "attention": Attention(8, heads=2, window=4),
     "two layers of attention": Attention(8, heads=2, window=3, layers=2),
 }
 BLUEPRINTS = {
-    **{name: Blueprint(body=Mlp(6), memory=memory) for name, memory in BEHIND.items()},
+    **{name: Blueprint(body=Mlp(6), memory=memory) for name, memory in MEMORIES.items()},
     "frame stack": Blueprint(encoders={"*": FrameStack(4, Vector())}, body=Mlp(6)),
     "frame stack and gru": Blueprint(encoders={"*": FrameStack(3, Vector())}, memory=Gru(5)),
 }
@@ -38,16 +38,16 @@ ADAPTERS = {
 
 
 def memory_of(name: str, size: int = 6) -> nn.Module:
-    """A memory with parameters far from zero."""
+    """Return a memory with parameters far from zero."""
     torch.manual_seed(0)
-    memory = BEHIND[name](size)
+    memory = MEMORIES[name](size)
     for parameter in memory.parameters():
         nn.init.normal_(parameter, std=0.5)
     return memory
 
 
 def collected(blueprint: Blueprint, adapter: str, burn_in: int):
-    """An agent that stands still, and what it has done: fresh rollouts, and a replay of them."""
+    """Return an agent that does not learn, its collected rollouts, and a replay of them."""
     simulator = ADAPTERS[adapter]()
     role = simulator.roles["agent"]
     agent = make_acer(
@@ -61,7 +61,12 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
         600, role.lanes, 7, 9, np.random.default_rng(0), schedule.burn_in, schedule.warmup_rows, agent.stored_state_size
     )
     actor, rollouts = (
-        Actor(TrainingComponents(simulator, lambda name, role: AgentComponents(role, agent, None, learner)), seed=0),
+        Actor(
+            TrainingComponents(
+                simulator, lambda name, role: AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
+            ),
+            seed=0,
+        ),
         [],
     )
     for _ in range(150):
@@ -81,10 +86,10 @@ def statistics(agent, rollout):
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("burn_in", [0, 4])
 @pytest.mark.parametrize("name", BLUEPRINTS)
-def test_what_is_learned_from_is_what_was_acted_on(name, burn_in, adapter):
-    """The statistics that were sampled from come out again of fresh rollouts and of every replayed window."""
+def test_learning_computes_the_statistics_of_acting(name, burn_in, adapter):
+    """Collected rollouts and replayed sequences yield the statistics that actions were sampled from."""
     if burn_in and name == "frame stack":
-        burn_in = 0  # it has rows in front of its own
+        burn_in = 0  # it has warmup rows and no burn-in rows
     agent, rollouts, replay = collected(BLUEPRINTS[name], adapter, burn_in)
     batch = replay.sample(100)
     assert agent.schedule.burn_in == burn_in + agent.schedule.warmup_rows == batch.burn_in
@@ -95,8 +100,8 @@ def test_what_is_learned_from_is_what_was_acted_on(name, burn_in, adapter):
     assert np.std(batch.behavior, axis=(0, 1)).min() > 1e-3
 
 
-@pytest.mark.parametrize("name", BEHIND)
-def test_an_episode_alone_is_what_it_is_between_others(name):
+@pytest.mark.parametrize("name", MEMORIES)
+def test_an_episode_is_independent_of_those_around_it(name):
     memory, features, first = memory_of(name), torch.randn(12, 1, 6), torch.zeros(12, 1, dtype=torch.bool)
     first[[4, 9]] = True
     outputs, _ = memory.unroll(features, first, torch.randn(1, memory.state_size))
@@ -106,8 +111,8 @@ def test_an_episode_alone_is_what_it_is_between_others(name):
     torch.testing.assert_close(outputs[4:9], fresh)
 
 
-@pytest.mark.parametrize("name", BEHIND)
-def test_nothing_passes_the_start_of_an_episode_or_comes_from_later(name):
+@pytest.mark.parametrize("name", MEMORIES)
+def test_no_gradient_crosses_the_start_of_an_episode_or_comes_from_later_rows(name):
     memory, first = memory_of(name), torch.zeros(8, 1, dtype=torch.bool)
     first[3] = True
     features, before = torch.randn(8, 1, 6, requires_grad=True), torch.randn(1, memory.state_size, requires_grad=True)
@@ -118,8 +123,8 @@ def test_nothing_passes_the_start_of_an_episode_or_comes_from_later(name):
     assert features.grad[3:6].any(-1).all()
 
 
-@pytest.mark.parametrize("name", BEHIND)
-def test_steps_and_unrolled_rows_are_the_same(name):
+@pytest.mark.parametrize("name", MEMORIES)
+def test_steps_equal_unrolled_rows(name):
     memory, features = memory_of(name), torch.randn(11, 3, 6)
     first, state = torch.rand(11, 3) < 0.2, torch.zeros(3, memory.state_size)
     expected, after = memory.unroll(features, first, state)
@@ -131,7 +136,7 @@ def test_steps_and_unrolled_rows_are_the_same(name):
     torch.testing.assert_close(state, after)
 
 
-def test_a_gru_is_torchs():
+def test_a_gru_equals_that_of_torch():
     memory, cell = memory_of("gru"), nn.GRUCell(6, 5)
     weights = (memory.inputs.weight, memory.recurrent.weight, memory.inputs.bias, memory.recurrent.bias)
     for own, theirs in zip(cell.parameters(), weights, strict=True):
@@ -142,9 +147,9 @@ def test_a_gru_is_torchs():
     torch.testing.assert_close(after, output)
 
 
-def test_an_lstm_is_torchs():
+def test_an_lstm_equals_that_of_torch():
     memory, cell = memory_of("lstm"), nn.LSTMCell(6, 5)
-    # Torch has the candidate third, this one last, so that one sigmoid serves three gates.
+    # Torch has the candidate third, this module last: one sigmoid computes three gates.
     order = [0, 1, 3, 2]
     weights = (memory.inputs.weight, memory.recurrent.weight, memory.inputs.bias, memory.recurrent.bias)
     for own, theirs in zip(cell.parameters(), weights, strict=True):
@@ -156,13 +161,13 @@ def test_an_lstm_is_torchs():
     torch.testing.assert_close(after, torch.cat(expected, -1))
 
 
-def test_an_lstm_keeps_what_it_has_at_first():
+def test_the_forget_gate_of_an_lstm_starts_open():
     bias = Lstm(5)(6).inputs.bias
     assert bias.tolist() == [0.0] * 5 + [1.0] * 5 + [0.0] * 10
 
 
 @pytest.mark.parametrize("window", [2, 4, 30])
-def test_attention_is_torchs_transformer_where_distances_do_not_count(window):
+def test_attention_without_distance_bias_equals_the_transformer_of_torch(window):
     torch.manual_seed(0)
     memory = Attention(8, heads=2, window=window)(6)
     layer, theirs = memory.layers[0], nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True)
@@ -184,7 +189,7 @@ def test_attention_is_torchs_transformer_where_distances_do_not_count(window):
     torch.testing.assert_close(outputs, memory.norm(expected))
 
 
-def test_attention_learns_what_distances_mean():
+def test_attention_learns_a_bias_by_distance():
     memory = memory_of("attention")
     before, _ = memory.unroll(
         torch.ones(4, 1, 6), torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state_size)
@@ -193,7 +198,7 @@ def test_attention_learns_what_distances_mean():
     first, start = torch.zeros(4, 1, dtype=torch.bool), torch.zeros(1, memory.state_size)
     before, _ = memory.unroll(features, first, start)
     swapped, _ = memory.unroll(features[[1, 0, 2, 3]], first, start)
-    assert not torch.allclose(before[3], swapped[3], atol=1e-3)  # without the bias the order would not count
+    assert not torch.allclose(before[3], swapped[3], atol=1e-3)  # without the bias the order has no effect
     nn.init.zeros_(memory.layers[0].bias)
     before, _ = memory.unroll(features, first, start)
     swapped, _ = memory.unroll(features[[1, 0, 2, 3]], first, start)
@@ -208,13 +213,13 @@ def test_attention_learns_what_distances_mean():
         ({"units": 8, "layers": 0}, "at least"),
     ],
 )
-def test_attention_that_cannot_be_is_refused(shape, why):
+def test_invalid_attention_is_refused(shape, why):
     with pytest.raises(ValueError, match=why):
         Attention(**shape)
 
 
 class Counting(gymnasium.Env):
-    """Shows the number of the episode and of the step as a small image of bytes."""
+    """An environment whose observation is a small byte image of the numbers of the episode and the step."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (2, 3, 2), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
@@ -232,7 +237,7 @@ class Counting(gymnasium.Env):
         return (np.arange(12).reshape(2, 3, 2) + 20 * self.age + 7 * self.episode).astype(np.uint8)
 
 
-def test_a_frame_stack_shows_what_gymnasiums_wrapper_does():
+def test_a_frame_stack_equals_the_wrapper_of_gymnasium():
     wrapped = FrameStackObservation(Counting(), 3, padding_type="zero")
     rows, first = [], []
     for _ in range(4):
@@ -257,13 +262,13 @@ def test_a_frame_stack_shows_what_gymnasiums_wrapper_does():
     torch.testing.assert_close(torch.stack(acted).flatten(), expected.flatten().float())
 
 
-def test_a_stack_of_normalised_vectors_has_the_moments_of_one():
+def test_a_stack_of_normalized_vectors_has_the_moments_of_one_vector():
     encoder = FrameStack(3, Vector(normalize=True))(ObsSpec((2,)))
-    seen = torch.randn(50, 2) * torch.tensor([3.0, 0.5]) + 1
-    encoder.observe(seen)
-    normalised = encoder(torch.cat([seen] * 3, 1))
+    rows = torch.randn(50, 2) * torch.tensor([3.0, 0.5]) + 1
+    encoder.observe(rows)
+    normalized = encoder(torch.cat([rows] * 3, 1))
     torch.testing.assert_close(
-        normalised, ((seen - seen.mean(0)) / seen.std(0, correction=0)).repeat(1, 3).clamp(-5, 5)
+        normalized, ((rows - rows.mean(0)) / rows.std(0, correction=0)).repeat(1, 3).clamp(-5, 5)
     )
 
 
@@ -272,6 +277,6 @@ def test_a_stack_of_one_frame_is_refused():
         FrameStack(1, Vector())
 
 
-def test_rows_of_burn_in_need_a_memory_behind_the_body():
+def test_burn_in_needs_a_memory_after_the_body():
     with pytest.raises(ValueError, match="burn_in_step is 3, but the network has no memory"):
         make_acer(blueprint=BLUEPRINTS["frame stack"], burn_in_step=3)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
-from algorithm.training.learner import Learner
-from algorithm.training.placement import Placement
-from tests.builders import make_acer, make_role, random_rollout
+from algorithm.training.learner import Learner, Placement
+from tests.builders import make_acer, make_role, random_rollout, update
 from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
 
 BF16 = Placement(precision=torch.bfloat16)
@@ -25,10 +24,10 @@ def gradient(placement: Placement, blueprint: Blueprint, burn_in: int = 0) -> to
     learner = learner_of(placement, blueprint)
     for network in (learner.agent.policy, learner.agent.average_policy.network):
         for parameter in network.parameters():
-            parameter.data.mul_(1.5)  # the first policy is so close to uniform that little reaches the body
+            parameter.data.mul_(1.5)  # otherwise the gradients of the body are small: the policy is close to uniform
     rollout = random_rollout(np.random.default_rng(0), rows=12, columns=8)
     memory = np.zeros((8, learner.agent.state_size), np.float32)
-    learner.learn(replace(rollout, memory=memory, burn_in=burn_in))
+    update(learner, replace(rollout, memory=memory, burn_in=burn_in))
     return learner.parameters.gradient
 
 
@@ -51,7 +50,7 @@ def test_gradients_are_those_of_float32_within_the_precision(memory, burn_in):
 
 
 @pytest.mark.parametrize("name", BLUEPRINTS)
-def test_what_leaves_the_torso_is_float32_and_nearly_what_it_was(name):
+def test_the_features_are_float32_and_close_to_those_in_float32(name):
     blueprint, specs = BLUEPRINTS[name]
     network = make(blueprint, specs)
     rows = tensors(observations(specs, 5, 4)), torch.zeros(5, 4, dtype=torch.bool), torch.zeros(4, network.state_size)
@@ -63,7 +62,7 @@ def test_what_leaves_the_torso_is_float32_and_nearly_what_it_was(name):
     assert torch.equal(rounded, exact) == (blueprint.body is None)
 
 
-def test_acting_is_exact_and_both_networks_learn_in_the_precision():
+def test_acting_is_exact_and_both_networks_learn_in_bfloat16():
     rounded, exact = (learner_of(placement, Blueprint(body=Mlp(16))) for placement in (BF16, Placement()))
     obs, memory = observations(ONE, 6), np.zeros((6, 0), np.float32)
     np.testing.assert_array_equal(*(each.agent.policy.act(obs, memory)[0] for each in (rounded, exact)))
@@ -72,9 +71,9 @@ def test_acting_is_exact_and_both_networks_learn_in_the_precision():
         assert network(tensors(obs), torch.zeros(6, 0))[0].dtype == torch.float32
 
 
-def test_everything_behind_the_torso_stays_float32():
+def test_outputs_stay_float32():
     learner = learner_of(BF16, Blueprint(body=Mlp(16)), reward_normalization="return_std")
-    report = learner.learn(random_rollout(np.random.default_rng(0)))
+    report = update(learner, random_rollout(np.random.default_rng(0)))
     assert {value.dtype for value in report.compute_metrics().values()} == {torch.float32}
     assert report.compute_td_errors().dtype == np.float32
     assert all(

@@ -39,7 +39,7 @@ def observed(branches, masked) -> dict[str, np.ndarray]:
 
 
 def as_written(policy, branches, obs, epsilon) -> np.ndarray:
-    """The probabilities of each branch, one row and one combination after the other."""
+    """Return the probabilities of each branch, computed row by row and combination by combination."""
     allowed = obs.get(ACTION_MASK, np.ones((ROWS, sum(branches))))
     starts = np.cumsum((0, *branches[:-1]))
     with torch.no_grad():
@@ -49,7 +49,7 @@ def as_written(policy, branches, obs, epsilon) -> np.ndarray:
         ranked = {}
         for place, indices in enumerate(product(*map(range, branches))):
             if all(allowed[row, start + index] for start, index in zip(starts, indices, strict=True)):
-                ranked[indices] = sum(member[row, place] for member in values) / len(values)
+                ranked[indices] = sum(critic[row, place] for critic in values) / len(values)
         best = max(ranked, key=ranked.get)
         for start, count, index in zip(starts, branches, best, strict=True):
             free = allowed[row, start : start + count]
@@ -61,7 +61,7 @@ def as_written(policy, branches, obs, epsilon) -> np.ndarray:
 @every_kind
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
-def test_it_takes_what_the_critics_value_most_on_average_and_now_and_then_anything(branches, masked, epsilon):
+def test_it_takes_the_action_of_highest_mean_value_and_with_epsilon_any_action(branches, masked, epsilon):
     policy, obs = make(branches, epsilon, masked), observed(branches, masked)
     statistics, _ = policy.act(obs, np.zeros((ROWS, 0), np.float32))
     assert statistics.dtype == np.float32 and np.isfinite(statistics).all()
@@ -69,7 +69,7 @@ def test_it_takes_what_the_critics_value_most_on_average_and_now_and_then_anythi
 
 
 @every_kind
-def test_a_branch_of_which_all_is_forbidden_is_as_if_nothing_were_and_leaves_the_others_alone(branches):
+def test_a_branch_with_all_actions_forbidden_counts_as_unmasked(branches):
     policy, obs = make(branches, 0.0, masked=True), observed(branches, True)
     obs[ACTION_MASK][:, : branches[0]] = 0
     free = {**obs, ACTION_MASK: obs[ACTION_MASK].copy()}
@@ -79,7 +79,7 @@ def test_a_branch_of_which_all_is_forbidden_is_as_if_nothing_were_and_leaves_the
     np.testing.assert_array_equal(*modes)
 
 
-def test_the_best_is_of_the_first_rows_of_longer_observations():
+def test_the_masks_are_those_of_the_first_rows_of_longer_observations():
     policy, obs = make((3, 2), masked=True), observed((3, 2), True)
     rows = {name: torch.from_numpy(value).view(10, 20, -1) for name, value in obs.items()}
     features = policy.torso.encode({"obs": torch.from_numpy(obs["obs"])}).view(10, 20, -1)
@@ -91,7 +91,7 @@ def test_the_best_is_of_the_first_rows_of_longer_observations():
     )
 
 
-def test_it_remembers_what_its_torso_remembers():
+def test_its_memory_is_that_of_its_torso():
     policy = make((3,), memory=RunningSum)
     obs, before = observed((3,), False), np.ones((ROWS, 8), np.float32)
     statistics, memory = policy.act(obs, before)

@@ -5,13 +5,13 @@ from algorithm.networks import Temperature
 
 
 @pytest.mark.parametrize("learned", [True, False])
-def test_it_begins_where_it_is_told_and_has_one_number_for_each_kind(learned):
+def test_it_starts_at_the_given_logarithms(learned):
     temperature = Temperature(2, -2.3, learned)
     torch.testing.assert_close(temperature.alpha(), torch.tensor([-2.3, -2.3]).exp())
     assert temperature.log_alpha.requires_grad == learned and not temperature.alpha().requires_grad
 
 
-def test_alpha_is_bounded_where_it_is_used_and_what_is_learned_is_not():
+def test_alpha_is_bounded_and_its_learned_logarithm_is_not():
     temperature = Temperature(3, 0.0, True)
     with torch.no_grad():
         temperature.log_alpha.copy_(torch.tensor([-1e4, 1e4, 1.0]))

@@ -1,4 +1,4 @@
-"""Vectors in units of one's own, and normalised by what was collected."""
+"""Vectors, scaled or normalized by the collected rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from algorithm.networks import FlatParameters, Vector
 from algorithm.networks.encoders.vector import VectorEncoder
 from algorithm.specs import ObsSpec
 
-ROWS = np.array([[0, 10], [2, 10], [4, 10], [10, 10]], np.float32)  # mean 4, std sqrt(14); the second never changes
+ROWS = np.array([[0, 10], [2, 10], [4, 10], [10, 10]], np.float32)  # mean 4, std sqrt(14); a constant component
 
 
 def normalizing(size: int = 2, **settings) -> VectorEncoder:
@@ -18,7 +18,7 @@ def normalizing(size: int = 2, **settings) -> VectorEncoder:
 
 
 def both(encoder: VectorEncoder, obs: np.ndarray) -> np.ndarray:
-    """What the encoder makes of rows, in torch and in numpy."""
+    """Return the features of rows, in torch and in numpy."""
     encoded, before = encoder.numpy()(obs), obs.copy()
     np.testing.assert_allclose(encoded, encoder(torch.from_numpy(obs)), rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(obs, before)
@@ -26,7 +26,7 @@ def both(encoder: VectorEncoder, obs: np.ndarray) -> np.ndarray:
     return encoded
 
 
-def test_rows_in_two_merges_are_normalised_by_the_mean_and_deviation_of_all():
+def test_rows_in_two_merges_are_normalized_by_the_mean_and_std_of_all():
     encoder = normalizing()
     for part in (ROWS[:1], ROWS[1:]):
         encoder.observe(torch.from_numpy(part))
@@ -35,7 +35,7 @@ def test_rows_in_two_merges_are_normalised_by_the_mean_and_deviation_of_all():
     np.testing.assert_allclose(encoder.transform.moments.std[0].item(), np.sqrt(14), rtol=1e-12)
 
 
-def test_what_lies_far_off_is_clipped():
+def test_outliers_are_clipped():
     encoder, wide = normalizing(), normalizing(clip=20.0)
     for one in (encoder, wide):
         one.observe(torch.from_numpy(ROWS))
@@ -44,7 +44,7 @@ def test_what_lies_far_off_is_clipped():
     np.testing.assert_array_equal(both(wide, far), [[20, 6], [-20, -7]])
 
 
-def test_before_anything_is_seen_and_where_nothing_changes_std_is_one():
+def test_the_std_is_one_before_any_row_and_for_a_constant_component():
     encoder = normalizing()
     obs = np.array([[0.3, -2.0], [4.0, 1.0]], np.float32)
     np.testing.assert_array_equal(both(encoder, obs), obs)
@@ -56,27 +56,27 @@ def test_before_anything_is_seen_and_where_nothing_changes_std_is_one():
     np.testing.assert_array_equal(both(encoder, constant + 1), constant + 1 - constant)
 
 
-def test_a_mean_that_is_large_beside_the_deviation_is_no_loss():
+def test_a_mean_much_larger_than_the_std_loses_no_precision():
     encoder, values = normalizing(1), 1e4 + np.random.default_rng(0).normal(size=(500, 1)).astype(np.float32)
     encoder.observe(torch.from_numpy(values))
     exact = (values.astype(float) - values.astype(float).mean()) / values.astype(float).std()
     np.testing.assert_allclose(both(encoder, values), exact, atol=2e-3)
 
 
-def test_both_ways_follow_merges_and_what_is_loaded():
+def test_numpy_and_torch_follow_merges_and_loads():
     encoder, other = normalizing(), normalizing()
     network = torch.nn.Sequential(encoder, torch.nn.Linear(2, 1))
     moments = encoder.transform.moments
     parameters = FlatParameters({"policy": network}, {}, {"obs": moments})
     places = [buffer.data_ptr() for buffer in encoder.buffers()]
-    encode, seen = encoder.numpy(), [ROWS]
+    encode, encoded = encoder.numpy(), [ROWS]
     for seed in range(3):
         rows = np.random.default_rng(seed).normal(3, 2, (5, 2)).astype(np.float32)
         encoder.observe(torch.from_numpy(rows))
-        seen.append(encode(ROWS))
-        np.testing.assert_allclose(seen[-1], encoder(torch.from_numpy(ROWS)), rtol=1e-6, atol=1e-6)
-        assert not np.allclose(seen[-1], seen[-2])
-    # As many rows as before, so that it is not the count that tells.
+        encoded.append(encode(ROWS))
+        np.testing.assert_allclose(encoded[-1], encoder(torch.from_numpy(ROWS)), rtol=1e-6, atol=1e-6)
+        assert not np.allclose(encoded[-1], encoded[-2])
+    # As many rows as before: the result must not depend on the count alone.
     other.observe(torch.from_numpy(np.random.default_rng(9).normal(-4, 1, (15, 2)).astype(np.float32)))
     state = parameters.state()
     state["statistics"]["obs"] = torch.cat([buffer.ravel() for buffer in other.transform.moments.buffers()])
@@ -95,14 +95,14 @@ def test_any_shape_is_flattened():
     np.testing.assert_allclose(encoded.std(0), 1, rtol=1e-5)
 
 
-def test_bytes_are_normalised():
+def test_bytes_are_normalized():
     encoder = Vector(normalize=True)(ObsSpec((2,), "uint8", high=255))
     obs = np.array([[0, 1], [255, 7]], np.uint8)
     encoder.observe(torch.from_numpy(obs))
     np.testing.assert_allclose(both(encoder, obs), [[-1, -1], [1, 1]], rtol=1e-6)
 
 
-def test_one_hot_and_binary_observations_are_handed_on_as_they_are_and_keep_no_statistics():
+def test_one_hot_and_binary_observations_are_unchanged_and_have_no_statistics():
     encoder = Vector(normalize=True)(ObsSpec((2,), "uint8"))
     obs = np.array([[0, 1], [1, 1]], np.uint8)
     encoder.observe(torch.from_numpy(obs))
@@ -119,6 +119,6 @@ def test_one_hot_and_binary_observations_are_handed_on_as_they_are_and_keep_no_s
         ({"normalize": True, "clip": float("nan")}, "must be above 0"),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings, message):
+def test_invalid_arguments_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Vector(**settings)

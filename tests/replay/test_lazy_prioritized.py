@@ -8,15 +8,15 @@ import pytest
 
 from algorithm.replay import LazyPrioritizedSampler, PriorityFunction
 from tests.doubles import EncodedLanes
-from tests.replay.samplers import alike, replay_of
+from tests.replay.samplers import equal_errors, replay_of
 
-WIDE_ROW_BYTES = PriorityFunction(max_error_weight=1.0, td_error_min=1e-6, td_error_max=1e6)
+UNBOUNDED = PriorityFunction(max_error_weight=1.0, td_error_min=1e-6, td_error_max=1e6)
 
 
 def ten(uniform_fraction: float = 0.1):
-    """One lane with ten windows of one row, none of which is cut."""
+    """Return a replay of one lane with ten valid sequences of one row."""
     replay = replay_of(
-        partial(LazyPrioritizedSampler, priority_function=WIDE_ROW_BYTES, uniform_fraction=uniform_fraction),
+        partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=uniform_fraction),
         20,
         lanes=1,
         chunk=10,
@@ -35,9 +35,9 @@ def probabilities(replay) -> np.ndarray:
 EXPECTED = np.array([11 / 7, 11 / 7, 1, 11 / 7, 11 / 7, 1.25, 3, 0.5, 1.5, 1.5])
 
 
-def test_the_example_of_ten_windows():
+def test_the_example_of_ten_sequences():
     replay = ten()
-    replay.prioritize(np.array([2, 6, 7]), alike(1, 3, 0.5))
+    replay.prioritize(np.array([2, 6, 7]), equal_errors(1, 3, 0.5))
     p = probabilities(replay)
     np.testing.assert_allclose(p, 0.01 + 0.9 * EXPECTED / EXPECTED.sum(), rtol=1e-12)
     assert p.sum() == pytest.approx(1, abs=1e-12)
@@ -49,21 +49,21 @@ def test_the_example_of_ten_windows():
     assert (abs(counts - 1e5 * p) < 3 * np.sqrt(1e5 * p * (1 - p))).all()
 
 
-def test_without_any_priority_windows_are_drawn_uniformly():
+def test_without_any_priority_sequences_are_drawn_uniformly():
     replay = ten()
     np.testing.assert_allclose(probabilities(replay), 0.1, rtol=1e-12)
     assert (replay.sample(64).weight == 1).all()
     assert sorted(ten(uniform_fraction=1.0).sample(10).index) == list(range(10))
 
 
-def test_when_all_are_assigned_it_is_plain_proportional_prioritisation():
+def test_with_all_starts_assigned_it_is_proportional_prioritization():
     replay, priority = ten(), np.arange(1.0, 11)
-    replay.prioritize(np.arange(10), alike(*priority))
+    replay.prioritize(np.arange(10), equal_errors(*priority))
     np.testing.assert_allclose(probabilities(replay), 0.01 + 0.9 * priority / 55, rtol=1e-12)
 
 
 def by_definition(sampler) -> list[np.ndarray]:
-    """The probability of every drawable start of each lane, from the assigned priorities alone."""
+    """Return the probability of every drawable start of each lane, from the assigned priorities alone."""
     count = sampler.end - sampler.begin
     priorities = []
     for lane in range(len(count)):
@@ -75,7 +75,7 @@ def by_definition(sampler) -> list[np.ndarray]:
             priorities.append(None)
             continue
         distance = abs(np.arange(count[lane])[:, None] - assigned)
-        nearest = distance.argmin(1)  # the older of two
+        nearest = distance.argmin(1)  # the older one of two
         size = np.bincount(nearest, minlength=len(assigned))
         expected = np.zeros(count[lane])
         for t, cell in enumerate(nearest):
@@ -96,8 +96,8 @@ def by_definition(sampler) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("loss", [0.0, 0.3])
-def test_random_operations_leave_what_brute_force_has(seed, loss):
-    """Each seed some 20,000 of them: starts that come and go, and priorities."""
+def test_random_operations_equal_brute_force(seed, loss):
+    """About 20,000 operations per seed: starts are added, removed and prioritized."""
     sampler = partial(LazyPrioritizedSampler, priority_function=PriorityFunction(0.9, 0.01, 100), uniform_fraction=0.2)
     replay, lanes, rng = replay_of(sampler, capacity=600, lanes=3), EncodedLanes(3, 5), np.random.default_rng(seed)
     late = np.zeros(0, np.int64)
@@ -105,7 +105,7 @@ def test_random_operations_leave_what_brute_force_has(seed, loss):
         chosen = rng.integers(3, size=3).tolist()
         replay.add(lanes.rollout(*chosen, lost=[lane for lane in set(chosen) if rng.random() < loss]))
         batch = replay.sample(int(rng.integers(1, 30)))
-        if batch is not None and turn % 100 > 5:  # at times nothing is learned of a lane for long
+        if batch is not None and turn % 100 > 5:  # at times no priority is set for long
             index = rng.permutation(np.append(batch.index, late))
             replay.prioritize(index, partial(np.copy, 10 ** rng.uniform(-2, 2, size=(2, len(index)))))
             late = batch.index[:5]
@@ -118,21 +118,21 @@ def test_random_operations_leave_what_brute_force_has(seed, loss):
                 np.testing.assert_allclose(found, each, rtol=1e-9)
 
 
-def test_windows_are_drawn_as_often_as_told():
-    sampler = partial(LazyPrioritizedSampler, priority_function=WIDE_ROW_BYTES, uniform_fraction=0.2)
+def test_sequences_are_drawn_with_their_probability():
+    sampler = partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=0.2)
     replay, lanes = replay_of(sampler, capacity=300, lanes=3, length=1), EncodedLanes(3, 5)
     for _ in range(4):
         replay.add(lanes.rollout(0, 1, 2))
-    for lane in (0, 2):  # nothing is known of the other
+    for lane in (0, 2):  # no start of lane 1 is assigned
         for row, priority in ((3, 5.0), (4, 0.1), (11, 2.0)):
-            replay.prioritize(replay.ring.make_index(np.array([lane]), np.array([row])), alike(priority))
+            replay.prioritize(replay.ring.make_index(np.array([lane]), np.array([row])), equal_errors(priority))
     p = {}
     for lane in range(3):
         place = np.arange(replay.sampler.begin[lane], replay.sampler.end[lane])
         lanes_of = np.full(len(place), lane)
         number = replay.sampler.number[replay.sampler.sequences.find_slot(lanes_of, place)]
-        told = replay.sampler.probability(lanes_of, place)
-        p |= {int(replay.ring.make_index(lane, row)): each for row, each in zip(number, told, strict=True)}
+        probability = replay.sampler.probability(lanes_of, place)
+        p |= {int(replay.ring.make_index(lane, row)): each for row, each in zip(number, probability, strict=True)}
     counts = Counter(index for _ in range(1000) for index in replay.sample(100).index.tolist())
     for index, each in p.items():
         assert abs(counts[index] - 1e5 * each) < 3.5 * np.sqrt(1e5 * each), index

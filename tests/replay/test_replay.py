@@ -18,7 +18,7 @@ def make(capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
 
 
 def write(replay: Replay, lanes: EncodedLanes, rng: np.random.Generator, rollouts: int, loss: float = 0.0) -> None:
-    """Staggered lanes: a rollout has as many columns as lanes, several of one lane perhaps, none of another."""
+    """Write rollouts with as many columns as lanes, from random lanes."""
     count = len(lanes.written)
     for _ in range(rollouts):
         chosen = rng.integers(count, size=count).tolist()
@@ -36,8 +36,8 @@ def per_lane(replay: Replay) -> int:
 SHAPES = [
     {"capacity": 60, "chunk": 5, "length": 4},
     {"capacity": 60, "chunk": 5, "length": 5},
-    {"capacity": 63, "chunk": 3, "length": 8},  # windows over several columns
-    {"capacity": 30, "chunk": 5, "length": 9},  # the longest window that ten rows hold
+    {"capacity": 63, "chunk": 3, "length": 8},  # sequences over several columns
+    {"capacity": 30, "chunk": 5, "length": 9},  # the longest sequence that ten rows hold
     {"capacity": 30, "chunk": 10, "length": 4},  # a ring of a single column
     {"capacity": 47, "chunk": 1, "length": 6},
     {"capacity": 60, "chunk": 5, "length": 3, "burn_in": 2},
@@ -54,47 +54,47 @@ SHAPES = [
         "burn_in": 7,
         "warmup_rows": 7,
         "stored_state_size": 2,
-    },  # more than a column in front
+    },  # warmup over more than a column
 ]
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
-def test_windows_are_whole_whatever_was_written(shape, loss):
+def test_sequences_are_complete_after_any_writes(shape, loss):
     replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(1)
-    window = shape["length"] + shape.get("burn_in", 0)
+    length = shape["length"] + shape.get("burn_in", 0)
     stride = shape["chunk"] if shape.get("stored_state_size") else 1
-    seen = 0
+    n_batches = 0
     for _ in range(25):
         write(replay, lanes, rng, 1, loss)
-        legal = lanes.legal(per_lane(replay), window, stride, shape.get("warmup_rows", 0))
+        legal = lanes.legal(per_lane(replay), length, stride, shape.get("warmup_rows", 0))
         batch = replay.sample(32)
         assert (batch is None) == (not legal)
         if batch:
-            assert len(batch) == window
+            assert len(batch) == length
             assert set(starts_of(batch)) <= legal
             assert_intact(batch)
-            seen += 1
-    assert seen > 5
+            n_batches += 1
+    assert n_batches > 5
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
-def test_every_legal_window_is_drawn_and_none_other(shape, loss):
+def test_every_legal_sequence_is_drawn_and_no_other(shape, loss):
     replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(2)
     write(replay, lanes, rng, 18, loss)
     while not replay.sample(1):
         write(replay, lanes, rng, 1)
-    window = shape["length"] + shape.get("burn_in", 0)
+    length = shape["length"] + shape.get("burn_in", 0)
     stride = shape["chunk"] if shape.get("stored_state_size") else 1
-    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), window, stride, shape.get("warmup_rows", 0))
+    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), length, stride, shape.get("warmup_rows", 0))
 
 
 @pytest.mark.parametrize("stored_state_size", [0, 2])
 @pytest.mark.parametrize(
     ("rollouts", "loss"), [(5, 0.0), (40, 0.0), (40, 0.6), (40, 0.9)], ids=["uneven lanes", "full", "breaks", "many"]
 )
-def test_windows_are_drawn_uniformly(rollouts, loss, stored_state_size):
+def test_sequences_are_drawn_uniformly(rollouts, loss, stored_state_size):
     replay, lanes = make(capacity=180, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(3), rollouts, loss)
     legal = lanes.legal(per_lane(replay), 5, 5 if stored_state_size else 1)
@@ -106,7 +106,7 @@ def test_windows_are_drawn_uniformly(rollouts, loss, stored_state_size):
     assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
 
 
-def test_windows_of_one_batch_are_drawn_independently():
+def test_sequences_of_one_batch_are_drawn_independently():
     replay, lanes = make(capacity=90), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(4), 20)
     legal = len(lanes.legal(per_lane(replay), 4))
@@ -115,20 +115,20 @@ def test_windows_of_one_batch_are_drawn_independently():
     assert abs(same - 4000 / legal) < 4 * np.sqrt(4000 / legal)
 
 
-def test_a_single_whole_window_among_many_breaks_is_found():
+def test_a_single_complete_sequence_among_many_breaks_is_found():
     replay, lanes = make(capacity=150, lanes=1, chunk=3, length=6), EncodedLanes(1, 3)
     for _ in range(20):
         replay.add(lanes.rollout(0, lost=[0]))
     replay.add(lanes.rollout(0))
     for _ in range(10):
         replay.add(lanes.rollout(0, lost=[0]))
-    assert replay.sample(4) is None  # the successor of the sixth row was overwritten by what came after the break
+    assert replay.sample(4) is None  # the row after the break overwrote the successor of the sixth row
     replay.add(lanes.rollout(0))
     assert set(starts_of(replay.sample(50))) == lanes.legal(per_lane(replay), 6)
     assert len(lanes.legal(per_lane(replay), 6)) == 1
 
 
-def test_nothing_is_drawn_before_there_is_a_whole_window():
+def test_nothing_is_drawn_before_there_is_a_complete_sequence():
     replay, lanes = make(length=7), EncodedLanes(3, 5)
     assert replay.sample(2) is None
     replay.add(lanes.rollout(0, 1, 2))
@@ -140,7 +140,7 @@ def test_nothing_is_drawn_before_there_is_a_whole_window():
 
 
 @pytest.mark.parametrize("warmup_rows", [0, 3, 6])
-def test_windows_start_so_far_before_the_rows_whose_memory_and_version_are_kept(warmup_rows):
+def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_are_stored(warmup_rows):
     replay, lanes = (
         make(capacity=90, length=7, burn_in=warmup_rows, warmup_rows=warmup_rows, stored_state_size=2),
         EncodedLanes(3, 5),
@@ -154,7 +154,7 @@ def test_windows_start_so_far_before_the_rows_whose_memory_and_version_are_kept(
 
 
 @pytest.mark.parametrize("stored_state_size", [0, 1])
-def test_only_the_first_numbers_of_a_memory_are_kept(stored_state_size):
+def test_only_the_first_values_of_a_memory_are_stored(stored_state_size):
     replay, lanes = make(capacity=90, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(5), 5)
     batch = replay.sample(20)
@@ -162,17 +162,17 @@ def test_only_the_first_numbers_of_a_memory_are_kept(stored_state_size):
     np.testing.assert_array_equal(batch.memory, np.array(starts_of(batch))[:, :stored_state_size])
 
 
-def test_rows_counts_what_can_be_read_over_all_lanes():
+def test_rows_counts_the_readable_rows_of_all_lanes():
     replay, lanes = make(capacity=60, lanes=3, chunk=5), EncodedLanes(3, 5)
     assert replay.rows == 0
     replay.add(lanes.rollout(0, 0, 2))
     assert replay.rows == 15
     for _ in range(9):
         replay.add(lanes.rollout(0, 0, 2))
-    assert replay.rows == 38  # one of the twenty rows of a full lane is kept for the last successor
+    assert replay.rows == 38  # one of the twenty rows of a full lane is reserved for the last successor
 
 
-def test_burn_in_rows_stand_in_front():
+def test_burn_in_rows_come_first():
     replay, lanes = make(length=3, burn_in=2), EncodedLanes(3, 5)
     replay.add(lanes.rollout(0, 1, 2))
     batch = replay.sample(8)
@@ -183,9 +183,9 @@ def test_burn_in_rows_stand_in_front():
     assert [time + 2 for _, time in starts_of(batch)] == [time for _, time in starts_of(learned)]
 
 
-def test_stored_numbers_stay_as_they_were_through_overwrites_and_draws():
+def test_stored_values_do_not_change_by_other_writes_and_draws():
     replay, lanes = make(capacity=60), EncodedLanes(3, 5)
-    for _ in range(12):  # three times round the ring
+    for _ in range(12):  # the ring is written three times
         replay.add(replace(lanes.rollout(0, 1, 2), reward=np.full((5, 3), -0.7, np.float32)))
     stored = {name: value.copy() for name, value in replay.state().items()}
     for _ in range(100):
@@ -209,7 +209,7 @@ def test_a_written_rollout_may_be_changed_afterwards():
     assert_intact(replay.sample(8))
 
 
-def test_the_same_seed_draws_the_same_windows():
+def test_the_same_seed_draws_the_same_sequences():
     replays = [make(seed=7), make(seed=7), make(seed=8)]
     for replay in replays:
         write(replay, EncodedLanes(3, 5), np.random.default_rng(6), 20, loss=0.3)
@@ -219,7 +219,7 @@ def test_the_same_seed_draws_the_same_windows():
 
 
 @pytest.mark.parametrize("stored_state_size", [0, 2])
-def test_a_restored_replay_goes_on_as_if_nothing_had_happened(tmp_path, stored_state_size):
+def test_a_restored_replay_continues_identically(tmp_path, stored_state_size):
     replay, lanes, rng = make(stored_state_size=stored_state_size), EncodedLanes(3, 5), np.random.default_rng(8)
     write(replay, lanes, rng, 17, loss=0.2)
     np.savez(tmp_path / "replay.npz", **replay.state())
@@ -241,7 +241,7 @@ def test_a_restored_replay_goes_on_as_if_nothing_had_happened(tmp_path, stored_s
     assert replay.rows == other.rows
 
 
-def test_restoring_takes_no_part_in_the_arrays_it_was_given():
+def test_restoring_copies_the_arrays():
     replay, lanes = make(), EncodedLanes(3, 5)
     replay.add(lanes.rollout(0, 1, 2))
     state = {name: value.copy() for name, value in replay.state().items()}
@@ -263,7 +263,7 @@ def test_an_empty_replay_can_be_saved_and_restored(tmp_path):
     assert_intact(other.sample(4))
 
 
-def test_the_state_of_another_size_is_refused_and_changes_nothing():
+def test_the_state_of_another_size_is_refused_without_changes():
     small, large, lanes = make(capacity=30), make(capacity=60), EncodedLanes(3, 5)
     large.add(lanes.rollout(0, 1, 2))
     with pytest.raises(ValueError, match=r"\(3, 10, .*\(3, 20, "):
@@ -272,7 +272,7 @@ def test_the_state_of_another_size_is_refused_and_changes_nothing():
 
 
 def test_the_state_of_other_columns_is_refused():
-    with pytest.raises(ValueError, match="rows of a column"):
+    with pytest.raises(ValueError, match="rows per column"):
         make(capacity=60, chunk=10).restore(make(capacity=60, chunk=5).state())
 
 
@@ -290,7 +290,7 @@ def test_the_state_of_other_columns_is_refused():
         (1, 4, 6, 7, 5, 2),
     ],
 )
-def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(
+def test_the_capacity_in_the_error_is_the_smallest_valid_one(
     lanes, chunk, length, burn_in, warmup_rows, stored_state_size
 ):
     def with_capacity(capacity):
@@ -317,7 +317,7 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_serves(
 
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [2, 0, 2, 2]])
-def test_files_keep_what_memory_keeps(tmp_path, lanes):
+def test_files_store_the_same_as_memory(tmp_path, lanes):
     stored_state_size = [
         Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=allocate)
         for allocate in (IN_MEMORY, make_file_allocator(tmp_path))
@@ -335,14 +335,14 @@ def test_files_keep_what_memory_keeps(tmp_path, lanes):
         assert type(theirs.obs[name]) is np.ndarray
     for replay in (stored_state_size[1], resumed):
         assert isinstance(replay.ring.arrays["obs/image"].base, np.memmap)
-        replay.add(written.rollout(0, 1, 2))  # what was restored can be written
+        replay.add(written.rollout(0, 1, 2))  # restored arrays are writable
     assert not isinstance(stored_state_size[0].ring.arrays["obs/image"].base, np.memmap)
     if os.name != "nt":
-        assert not list(tmp_path.iterdir())  # gone with the process, however that ends
+        assert not list(tmp_path.iterdir())  # deleted however the process ends
 
 
 @pytest.mark.parametrize("memory", [0, 5])
-def test_the_size_is_known_before_anything_is_written(memory):
+def test_the_size_is_computed_before_anything_is_written(memory):
     eye = ObsSpec((4, 9, 9), "uint8", env_shape=(9, 9, 4), high=255)
     role = Role(3, {"eye": eye, "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
     replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), stored_state_size=memory)
@@ -373,18 +373,18 @@ def test_the_size_is_known_before_anything_is_written(memory):
     )
 
 
-def test_lanes_that_are_added_while_nothing_is_stored_share_the_capacity():
+def test_lanes_added_to_an_empty_replay_share_the_capacity():
     replay = make(capacity=60, lanes=1)
     replay.grow(2)
     replay.grow(3)
     assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 3, 3)
-    with pytest.raises(ValueError, match="60 rows over 30 lanes hold no window of 4 rows; at least 150 are needed"):
+    with pytest.raises(ValueError, match="60 rows over 30 lanes hold no sequence of 4 rows; at least 150 are needed"):
         replay.grow(30)
     assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 3, 3)
 
 
 @pytest.mark.parametrize("allocate", ["memory", "files"])
-def test_later_lanes_get_as_many_rows_and_nothing_of_the_others_changes(allocate, tmp_path):
+def test_later_lanes_have_as_many_rows_and_the_others_do_not_change(allocate, tmp_path):
     replay, lanes = (
         make(allocate=IN_MEMORY if allocate == "memory" else make_file_allocator(tmp_path)),
         EncodedLanes(5, 5),
@@ -405,12 +405,12 @@ def test_later_lanes_get_as_many_rows_and_nothing_of_the_others_changes(allocate
         assert_intact(batch)
         assert set(starts_of(batch)) <= lanes.legal(per_lane(replay), 4)
     assert {lane for lane, _ in starts_of(batch)} == set(range(5))
-    assert not set(index) & set(batch.index)  # those rows are overwritten, and no others have their numbers
+    assert not set(index) & set(batch.index)  # those rows are overwritten, and indices are not reused
     size = compute_replay_size(60, Role(5, {}, ActionSpec()), 5, 0, 0, initial_lanes=3)
     assert size.rows == replay.ring.rows * replay.ring.lanes
 
 
-def test_memory_is_taken_for_written_rows_alone():
+def test_only_written_rows_take_memory():
     ring = make(capacity=3 * 10**6).ring
     ring.write(EncodedLanes(3, 5).rollout(0, 1, 2))
     read = []

@@ -16,12 +16,12 @@ def read(ring: Ring, start: int, length: int, lane: int = 0):
     return ring.read(np.array([lane]), np.array([start]), length)
 
 
-def whole(ring: Ring, start: int, length: int, lane: int = 0) -> bool:
+def is_complete(ring: Ring, start: int, length: int, lane: int = 0) -> bool:
     return bool(ring.is_unbroken(np.array([lane]), np.array([start]), length)[0])
 
 
 def written(rows: int, chunk: int, columns: int, lost=()) -> tuple[Ring, EncodedLanes]:
-    """A ring of one lane after `columns` columns; those in `lost` lost rows before."""
+    """Return a ring of one lane after `columns` columns, with a break before those in `lost`."""
     ring, lanes = Ring(rows, 1, chunk), EncodedLanes(1, chunk)
     for column in range(columns):
         ring.write(lanes.rollout(0, lost=[0] if column in lost else []))
@@ -33,19 +33,19 @@ def test_rows_are_a_multiple_of_the_chunk():
 
 
 @pytest.mark.parametrize("columns", range(1, 12))
-def test_all_rows_that_count_as_filled_can_be_read(columns):
+def test_all_readable_rows_can_be_read(columns):
     ring, _ = written(rows=16, chunk=4, columns=columns)
     filled = int(ring.n_readable[0])
     assert filled == min(4 * columns, 15)
     for length in range(1, filled + 1):
         for start in range(4 * columns - filled, 4 * columns - length + 1):
-            window = read(ring, start, length)
-            assert starts_of(window) == [(0, start)]
-            assert_intact(window)
-            assert whole(ring, start, length)
+            sequence = read(ring, start, length)
+            assert starts_of(sequence) == [(0, start)]
+            assert_intact(sequence)
+            assert is_complete(ring, start, length)
 
 
-def test_the_observation_behind_the_last_row_is_its_successor():
+def test_the_observation_after_the_last_row_is_its_successor():
     ring, _ = written(rows=12, chunk=4, columns=5)
     last = read(ring, start=19, length=1)
     assert last.obs["vector"][:, 0, 0].tolist() == [19, 20]
@@ -53,62 +53,62 @@ def test_the_observation_behind_the_last_row_is_its_successor():
 
 
 @pytest.mark.parametrize("lost", range(1, 5))
-def test_exactly_the_windows_across_a_break_are_not_whole(lost):
+def test_exactly_the_sequences_across_a_break_are_incomplete(lost):
     ring, _ = written(rows=24, chunk=4, columns=5, lost=[lost])
     broken = 4 * lost
     for length in range(1, 12):
         for start in range(20 - length + 1):
-            # The row before a break is not whole: its successor's place was taken by the row behind the break.
-            assert whole(ring, start, length) == (not start < broken <= start + length)
+            # The row before a break is incomplete: the row after the break overwrote its successor.
+            assert is_complete(ring, start, length) == (not start < broken <= start + length)
 
 
 def test_a_break_is_forgotten_when_it_is_overwritten():
     ring, _ = written(rows=12, chunk=4, columns=6, lost=[3])
-    assert all(whole(ring, start, length=6) for start in range(13, 19))
+    assert all(is_complete(ring, start, length=6) for start in range(13, 19))
 
 
-def test_columns_of_one_lane_in_one_rollout_follow_each_other():
+def test_columns_of_one_lane_in_one_rollout_are_consecutive():
     ring, lanes = Ring(20, 3, 5), EncodedLanes(3, 5)
     ring.write(lanes.rollout(1, 0, 1, 1))
     ring.write(lanes.rollout(0, 2, 1))
     assert ring.head.tolist() == [10, 20, 5]
     for lane, rows in enumerate([10, 19, 5]):
-        window = read(ring, int(ring.head[lane]) - rows, rows, lane)
-        assert_intact(window)
-        assert whole(ring, int(ring.head[lane]) - rows, rows, lane)
+        sequence = read(ring, int(ring.head[lane]) - rows, rows, lane)
+        assert_intact(sequence)
+        assert is_complete(ring, int(ring.head[lane]) - rows, rows, lane)
 
 
-def test_a_break_between_columns_of_one_rollout_is_kept():
+def test_a_break_between_columns_of_one_rollout_is_stored():
     ring, lanes = Ring(20, 2, 5), EncodedLanes(2, 5)
     ring.write(lanes.rollout(0, 1))
     rollout = lanes.rollout(0, 0, 1)
     rollout.continues_previous[1] = False
     ring.write(rollout)
-    assert not whole(ring, 6, 5, lane=0)
-    assert whole(ring, 2, 8, lane=1)
+    assert not is_complete(ring, 6, 5, lane=0)
+    assert is_complete(ring, 2, 8, lane=1)
 
 
-def test_lanes_do_not_touch_each_other():
+def test_lanes_are_independent():
     ring, lanes = Ring(10, 3, 5), EncodedLanes(3, 5)
     ring.write(lanes.rollout(0, 1, 2))
     for _ in range(5):
         ring.write(lanes.rollout(1, 1, 1))
     for lane in (0, 2):
         assert_intact(read(ring, 0, 5, lane))
-        assert whole(ring, 0, 5, lane)
+        assert is_complete(ring, 0, 5, lane)
 
 
-def test_memory_and_version_are_those_of_the_column_that_starts_there():
+def test_memory_and_version_are_those_of_the_column_that_starts_at_the_row():
     ring, lanes = Ring(15, 2, 5), EncodedLanes(2, 5)
     for _ in range(7):
         ring.write(lanes.rollout(0, 1))
     for start in (25, 30):
-        window = read(ring, start, 4, lane=1)
-        assert window.memory.tolist() == [[1, start]]
-        assert window.version.tolist() == [10 * start]
+        sequence = read(ring, start, 4, lane=1)
+        assert sequence.memory.tolist() == [[1, start]]
+        assert sequence.version.tolist() == [10 * start]
 
 
-def test_the_index_tells_windows_apart():
+def test_the_index_of_every_sequence_is_unique():
     ring, lanes = Ring(20, 3, 5), EncodedLanes(3, 5)
     for _ in range(3):
         ring.write(lanes.rollout(0, 1, 2))
@@ -117,14 +117,14 @@ def test_the_index_tells_windows_apart():
     assert len(set(index.tolist())) == 30
     for found, given in zip(ring.find_row(index), (lane, start), strict=True):
         np.testing.assert_array_equal(found, given)
-    assert (ring.make_index(np.array([0, 2**22]), np.array([0, 2**39])) >= 0).all()  # far more than there will be
+    assert (ring.make_index(np.array([0, 2**22]), np.array([0, 2**39])) >= 0).all()  # far above real numbers
 
 
-def test_dtypes_are_stored_as_they_come():
+def test_dtypes_are_unchanged():
     ring, lanes = Ring(10, 1, 5), EncodedLanes(1, 5)
     rollout = lanes.rollout(0)
     ring.write(rollout)
-    window = read(ring, 0, 5)
+    sequence = read(ring, 0, 5)
     for name in ("first", "raw_action", "reward", "alive", "behavior"):
-        assert getattr(window, name).dtype == getattr(rollout, name).dtype
-    assert window.obs["image"].dtype == np.uint8
+        assert getattr(sequence, name).dtype == getattr(rollout, name).dtype
+    assert sequence.obs["image"].dtype == np.uint8

@@ -1,4 +1,4 @@
-"""What every sampler with priorities must do, whatever is written."""
+"""The contract of samplers with priorities, for random writes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from algorithm.replay import Replay, UniformSampler
 from tests.doubles import EncodedLanes, assert_intact, starts_of
-from tests.replay.samplers import LAZY, PRIORITIZED, SAMPLERS, alike, never, replay_of, worthwhile
+from tests.replay.samplers import LAZY, PRIORITIZED, SAMPLERS, equal_errors, learnable_starts, never, replay_of
 from tests.replay.test_replay import SHAPES
 
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 
 
 def drawable(replay: Replay) -> set[tuple[int, int]]:
-    """(lane, number) of all that has a priority."""
+    """Return (lane, number) of all starts with a priority."""
     sampler = replay.sampler
     if isinstance(sampler, PRIORITIZED.func):
         slots = np.flatnonzero(sampler.tree.leaves)
@@ -43,13 +43,13 @@ def times(replay: Replay, lanes: EncodedLanes, numbers) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), loss=st.sampled_from([0.0, 0.2, 0.6]))
-def test_a_window_can_be_drawn_exactly_as_long_as_it_is_whole_and_worthwhile(sampler, shape, seed, loss):
+def test_exactly_the_complete_sequences_with_a_valid_row_can_be_drawn(sampler, shape, seed, loss):
     replay, lanes, rng = replay_of(sampler, **shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(seed)
     late = []
     for _ in range(15):
         chosen = rng.integers(3, size=3).tolist()
         replay.add(lanes.rollout(*chosen, lost=[lane for lane in set(chosen) if rng.random() < loss]))
-        expected = worthwhile(replay, lanes)
+        expected = learnable_starts(replay, lanes)
         assert times(replay, lanes, drawable(replay)) == expected
         batch = replay.sample(16)
         assert (batch is None) == (not expected)
@@ -58,7 +58,7 @@ def test_a_window_can_be_drawn_exactly_as_long_as_it_is_whole_and_worthwhile(sam
             assert_intact(batch)
             late.append(batch.index)
         if late and rng.random() < 0.7:
-            index = late.pop(int(rng.integers(len(late))))  # what it was learned of may be gone by now
+            index = late.pop(int(rng.integers(len(late))))  # its sequence may be overwritten by now
             errors = 10 ** rng.uniform(-3, 3, size=(2, len(index)))
             replay.prioritize(index, partial(np.copy, errors))
             assert times(replay, lanes, drawable(replay)) == expected
@@ -69,17 +69,17 @@ def test_a_window_can_be_drawn_exactly_as_long_as_it_is_whole_and_worthwhile(sam
 @pytest.mark.parametrize(
     "shape", [{}, {"burn_in": 3, "warmup_rows": 3}, {"burn_in": 3, "warmup_rows": 2, "stored_state_size": 2}], ids=str
 )
-def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts, shape):
+def test_errors_set_the_priorities_of_their_sequences(sampler, rollouts, shape):
     replay, lanes = replay_of(sampler, capacity=300, lanes=3, **shape), EncodedLanes(3, 5)
     for _ in range(rollouts):
         replay.add(lanes.rollout(0, 1, 2))
     batch = replay.sample(8)
     worst, others = batch.index[0], [index for index in batch.index if index != batch.index[0]]
     index = np.array([worst, *others])
-    replay.prioritize(index, alike(100, *[0.01] * len(others)))
+    replay.prioritize(index, equal_errors(100, *[0.01] * len(others)))
     drawn = Counter(index for _ in range(20) for index in replay.sample(64).index.tolist())
     assert drawn.most_common(1)[0][0] == worst
-    for _ in range(40):  # until other rows have its place
+    for _ in range(40):  # until other rows overwrite it
         replay.add(lanes.rollout(0, 1, 2))
     state = {name: value.copy() for name, value in replay.sampler.state().items()}
     replay.prioritize(index, never)
@@ -88,7 +88,7 @@ def test_errors_reach_the_windows_they_were_found_in(sampler, rollouts, shape):
 
 
 @each_sampler
-def test_errors_of_fresh_rollouts_and_of_no_number_change_nothing(sampler):
+def test_errors_of_fresh_rollouts_and_nan_change_nothing(sampler):
     replay = replay_of(sampler)
     replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
     index = replay.sample(4).index
@@ -99,7 +99,7 @@ def test_errors_of_fresh_rollouts_and_of_no_number_change_nothing(sampler):
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_uniform_replay_never_asks_for_errors():
+def test_uniform_replay_never_computes_errors():
     replay = Replay(60, 3, 5, 4, np.random.default_rng(0))
     replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
     batch = replay.sample(4)
@@ -109,7 +109,7 @@ def test_uniform_replay_never_asks_for_errors():
 
 @each_sampler
 @pytest.mark.parametrize("stored_state_size", [0, 2])
-def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, stored_state_size, tmp_path):
+def test_a_restored_replay_continues_identically(sampler, stored_state_size, tmp_path):
     replay, lanes, rng = (
         replay_of(sampler, stored_state_size=stored_state_size),
         EncodedLanes(3, 5),
@@ -117,7 +117,7 @@ def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, stored_st
     )
     other = replay_of(sampler, stored_state_size=stored_state_size)
 
-    def go_on(*replays):
+    def advance(*replays):
         chosen = rng.integers(3, size=3).tolist()
         rollout = lanes.rollout(*chosen, lost=chosen[:1] if rng.random() < 0.3 else [])
         errors = rng.random((2, 16))
@@ -130,13 +130,13 @@ def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, stored_st
         return [batch for batch in batches if batch]
 
     for _ in range(17):
-        go_on(replay)
+        advance(replay)
     np.savez(tmp_path / "replay.npz", **replay.state())
     with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
         other.restore(dict(arrays))
     other.rng.bit_generator.state = replay.rng.bit_generator.state
     for _ in range(20):
-        ours, theirs = go_on(replay, other)
+        ours, theirs = advance(replay, other)
         np.testing.assert_array_equal(ours.index, theirs.index)
         np.testing.assert_array_equal(ours.weight, theirs.weight)
         assert_intact(theirs)
@@ -146,7 +146,7 @@ def test_a_restored_replay_goes_on_as_if_nothing_had_happened(sampler, stored_st
 
 @pytest.mark.parametrize("sampler", [UniformSampler, *SAMPLERS.values()], ids=["uniform", *SAMPLERS])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
-def test_lanes_that_are_added_make_the_replay_that_always_had_them(sampler, shape):
+def test_added_lanes_equal_initial_lanes(sampler, shape):
     grown, large = replay_of(sampler, **shape), replay_of(sampler, lanes=6, initial_lanes=3, **shape)
     lanes, rng = EncodedLanes(6, shape["chunk"]), np.random.default_rng(9)
     late = np.zeros(0, np.int64)
@@ -165,7 +165,7 @@ def test_lanes_that_are_added_make_the_replay_that_always_had_them(sampler, shap
         assert_intact(ours)
         for name in ("index", "weight", "memory", "version"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
-        index = np.append(ours.index, late)  # what was learned before lanes were added is known by its numbers
+        index = np.append(ours.index, late)  # indices from before lanes were added stay valid
         errors = 10 ** rng.uniform(-2, 2, size=(2, len(index)))
         for replay in (grown, large):
             replay.prioritize(index, partial(np.copy, errors))
@@ -177,18 +177,18 @@ def test_lanes_that_are_added_make_the_replay_that_always_had_them(sampler, shap
 
 
 @each_sampler
-def test_priorities_of_windows_of_another_length_are_refused(sampler):
+def test_priorities_of_sequences_of_another_length_are_refused(sampler):
     saved = replay_of(sampler, length=4)
     saved.add(EncodedLanes(3, 5).rollout(0, 1, 2))
-    with pytest.raises(ValueError, match=r"windows with \[4, 0\] rows .* \[3, 0\]: resume with the lengths"):
+    with pytest.raises(ValueError, match=r"sequences with \[4, 0\] rows .* \[3, 0\]: resume with the lengths"):
         replay_of(sampler, length=3).restore(saved.state())
 
 
 @pytest.mark.parametrize(("sampler", "state"), [(PRIORITIZED, ["tree"]), (LAZY, ["cells", "marks"])])
-def test_the_bytes_of_a_start_are_those_of_the_arrays(sampler, state):
+def test_the_bytes_per_start_are_those_of_the_arrays(sampler, state):
     replay = replay_of(sampler, capacity=3 * 16**3, chunk=16)
     arrays = [value for value in vars(replay.sampler).values() if isinstance(value, np.ndarray)]
     levels = [level for name in state for level in getattr(replay.sampler, name).levels]
     starts = 3 * 16**3
-    told = sum(array.nbytes for array in arrays if len(array) == starts) + sum(level.nbytes for level in levels)
-    assert told == pytest.approx(sampler.func.BYTES_PER_START * starts, rel=0.01)
+    measured = sum(array.nbytes for array in arrays if len(array) == starts) + sum(level.nbytes for level in levels)
+    assert measured == pytest.approx(sampler.func.BYTES_PER_START * starts, rel=0.01)

@@ -11,7 +11,7 @@ SIZES = [1, 5, BRANCHING, BRANCHING + 1, 300, BRANCHING**2, BRANCHING**2 + 1, 50
 
 
 def assert_sums(tree: SumTree) -> None:
-    """Every node is the sum of its children, to the last bit; and nothing stands behind the leaves."""
+    """Check that every node is the exact sum of its children, and that entries after the leaves are 0."""
     for below, above in zip(tree.levels, tree.levels[1:], strict=False):
         sums = np.zeros(above.size)
         sums[: len(below)] = below.sum(1)
@@ -20,7 +20,7 @@ def assert_sums(tree: SumTree) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_random_operations_leave_what_brute_force_has(size):
+def test_random_operations_equal_brute_force(size):
     rng, tree, leaves = np.random.default_rng(0), SumTree(size), np.zeros(size)
     for _ in range(100_000 // 64 // len(SIZES) + 1):
         leaf = rng.integers(size, size=64)
@@ -29,15 +29,15 @@ def test_random_operations_leave_what_brute_force_has(size):
         for each, its in zip(leaf, value, strict=True):
             leaves[each] = its
         np.testing.assert_array_equal(tree.leaves, leaves)
-        asked = rng.integers(size, size=8)
+        sampled = rng.integers(size, size=8)
         np.testing.assert_allclose(
-            tree.sum_before(asked), [leaves[:each].sum() for each in asked], rtol=1e-12, atol=1e-12
+            tree.sum_before(sampled), [leaves[:each].sum() for each in sampled], rtol=1e-12, atol=1e-12
         )
         assert tree.total == pytest.approx(leaves.sum(), rel=1e-12)
     assert_sums(tree)
 
 
-def test_a_hundred_thousand_updates_leave_the_sum_of_the_leaves():
+def test_sums_are_exact_after_a_hundred_thousand_updates():
     rng, tree = np.random.default_rng(1), SumTree(1000)
     for _ in range(1000):
         tree.set(rng.integers(1000, size=100), 10 ** rng.uniform(-6, 6, size=100))
@@ -45,7 +45,7 @@ def test_a_hundred_thousand_updates_leave_the_sum_of_the_leaves():
     assert tree.total == pytest.approx(tree.leaves.sum(), rel=1e-14)
 
 
-def test_filling_makes_the_same_bits_as_setting():
+def test_filling_and_setting_are_bit_equal():
     rng, tree, filled = np.random.default_rng(2), SumTree(777), SumTree(777)
     for _ in range(50):
         tree.set(rng.integers(777, size=30), rng.random(30))
@@ -55,7 +55,7 @@ def test_filling_makes_the_same_bits_as_setting():
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (5, BRANCHING), (BRANCHING, BRANCHING + 1), (300, 5000)])
-def test_leaves_that_are_appended_leave_the_bits_of_a_tree_that_always_had_them(before, after):
+def test_appended_leaves_equal_initial_leaves(before, after):
     rng, tree, large = np.random.default_rng(3), SumTree(before), SumTree(after)
     for grown in (False, True):
         if grown:
@@ -71,14 +71,14 @@ def test_leaves_that_are_appended_leave_the_bits_of_a_tree_that_always_had_them(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60).filter(any))
-def test_masses_find_the_leaf_in_whose_part_they_lie(numbers):
+def test_masses_find_the_leaf_that_contains_them(numbers):
     tree = SumTree(len(numbers))
     tree.set(np.arange(len(numbers)), np.array(numbers, float))
-    masses = np.arange(0, sum(numbers), 0.25)  # exact, the borders among them
-    found, behind = tree.find(masses)
+    masses = np.arange(0, sum(numbers), 0.25)  # exact, borders included
+    found, rest = tree.find(masses)
     borders = np.cumsum(numbers)
     np.testing.assert_array_equal(found, borders.searchsorted(masses, side="right"))
-    np.testing.assert_array_equal(behind, masses - borders[found] + np.array(numbers)[found])
+    np.testing.assert_array_equal(rest, masses - borders[found] + np.array(numbers)[found])
 
 
 @settings(max_examples=200, deadline=None)
@@ -88,6 +88,6 @@ def test_a_leaf_of_zero_is_never_found(seed, size, share):
     leaf = rng.choice(size, size=1 + int(share * (size - 1)), replace=False)
     tree.set(leaf, 10 ** rng.uniform(-12, 12, size=len(leaf)))
     beyond = np.array([0, tree.total, np.nextafter(tree.total, 0), 2 * tree.total])
-    found, behind = tree.find(np.append(beyond, tree.total * rng.random(60)))
+    found, rest = tree.find(np.append(beyond, tree.total * rng.random(60)))
     assert (tree.leaves[found] > 0).all()
-    assert ((0 <= behind) & (behind < tree.leaves[found] * (1 + 1e-9) + tree.total * 1e-12)).all()
+    assert ((0 <= rest) & (rest < tree.leaves[found] * (1 + 1e-9) + tree.total * 1e-12)).all()

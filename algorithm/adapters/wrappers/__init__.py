@@ -1,1 +1,1 @@
-"""Adapters around another adapter, and wrappers of single environments."""
+"""Wrappers around an adapter."""

@@ -1,4 +1,4 @@
-"""Roles that share an agent, as one role: for example the teams of a game."""
+"""The wrapper that presents the roles that share an agent as one role, for example the teams of a game."""
 
 from __future__ import annotations
 
@@ -10,37 +10,45 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
+from algorithm.adapters.wrappers.adapter_wrapper import AdapterWrapper
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
-RowIndices = np.ndarray | None  # where a role's rows are in a Step of its agent; None: they are all of it
+RowIndices = np.ndarray | None  # [n], the rows of a role in the Step of its agent; None for all rows
 
 
-class SharedAgents(Adapter):
-    """An adapter whose roles are agents: the roles that share one are its teams, their lanes side by side.
+class SharedAgents(AdapterWrapper):
+    """A wrapper whose roles are agents: the lanes of the roles that share an agent are lanes of one role.
 
-    `agents` names the agent of a role. For other roles it is the one in `inner.shared_agents`, or the role itself.
-    `teams` holds lanes that are known before their roles appear, as {agent: the team of each lane}. A role keeps its
-    lanes; further ones are appended.
+    Args:
+        inner: The adapter.
+        agents: {role: agent}. The agent of any other role is the one in `inner.shared_agents`, or the role itself.
+        teams: {agent: team of each lane}, lanes that are known before their roles appear, as in a resumed run. A role
+            keeps its lanes; further lanes are appended.
 
-    Raises UnsupportedEnvironment for roles that share an agent but not their observations and actions.
+    Raises:
+        UnsupportedEnvironment: Roles share an agent, but their observations or actions differ.
     """
 
     def __init__(self, inner: Adapter, agents: Mapping[str, str], teams: Mapping[str, Sequence[str]]):
         self._inner, self._agents = inner, agents
-        self._teams = {agent: list(names) for agent, names in teams.items()}  # the role of each of the agent's lanes
-        self._lanes: dict[str, np.ndarray] = {}  # of each role: its lanes among those of its agent
-        self._known_roles: dict[str, Role] = {}  # the roles of `inner` as they were last presented
-        self._active_rows: dict[str, dict[str, RowIndices]] = {}  # the rows of each agent's last Step, by role
-        self.roles = {}
+        self._teams = {agent: list(names) for agent, names in teams.items()}  # {agent: role of each lane}
+        self._lanes: dict[str, np.ndarray] = {}  # {role: its lanes among those of its agent}
+        self._known_roles: dict[str, Role] = {}  # the roles of `inner` at the last update
+        self._active_rows: dict[str, dict[str, RowIndices]] = {}  # {agent: {role: rows of the last Step}}
+        self._roles: dict[str, Role] = {}
         self._update_roles()
+
+    @property
+    def roles(self) -> Mapping[str, Role]:  # type: ignore[override]
+        return self._roles
+
+    @property
+    def shared_agents(self) -> None:
+        return None
 
     def reset(self, seed: int) -> dict[str, Step]:
         return self._merge_by_agent(self._inner.reset(seed))
-
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        self.send(actions)
-        return self.receive()
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         self._inner.send(
@@ -53,9 +61,6 @@ class SharedAgents(Adapter):
 
     def receive(self) -> dict[str, Step]:
         return self._merge_by_agent(self._inner.receive())
-
-    def statistics(self) -> dict[str, float]:
-        return self._inner.statistics()
 
     def state(self) -> dict[str, Any] | None:
         inner = self._inner.state()
@@ -75,19 +80,15 @@ class SharedAgents(Adapter):
             for agent, roles in state["active_rows"].items()
         }
 
-    def close(self) -> None:
-        self._inner.close()
-
     def _get_agent(self, role: str) -> str:
         return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
 
     def _update_roles(self) -> None:
-        """Update the roles and the number of restarts from those of `inner`."""
-        self.restarts = self._inner.restarts
+        """Update the roles from those of `inner`."""
         new_roles = {name: role for name, role in self._inner.roles.items() if self._known_roles.get(name) is not role}
         if not new_roles:
             return
-        for name, role in sorted(new_roles.items()):  # simulators list roles in any order
+        for name, role in sorted(new_roles.items()):  # the order of a simulator's roles may vary
             self._check_specs(name, role)
             self._append_lanes(name, role.lanes)
             self._known_roles[name] = role
@@ -95,7 +96,7 @@ class SharedAgents(Adapter):
             agent = self._get_agent(name)
             teams = self._teams[agent]
             shared = () if set(teams) == {agent} else tuple(teams)
-            self.roles = {**self.roles, agent: replace(role, lanes=len(teams), teams=shared)}
+            self._roles = {**self._roles, agent: replace(role, lanes=len(teams), teams=shared)}
 
     def _check_specs(self, name: str, role: Role) -> None:
         """Raise UnsupportedEnvironment if another role with the same agent has other specs."""
@@ -105,7 +106,7 @@ class SharedAgents(Adapter):
             if not same and self._get_agent(other) == agent:
                 raise UnsupportedEnvironment(
                     f"the roles {other!r} and {name!r} share the agent {agent!r}, but their observations or actions "
-                    f"differ; give one an agent of its own: ma_config.{name}.agent={name}"
+                    f"differ; give one of them its own agent: ma_config.{name}.agent={name}"
                 )
 
     def _append_lanes(self, name: str, lanes: int) -> None:
@@ -115,6 +116,7 @@ class SharedAgents(Adapter):
         self._lanes[name] = np.flatnonzero(np.array(teams) == name)
 
     def _merge_by_agent(self, steps: Mapping[str, Step]) -> dict[str, Step]:
+        """Return the Steps of roles as Steps of agents."""
         self._update_roles()
         by_agent: dict[str, dict[str, Step]] = defaultdict(dict)
         for role, step in steps.items():
@@ -125,7 +127,7 @@ class SharedAgents(Adapter):
         return merged
 
     def _merge_steps(self, agent: str, steps: Mapping[str, Step]) -> tuple[Step, dict[str, RowIndices]]:
-        """Return the Steps of roles as one, in the order of lanes, and the places of each role's rows in it."""
+        """Return the Steps of roles as one Step in the order of lanes, and the rows of each role in it."""
         if len(steps) == 1 and len(set(self._teams[agent])) == 1:
             return next(iter(steps.values())), dict.fromkeys(steps)
         lane = np.concatenate([self._lanes[role][step.lane] for role, step in steps.items()])

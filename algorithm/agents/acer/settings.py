@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from algorithm.annotations import CONTINUOUS, OnlyIf, Spellings, Unless
+from algorithm.annotations import CONTINUOUS, FixedOnResume, OnlyIf, Range, Spellings, Unless
 from algorithm.returns import find_estimators
 
 
@@ -17,41 +17,53 @@ class AcerSettings:
         ValueError: Settings exclude one another.
     """
 
-    learning_rate: float
+    learning_rate: Annotated[float, Range(above=0)]
     learning_rate_schedule: Literal["constant", "linear"]
-    optimizer: Literal["adam", "rmsprop"]
-    optimizer_beta1: Annotated[float, OnlyIf(optimizer="adam")]
-    optimizer_decay: float
-    optimizer_epsilon: float
+    optimizer: Annotated[Literal["adam", "rmsprop"], FixedOnResume("the saved moments are those of this optimizer")]
+    optimizer_beta1: Annotated[float, Range(at_least=0, below=1), OnlyIf(optimizer="adam")]
+    optimizer_decay: Annotated[float, Range(at_least=0, below=1)]
+    optimizer_epsilon: Annotated[float, Range(above=0)]
     epsilon_inside: Annotated[bool, OnlyIf(optimizer="rmsprop")]
-    max_grad_norm: float
-    value_coef: float  # of the critic's error (Eq. 6) against the policy's
-    entropy_coef: float  # beta, outside the projection
-    gamma: float
-    reward_scale: float
-    reward_clip: float | None
+    max_grad_norm: Annotated[float, Range(above=0)]
+    value_coef: Annotated[float, Range(at_least=0)]  # of the critic's error (Eq. 6)
+    entropy_coef: Annotated[float, Range(at_least=0)]  # beta, outside the projection
+    gamma: Annotated[float, Range(at_least=0, at_most=1)]
+    reward_scale: Annotated[float, Range(above=0)]
+    reward_clip: Annotated[float | None, Range(above=0)]
     reward_normalization: Literal["return_std"] | None
-    average_policy_decay: float  # alpha, of the average policy network
+    average_policy_decay: Annotated[float, Range(at_least=0, at_most=1)]  # alpha
     estimator: Literal[find_estimators()]
-    critic: Annotated[Literal["action_value", "state_value"], Spellings(q="action_value", v="state_value")]
-    trace_clip: Annotated[float, OnlyIf(estimator=find_estimators(reads="trace_clip"))]  # of rho in the trace; c-bar
-    rho_clip: Annotated[float, OnlyIf(estimator=find_estimators(reads="rho_clip"))]  # rho-bar
-    importance_clip: float  # c, of rho in the policy gradient (Eq. 8-9)
-    trace_lambda: float  # lambda, of the trace
-    sdn_samples: Annotated[int, OnlyIf(critic="action_value")]  # n, of a stochastic dueling critic (Eq. 13)
-    std: Annotated[Literal["fixed", "learned", "state_dependent"], CONTINUOUS]
-    std_init: Annotated[float, CONTINUOUS]
-    std_min: Annotated[float, CONTINUOUS, Unless(std="fixed")]
-    tanh_squash: Annotated[bool, CONTINUOUS]
+    critic: Annotated[
+        Literal["action_value", "state_value"],
+        Spellings(q="action_value", v="state_value"),
+        FixedOnResume("the saved network has the outputs of this critic"),
+    ]
+    trace_clip: Annotated[
+        float, Range(at_least=0), OnlyIf(estimator=find_estimators(reads="trace_clip"))
+    ]  # c-bar (Eq. 5)
+    rho_clip: Annotated[float, Range(at_least=0), OnlyIf(estimator=find_estimators(reads="rho_clip"))]  # rho-bar
+    importance_clip: Annotated[float, Range(above=0)]  # c (Eq. 8-9)
+    trace_lambda: Annotated[float, Range(at_least=0, at_most=1)]  # lambda
+    sdn_samples: Annotated[int, Range(at_least=1), OnlyIf(critic="action_value")]  # n (Eq. 13)
+    std: Annotated[
+        Literal["fixed", "learned", "state_dependent"],
+        CONTINUOUS,
+        FixedOnResume("the saved network has this kind of standard deviation"),
+    ]
+    std_init: Annotated[float, Range(above=0), CONTINUOUS]
+    std_min: Annotated[float, Range(at_least=0), CONTINUOUS, Unless(std="fixed")]
+    tanh_squash: Annotated[bool, CONTINUOUS, FixedOnResume("the saved actions were brought into their bounds this way")]
     trust_region: Literal["off", "efficient"]
     trust_region_space: Annotated[Literal["logits", "probs"], Unless(trust_region="off")]  # phi (Eq. 11)
-    trust_region_delta: Annotated[float, Unless(trust_region="off")]  # delta (Eq. 11)
-    rollout_length: int  # k, rows of a collected rollout per lane
-    sequence_length: Annotated[int, Unless(replay_ratio=0)]  # rows of a replayed sequence
-    batch_size: Annotated[int, Unless(replay_ratio=0)]  # sequences of a replayed batch
-    replay_ratio: float  # mean number of replayed batches for each rollout
-    learning_starts: Annotated[int, Unless(replay_ratio=0)]  # rows stored before the first replayed batch
-    burn_in_step: Annotated[int, Unless(replay_ratio=0)]  # rows before a sequence that only update a memory (R2D2)
+    trust_region_delta: Annotated[float, Range(at_least=0), Unless(trust_region="off")]  # delta (Eq. 11)
+    rollout_length: Annotated[
+        int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")
+    ]  # k
+    sequence_length: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
+    batch_size: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
+    replay_ratio: Annotated[float, Range(at_least=0)]
+    learning_starts: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]
+    burn_in_step: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]  # R2D2
     on_policy_updates: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from algorithm.program import get_install_command
 SETUP_FILE = DATA / "setup.py"
 SETUPTOOLS_MODULES = ("setuptools", "setuptools.command", "setuptools.command.build_py")  # that setup.py imports
 PACKAGE_NAME = "samara-rl"
-FOR_DEVELOPERS = {"test", "dev", "benchmark"}  # extras
+FOR_DEVELOPERS = {"test", "dev", "docs", "benchmark"}  # extras
 MAX_LISTED = 6  # packages of an extra; of more only their number is told
 # What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
 VERSION_NOTES = {

@@ -1,1 +1,1 @@
-"""Observations to features, one encoder per observation."""
+"""Encoders of observations: vectors and images."""

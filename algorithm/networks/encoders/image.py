@@ -1,4 +1,4 @@
-"""Images through convolutions: a network of one's own, or one that is known from the literature."""
+"""Convolutional encoders of images: user-defined layers, or networks from the literature."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ GAIN = 2**0.5
 
 
 class Conv:
-    """Factory of convolutions and one linear layer: `Conv((32, 8, 4), (64, 4, 2), units=128)`.
+    """A factory of convolutions and one linear layer for images: `Conv((32, 8, 4), (64, 4, 2), units=128)`.
 
-    A layer is (channels, kernel, stride), without padding; the activation stands behind every layer. Without `units`
-    (None) the last layer's numbers are the features.
+    An activation follows each layer. The convolutions have no padding. Images [rows, channels, height, width] of bytes
+    are divided by their largest value -> features [rows, units].
 
-    Raises ValueError for what is no layer; the encoder, for an observation that is no image, or is too small.
+    Args:
+        layers: (channels, kernel, stride) of each convolution, kernel and stride in pixels; at least one convolution.
+        units: Units of the linear layer, 128 by default; None: no linear layer, the features are the last pixels.
+        activation: "relu" (default) or "tanh".
+
+    Raises:
+        ValueError: An invalid layer; when the encoder is made: an observation that is not an image
+            [channels, rows, columns], or an image smaller than a kernel.
     """
 
     def __init__(self, *layers: tuple[int, int, int], units: int | None = 128, activation: str = "relu"):
@@ -35,14 +42,14 @@ class Conv:
             check_sizes(type(self).__name__, units)
         self.layers, self.units, self.activation = layers, units, check_activation(activation)
 
-    def __call__(self, spec: ObsSpec) -> nn.Module:
+    def __call__(self, spec: ObsSpec) -> ConvEncoder:
         channels, *sides = _image_shape(spec)
         for index, (_, kernel, stride) in enumerate(self.layers, 1):
             if min(sides) < kernel:
                 rows, columns = sides
                 raise ValueError(
-                    f"an image {list(spec.shape)} is too small for {type(self).__name__}: layer {index} sees {rows} x "
-                    f"{columns} pixels and has a kernel of {kernel}"
+                    f"an image {list(spec.shape)} is too small for {type(self).__name__}: layer {index} has an "
+                    f"input of {rows} x {columns} pixels and a kernel of {kernel}"
                 )
             sides = [(side - kernel) // stride + 1 for side in sides]
         flat_size = self.layers[-1][0] * sides[0] * sides[1]
@@ -50,17 +57,34 @@ class Conv:
 
 
 class NatureCnn(Conv):
-    """Factory of the network of Mnih et al. (2015): three convolutions, for images of 36 pixels and more."""
+    """A factory of the convolutional network of Mnih et al. (2015, Nature 518): three convolutions, one linear layer.
+
+    The convolutions are (32, 8, 4), (64, 4, 2), (64, 3, 1) as in Conv, with relu. Images [rows, channels, height,
+    width] of at least 36 x 36 pixels -> features [rows, units].
+
+    Args:
+        units: Units of the linear layer, 512 by default as in the paper.
+
+    Raises:
+        ValueError: A size below 1; when the encoder is made: no image, or an image of less than 36 pixels.
+    """
 
     def __init__(self, units: int = 512):
         super().__init__((32, 8, 4), (64, 4, 2), (64, 3, 1), units=units)
 
 
 class ImpalaResNet:
-    """Factory of the large network of Espeholt et al. (2018): for each of `channels` a convolution, pooling that
-    halves the image, and two residual blocks.
+    """A factory of the residual network of IMPALA (Espeholt et al. 2018, arXiv 1802.01561, Figure 3, right).
 
-    Raises ValueError for no channels; the encoder, for an observation that is no image.
+    Each stage is a convolution of 3 x 3, a max pooling that halves the image, and two residual blocks; a linear layer
+    with relu follows. Images [rows, channels, height, width] -> features [rows, units].
+
+    Args:
+        channels: Channels of each stage, (16, 32, 32) by default as in the paper; at least one stage.
+        units: Units of the linear layer, 256 by default as in the paper.
+
+    Raises:
+        ValueError: No stage, or a size below 1; when the encoder is made: an observation that is not an image.
     """
 
     def __init__(self, channels: tuple[int, ...] = (16, 32, 32), units: int = 256):
@@ -69,12 +93,12 @@ class ImpalaResNet:
         check_sizes("ImpalaResNet", *channels, units)
         self.channels, self.units = tuple(channels), units
 
-    def __call__(self, spec: ObsSpec) -> nn.Module:
+    def __call__(self, spec: ObsSpec) -> ResNetEncoder:
         return ResNetEncoder(_image_shape(spec), self.channels, self.units, spec.high)
 
 
 class InputConvolution(nn.Conv2d):
-    """A convolution of images [rows, C, H, W] of bytes or float32, divided by `high`."""
+    """The first convolution: of images [rows, C, H, W] of bytes or float32, divided by their largest value `high`."""
 
     def __init__(self, high: float, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0):
         super().__init__(inputs, outputs, kernel, stride, padding)
@@ -82,23 +106,23 @@ class InputConvolution(nn.Conv2d):
         _initialize(self)
 
     def forward(self, obs: Tensor) -> Tensor:
-        # The channels of a pixel lie side by side from here to the flattening: forward and backward of 168 frames of
-        # 84x84x4 through NatureCnn take 2/3 of the time that [C, H, W] takes, 336 of 10x10x4 through (16, 3, 1) no
-        # more. The weights, views on the flat parameters, stay as they lie. Bytes are turned while they are bytes (by
-        # `stack`: half the time of `contiguous`, and one layout however they came), and the few weights are divided
-        # instead of them.
+        # Channels last in memory from here to _flatten_pixels: forward and backward of 168 frames of 84x84x4 through
+        # NatureCnn take 2/3 of the time of channels first, those of 336 frames of 10x10x4 through (16, 3, 1) the same
+        # time. The weights are views of the flat parameters and keep their layout. The pixels are permuted as bytes:
+        # `stack` takes half the time of `contiguous` and gives one layout for any input. Dividing the weights is
+        # cheaper than dividing the pixels.
         pixels = torch.stack(obs.unbind(1), -1).float().permute(0, 3, 1, 2)
         weight = self.weight if self.high == 1 else self.weight / self.high
         return nn.functional.conv2d(pixels, weight, self.bias, self.stride, self.padding)
 
 
 def _flatten_pixels(pixels: Tensor) -> Tensor:
-    """[rows, C, H, W] -> [rows, H * W * C]: in the order in which they lie."""
+    """Flatten [rows, C, H, W] -> [rows, H * W * C], in the order in memory."""
     return pixels.permute(0, 2, 3, 1).flatten(1)
 
 
 class ConvEncoder(nn.Module):
-    """[rows, C, H, W] -> [rows, size]: the `layers` of a Conv, `numbers` of which go through a linear layer."""
+    """The encoder of a Conv: [rows, C, H, W] -> [rows, size]; `flat_size` is the size before the linear layer."""
 
     def __init__(
         self,
@@ -130,7 +154,7 @@ class ConvEncoder(nn.Module):
 
 
 class ResNetEncoder(nn.Module):
-    """[rows, C, H, W] -> [rows, size]"""
+    """The encoder of an ImpalaResNet: [rows, C, H, W] -> [rows, size]."""
 
     def __init__(self, shape: tuple[int, int, int], channels: tuple[int, ...], units: int, high: float):
         super().__init__()
@@ -138,7 +162,7 @@ class ResNetEncoder(nn.Module):
         in_channels, rows, columns = shape
         stages: list[nn.Module] = []
         for out_channels in channels:
-            # No activation before the pooling: the blocks begin with theirs, as in the paper.
+            # No activation before the pooling, since each block begins with one, as in the paper.
             layer = (
                 _make_convolution(in_channels, out_channels, 3, padding=1)
                 if stages
@@ -154,7 +178,7 @@ class ResNetEncoder(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """[rows, C, H, W] -> the same shape: what two convolutions make of it is added to it."""
+    """A residual block: x + (relu, convolution, relu, convolution)(x), [rows, C, H, W]."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -172,16 +196,16 @@ def _make_convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, p
 
 
 def _initialize(layer: nn.Conv2d) -> None:
-    """Orthogonal weights and no bias."""
+    """Set orthogonal weights and biases 0."""
     nn.init.orthogonal_(layer.weight, GAIN)
     nn.init.zeros_(layer.get_parameter("bias"))
 
 
 def _image_shape(spec: ObsSpec) -> tuple[int, int, int]:
-    """Channels, rows, columns. Raises ValueError for any other shape."""
+    """Return channels, rows and columns of an image. Raises ValueError for any other observation."""
     if len(spec.shape) != 3:
         raise ValueError(
-            f"an observation {list(spec.shape)} is no image [channels, rows, columns]; Vector() reads any shape"
+            f"an observation {list(spec.shape)} is not an image [channels, rows, columns]; Vector() encodes any shape"
         )
     channels, rows, columns = spec.shape
     return channels, rows, columns

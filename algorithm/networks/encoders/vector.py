@@ -1,8 +1,7 @@
-"""Vectors as they are, in units of one's own, or normalised."""
+"""Encoders of vectors: unchanged, scaled, or normalized."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,20 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.mlp import NumpyFunction
 from algorithm.networks.running_statistics import Normalizer
 from algorithm.specs import ObsSpec
 
 
 @dataclass(frozen=True)
 class Vector:
-    """Factory of an encoder that hands a vector on: flattened, as float32, times `scale`.
+    """A factory of an encoder without layers: the observation flattened, as float32, scaled or normalized.
 
-    `scale` is one number, or one for each component; networks learn best from numbers of about 1. `normalize` measures
-    them instead: (x - mean) / std over all rows collected so far, clipped to [-clip, clip]. What is one-hot or binary
-    is never normalised.
+    Networks learn best from values of about 1. [rows, *shape] of any dtype -> [rows, size of the observation].
 
-    Raises ValueError for `scale` and `normalize` together and for a clip that is not above 0; the encoder, where the
-    count of scales differs from the observation's numbers.
+    Args:
+        scale: Factor of all values, or a tuple with a factor for each; 1 by default: unchanged.
+        normalize: Whether to map values to (x - mean) / std over all rows collected so far; False by default. Binary
+            and one-hot observations are never normalized.
+        clip: Bound of the absolute value of a normalized value, in standard deviations; 5 by default.
+
+    Raises:
+        ValueError: Both `scale` and `normalize`, or a `clip` that is not above 0; when the encoder is made: the number
+            of scales is not the size of the observation.
     """
 
     scale: float | tuple[float, ...] = 1.0
@@ -37,17 +42,17 @@ class Vector:
         if not self.clip > 0:
             raise ValueError(f"Vector's clip is {self.clip}; it must be above 0")
 
-    def __call__(self, spec: ObsSpec) -> nn.Module:
+    def __call__(self, spec: ObsSpec) -> VectorEncoder:
         size = prod(spec.shape)
         if isinstance(self.scale, tuple) and len(self.scale) != size:
-            raise ValueError(f"Vector has {len(self.scale)} scales for an observation of {size} numbers")
+            raise ValueError(f"Vector has {len(self.scale)} scales for an observation of {size} values")
         if self.normalize and (spec.dtype != "uint8" or spec.high > 1):
             return VectorEncoder(size, Normalizer(size, self.clip))
         return VectorEncoder(size, None if self.scale == 1 else Scale(self.scale))
 
 
 class VectorEncoder(nn.Module):
-    """[rows, *shape] of any dtype -> [rows, size] float32, in other `units` where there are any."""
+    """The encoder of a Vector: [rows, *shape] of any dtype -> [rows, size] float32, transformed if so set."""
 
     def __init__(self, size: int, transform: Scale | Normalizer | None):
         super().__init__()
@@ -58,8 +63,8 @@ class VectorEncoder(nn.Module):
         vector = obs.flatten(1).float()
         return vector if self.transform is None else self.transform(vector)
 
-    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The same in numpy."""
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy."""
         size, transform = self.size, None if self.transform is None else self.transform.numpy()
 
         def encode(obs: np.ndarray) -> np.ndarray:
@@ -69,13 +74,13 @@ class VectorEncoder(nn.Module):
         return encode
 
     def observe(self, obs: Tensor) -> None:
-        """Take collected rows [n, *shape] into the running statistics, where there are any."""
+        """Update the running statistics, if any, with collected rows [n, *shape]."""
         if isinstance(self.transform, Normalizer):
             self.transform.moments.merge(obs.flatten(1))
 
 
 class Scale(nn.Module):
-    """[rows, size] times a constant, which is neither learned nor saved."""
+    """A module that multiplies rows [n, size] by a constant, which is neither learned nor saved."""
 
     def __init__(self, scale: float | tuple[float, ...]):
         super().__init__()
@@ -85,7 +90,7 @@ class Scale(nn.Module):
         self.scale = self.scale.to(vector.device)
         return vector * self.scale
 
-    def numpy(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The same in numpy."""
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy."""
         scale = self.scale.cpu().numpy()
         return lambda vector: vector * scale

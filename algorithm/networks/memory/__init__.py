@@ -1,1 +1,1 @@
-"""What an agent remembers: one float32 vector per lane, in front of the features or behind them."""
+"""Memories: a float32 state per lane, within an encoder (FrameStack) or after the body (Gru, Lstm, Attention)."""

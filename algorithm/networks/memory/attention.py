@@ -1,4 +1,4 @@
-"""A transformer over the last rows of an episode (Vaswani et al. 2017), with its keys and values as memory."""
+"""A transformer over the last rows of an episode (Vaswani et al. 2017) whose memory is their keys and values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,20 @@ from algorithm.networks.mlp import check_sizes, make_orthogonal_linear
 
 @dataclass(frozen=True)
 class Attention:
-    """Factory of causal attention to this row and the `window` - 1 before it: `Attention(64, heads=4, window=16)`.
+    """A factory of a transformer memory: causal attention to the last rows of the episode: `Attention(64)`.
 
-    Raises ValueError where heads do not divide the units, or the window holds no earlier row.
+    Transformer layers with normalization first (pre-norm; Vaswani et al. 2017, arXiv 1706.03762) and a learned bias for
+    each distance instead of positions. The memory of a lane has (window - 1) * (2 * units * layers + 1) values.
+    Features [..., F] -> [..., units].
+
+    Args:
+        units: Size of the features, a multiple of `heads`.
+        heads: Attention heads, 4 by default.
+        window: Number of rows that a row attends to, itself included; at least 2, 16 by default.
+        layers: Transformer layers, 1 by default.
+
+    Raises:
+        ValueError: A size below 1, units that are not a multiple of heads, or a window of one row.
     """
 
     units: int
@@ -31,15 +42,15 @@ class Attention:
         if self.window < 2:
             raise ValueError(f"Attention has a window of {self.window}; it must be at least 2")
 
-    def __call__(self, size: int) -> nn.Module:
+    def __call__(self, size: int) -> AttentionMemory:
         return AttentionMemory(size, self)
 
 
 class AttentionMemory(nn.Module):
-    """Layers of attention and a hidden layer each, with normalisation in front and the sum behind (pre-norm).
+    """The memory of an Attention: pre-norm transformer layers over cached keys and values.
 
-    The memory is a line of `window` - 1 places, oldest first: keys and values of every layer, and 1 where there is a
-    row. Positions are distances, so that what is kept never depends on when it was seen.
+    The state of a lane is a queue of `window` - 1 entries, oldest first. An entry has the keys and values of one row in
+    every layer, and a flag: 1 if it holds a row. Only distances between rows matter, so entries stay valid as they age.
     """
 
     def __init__(self, size: int, config: Attention):
@@ -52,13 +63,13 @@ class AttentionMemory(nn.Module):
         self.state_size = self.past_rows * self.entry_size
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One row: [B, F], [B, state] -> [B, size], [B, state]."""
+        """Map one row: features [B, F], memory [B, state_size] -> features [B, size], next memory."""
         first = torch.zeros((1, len(features)), dtype=torch.bool, device=features.device)
         outputs, memory = self.unroll(features.unsqueeze(0), first, memory)
         return outputs[0], memory
 
     def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, B, F], first [T, B], memory [B, state] before row 0 -> [T, B, size], [B, state] behind the last row."""
+        """Map T rows: [T, B, F], first [T, B], memory before row 0 -> [T, B, size], memory after the last row."""
         rows = len(features)
         entries = memory.unflatten(-1, (self.past_rows, self.entry_size))
         cached, is_present = entries[..., :-1].tensor_split(2 * len(self.layers), -1), entries[..., -1] > 0
@@ -81,7 +92,7 @@ class AttentionMemory(nn.Module):
 
 
 class AttentionLayer(nn.Module):
-    """Attention, then a hidden layer twice as wide."""
+    """A transformer layer: attention, then a hidden layer twice as wide."""
 
     def __init__(self, config: Attention):
         super().__init__()
@@ -95,12 +106,23 @@ class AttentionLayer(nn.Module):
             nn.ReLU(),
             make_orthogonal_linear(2 * units, units, gain=1.0),
         )
-        self.bias = nn.Parameter(torch.zeros(config.heads, config.window))  # of each distance
+        self.bias = nn.Parameter(torch.zeros(config.heads, config.window))  # by distance
 
     def forward(
         self, x: Tensor, keys: Tensor, values: Tensor, is_visible: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """X [B, T, units], keys and values of the past -> x, and all keys and values [B, past + T, units]."""
+        """Attend to past and present rows, then apply the hidden layer.
+
+        Args:
+            x: Features [B, T, units].
+            keys: Keys [B, past, units] of past rows.
+            values: Values [B, past, units] of past rows.
+            is_visible: Whether a row may attend to a past or present row [B, T, past + T].
+            distance: Rows between them [T, past + T].
+
+        Returns:
+            Features [B, T, units], and keys and values [B, past + T, units] of past and present rows.
+        """
         queries, new_keys, new_values = self.project(self.norms[0](x)).chunk(3, -1)
         keys, values = torch.cat((keys, new_keys), 1), torch.cat((values, new_values), 1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries, keys, values))

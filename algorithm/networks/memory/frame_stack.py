@@ -1,8 +1,7 @@
-"""The last frames of an episode as one observation: a memory in front of an encoder."""
+"""Frame stacking: the last frames of an episode as one observation of an encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -10,34 +9,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.blueprint import EncoderFactory
 from algorithm.networks.mlp import check_sizes
 from algorithm.specs import ObsSpec
 
 
 @dataclass(frozen=True)
 class FrameStack:
-    """Factory of an encoder of the last `frames` observations of one kind, oldest first: `FrameStack(4, NatureCnn())`.
+    """A factory of an encoder of the last frames of an observation: `FrameStack(4, NatureCnn())`.
 
-    They stand side by side along the first axis (the channels of an image); before the start of an episode there is
-    nothing, that is zeros. Raises ValueError for fewer than two frames.
+    The frames, oldest first, are concatenated along the first axis of the observation (the channels of an image).
+    Frames from before the start of the episode are zero.
+
+    Args:
+        frames: Number of frames, the present one included; at least 2.
+        encoder: Factory of the encoder of the stacked frames.
+
+    Raises:
+        ValueError: Fewer than two frames.
     """
 
     frames: int
-    encoder: Callable[[ObsSpec], Any]
+    encoder: EncoderFactory
 
     def __post_init__(self) -> None:
         check_sizes("FrameStack", self.frames)
         if self.frames < 2:
             raise ValueError(f"FrameStack has {self.frames} frame(s); it needs at least 2")
 
-    def __call__(self, spec: ObsSpec) -> nn.Module:
+    def __call__(self, spec: ObsSpec) -> FrameStackEncoder:
         channels, *others = spec.shape
         stacked = replace(spec, shape=(channels * self.frames, *others), env_shape=None)
         return FrameStackEncoder(spec.shape, self.frames, self.encoder(stacked))
 
 
 class FrameStackEncoder(nn.Module):
-    """`past` frames of memory; they are rebuilt by as many rows, so that a replay need not keep them."""
+    """The encoder of a FrameStack. Its state is the past frames, which as many rows rebuild: a replay stores none."""
 
     def __init__(self, shape: tuple[int, ...], frames: int, encoder: Any):
         super().__init__()
@@ -47,17 +54,25 @@ class FrameStackEncoder(nn.Module):
         self.state_size = self.past_frames * prod(shape)
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One row: [B, *shape], [B, state] -> [B, size], [B, state]."""
+        """Map one row: [B, *shape], memory [B, state_size] -> features [B, size], next memory."""
         frames = torch.cat((memory, obs.flatten(1).to(memory.dtype)), -1)
         stacked = frames.unflatten(-1, (-1, *self.shape)).flatten(1, 2).to(obs.dtype)
         return self.encoder(stacked), frames[:, frames.shape[1] - self.state_size :]
 
     def stack(self, obs: Tensor, first: Tensor, memory: Tensor | None, begin: int, end: int) -> Tensor:
-        """The frames of rows `begin` to `end` out of [T, B, *shape]: [end - begin, B, frames * shape[0], ...].
+        """Return the stacked frames of rows `begin` to `end`.
 
-        `memory` [B, state] is that before row 0; without it nothing is known of earlier rows.
+        Args:
+            obs: Frames [T, B, *shape].
+            first: The first rows of episodes [T, B].
+            memory: The memory [B, state_size] before row 0; None: frames before row 0 are zero.
+            begin: The first row to return.
+            end: The row after the last one to return.
+
+        Returns:
+            Stacked frames [end - begin, B, frames * shape[0], ...].
         """
-        n_missing = max(self.past_frames - begin, 0)  # frames in front of row 0
+        n_missing = max(self.past_frames - begin, 0)  # frames before row 0
         rows, episode = (
             obs[begin + n_missing - self.past_frames : end],
             first.long().cumsum(0)[begin + n_missing - self.past_frames : end],
@@ -79,10 +94,10 @@ class FrameStackEncoder(nn.Module):
         return torch.cat((*frames, rows[self.past_frames :]), 2)
 
     def forward(self, stacked: Tensor) -> Tensor:
-        """Stacked rows [rows, frames * shape[0], ...] -> [rows, size]."""
+        """Encode stacked frames [rows, frames * shape[0], ...] -> [rows, size]."""
         return self.encoder(stacked)
 
     def observe(self, obs: Tensor) -> None:
-        """Take collected rows [n, *shape] into the encoder's running statistics: each frame has the same."""
+        """Update the encoder's running statistics with collected rows [n, *shape], the same for every frame."""
         if hasattr(self.encoder, "observe"):
             self.encoder.observe(torch.cat([obs] * (self.past_frames + 1), 1))

@@ -1,4 +1,4 @@
-"""Gated recurrent memories: GRU (Cho et al. 2014) and LSTM (Hochreiter and Schmidhuber 1997)."""
+"""Recurrent memories: GRU (Cho et al. 2014) and LSTM (Hochreiter and Schmidhuber 1997)."""
 
 from __future__ import annotations
 
@@ -13,34 +13,54 @@ from algorithm.networks.mlp import check_sizes
 
 @dataclass(frozen=True)
 class Gru:
-    """Factory of a gated recurrent unit: `Gru(64)` remembers and puts out 64 numbers."""
+    """A factory of a gated recurrent unit (GRU; Cho et al. 2014, arXiv 1406.1078): `Gru(64)`.
+
+    Features [..., F] -> [..., units]. The memory of a lane has `units` values.
+
+    Args:
+        units: Size of the output and of the memory, at least 1.
+
+    Raises:
+        ValueError: A size below 1.
+    """
 
     units: int
 
     def __post_init__(self) -> None:
         check_sizes("Gru", self.units)
 
-    def __call__(self, size: int) -> nn.Module:
+    def __call__(self, size: int) -> GruMemory:
         return GruMemory(size, self.units)
 
 
 @dataclass(frozen=True)
 class Lstm:
-    """Factory of a long short-term memory: `Lstm(64)` puts out 64 numbers and remembers 128 (output and cell)."""
+    """A factory of a long short-term memory (LSTM; Hochreiter and Schmidhuber 1997): `Lstm(64)`.
+
+    Features [..., F] -> [..., units]. The memory of a lane has 2 * `units` values: output and cell. The bias of the
+    forget gate starts at 1 (Jozefowicz et al. 2015).
+
+    Args:
+        units: Size of the output, at least 1.
+
+    Raises:
+        ValueError: A size below 1.
+    """
 
     units: int
 
     def __post_init__(self) -> None:
         check_sizes("Lstm", self.units)
 
-    def __call__(self, size: int) -> nn.Module:
+    def __call__(self, size: int) -> LstmMemory:
         return LstmMemory(size, self.units)
 
 
 class RecurrentMemory(nn.Module):
-    """A cell of `gates` blocks of `units`, run row by row; what the features bring comes from one product for all rows.
+    """A recurrent cell with `gates` blocks of `units` and a memory of `vectors` * `units` values per lane.
 
-    Row by row rather than by torch's fused modules: these start every column from one state and know no `first`.
+    The cell runs row by row; its product with the features is one operation for all rows. Torch's fused modules cannot
+    reset the memory within a sequence, at the rows where `first` is True.
     """
 
     def __init__(self, size: int, units: int, gates: int, vectors: int):
@@ -55,17 +75,17 @@ class RecurrentMemory(nn.Module):
 
     @abstractmethod
     def cell(self, inputs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One row: the features' part of all gates [B, gates * units], memory [B, state] -> output, memory."""
+        """Map one row: product with the features [B, gates * units], memory [B, state_size] -> output, next memory."""
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One row: [B, F], [B, state] -> [B, size], [B, state]."""
+        """Map one row: features [B, F], memory [B, state_size] -> features [B, size], next memory."""
         return self.cell(self.inputs(features).to(memory.dtype), memory)
 
     def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, B, F], first [T, B], memory [B, state] before row 0 -> [T, B, size], [B, state] behind the last row."""
+        """Map T rows: [T, B, F], first [T, B], memory before row 0 -> [T, B, size], memory after the last row."""
         not_first = (~first).to(memory.dtype).unsqueeze(-1)
         outputs = []
-        rows = self.inputs(features).to(memory.dtype)  # products may be bfloat16, what is remembered is not
+        rows = self.inputs(features).to(memory.dtype)  # products may be bfloat16, the memory is float32
         for inputs, keep in zip(rows.unbind(), not_first.unbind(), strict=True):
             output, memory = self.cell(inputs, memory * keep)
             outputs.append(output)
@@ -73,7 +93,7 @@ class RecurrentMemory(nn.Module):
 
 
 class GruMemory(RecurrentMemory):
-    """h <- z h + (1 - z) tanh(W x + r (U h + b)), with gates r and z of x and h."""
+    """The memory of a Gru: h <- z h + (1 - z) tanh(W x + r (U h + b)), with gates r and z of x and h."""
 
     def __init__(self, size: int, units: int):
         super().__init__(size, units, gates=3, vectors=1)
@@ -88,11 +108,11 @@ class GruMemory(RecurrentMemory):
 
 
 class LstmMemory(RecurrentMemory):
-    """c <- f c + i tanh(g), h <- o tanh(c), with all four of x and h; memory is h | c."""
+    """The memory of an Lstm: c <- f c + i tanh(g), h <- o tanh(c), all of x and h; the state is (h, c)."""
 
     def __init__(self, size: int, units: int):
         super().__init__(size, units, gates=4, vectors=2)
-        # Jozefowicz et al. 2015: what is not yet known to be useless is kept.
+        # A forget gate that starts open keeps the memory at first (Jozefowicz et al. 2015).
         nn.init.ones_(self.inputs.bias.data[units : 2 * units])
 
     def cell(self, inputs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:

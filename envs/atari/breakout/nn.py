@@ -1,4 +1,4 @@
-"""Four frames, the convolutions of Mnih et al. (2015)."""
+"""Four stacked frames, and the convolutional network of Mnih et al. (2015)."""
 
 from algorithm.networks import Blueprint, FrameStack, NatureCnn
 

@@ -1,4 +1,4 @@
-"""Position and velocity, brought to mean 0 and spread 1; nothing shared by policy and critic."""
+"""Position and velocity, normalized; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

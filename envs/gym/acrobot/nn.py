@@ -1,4 +1,4 @@
-"""Two angles as cosines and sines, and their velocities: on these depends which way to push, from the start."""
+"""Cosines and sines of two angles, and their velocities, scaled; two hidden layers."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

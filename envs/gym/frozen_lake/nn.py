@@ -1,4 +1,4 @@
-"""One of 16 fields, two hidden layers."""
+"""One of 16 fields, one-hot; two hidden layers."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

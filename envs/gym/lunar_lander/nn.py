@@ -1,4 +1,4 @@
-"""Position, velocity, angle and two legs, all of about one unit already; two hidden layers."""
+"""Position, velocity, angle and leg contacts, all of about 1; two hidden layers."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

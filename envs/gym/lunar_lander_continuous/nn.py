@@ -1,4 +1,4 @@
-"""Position, velocity, angle and two legs, all of about one unit already; nothing shared by policy and critic."""
+"""Position, velocity, angle and leg contacts, all of about 1; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

@@ -1,4 +1,4 @@
-"""Place and velocity, brought to mean 0 and spread 1: in its own units the velocity is a fiftieth of the place."""
+"""Position and velocity, normalized, since velocities are about 1/50 of positions; separate policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

@@ -1,4 +1,4 @@
-"""Cosine, sine and velocity of an angle, brought to mean 0 and spread 1; nothing shared by policy and critic."""
+"""Cosine, sine and velocity of an angle, normalized; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

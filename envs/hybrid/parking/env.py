@@ -1,4 +1,4 @@
-"""A car on a line is to be parked on its target: a gear and a throttle at each step."""
+"""Parking: a car on a line has to stop on its target, with a gear and a throttle at each step."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from gymnasium import spaces
 
 REVERSE, PARK, FORWARD = range(3)
-REACH = {REVERSE: -0.25, FORWARD: 0.5}  # how far full throttle drives
-FUEL = 0.1  # what a step of driving costs, at any throttle
-MISS = 2.0  # what a unit of distance costs where the car stops
-GAP = (1.2, 2.0)  # how far the target is from the start, in full throttles
-EDGE = 1.5
-STEPS = 12
+REACH = {REVERSE: -0.25, FORWARD: 0.5}  # distance of a step at full throttle
+FUEL = 0.1  # cost of a step of driving, at any throttle
+MISS = 2.0  # cost per unit of distance to the target at the end
+GAP = (1.2, 2.0)  # distance of the target from the start, in steps at full throttle
+EDGE = 1.5  # largest absolute position of the car
+STEPS = 12  # steps of an episode at most
 
 
 class Parking(gymnasium.Env):
-    """One sees the car's place, the target, and the share of steps left.
+    """A car that drives to a target and parks.
 
-    The target lies where two steps of driving are needed, ahead or behind, at a throttle that depends on how far: the
-    best return is the same from every start.
+    The observation is [position of the car, target, fraction of steps left]. The target is ahead of the car or behind
+    it, two steps of driving away, so that the best return is the same from every start.
 
-    Driving costs `FUEL`. Park ends the episode with 1 - `MISS` times the distance that is left; so does the last step,
-    whatever it was. `step` raises ValueError for an action outside the space.
+    The reward of a step of driving is -`FUEL`. The gear park, and the last step with any gear, terminate the episode
+    with the reward 1 - `MISS` * distance to the target. `step` raises ValueError for an action outside the space.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Parking(gymnasium.Env):
         self.action_space = spaces.Dict({"gear": spaces.Discrete(3), "throttle": spaces.Box(0, 1, (1,))})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """The car and its target somewhere in [-1, 1]."""
+        """Draw positions of the car and its target in [-1, 1]."""
         super().reset(seed=seed)
         gear = self.np_random.choice([REVERSE, FORWARD])
         gap = REACH[gear] * self.np_random.uniform(*GAP)
@@ -44,9 +44,9 @@ class Parking(gymnasium.Env):
         return self._obs(), {}
 
     def step(self, action: dict[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Drive, or park."""
+        """Drive or park."""
         if not self.action_space.contains(action):
-            raise ValueError(f"parking takes a gear of 0, 1, 2 and a throttle from 0 to 1, not {action}")
+            raise ValueError(f"an action is a gear of 0, 1, 2 and a throttle from 0 to 1, not {action}")
         self.left -= 1
         parked, reward = action["gear"] == PARK, 0.0
         if not parked:
@@ -63,10 +63,10 @@ class Parking(gymnasium.Env):
 
 
 def optimum(gap: float) -> float:
-    """The best return where the target is `gap` ahead of the car, negative for behind.
+    """Return the best return for a target at a distance of `gap` from the car, negative if the target is behind it.
 
-    Every step but the last drives at full throttle, and the last one up to the target, unless it is so near that
-    fuel is dearer than the miss. This is never more than 9 steps.
+    The best episode drives at full throttle, in the last step up to the target, as long as a step costs less than the
+    distance that it saves. It has at most 9 steps.
     """
     reach = abs(REACH[FORWARD if gap > 0 else REVERSE])
     steps = range(ceil(abs(gap) / reach) + 1)
@@ -74,10 +74,10 @@ def optimum(gap: float) -> float:
 
 
 def mean_optimum() -> float:
-    """The mean of `optimum` over all starts: two steps of driving, and no miss."""
+    """Return the mean of `optimum` over all starts: two steps of driving that end on the target."""
     return 1 - 2 * FUEL
 
 
 def make() -> gymnasium.Env:
-    """What `env_name: env.py` calls."""
+    """Return the environment; `env_name: env.py` in config.yaml calls this function."""
     return Parking()

@@ -1,4 +1,4 @@
-"""Three numbers of about 1; two hidden layers each for policy and critic."""
+"""Three values of about 1; two hidden layers each for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

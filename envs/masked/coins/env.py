@@ -1,4 +1,4 @@
-"""An amount is to be paid exactly, with as few coins as can be. The mask stands in `info`."""
+"""Coins: an amount has to be paid exactly with the fewest coins. The action mask is in `info`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ import numpy as np
 from gymnasium import spaces
 
 COINS = (1, 5, 7, 8)
-MOST = 24
-FEWEST = 3  # coins that every amount needs; the largest one that fits takes 3.8 on average
+MOST = 24  # largest amount
+FEWEST = 3  # coins that every amount needs; a player who always pays the largest coin that fits needs 3.8 on average
 
 
 class Coins(gymnasium.Env):
-    """Amounts are those up to `most` that need `fewest` coins, so that the best return is the same of all of them.
+    """An amount to be paid coin by coin.
 
-    One sees what remains, and pays one of `coins` at a step for a reward of -1.
+    The observation is the amount that remains. A step pays one coin, with a reward of -1. All amounts need the same
+    number of coins, so that the best return is the same for every amount.
 
-    `info["action_mask"]` [coins] is 1 for coins that are not larger than what remains, and 0 for all of them at the
-    end. `step` raises ValueError for a coin that is too large. A coin of 1 is needed, so that all can be paid.
+    `info["action_mask"]` [number of coins] is 1 for coins that are not larger than the amount that remains. `step`
+    raises ValueError for a coin that is larger.
+
+    Args:
+        coins: Values of the coins; one of them must be 1, so that every amount can be paid.
+        most: Largest amount.
+        fewest: Number of coins that every amount needs.
     """
 
     def __init__(self, coins: Sequence[int] = COINS, most: int = MOST, fewest: int = FEWEST):
@@ -31,13 +37,13 @@ class Coins(gymnasium.Env):
         self.action_space = spaces.Discrete(len(self.coins))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict]:
-        """A new amount."""
+        """Draw an amount."""
         super().reset(seed=seed)
         self.remaining = int(self.np_random.choice(self.amounts))
         return self.remaining, self._info()
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
-        """Pay a coin."""
+        """Pay one coin."""
         coin = int(self.coins[action])
         if coin > self.remaining:
             raise ValueError(f"a coin of {coin} is more than the {self.remaining} that remain")
@@ -49,7 +55,7 @@ class Coins(gymnasium.Env):
 
 
 def optimum(amount: int, coins: Sequence[int] = COINS) -> float:
-    """The best return for an amount: minus the fewest coins, by dynamic programming."""
+    """Return the best return for an amount, minus its smallest number of coins, by dynamic programming."""
     fewest = [0]
     for paid in range(1, amount + 1):
         fewest.append(1 + min(fewest[paid - coin] for coin in coins if coin <= paid))
@@ -57,7 +63,7 @@ def optimum(amount: int, coins: Sequence[int] = COINS) -> float:
 
 
 def amounts(coins: Sequence[int] = COINS, most: int = MOST, fewest: int = FEWEST) -> list[int]:
-    """Those that are asked for. Raises ValueError where there are none."""
+    """Return the amounts up to `most` that need exactly `fewest` coins. Raises ValueError if there are none."""
     found = [amount for amount in range(1, most + 1) if optimum(amount, coins) == -fewest]
     if not found:
         raise ValueError(f"no amount up to {most} needs {fewest} of the coins {tuple(coins)}")
@@ -65,10 +71,10 @@ def amounts(coins: Sequence[int] = COINS, most: int = MOST, fewest: int = FEWEST
 
 
 def mean_optimum() -> float:
-    """The mean of `optimum` over all amounts that are asked for."""
+    """Return the mean of `optimum` over all amounts."""
     return -float(FEWEST)
 
 
 def make(**env_args: Any) -> gymnasium.Env:
-    """What `env_name: env.py` calls."""
+    """Return the environment; `env_name: env.py` in config.yaml calls this function."""
     return Coins(**env_args)

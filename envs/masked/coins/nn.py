@@ -1,4 +1,4 @@
-"""What remains, one-hot; one hidden layer."""
+"""The remaining amount, one-hot; one hidden layer."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

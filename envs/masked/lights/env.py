@@ -1,4 +1,4 @@
-"""A board of lights, some of them lit: pick one of each row and column. The mask stands in the observation."""
+"""Lights: pick one lit light in each row and column of a board. The action mask is in the observation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ SIZE = 3
 
 
 class Lights(gymnasium.Env):
-    """A step picks a row and a column, each once; a lit light is worth 1.
+    """A board of lights, of which a step picks one by its row and its column.
 
-    Every light is lit with probability 1/2, on boards where all three picks can be lit: the best return is always 3.
+    Every row and every column is picked once. The reward is 1 for a lit light. A light is lit with probability 1/2, on
+    boards where three lit lights can be picked, so that the best return is 3 on every board.
 
-    One sees `lit` [row, column], which is 0 where row or column is used up, and `action_mask`: which rows, then which
-    columns, are left; none at the end. `step` raises ValueError for a row or a column that is used up.
+    The observation has `lit` [row, column], which is 0 in rows and columns that were picked, and `action_mask`, which
+    is 1 for the rows, then the columns, that remain. `step` raises ValueError for a row or a column that was picked.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Lights(gymnasium.Env):
         self.action_space = spaces.MultiDiscrete([SIZE, SIZE])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
-        """A new board."""
+        """Draw a board."""
         super().reset(seed=seed)
         self.lit = np.zeros((SIZE, SIZE), np.int8)
         while optimum(self.lit) < SIZE:
@@ -36,10 +37,10 @@ class Lights(gymnasium.Env):
         return self._obs(), {}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
-        """Pick a light."""
+        """Pick one light."""
         row, column = action
         if not (self.left[0, row] and self.left[1, column]):
-            raise ValueError(f"row {row} or column {column} is used up; left are {self.left.tolist()}")
+            raise ValueError(f"row {row} or column {column} was picked before; the mask is {self.left.tolist()}")
         reward = float(self.lit[row, column])
         self.lit[row] = self.lit[:, column] = 0
         self.left[0, row] = self.left[1, column] = 0
@@ -50,7 +51,7 @@ class Lights(gymnasium.Env):
 
 
 def optimum(lit: np.ndarray) -> float:
-    """The best return on a board: of all ways to give every row a column of its own, the one with most lit."""
+    """Return the best return on a board: the most lit lights over all assignments of columns to rows."""
     rows = range(SIZE)
     return float(
         max(sum(lit[row, column] for row, column in zip(rows, way, strict=True)) for way in permutations(rows))
@@ -58,10 +59,10 @@ def optimum(lit: np.ndarray) -> float:
 
 
 def mean_optimum() -> float:
-    """The mean of `optimum` over all boards that are shown; picking any light that is lit reaches less."""
+    """Return the mean of `optimum` over all boards; a player who picks any lit light reaches less."""
     return float(SIZE)
 
 
 def make() -> gymnasium.Env:
-    """What `env_name: env.py` calls."""
+    """Return the environment; `env_name: env.py` in config.yaml calls this function."""
     return Lights()

@@ -1,4 +1,4 @@
-"""Nine lights; two hidden layers. No network reads the mask; what is used up is dark."""
+"""Nine lights; two hidden layers. Networks do not read the mask: a light that is used up is dark."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

@@ -1,4 +1,4 @@
-"""CartPole without its velocities: what is seen at one moment does not say where the pole is going."""
+"""CartPole without velocities: one observation does not determine in which direction the pole falls."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-SEEN = [0, 2]  # place of the cart, angle of the pole
+OBSERVED = [0, 2]  # position of the cart, angle of the pole
 
 
 def mean_optimum() -> float:
-    """The best mean return: every step until the time limit."""
+    """Return the best mean return: a reward of 1 for every step up to the time limit."""
     return 500.0
 
 
 def make(**env_args: Any) -> gymnasium.Env:
-    """What `env_name: env.py` calls."""
+    """Return the environment; `env_name: env.py` in config.yaml calls this function."""
     env = gymnasium.make("CartPole-v1", **env_args)
     space = env.observation_space
-    seen = gymnasium.spaces.Box(space.low[SEEN], space.high[SEEN], dtype=np.float32)
-    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[SEEN], seen)
+    observed = gymnasium.spaces.Box(space.low[OBSERVED], space.high[OBSERVED], dtype=np.float32)
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[OBSERVED], observed)

@@ -1,11 +1,11 @@
-"""One hidden layer and a memory, which `nn_config: {memory: ...}` chooses."""
+"""One hidden layer, and a memory that `nn_config: {memory: ...}` selects."""
 
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
 
 MEMORIES = {"gru": Gru(32), "lstm": Lstm(32), "attention": Attention(32, heads=2, window=10)}
 
 
-def blueprint(memory: str = "gru"):
-    """A frame stack remembers in front of the network; `none` remembers nothing."""
+def blueprint(memory: str = "gru") -> Blueprint:
+    """Return the network; `memory` is gru, lstm, attention, frame_stack (in the encoder) or none."""
     encoder = FrameStack(10, Vector()) if memory == "frame_stack" else Vector()
     return Blueprint(encoders={"*": encoder}, body=Mlp(32), memory=MEMORIES.get(memory))

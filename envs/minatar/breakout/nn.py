@@ -1,4 +1,4 @@
-"""A picture of 10 x 10: paddle, ball, its trail and bricks."""
+"""A convolution for the image of 10 x 10 cells: paddle, ball, its trail, and bricks."""
 
 from algorithm.networks import Blueprint, Conv
 

@@ -1,4 +1,4 @@
-"""A picture of 10 x 10: cannon, aliens, which way they go and bullets."""
+"""A convolution for the image of 10 x 10 cells: cannon, aliens, their direction, and bullets."""
 
 from algorithm.networks import Blueprint, Conv
 

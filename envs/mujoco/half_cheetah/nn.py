@@ -1,9 +1,9 @@
-"""17 places, angles and velocities, brought to mean 0 and spread 1; nothing shared by policy and critic."""
+"""17 positions, angles and velocities, normalized; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 
 
-def blueprint(units: int = 128, normalize: bool = True):
-    """Two hidden layers each for policy and critic."""
+def blueprint(units: int = 128, normalize: bool = True) -> Blueprint:
+    """Return the network: two hidden layers of `units` each for policy and critic."""
     layers = Mlp(units, units)
     return Blueprint(encoders={"*": Vector(normalize=normalize)}, policy=layers, critic=layers)

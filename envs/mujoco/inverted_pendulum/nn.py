@@ -1,4 +1,4 @@
-"""Place, angle and their velocities, brought to mean 0 and spread 1; nothing shared by policy and critic."""
+"""Position, angle and their velocities, normalized; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

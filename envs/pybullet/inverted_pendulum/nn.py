@@ -1,4 +1,4 @@
-"""Five numbers, brought to mean 0 and spread 1; nothing shared by policy and critic."""
+"""Five values, normalized; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

@@ -1,4 +1,4 @@
-"""Tilt of the plate, place and velocity of the ball, brought to mean 0 and spread 1."""
+"""Tilt of the plate, position and velocity of the ball, normalized; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

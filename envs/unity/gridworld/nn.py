@@ -1,4 +1,4 @@
-"""The picture through convolutions, which sign is meant beside it, and a layer that brings the two together."""
+"""Convolutions for the camera image, the goal sign as a vector, and a layer that combines both."""
 
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 

@@ -1,4 +1,4 @@
-"""Places of ball and box and the ball's velocity, brought to mean 0 and spread 1."""
+"""Positions of ball and box and the velocity of the ball, normalized; separate layers for policy and critic."""
 
 from algorithm.networks import Blueprint, Mlp, Vector
 

@@ -1,4 +1,4 @@
-"""An errand in a garden seen from above: of three things one is asked for, by a vector beside the picture."""
+"""Errand: fetch one of three things in a garden. Observations are an image and a vector that names the thing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from gymnasium import spaces
 THINGS = 3
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
 AWAY = 3  # moves from the start to every thing
-STRIDE = 2  # pixels of a move
-SIDE = STRIDE * (2 * AWAY + 1)  # pixels of the picture
-STEPS = 8
-COST = 0.05  # of a move
+STRIDE = 2  # pixels per move
+SIDE = STRIDE * (2 * AWAY + 1)  # height and width of the image, in pixels
+STEPS = 8  # moves of an episode at most
+COST = 0.05  # cost of a move
 NEAR = range(-AWAY, AWAY + 1)
 COLOURS = ((230, 40, 40), (40, 230, 40), (60, 80, 255))  # red, green and blue of each thing
 
 
 class Errand(gymnasium.Env):
-    """One sees a picture [SIDE, SIDE, 3] of bytes, and which thing is asked for, one of THINGS one-hot.
+    """A garden with three things, of which the one that is asked for has to be fetched.
 
-    Who runs the errand stands in the middle. The things lie `AWAY` moves from the start, each in another place and none
-    on the shortest way to another, so that the best return is the same from every start. A move costs `COST`. The
-    episode ends with +1 on the thing that is asked for, with -1 on another, and after `STEPS` moves. `step` raises
-    ValueError for an action outside the space.
+    The observation has `picture` [SIDE, SIDE, 3] uint8, the garden seen from above with the agent in the middle, and
+    `asked` [THINGS], the one-hot index of the thing to fetch.
+
+    The things are `AWAY` moves from the start, in different places, and none is on the shortest path to another, so
+    that the best return is the same from every start. The reward of a move is -`COST`. The episode terminates with +1
+    at the thing that is asked for, with -1 at another thing, and after `STEPS` moves. `step` raises ValueError for an
+    action outside the space.
     """
 
     def __init__(self) -> None:
@@ -38,18 +41,18 @@ class Errand(gymnasium.Env):
         self.action_space = spaces.Discrete(len(MOVES))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
-        """Another garden."""
+        """Draw a garden."""
         super().reset(seed=seed)
         ring = [np.array([row, column]) for row in NEAR for column in NEAR if abs(row) + abs(column) == AWAY]
-        self.things = self.np_random.permutation(ring)[:THINGS]  # as seen from where one stands
+        self.things = self.np_random.permutation(ring)[:THINGS]  # relative to the agent
         self.asked = int(self.np_random.integers(THINGS))
         self.left = STEPS
         return self._obs(), {}
 
     def step(self, action: int) -> tuple[dict, float, bool, bool, dict]:
-        """Move, which moves all things the other way."""
+        """Move the agent, which shifts all things in the opposite direction."""
         if not self.action_space.contains(action):
-            raise ValueError(f"an errand takes a move from 0 to {len(MOVES) - 1}, not {action}")
+            raise ValueError(f"an action is a move from 0 to {len(MOVES) - 1}, not {action}")
         self.left -= 1
         self.things = self.things - MOVES[action]
         found = np.flatnonzero((self.things == 0).all(1))
@@ -68,10 +71,10 @@ class Errand(gymnasium.Env):
 
 
 def mean_optimum() -> float:
-    """The best return from every start."""
+    """Return the best return, which is the same from every start."""
     return 1 - AWAY * COST
 
 
 def make() -> gymnasium.Env:
-    """What `env_name: env.py` calls."""
+    """Return the environment; `env_name: env.py` in config.yaml calls this function."""
     return Errand()

@@ -1,4 +1,4 @@
-"""The picture through convolutions, what is asked for beside it, and a layer that brings the two together."""
+"""Convolutions for the image, the requested object as a vector, and a layer that combines both."""
 
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 

@@ -1,4 +1,4 @@
-"""What was done last, and what came of it, is shown beside what a simulator shows."""
+"""Previous actions and rewards as observations."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from tests.fakes import LATE, MORE, AnyAction, Growing, Skipping, TwoRoles
 BOTH = ("action", "reward")
 
 
-class TestRememberingProbe(AdapterContract):
+class TestProbe(AdapterContract):
     def make(self):
         return PreviousActionReward(ProbeAdapter(config("chain", 3, {})), BOTH)
 
 
-class TestRememberingSkippingLanes(AdapterContract):
+class TestSkippingLanes(AdapterContract):
     def make(self):
         return PreviousActionReward(Skipping(config("", 3, {})), BOTH)
 
 
-class TestRememberingLateRoles(AdapterContract):
+class TestLateRoles(AdapterContract):
     def make(self):
         return PreviousActionReward(TwoRoles(config("", 2, {})), BOTH)
 
 
-class TestRememberingAddedLanes(AdapterContract):
+class TestAddedLanes(AdapterContract):
     def make(self):
         return PreviousActionReward(Growing(config("", 2, {})), BOTH)
 
 
-class TestRememberingHybridActions(AdapterContract):
+class TestHybridActions(AdapterContract):
     def make(self):
         return PreviousActionReward(AnyAction(config("", 2, {"continuous": 2, "branches": [3, 2]})), ["action"])
 
 
-def test_each_lane_sees_its_own_last_action_and_reward_and_nothing_at_a_start():
+def test_each_lane_observes_its_last_action_and_reward_and_zeros_at_a_start():
     ticks = [
         step_of(Row(0, 0.0, first=True), Row(1, 0.0, first=True)),
         step_of(Row(1, 1.0, reward=2.5)),
@@ -50,29 +50,29 @@ def test_each_lane_sees_its_own_last_action_and_reward_and_nothing_at_a_start():
         step_of(Row(0, 2.0, reward=3.0), Row(1, 0.0, first=True, reward=4.0, alive=False)),
     ]
     adapter = PreviousActionReward(ScriptedAdapter([{"agent": tick} for tick in ticks], agent=2), BOTH)
-    shown = [adapter.reset(0)["agent"]]
+    steps = [adapter.reset(0)["agent"]]
     for actions in ([1, 0], [1], [0, 1]):
-        shown.append(adapter.step({"agent": np.array(actions, np.float32)[:, None]})["agent"])
-    assert [step.obs["previous_action"].tolist() for step in shown] == [
+        steps.append(adapter.step({"agent": np.array(actions, np.float32)[:, None]})["agent"])
+    assert [step.obs["previous_action"].tolist() for step in steps] == [
         [[0, 0], [0, 0]],
         [[1, 0]],
         [[0, 1], [0, 1]],
         [[1, 0], [0, 0]],
     ]
-    assert [step.obs["previous_reward"].ravel().tolist() for step in shown] == [[0, 0], [2.5], [-1, 0.5], [3, 0]]
-    assert all(set(step.obs) == {"obs", "previous_action", "previous_reward"} for step in shown)
+    assert [step.obs["previous_reward"].ravel().tolist() for step in steps] == [[0, 0], [2.5], [-1, 0.5], [3, 0]]
+    assert all(set(step.obs) == {"obs", "previous_action", "previous_reward"} for step in steps)
 
 
-def test_every_number_and_branch_of_an_action_is_shown():
+def test_every_value_and_branch_of_an_action_is_observed():
     previous = PreviousTracker(["action"], 2, ActionSpec(2, (3, 2)))
     previous.record_action(np.array([1]), np.array([[0.5, -1, 2, 0]], np.float32))
     lanes = np.arange(2)
-    shown = previous(lanes, lanes < 0, np.zeros(2, np.float32))
-    assert shown["previous_action"].tolist() == [[0] * 7, [0.5, -1, 0, 0, 1, 1, 0]]
-    assert list(shown) == ["previous_action"]
+    obs = previous(lanes, lanes < 0, np.zeros(2, np.float32))
+    assert obs["previous_action"].tolist() == [[0] * 7, [0.5, -1, 0, 0, 1, 1, 0]]
+    assert list(obs) == ["previous_action"]
 
 
-def test_late_roles_see_theirs_from_the_start():
+def test_a_late_role_observes_its_last_action():
     adapter = PreviousActionReward(TwoRoles(config("", 2, {})), BOTH)
     steps = adapter.reset(0)
     for _ in range(LATE + 1):
@@ -81,29 +81,29 @@ def test_late_roles_see_theirs_from_the_start():
     assert steps["late"].obs["previous_action"].tolist() == [[0, 1]]
 
 
-def test_lanes_that_are_added_see_theirs_and_the_others_go_on():
+def test_added_lanes_start_at_zero_and_the_others_continue():
     adapter = PreviousActionReward(Growing(config("", 2, {})), BOTH)
     steps = adapter.reset(0)
     for _ in range(max(MORE) + 2):
         lanes = len(steps["agent"].lane)
         steps = adapter.step({"agent": (np.arange(lanes)[:, None] % 3).astype(np.float32)})
-        done, step = steps["agent"].obs["previous_action"], steps["agent"]
+        previous, step = steps["agent"].obs["previous_action"], steps["agent"]
         expected = np.where(step.first[:lanes, None], 0, np.eye(3)[np.arange(lanes) % 3])
-        np.testing.assert_array_equal(done[:lanes], expected)
-        assert not done[lanes:].any()
+        np.testing.assert_array_equal(previous[:lanes], expected)
+        assert not previous[lanes:].any()
     assert adapter.roles["agent"].lanes == 2 + sum(MORE.values())
 
 
-def test_names_that_the_simulator_has_are_refused():
+def test_a_name_that_the_simulator_has_is_an_error():
     adapter = ProbeAdapter(config("chain", 2, {}))
     role = adapter.roles["agent"]
     role.obs_specs["previous_reward"] = ObsSpec((1,))
-    with pytest.raises(UnsupportedEnvironment, match="itself shows 'previous_reward'"):
+    with pytest.raises(UnsupportedEnvironment, match="itself has an observation 'previous_reward'"):
         PreviousActionReward(adapter, BOTH)
     PreviousActionReward(adapter, ["action"])
 
 
-def test_restarts_are_those_of_the_simulator():
+def test_restarts_are_delegated():
     inner = ProbeAdapter(config("chain", 2, {}))
     adapter = PreviousActionReward(inner, BOTH)
     adapter.reset(0)

@@ -1,4 +1,4 @@
-"""Roles that share an agent are one role, whose lanes are theirs."""
+"""Roles that share an agent are lanes of one role."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.doubles import Row, ScriptedAdapter, step_of
 from tests.fakes import Skipping, TwoRoles
 
 
-class TestAgentsOfTheirOwn(AdapterContract):
+class TestNoSharing(AdapterContract):
     def make(self):
         return SharedAgents(TwoRoles(config("", 2, {})), {}, {})
 
@@ -33,7 +33,7 @@ class TestProbe(AdapterContract):
 
 
 class Game(ScriptedAdapter):
-    """Teams of one behavior."""
+    """An adapter of two teams that share an agent."""
 
     shared_agents = {"Red-team1": "Red", "Red": "Red"}
 
@@ -42,7 +42,7 @@ def game(*ticks, **lanes):
     return Game(ticks, **{name.replace("_", "-"): count for name, count in lanes.items()})
 
 
-def test_teams_stand_side_by_side_and_each_agent_gets_its_own_action():
+def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
     inner = game(
         {"Red-team1": step_of(Row(0, 10, first=True), Row(1, 11, first=True)), "Red": step_of(Row(0, 0, first=True))},
         {"Red-team1": step_of(Row(1, 12, reward=-1.0))},
@@ -52,42 +52,42 @@ def test_teams_stand_side_by_side_and_each_agent_gets_its_own_action():
         Red_team1=2,
     )
     adapter = SharedAgents(inner, {}, {})
-    shown = [adapter.reset(0)]
+    ticked = [adapter.reset(0)]
     assert adapter.roles == {"Red": replace(inner.roles["Red"], lanes=3, teams=("Red", "Red-team1", "Red-team1"))}
     for actions in ([5, 6, 7], [8], [9, 4]):
-        shown.append(adapter.step({"Red": np.array(actions, np.float32)[:, None]}))
-    assert [set(steps) for steps in shown] == [{"Red"}] * 4
-    found = [(step.lane.tolist(), step.obs["obs"].ravel().tolist()) for (step,) in map(dict.values, shown)]
+        ticked.append(adapter.step({"Red": np.array(actions, np.float32)[:, None]}))
+    assert [set(steps) for steps in ticked] == [{"Red"}] * 4
+    found = [(step.lane.tolist(), step.obs["obs"].ravel().tolist()) for (step,) in map(dict.values, ticked)]
     assert found == [([0, 1, 2], [0, 10, 11]), ([2], [12]), ([0, 1], [1, 13]), ([0], [2])]
-    assert [step["Red"].reward.tolist() for step in shown] == [[0, 0, 0], [-1], [1, -1], [0]]
-    assert shown[2]["Red"].is_bootstrap_row.tolist() == [True, False]
+    assert [step["Red"].reward.tolist() for step in ticked] == [[0, 0, 0], [-1], [1, -1], [0]]
+    assert ticked[2]["Red"].is_bootstrap_row.tolist() == [True, False]
     executed = [{role: action.ravel().tolist() for role, action in one.items()} for one in inner.actions]
     assert executed == [{"Red": [5], "Red-team1": [6, 7]}, {"Red-team1": [8]}, {"Red": [9], "Red-team1": [4]}]
 
 
-def test_settings_separate_teams_and_join_others():
+def test_settings_separate_teams_and_merge_others():
     inner = game({"Red": step_of(Row(0, 0, first=True))}, Red=1, Red_team1=1, Blue=1)
     adapter = SharedAgents(inner, {"Red-team1": "Red-team1", "Blue": "Red"}, {})
     assert {name: role.teams for name, role in adapter.roles.items()} == {"Red-team1": (), "Red": ("Blue", "Red")}
 
 
-def test_one_team_is_called_as_itself_and_its_agent_as_the_behavior():
+def test_a_single_team_keeps_its_name_and_its_agent_has_the_shared_name():
     adapter = SharedAgents(game({"Red-team1": step_of(Row(0, 0, first=True))}, Red_team1=1), {}, {})
     assert adapter.roles["Red"].count_lanes_by_team("Red") == {"Red-team1": 1}
     assert set(adapter.reset(0)) == {"Red"}
 
 
-def test_lanes_that_are_known_are_kept_for_their_teams():
+def test_known_lanes_are_kept_for_their_teams():
     inner = game({"Red-team1": step_of(Row(1, 0, first=True))}, {"Red": step_of(Row(1, 5, first=True))}, Red_team1=2)
     adapter = SharedAgents(inner, {}, {"Red": ["Red", "Red-team1", "Red", "Red-team1"]})
     assert adapter.roles["Red"].lanes == 4
     assert adapter.reset(0)["Red"].lane.tolist() == [3]
-    inner.roles["Red"] = inner.roles["Red-team1"]  # which appears later
+    inner.roles["Red"] = inner.roles["Red-team1"]  # appears later
     assert adapter.step({"Red": np.zeros((1, 1), np.float32)})["Red"].lane.tolist() == [2]
     assert adapter.roles["Red"].teams == ("Red", "Red-team1", "Red", "Red-team1")
 
 
-def test_lanes_of_a_team_that_appears_later_or_grows_come_after_those_of_the_others():
+def test_lanes_of_a_later_or_growing_team_are_appended():
     inner = game(
         {"Red": step_of(Row(0, 0, first=True))},
         {"Red": step_of(Row(0, 1)), "Red-team1": step_of(Row(0, 10, first=True), Row(1, 11, first=True))},
@@ -110,14 +110,14 @@ def test_lanes_of_a_team_that_appears_later_or_grows_come_after_those_of_the_oth
     }
 
 
-def test_teams_that_differ_cannot_share_an_agent():
+def test_teams_with_different_specs_cannot_share_an_agent():
     inner = game({}, Red=1, Red_team1=1)
     inner.roles["Red-team1"] = replace(inner.roles["Red-team1"], obs_specs={"obs": ObsSpec((2,))})
     with pytest.raises(UnsupportedEnvironment, match=r"share the agent 'Red', but .*ma_config\.Red-team1\.agent="):
         SharedAgents(inner, {}, {})
 
 
-def test_episodes_go_on_where_they_were():
+def test_a_restored_state_continues_the_same_episodes():
     adapters = [SharedAgents(ProbeAdapter(config("chain", 2, {})), {"agent": "player"}, {}) for _ in range(2)]
     steps = adapters[0].reset(0)
     action = {"player": np.ones((2, 1), np.float32)}

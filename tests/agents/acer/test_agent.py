@@ -11,7 +11,7 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
-from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout
+from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout, update
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
 # Exact in float32, the dtype of a bool times a float.
@@ -373,7 +373,7 @@ def test_the_average_network_is_updated_by_its_decay():
     assert parameters.target_vector.equal(parameters.vector)
     for _ in range(3):
         before = parameters.target_vector.double().clone()
-        student.learn(rollout)
+        update(student, rollout)
         moved = parameters.target_vector.double() - before
         expected = 0.1 * (parameters.vector.double() - before)
         torch.testing.assert_close(moved, expected, rtol=0, atol=1e-7)
@@ -385,9 +385,9 @@ def test_the_average_network_is_updated_by_its_decay():
 def test_gradients_of_two_equal_batches_do_not_accumulate():
     student = learner(learning_rate=1e-12)
     rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
-    student.learn(rollout)
+    update(student, rollout)
     first = student.parameters.gradient.clone()
-    student.learn(rollout)
+    update(student, rollout)
     assert first.norm() > 1e-3
     torch.testing.assert_close(student.parameters.gradient, first, rtol=1e-5, atol=1e-7)
 
@@ -430,6 +430,6 @@ def test_learning_does_not_change_the_collected_rollout():
     rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
     reward, behavior = rollout.reward.copy(), rollout.behavior.copy()
     for _ in range(3):
-        student.learn(rollout)
+        update(student, rollout)
     np.testing.assert_array_equal(rollout.reward, reward)
     np.testing.assert_array_equal(rollout.behavior, behavior)

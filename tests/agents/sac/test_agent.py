@@ -20,7 +20,7 @@ from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import Raw, exact, make_sac, random_boundaries
+from tests.builders import Raw, exact, make_sac, random_boundaries, update
 from tests.oracles import retrace_by_definition, soft_vtrace_by_definition
 
 SPECS = {
@@ -341,11 +341,11 @@ def test_groups_are_stepped_as_by_separate_optimizers():
         (name, group, torch.optim.Adam(group.module.parameters(), group.learning_rate, (0.9, 0.999), 1e-8))
         for name, group in twin.groups.items()
     ]
-    for update in range(1, 6):
-        rollout = random_sequence(spec, agent, update, 1)
-        torch.manual_seed(update)
-        learner.learn(rollout)
-        torch.manual_seed(update)
+    for number in range(1, 6):
+        rollout = random_sequence(spec, agent, number, 1)
+        torch.manual_seed(number)
+        update(learner, rollout)
+        torch.manual_seed(number)
         losses, _ = twin.loss(rollout.convert(torch.from_numpy))
         gradients = {
             name: torch.autograd.grad(losses[name], list(group.module.parameters())) for name, group, _ in steps
@@ -374,9 +374,9 @@ def test_the_target_critics_are_updated_every_update_target_per_step():
     agent = sac_of(spec, tau=0.25, update_target_per_step=3)
     learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
     moved = []
-    for update in range(1, 7):
+    for number in range(1, 7):
         before = agent.target.vector.clone()
-        learner.learn(random_sequence(spec, agent, update, 1))
+        update(learner, random_sequence(spec, agent, update, 1))
         moved.append(not torch.equal(before, agent.target.vector))
         if moved[-1]:
             wanted = before + 0.25 * (agent.target.source_vector - before)

@@ -1,0 +1,129 @@
+"""Errors of environments as messages of one line; a missing package is named with the extra that installs it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
+from algorithm.errors import summarize_error
+
+EnvName = str | Callable[..., Any]  # an id, or the function `make` of an env.py
+
+EXTRAS_BY_MODULE = {
+    "ale_py": "atari",
+    "cv2": "atari",
+    "dm_control": "dm-control",
+    "envpool": "envpool",
+    "minatar": "minatar",
+    "pettingzoo": "pettingzoo",
+    "pybullet": "pybullet",
+    "pybullet_envs_gymnasium": "pybullet",
+    "shimmy": "dm-control",
+}
+EXTRAS_BY_NAMESPACE = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm-control"}
+EXTRAS_BY_GYMNASIUM_MODULE = {"box2d": "box2d", "classic_control": "render", "mujoco": "mujoco"}  # gymnasium.envs.<key>
+PACKAGES_BY_NAMESPACE = {"MiniGrid": "minigrid"}  # packages without an extra, as pip names them
+
+
+@contextmanager
+def convert_start_errors(env_name: EnvName) -> Iterator[None]:
+    """Convert the exceptions that an environment raises when it starts.
+
+    Raises:
+        UnsupportedEnvironment: A package is missing.
+        EnvironmentStartError: Anything else was raised.
+    """
+    try:
+        yield
+    except (EnvironmentStartError, UnsupportedEnvironment):
+        raise
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise make_missing_error(env_name, error) from error
+    except (Exception, SystemExit) as error:
+        raise EnvironmentStartError(describe_error(env_name, "does not start", error)) from error
+
+
+@contextmanager
+def suppress_warnings() -> Iterator[None]:
+    """Suppress warnings about deprecated spaces or a missing display, which a user cannot act on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def describe_error(env_name: EnvName, problem: str, error: BaseException) -> str:
+    """Return one line: the environment, the problem (a verb phrase such as "crashed") and the error."""
+    return f"the environment {get_env_name(env_name)!r} {problem}: {summarize_error(error)}"
+
+
+def get_env_name(env_name: EnvName) -> str:
+    """Return the name of an environment; for a function or a class that makes it, the file that defines it."""
+    if not callable(env_name):
+        return env_name
+    while isinstance(env_name, partial):
+        env_name = env_name.func
+    kind = env_name if inspect.isclass(env_name) else type(env_name)
+    # inspect.getfile looks up the module of a class in sys.modules, which does not contain an env.py.
+    for part in (env_name, *vars(kind).values()):
+        if inspect.isfunction(part):
+            return part.__code__.co_filename
+    return getattr(env_name, "__name__", kind.__name__)
+
+
+def require_env_name(env_name: EnvName, env_type: str) -> str:
+    """Return `env_name` if it is a name. Raises UnsupportedEnvironment for a function, such as that of an env.py."""
+    if callable(env_name):
+        raise UnsupportedEnvironment(
+            f"env_type {env_type} needs a name as env_name, not an env.py; use env_type GYM for an env.py"
+        )
+    return env_name
+
+
+def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnvironment:
+    """Return the error for a missing package: it names the extra or the package to install.
+
+    Args:
+        env_name: The environment that needs the package.
+        error: The exception, or a wrapper of the exception, that the failed import raised.
+    """
+    module = getattr(error.__cause__ or error, "name", None) or ""
+    name = get_env_name(env_name)
+    if extra := _find_extra(name, module.partition(".")[0]):
+        reason = _get_first_line(error.__cause__ or error)
+        return UnsupportedEnvironment(
+            f'the environment {name!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
+        )
+    message = _get_first_line(error)
+    package = getattr(error, "name", None) or PACKAGES_BY_NAMESPACE.get(_get_namespace(name))
+    if package and "pip install" not in message:
+        message += f"; pip install {package}"
+    return UnsupportedEnvironment(f"the environment {name!r} needs a package: {message}")
+
+
+def _find_extra(env_name: str, module: str) -> str | None:
+    """Return the extra that contains what an environment needs; None if no extra does.
+
+    Args:
+        env_name: The environment's name.
+        module: The top-level module that is missing; empty if unknown.
+    """
+    spec = gymnasium.registry.get(env_name.rpartition(":")[2])
+    own_module = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec else None
+    own_extra = EXTRAS_BY_GYMNASIUM_MODULE.get(own_module[1]) if own_module else None
+    return EXTRAS_BY_MODULE.get(module) or EXTRAS_BY_NAMESPACE.get(_get_namespace(env_name)) or own_extra
+
+
+def _get_first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _get_namespace(env_name: str) -> str:
+    return env_name.rpartition(":")[2].partition("/")[0]

@@ -1,0 +1,148 @@
+"""Wrappers of a single environment: those that settings name, and one that rebuilds an environment that raised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
+from algorithm.adapters.process_setup import prepare_worker
+from algorithm.errors import format_traceback
+
+Wrappers = Sequence[tuple[str, Mapping[str, Any]]]  # pairs of `module:Wrapper` and keyword arguments
+
+PACKAGES_BY_MODULE = {"cv2": "opencv-python-headless"}  # modules whose package has another name
+# Keys in the info of an environment that raised, with the traceback as value.
+STEP_ERROR = "samara_step_error"  # a step raised: the episode is truncated, its final observation is unknown
+RESET_ERROR = "samara_reset_error"  # a reset raised: the environment was rebuilt and reset
+
+
+def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
+    """Return `env` inside all wrappers, the last one outermost.
+
+    Args:
+        env: An environment of Gymnasium or PettingZoo.
+        wrappers: Lists among their arguments are converted to tuples, which YAML cannot express.
+
+    Raises:
+        UnsupportedEnvironment: A wrapper does not exist, or raised for this environment or these arguments.
+    """
+    for path, arguments in wrappers:
+        try:
+            env = load_callable(path)(env, **{key: _to_tuple(value) for key, value in arguments.items()})
+        except UnsupportedEnvironment as error:
+            raise UnsupportedEnvironment(f"env_wrappers: {error}") from error
+        except Exception as error:  # a wrapper may raise any exception
+            package = _find_package(error)
+            line, _, _ = str(error).partition("\n")
+            install = f"; pip install {package}" if package else ""
+            raise UnsupportedEnvironment(f"env_wrappers: {path}: {type(error).__name__}: {line}{install}") from error
+    return env
+
+
+def reject_wrappers(config: EnvConfig, kind: str) -> None:
+    """Raise UnsupportedEnvironment if there are wrappers, since this kind of environment cannot be wrapped."""
+    if config.wrappers:
+        names = ", ".join(path for path, _ in config.wrappers)
+        raise UnsupportedEnvironment(f"env_wrappers ({names}) wrap single environments, and {kind} has none")
+
+
+def load_callable(path: str) -> Callable[..., Any]:
+    """Import the function or class of a path `module:name`. Raises UnsupportedEnvironment if the module lacks it."""
+    module, _, name = path.partition(":")
+    function = getattr(import_module(module), name, None)
+    if not callable(function):
+        raise UnsupportedEnvironment(f"{module} has no function or class {name!r}")
+    return function
+
+
+class FaultTolerantEnv(gymnasium.Wrapper):
+    """A wrapper that rebuilds its environment with `make` when a step or a reset raises.
+
+    A step that raises truncates the episode, so that a reset follows in every autoreset mode. The observation that it
+    returns is the one of the episode's start and must be ignored; STEP_ERROR in the info marks it. A reset is repeated
+    once after a rebuild, except the first one, whose exception is raised.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env]):
+        self._make = partial(call_simulator, make)
+        super().__init__(self._make())
+        self._seed: int | None = None
+        self._has_started = False
+        self._rebuilds = 0
+        self._is_rebuilt = False  # rebuilt and not yet reset
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment; rebuild it if it raises."""
+        try:
+            return self.env.step(action)
+        except (Exception, SystemExit) as error:  # an environment may raise any exception
+            error_text = format_traceback(error)
+        self._rebuild()
+        return self._start_obs, 0.0, False, True, {STEP_ERROR: error_text}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; rebuild it and reset it again if it raises."""
+        if seed is not None:
+            self._seed = seed
+        try:
+            return self._reset(seed, options)
+        except Exception as error:  # an environment may raise any exception
+            if not self._has_started:
+                raise
+            error_text = format_traceback(error)
+        self._rebuild()
+        obs, info = self._reset(seed, options)
+        return obs, {**info, RESET_ERROR: error_text}
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        if self._is_rebuilt and seed is None and self._seed is not None:
+            seed = derive_seed(self._seed, self._rebuilds)
+        self._start_obs, info = call_simulator(self.env.reset, seed=seed, options=options)
+        self._has_started, self._is_rebuilt = True, False
+        return self._start_obs, info
+
+    def _rebuild(self) -> None:
+        with suppress(Exception, SystemExit):  # closing a broken environment may raise too
+            self.env.close()
+        self.env = self._make()
+        self._rebuilds += 1
+        self._is_rebuilt = True
+
+
+def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of an environment. Raises RuntimeError for `sys.exit`, which must not end this process."""
+    try:
+        return call(*args, **kwargs)
+    except SystemExit as error:
+        raise RuntimeError(f"sys.exit({'' if error.code is None else repr(error.code)}) was called") from error
+
+
+class EnvFactory:
+    """A factory of one fault-tolerant environment, in the main process or in a worker process."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env]):
+        self.make = make
+        self.owner_pid = os.getpid()
+
+    def __call__(self) -> FaultTolerantEnv:
+        if os.getpid() != self.owner_pid:
+            prepare_worker()
+        return FaultTolerantEnv(self.make)
+
+
+def _find_package(error: BaseException) -> str | None:
+    """Return the package, as pip names it, whose absence caused `error`; None for any other error."""
+    cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+    module = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    return None if module is None or "." in module else PACKAGES_BY_MODULE.get(module, module)
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(_to_tuple(part) for part in value) if isinstance(value, list) else value

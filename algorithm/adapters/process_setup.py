@@ -1,0 +1,60 @@
+"""Signals and standard streams of a process in which environments run."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+STREAM_NAMES = ("stdout", "stderr")
+
+
+class FaultTolerantStream:
+    """A text stream that drops text that cannot be written, instead of raising OSError.
+
+    Writing fails when the reader has exited (`| head -1`), when the terminal was closed, and when the disk is full.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Unpickle as the standard stream of the same name in the receiving process."""
+        name = next(name for name in STREAM_NAMES if getattr(sys, name) is self)
+        return getattr, (sys, name)
+
+    def write(self, text: str) -> int:
+        """Write `text` if possible and return its length."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream if possible."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the stream."""
+        with suppress(OSError):
+            self._stream.close()
+
+
+def tolerate_closed_streams() -> None:
+    """Make the standard streams of this process fault-tolerant, except those that a program has replaced."""
+    for name in STREAM_NAMES:
+        stream = getattr(sys, name)
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, FaultTolerantStream(stream))
+
+
+def prepare_worker() -> None:
+    """Ignore Ctrl-C and hang-ups, which the main process handles, and make the standard streams fault-tolerant."""
+    for name in ("SIGINT", "SIGHUP"):  # Windows has no SIGHUP
+        if number := getattr(signal, name, None):
+            signal.signal(number, signal.SIG_IGN)
+    tolerate_closed_streams()

@@ -1,0 +1,90 @@
+"""The network for an environment without an nn.py, and the text of an nn.py that defines the same network."""
+
+from __future__ import annotations
+
+import json
+from glob import escape
+from math import prod
+
+from algorithm.networks.blueprint import Blueprint, EncoderFactory
+from algorithm.networks.encoders.image import Conv, NatureCnn
+from algorithm.networks.encoders.vector import Vector
+from algorithm.networks.mlp import Mlp
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
+
+TEMPLATE = '''\
+"""{observations}; two hidden layers{owner}."""
+
+from algorithm.networks import Blueprint, {names}
+
+
+def blueprint(units: int = {units}):
+    """Return the network; its arguments come from nn_config in config.yaml."""
+    encoders = {{
+{encoders}        # Normalize measured values to mean 0 and standard deviation 1; Vector() passes values unchanged.
+        "*": Vector(normalize=True),
+    }}
+    return Blueprint(encoders, {layers})
+'''
+SHARED_LAYERS = "body=Mlp(units, units)"
+SEPARATE_LAYERS = "policy=Mlp(units, units), critic=Mlp(units, units)"
+
+# The smallest shorter side of an image in pixels, and the encoder from that size on. A smaller image is encoded as a
+# vector: its values are often codes, as in MiniGrid's view of 7 x 7 cells, and convolutions hardly distinguish codes.
+IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
+    (36, NatureCnn(512), "NatureCnn(512)"),
+    (8, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
+)
+
+
+def make_default_blueprint(role: Role) -> Blueprint:
+    """Return a network that suits a role: normalized vectors, convolutions for images, two hidden layers.
+
+    Policy and critic have separate layers for continuous actions, otherwise they share their layers.
+    """
+    layers = Mlp(*[_choose_units(role)] * 2)
+    encoders: dict[str, EncoderFactory] = {
+        escape(name): encoder for name, (encoder, _) in _choose_image_encoders(role).items()
+    }
+    encoders["*"] = Vector(normalize=True)
+    if role.action_spec.continuous:
+        return Blueprint(encoders, policy=layers, critic=layers)
+    return Blueprint(encoders, body=layers)
+
+
+def make_nn_file(role: Role) -> str:
+    """Return the text of an nn.py that makes the default network of a role."""
+    owner, layers = (
+        (" each for policy and critic", SEPARATE_LAYERS) if role.action_spec.continuous else ("", SHARED_LAYERS)
+    )
+    texts = {escape(name): text for name, (_, text) in _choose_image_encoders(role).items()}
+    used = {text.partition("(")[0] for text in texts.values()}
+    return TEMPLATE.format(
+        observations="Convolutions for images, vectors for other observations" if texts else "Observations as vectors",
+        owner=owner,
+        names=", ".join(sorted({"Mlp", "Vector", *used})),
+        units=_choose_units(role),
+        encoders="".join(f"        {json.dumps(name)}: {text},\n" for name, text in texts.items()),
+        layers=layers,
+    )
+
+
+def _choose_image_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
+    """Return an encoder, and its text, for each observation that is an image of sufficient size."""
+    encoders = {}
+    for name, spec in role.obs_specs.items():
+        fitting = (image[1:] for image in IMAGE_ENCODERS if _get_shorter_side(spec) >= image[0])
+        if entry := next(fitting, None):
+            encoders[name] = entry
+    return encoders
+
+
+def _get_shorter_side(spec: ObsSpec) -> int:
+    """Return the shorter side of an image in pixels; 0 for other observations."""
+    return min(spec.shape[1:]) if len(spec.shape) == 3 else 0
+
+
+def _choose_units(role: Role) -> int:
+    """Return the units of a hidden layer: more units for large observations."""
+    size = sum(prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK)
+    return 64 if size <= 64 else 256

@@ -1,0 +1,263 @@
+"""Environments that raise, exit or hang: rebuilt by FaultTolerantEnv, or restarted by RestartOnFailure."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.wrappers.restart import RestartOnFailure
+from algorithm.training.actor import Actor
+from tests.adapters.configs import config
+from tests.adapters.contract import AdapterContract
+from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
+from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
+from tests.doubles import ShowingAgent, lanes_of, parts_of
+
+MODES = list(AutoresetMode)
+SEED = 5
+
+
+def vectorized(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs) -> dict:
+    return {"vectorization_mode": kind, "vector_kwargs": {"autoreset_mode": mode}, "culprit": SEED, **kwargs}
+
+
+class TestRaisingNextStep(AdapterContract):
+    mode = AutoresetMode.NEXT_STEP
+
+    def make(self):
+        args = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": self.mode}}
+        return GymAdapter(config(NowAndThenRaising, 3, args))
+
+
+class TestRaisingSameStep(TestRaisingNextStep):
+    mode = AutoresetMode.SAME_STEP
+
+
+class TestRaisingDisabled(TestRaisingNextStep):
+    mode = AutoresetMode.DISABLED
+
+
+class Crashing(GymAdapter):
+    """An adapter whose eighth step crashes."""
+
+    ticks = 0
+
+    def step(self, actions):
+        self.ticks += 1
+        if self.ticks == 8:
+            raise EnvironmentCrashed("the ground gave way")
+        return super().step(actions)
+
+
+class TestRestartOnFailure(AdapterContract):
+    def make(self):
+        return RestartOnFailure(lambda: Crashing(config(NowAndThenRaising, 3)), None)
+
+
+def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
+    """Return the actor and (obs, next obs) of the valid rows of each lane."""
+    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=2)), SEED)
+    record = lanes_of([rollout for _ in range(ticks) for _, rollout in actor.collect()])
+    rows = {}
+    for lane, columns in record.items():
+        obs = columns.obs["obs"][:, 0, 0]
+        valid = np.flatnonzero(columns.valid[:, 0])
+        rows[lane] = [(obs[t], obs[t + 1]) for t in valid]
+        # The reward shows that every action was executed in its own environment.
+        np.testing.assert_allclose(
+            columns.reward[valid, 0], obs[valid] / 8 + columns.raw_action[valid, 0, 0], rtol=1e-6
+        )
+        assert columns.alive.all()
+    return actor, rows
+
+
+def assert_truncated_once(rows: list[tuple], at: int) -> None:
+    """Check that the first episode ends before step `at`, and that whole episodes of another seed follow."""
+    start = SEED * 1000 + 10
+    assert rows[: at - 1] == [(start + t, start + t + 1) for t in range(at - 1)]
+    after = rows[at - 1 :]
+    assert len(after) > 5
+    assert all(following == obs + 1 for obs, following in after)
+    assert all(obs >= 100_000 for obs, _ in after)
+    assert after[0][0] % 10 == 0
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog):
+    adapter = GymAdapter(config(Raising, n_envs, vectorized("sync", mode)))
+    with caplog.at_level(logging.INFO):
+        actor, lanes = collect(adapter, 40)
+    assert_truncated_once(lanes[0], at=3)
+    for lane in range(1, n_envs):
+        start = (SEED + lane) * 1000
+        assert lanes[lane][:10] == [(start + 10 + t, start + 11 + t) for t in range(9)] + [(start + 20, start + 21)]
+    assert adapter.restarts == 1
+    line, details = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the environment of lane 0 raised ArithmeticError: the ground gave way in a step")
+    assert details.startswith("Traceback") and "raising.py" in details
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_worker_process_whose_step_raises_continues(mode):
+    adapter = GymAdapter(config(Raising, 2, vectorized("async", mode)))
+    try:
+        pids = [process.pid for process in adapter.env.processes]
+        _, lanes = collect(adapter, 24)
+        assert_truncated_once(lanes[0], at=3)
+        assert lanes[1][0] == ((SEED + 1) * 1000 + 10, (SEED + 1) * 1000 + 11)
+        assert pids == [process.pid for process in adapter.env.processes]
+        assert adapter.restarts == 1
+    finally:
+        adapter.close()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_reset_that_raises_loses_no_row(mode, caplog):
+    args = vectorized("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),))
+    adapter = GymAdapter(config(Raising, 2, args))
+    actor, lanes = collect(adapter, 24)
+    start = SEED * 1000 + 10
+    assert lanes[0][:3] == [(start + t, start + t + 1) for t in range(3)]
+    assert all(following == obs + 1 for obs, following in lanes[0])
+    assert lanes[0][3][0] >= 100_000
+    assert {(episode.lane, episode.length) for episode in actor.episodes} == {(0, 3), (1, 3)}
+    assert "lane 0 raised ArithmeticError: the ground gave way in a reset" in caplog.text
+
+
+def test_a_reset_that_raises_twice_is_a_crash():
+    adapter = GymAdapter(
+        config(Raising, 1, vectorized("sync", where="reset", ends=((1, TRUNCATED),), at=1, culprit=SEED + 1))
+    )
+    adapter.reset(seed=SEED)
+    adapter.env.envs[0].env.culprit = SEED
+    adapter.env.envs[0].env.at = 3
+    adapter.env.envs[0]._make = NeverResets
+    with pytest.raises(EnvironmentCrashed, match="raising.py' crashed: RuntimeError: the level is missing"):
+        for _ in range(3):
+            adapter.step({"agent": np.zeros((1, 1), np.float32)})
+
+
+def test_an_environment_that_never_started_is_not_restarted():
+    with pytest.raises(EnvironmentStartError, match="no licence found") as error:
+        RestartOnFailure(lambda: GymAdapter(config(NeverStarts, 2, {})), 10)
+    assert not isinstance(error.value, EnvironmentCrashed)
+    made = []
+    with pytest.raises(EnvironmentStartError, match="the level is missing") as error:
+        RestartOnFailure(lambda: GymAdapter(config(lambda: made.append(1) or NeverResets(), 1, {})), 10)
+    assert not isinstance(error.value, EnvironmentCrashed)
+    assert len(made) == 1
+
+
+def test_restarts_of_environments_and_of_adapters_have_one_limit():
+    adapter = RestartOnFailure(lambda: Crashing(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
+    adapter.reset(SEED)
+    counts = []
+    with pytest.raises(EnvironmentCrashed, match="crashed 9 times"):
+        for _ in range(40):
+            adapter.step({"agent": np.zeros((2, 1), np.float32)})
+            counts.append(adapter.restarts)
+    # Both environments raise in their seventh step, which leaves no row, so that the eighth step follows at once.
+    assert counts == [0] * 6 + [3] * 7 + [6] * 7
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_an_environment_that_always_raises_is_a_crash(n_envs):
+    adapter = RestartOnFailure(lambda: GymAdapter(config(AlwaysRaising, n_envs, {})), 4)
+    adapter.reset(SEED)
+    with pytest.raises(EnvironmentCrashed, match="crashed [56] times, .* base_config.max_env_restarts"):
+        for _ in range(20):
+            adapter.step({"agent": np.zeros((n_envs, 1), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("how", "message"), [("exit", "environment 0 (exit code 7)"), ("hang", "environment 0 did not respond within 1 s")]
+)
+def test_a_worker_process_that_exits_or_hangs_is_replaced_with_all_others(how, message, caplog, tmp_path):
+    args = vectorized("async", how=how, mark=str(tmp_path / "mark"))
+    adapter = RestartOnFailure(lambda: GymAdapter(config(Raising, 2, args, timeout=1.0)), 1)
+    try:
+        old = adapter._inner.env.processes
+        _, lanes = collect(adapter, 16)
+        assert not any(process.is_alive() for process in old)
+        assert_truncated_once(lanes[0], at=3)
+        assert lanes[1][2][0] >= 100_000
+        assert adapter.restarts == 1
+    finally:
+        adapter.close()
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    assert message in caplog.text
+
+
+def test_killed_worker_processes_are_replaced():
+    adapter = RestartOnFailure(lambda: GymAdapter(config(Raising, 2, vectorized("async", culprit=-1))), 1)
+    try:
+        adapter.reset(SEED)
+        os.kill(adapter._inner.env.processes[1].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        action = {"agent": np.zeros((2, 1), np.float32)}
+        step = adapter.step(action)["agent"]
+        assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
+        assert (adapter.step(action)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
+    finally:
+        adapter.close()
+
+
+def test_a_timeout_needs_worker_processes():
+    with pytest.raises(UnsupportedEnvironment, match="vectorization_mode to async"):
+        GymAdapter(config(Raising, 1, {}, timeout=1.0))
+
+
+def test_a_native_vector_environment_that_raises_is_restarted():
+    class RaisingOnce(GymAdapter):
+        """An adapter whose third step raises once."""
+
+        raised = 0
+
+        def __init__(self):
+            super().__init__(config("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}))
+            self.env.step = self.raising(self.env.step)
+
+        def raising(self, step):
+            ticks = iter(range(10))
+
+            def counted(action):
+                if next(ticks) == 2 and not RaisingOnce.raised:
+                    RaisingOnce.raised += 1
+                    raise ArithmeticError("the ground gave way")
+                return step(action)
+
+            return counted
+
+    adapter = RestartOnFailure(RaisingOnce, 1)
+    adapter.reset(SEED)
+    first = [adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].first.tolist() for _ in range(4)]
+    assert first == [[False, False], [False, False], [True, True], [False, False]]
+    assert adapter.restarts == 1
+
+
+class Asserting(gymnasium.Env):
+    """An environment whose step raises an error without text."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        raise AssertionError
+
+
+def test_an_error_without_text_is_described_by_file_and_line():
+    env = FaultTolerantEnv(Asserting)
+    env.reset()
+    last = env.step(0)[-1][STEP_ERROR].splitlines()[-1]
+    assert last == f"AssertionError in {__file__}, line {Asserting.step.__code__.co_firstlineno + 1}"

@@ -1,0 +1,52 @@
+"""Standard streams whose reader has exited."""
+
+import os
+import sys
+from contextlib import suppress
+
+import cloudpickle
+import pytest
+
+from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+
+
+@pytest.fixture
+def lost():
+    """Yield a stream whose reader has exited."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w")
+    yield stream
+    with suppress(OSError):
+        stream.close()
+
+
+def test_text_that_cannot_be_written_is_dropped(lost):
+    with pytest.raises(OSError):
+        print("a line", file=lost, flush=True)
+    stream = FaultTolerantStream(lost)
+    for _ in range(3):
+        print("a line " * 5000, file=stream, flush=True)
+    assert stream.fileno() == lost.fileno() and not stream.isatty()
+    stream.close()
+
+
+def test_only_the_streams_of_the_process_become_fault_tolerant(monkeypatch, lost):
+    monkeypatch.setattr(sys, "__stdout__", lost)
+    monkeypatch.setattr(sys, "stdout", lost)
+    before = sys.stderr  # replaced by pytest
+    for _ in range(2):
+        tolerate_closed_streams()
+        assert sys.stdout._stream is lost and sys.stderr is before
+    print("a line", flush=True)
+
+
+def test_a_function_that_refers_to_a_stream_is_unpickled_with_the_stream_of_its_process(monkeypatch, lost):
+    monkeypatch.setattr(sys, "stdout", FaultTolerantStream(lost))
+
+    def function(stream=sys.stdout):
+        return stream
+
+    content = cloudpickle.dumps(function)
+    monkeypatch.setattr(sys, "stdout", os.devnull)
+    assert cloudpickle.loads(content)() is os.devnull

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from algorithm.networks import Blueprint, Mlp, NoisyMlp, Vector
+from algorithm.networks.encoders.vector import Scale
+from algorithm.rollout import Rollout
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.training.learner import CPU, Learner, Placement
+from tests.builders import make_acer, make_role, make_sac, random_rollout, update
+from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observations, tensors
+
+# The same CPU for torch, another device for a placement.
+SEPARATE = Placement(learning=torch.device("cpu:0"), acting=CPU)
+BLUEPRINTS = {
+    "plain": Blueprint(body=Mlp(16)),
+    "normalized": Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(16)),
+    "noisy": Blueprint(body=NoisyMlp(16), critic=NoisyMlp(8)),
+    "a memory, and an encoder without numpy": Blueprint(encoders={"*": Doubling()}, body=Mlp(8), memory=RunningSum),
+}
+
+
+HYBRID = Role(4, ONE, ActionSpec(continuous=1, branches=(3,)))
+AGENTS = {
+    "acer": (make_role(), partial(make_acer, learning_rate=0.05)),
+    "sac": (HYBRID, partial(make_sac, learning_rate_critic=0.05, learning_rate_policy=0.05)),
+    "sac like dqn": (make_role(), partial(make_sac, discrete_dqn_like=True, learning_rate_critic=0.5)),
+}
+
+
+class SeparateDevices:
+    """An agent that acts with a copy of its policy, and its learner."""
+
+    def __init__(self, name: str = "plain", kind: str = "acer"):
+        role, make = AGENTS[kind]
+        self.agent = make(role, BLUEPRINTS[name])
+        self.learner = Learner(self.agent, role, {}, None, SEPARATE)
+        self.seed = 0
+
+    def learn(self) -> None:
+        self.seed += 1
+        rollout = rollout_of(self.agent, np.random.default_rng(self.seed))
+        self.learner.observe(rollout)
+        update(self.learner, rollout)
+
+    def acted(self) -> np.ndarray:
+        return self.agent.policy.act(observations(ONE, 6), np.ones((6, self.agent.state_size), np.float32))[0].copy()
+
+    def exact(self) -> np.ndarray:
+        policy = self.agent.policy
+        return policy(tensors(observations(ONE, 6)), torch.ones(6, policy.state_size))[0].detach().numpy()
+
+
+def rollout_of(agent, rng: np.random.Generator) -> Rollout:
+    """Return a collected rollout with actions, statistics and memory of the shapes of this agent."""
+    rollout = random_rollout(rng)
+    indices = rollout.raw_action if agent.family.branches else rollout.raw_action[..., :0]
+    numbers = agent.family.size - len(agent.family.branches)
+    rollout.raw_action = np.zeros((6, 4, agent.family.size), np.float32)
+    rollout.raw_action[..., :numbers] = rng.normal(size=(6, 4, numbers))
+    rollout.raw_action[..., numbers : numbers + 1] = indices
+    rollout.behavior = rng.normal(size=(6, 4, agent.family.statistics_size)).astype(np.float32)
+    rollout.memory = np.zeros((4, agent.state_size), np.float32)
+    return rollout
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("name", BLUEPRINTS)
+def test_the_copy_acts_as_its_source_after_learning_loading_and_restoring(name, kind):
+    agent_and_copy, before = SeparateDevices(name, kind), []
+    for _ in range(3):
+        before.append(agent_and_copy.acted())
+        np.testing.assert_allclose(before[-1], agent_and_copy.exact(), rtol=0, atol=1e-6)
+        agent_and_copy.learn()
+        agent_and_copy.learn()
+    assert not np.allclose(before[0], before[-1], atol=1e-4)
+    other = SeparateDevices(name, kind)
+    state, moments = agent_and_copy.learner.parameters.state(), agent_and_copy.learner.state()
+    other.acted()
+    other.learner.parameters.load(state)
+    other.learner.restore(moments)
+    np.testing.assert_array_equal(other.acted(), agent_and_copy.acted())
+    another = SeparateDevices(name, kind)
+    another.acted()
+    another.learner.load_parameters(state)
+    np.testing.assert_allclose(another.acted(), another.exact(), rtol=0, atol=1e-6)
+
+
+def test_a_change_of_statistics_alone_updates_the_copy():
+    agent_and_copy = SeparateDevices("normalized")
+    before = agent_and_copy.acted()
+    agent_and_copy.learner.observe(random_rollout(np.random.default_rng(0)))
+    np.testing.assert_allclose(agent_and_copy.acted(), agent_and_copy.exact(), rtol=0, atol=1e-6)
+    assert not np.allclose(agent_and_copy.acted(), before, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["acer", "sac"])
+def test_the_copy_is_noisy_if_its_source_is(kind):
+    agent_and_copy = SeparateDevices("noisy", kind)
+    noisy = agent_and_copy.acted()
+    agent_and_copy.agent.policy.eval()
+    quiet = agent_and_copy.acted()
+    np.testing.assert_allclose(quiet, agent_and_copy.exact(), rtol=0, atol=1e-6)
+    assert not np.allclose(quiet, noisy, atol=1e-5)
+    agent_and_copy.agent.policy.train()
+    np.testing.assert_array_equal(agent_and_copy.acted(), noisy)
+
+
+def test_changes_are_copied_once_by_the_next_act():
+    agent_and_copy = SeparateDevices("normalized")
+    vector = agent_and_copy.learner.parameters.vector
+    agent_and_copy.acted()
+    fetched = [own for own, _ in agent_and_copy.learner._acting_copy._tensor_pairs]
+    assert [numbers.dtype for numbers in fetched] == [torch.float32, torch.float64]
+    assert len(fetched[0]) == len(vector)
+    before = fetched[0].clone()
+    agent_and_copy.learn()
+    assert torch.equal(fetched[0], before)
+    agent_and_copy.acted()
+    assert torch.equal(fetched[0], vector)
+    vector.add_(1)  # without setting is_outdated
+    agent_and_copy.acted()
+    assert not torch.equal(fetched[0], vector)
+
+
+def test_there_is_no_copy_on_a_single_device():
+    learner = Learner(make_acer(), make_role(), {}, None, Placement())
+    assert learner._acting_copy is None
+
+
+class RefuseCpuTensors(TorchDispatchMode):
+    """A mode that refuses CPU tensors, which an update on another device would have to wait for or copy."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if any(tensor.device.type == "cpu" for tensor in given):
+            raise AssertionError(f"{function} of a CPU tensor")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("make", "spec", "changes"),
+    [
+        (make_acer, ActionSpec(branches=(3,)), {}),
+        (
+            make_acer,
+            ActionSpec(branches=(3,)),
+            {"estimator": "vtrace", "critic": "state_value", "trust_region_space": "probs"},
+        ),
+        (
+            make_acer,
+            ActionSpec(branches=(3,)),
+            {"estimator": "tree_backup", "optimizer": "rmsprop", "epsilon_inside": True},
+        ),
+        (make_acer, ActionSpec(continuous=2), {"std": "learned", "estimator": "n_step"}),
+        (
+            make_acer,
+            ActionSpec(continuous=1, branches=(3, 2)),
+            {"std": "state_dependent", "tanh_squash": True, "learning_rate_schedule": "linear"},
+        ),
+        (make_sac, ActionSpec(continuous=2), {}),
+        (make_sac, ActionSpec(continuous=2), {"use_auto_alpha": False}),
+        (make_sac, ActionSpec(branches=(3,)), {"estimator": "retrace", "clip_epsilon": 0.5}),
+        (
+            make_sac,
+            ActionSpec(continuous=1, branches=(3, 2)),
+            {"ensemble_q_num": 3, "rescale_values": True, "alpha_critic_scale": 0.5},
+        ),
+        (make_sac, ActionSpec(branches=(3, 2)), {"discrete_dqn_like": True, "use_n_step_is": False}),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, changes):
+    """On the meta device, which has no values, CPU tensors and reads of a value are errors."""
+    sizes = {"still": 3, "moving": 2, "scaled": 2}
+    masks = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if spec.branches else {}
+    role = Role(4, {name: ObsSpec((size,)) for name, size in sizes.items()} | masks, spec)
+    encoders = {"moving": Vector(normalize=True), "scaled": Vector((2.0, 0.5)), "*": Vector()}
+    blueprint = Blueprint(encoders=encoders, body=NoisyMlp(16), memory=RunningSum, policy=Mlp(8))
+    meta = torch.device("meta")
+    with meta:  # a CPU tensor cannot become a view of a tensor on this device, as it can on a GPU
+        agent = make(role, blueprint, reward_normalization="return_std", reward_clip=1.0, **changes)
+        learner = Learner(agent, role, {}, 1000, Placement(learning=meta, acting=meta))
+    for module in agent.policy.modules():
+        if isinstance(module, Scale):
+            module.scale = torch.ones(2)
+    rng = np.random.default_rng(0)
+    rollout = rollout_of(agent, rng)
+    rollout.obs = {name: rng.normal(size=(7, 4, size)).astype(np.float32) for name, size in sizes.items()}
+    rollout.obs |= {name: np.ones((7, 4, *spec.shape), np.uint8) for name, spec in masks.items()}
+    learner.observe(rollout)
+    update(learner, rollout)  # the first update copies constants
+    rollout = rollout.convert(learner._upload)
+    learner._upload = lambda tensor: tensor
+    reports, loss = [], agent.loss
+    agent.loss = lambda batch: (made := loss(batch), reports.append(made[1]))[0]
+    with RefuseCpuTensors():
+        report = update(learner, rollout)  # its errors are copied to the CPU
+        results = [
+            *report.compute_metrics().values(),
+            reports[0].compute_td_errors(),
+            learner.parameters.all_parameters,
+            learner.noise.values,
+        ]
+    assert {value.device.type for value in results} == {"meta"}
