@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-
+from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Settings, Tree, merge, resolve
 from algorithm.errors import UserError
@@ -27,7 +26,7 @@ from algorithm.runs.suggested_settings import add_suggestions, open_environment
 from algorithm.runs.torch_setup import preserve_working_directory
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
-MakeEnv = Callable[..., gymnasium.Env]
+MakeEnv = Callable[..., Any]  # returns a gymnasium.Env
 Log = Callable[[str], None]
 
 
@@ -121,7 +120,7 @@ def _train_without_folder(
         named["base_config"]["name"] = name
     make = env if callable(env) else str(env)
     roles, opened = open_environment(label, merge(named, tree), make)
-    threshold = None if callable(env) else gymnasium.spec(str(env)).reward_threshold
+    threshold = None if callable(env) else find_spec(str(env)).reward_threshold
     settings = resolve([(SOURCE, add_suggestions(opened, roles, threshold))])
     check_effects(settings, [(SOURCE, tree)])
     run_name = format_run_name(settings.base.name, time.time())

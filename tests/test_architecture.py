@@ -19,7 +19,8 @@ LAYERS = [
     {"runs"},
     {"export", "mlagents"},
     {"api"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
@@ -69,7 +70,7 @@ def rooms(path: Path) -> set[str]:
 def test_imports_go_downwards_only(path):
     here = package(path)
     if here == "__init__":
-        assert imports(path, inside_functions=False) == set()
+        assert imports(path, inside_functions=False) == {"__future__", "typing"}  # nothing of this project
         return
     for name in rooms(path):
         below = LAYER[name.split(".")[0]] < LAYER[here]
