@@ -39,7 +39,7 @@ TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT)  # commands that import torch, whi
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line; its exit status, 0 or one of `STATUSES`."""
+    """Run a command line and return its exit status: 0, or one of `STATUSES`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     output = Output("--json" in arguments)
     if not arguments:
@@ -58,7 +58,11 @@ def _command(arguments: list[str], output: Output) -> int:
             output.log_plain(f"loading PyTorch for {options.env} ...")
         _run_command(command, options, output)
         status = 0
-    except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever happens has a status and one line
+    except (
+        Exception,
+        KeyboardInterrupt,
+        Terminated,
+    ) as error:  # every error has an exit status and a message of one line
         from algorithm.runs.exit_status import describe_end
 
         status, message = describe_end(error, output.save_note)
@@ -72,7 +76,7 @@ def _run_command(
 ) -> None:
     try:
         command(options, output)
-    except SystemExit as error:  # in an nn.py, for example; the exit status is this program's to decide
+    except SystemExit as error:  # in an nn.py, for example; it must not decide the exit status
         raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
 
 
@@ -212,7 +216,7 @@ def _import(options: argparse.Namespace, output: Output) -> None:
     for folder in imported.folders:
         output.log(f"wrote {folder / 'config.yaml'} and {folder / 'nn.py'}")
     for key, reason in imported.unsupported.items():
-        output.log(f"{key}: not served: {reason}")
+        output.log(f"{key}: not supported: {reason}")
     for line in imported.notes:
         output.log(line)
     for folder in imported.folders:
@@ -220,14 +224,14 @@ def _import(options: argparse.Namespace, output: Output) -> None:
 
 
 def _collect_garbage() -> None:
-    """Turn the garbage collector on, if it is off; what was imported so far lives as long as the process."""
+    """Turn the garbage collector on, if it is off, and exclude all objects of the imported modules from it."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
 
 
 def _exit_process(statuses: list[int]) -> None:
-    """End the process with the status of `main`, if it is known, instead of taking the interpreter apart."""
+    """End the process with the status of `main`, if it is known, without the teardown of the interpreter."""
     if statuses:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -236,7 +240,7 @@ def _exit_process(statuses: list[int]) -> None:
 
 def run_process() -> None:
     """Run the command line of this process and end the process with its exit status."""
-    gc.disable()  # it would search all that torch consists of again and again while it is imported
+    gc.disable()  # during the import of torch it would search its many objects again and again
     final_status: list[int] = []
     atexit.register(_exit_process, final_status)  # before anything else registers, so that it is called last
     final_status.append(main())

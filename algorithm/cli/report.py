@@ -1,4 +1,4 @@
-"""What a run came to, and what can be done with it now."""
+"""The report at the end of a run: its result, and the commands that continue from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from algorithm.training.metrics import format_number
 
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
-    """Say the result of a run that ended, where it is and the commands to go on from there; draw its curve."""
+    """Log the result of a run that ended, its folder and the next commands; draw its curve."""
     for line in _describe_result(result):
         log(line)
     goal = folder.load_settings().goal
@@ -65,5 +65,5 @@ def _describe_result(result: RunResult) -> list[str]:
 
 
 def _join_command(*words: str) -> str:
-    """Words as the user's shell takes them."""
+    """Return a command line with the quotes of the user's shell."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)

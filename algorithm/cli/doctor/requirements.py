@@ -1,4 +1,4 @@
-"""What setup.py asks for, and what of it is installed."""
+"""The packages that this program requires, and checks of those that are installed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SETUP_FILE = DATA / "setup.py"
 SETUPTOOLS_MODULES = ("setuptools", "setuptools.command", "setuptools.command.build_py")  # that setup.py imports
 PACKAGE_NAME = "samara-rl"
 FOR_DEVELOPERS = {"test", "dev", "docs", "benchmark"}  # extras
-MAX_LISTED = 6  # packages of an extra; of more only their number is told
-# What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
+MAX_LISTED = 6  # packages of an extra that are listed; of more, only the number
+# The effect of versions that setup.py excludes, if importing them raises no error.
 VERSION_NOTES = {
     "mujoco": "dm_control fails at run time with mujoco 4",
     "numpy": "mlagents-envs uses np.bool, which numpy 1.24 to 1.26 do not have",
@@ -75,7 +75,7 @@ def _read_metadata() -> dict[str, Any]:
 
 
 def list_core_checks() -> Iterator[Check]:
-    """One for each package without which nothing works."""
+    """Yield a check for each package that is always required."""
     for text in read_setup()["install_requires"]:
         name = re.split(r"[^\w.-]", text)[0]
         yield Check(name, partial(check_installed, [text], get_install_command())).as_required()
@@ -87,14 +87,17 @@ def list_extras() -> list[str]:
 
 
 def make_extra_check(name: str) -> Check:
-    """Of everything that an extra holds."""
+    """Return the check of all packages of an extra."""
     return Check(
         f"extra {name}", partial(check_installed, read_setup()["extras_require"][name], get_install_command(name))
     )
 
 
 def check_installed(texts: list[str], command: str) -> Outcome:
-    """Whether what requirements ask for is there, in their range, and can be imported; `command` would install it."""
+    """Check that requirements are installed, in their range of versions, and can be imported.
+
+    `command` is the command that installs them, for messages.
+    """
     requirements = {
         (requirement.name, str(requirement.specifier)): requirement
         for text in texts
@@ -102,9 +105,9 @@ def check_installed(texts: list[str], command: str) -> Outcome:
     }
     versions = {requirement.name: _find_version(requirement.name) for requirement in requirements.values()}
     if not requirements:
-        return MISSING, f"there is none of it for Python {sys.version_info[0]}.{sys.version_info[1]}"
+        return MISSING, f"none of its packages supports Python {sys.version_info[0]}.{sys.version_info[1]}"
     if missing := [name for name, version in versions.items() if version is None]:
-        return MISSING, f"{command} (there is no {', '.join(missing)})"
+        return MISSING, f"{command} (not installed: {', '.join(missing)})"
     for requirement in requirements.values():
         if not requirement.specifier.contains(versions[requirement.name], prereleases=True):
             note = f" ({VERSION_NOTES[requirement.name]})" if requirement.name in VERSION_NOTES else ""
@@ -137,7 +140,7 @@ def load_module(module: str) -> None:
 
 
 def import_packaging(module: str) -> Any:
-    """A module of packaging, which reads versions. Raises Lost where it is not there."""
+    """Return a module of the package `packaging`. Raises SubprocessFailed if it is not installed."""
     try:
         return import_module(f"packaging.{module}")
     except ImportError as error:
@@ -145,7 +148,7 @@ def import_packaging(module: str) -> Any:
 
 
 def _list_requirements(text: str) -> Iterator[Any]:
-    """A requirement, and those behind its own extras, as far as they are for this Python."""
+    """Yield a requirement, and the requirements of its extras, as far as they are for this Python."""
     Requirement = import_packaging("requirements").Requirement  # noqa: N806
     requirement = Requirement(text)
     if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -170,7 +173,7 @@ def _find_version(name: str) -> str | None:
 
 
 def _find_modules(name: str) -> list[str]:
-    """What a package is imported by, most likely first; nothing where its files are not known, or are only types."""
+    """Return the modules of a package, the most likely first; empty if it has only types, or no list of files."""
     found: dict[str, None] = {}
     for file in sorted(metadata.files(name) or (), key=lambda file: (len(file.parts), file.parts)):
         if file.name == "__init__.py":

@@ -140,7 +140,7 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
     wrong = broken(told)
     assert done.returncode == told["status"] == 1
     assert set(wrong) == {"mlagents-envs", "handshake", "ports"}
-    assert wrong["mlagents-envs"] == "pip install -e . (there is no mlagents-envs)"
+    assert wrong["mlagents-envs"] == "pip install -e . (not installed: mlagents-envs)"
     assert wrong["handshake"].endswith("is missing (No module named 'mlagents_envs'): pip install -e .")
     assert wrong["ports"].startswith(f"{port} is taken by ")
     assert done.stderr.splitlines()[-1].startswith("broken: mlagents-envs, handshake, ports; ")
@@ -149,7 +149,7 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
 def test_without_onnx_a_run_that_exports_is_told(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="onnxruntime", module="onnxruntime"))
     done = in_process(tmp_path, "mine/task", "--set", "base_config.export=end", "--json")
-    line = 'pip install -e ".[onnx]" (there is no onnxruntime)'
+    line = 'pip install -e ".[onnx]" (not installed: onnxruntime)'
     assert done.returncode == 1
     assert broken(json.loads(done.stdout)) == {"extra onnx": line, "onnx round trip": line}
 
