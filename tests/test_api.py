@@ -122,7 +122,8 @@ def test_variants_are_those_of_the_folder(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.yaml").write_text(
-        "default: {base_config: {env_type: PROBE, env_name: chain, max_step: 100}}\nlong: {base_config: {max_step: 200}}\n"
+        "default: {base_config: {env_type: PROBE, env_name: chain, max_step: 100}}\n"
+        "long: {base_config: {max_step: 200}}\n"
     )
     assert train(folder, variant="long").counters.env_steps >= 200
     with pytest.raises(UserError, match="no variant 'short'"):

@@ -19,7 +19,7 @@ DEFAULT_WIDTH = 200  # of tables where there is no terminal
 
 
 class Output:
-    """An output whose lines go to standard output; with `as_json`, to standard error, and `result` to standard output."""
+    """An output of lines on standard output, or with `as_json` on standard error, with `result` on standard output."""
 
     def __init__(self, as_json: bool):
         self.as_json = as_json

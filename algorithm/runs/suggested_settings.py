@@ -11,7 +11,7 @@ from algorithm.config.registry import find_class
 from algorithm.runs.make_env import make_env_config
 from algorithm.specs import Role
 
-# For environments of which nothing is known: rewards of any size, and for continuous actions what learns well in `envs`.
+# For unknown environments: rewards of any size, and for continuous actions the settings that learn well in `envs`.
 SUGGESTED_SETTINGS: Tree = {"reward_normalization": "return_std"}
 CONTINUOUS_SETTINGS: Tree = {
     "std": "learned",

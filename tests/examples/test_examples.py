@@ -18,7 +18,7 @@ MODULES = ("a2c", "estimator", "grid_adapter", "python_api")
 
 
 def run_example(module: str, max_step: int) -> tuple[Path, dict]:
-    """Run an example in a process, since it may add entries to tables; return its folder and the settings of its run."""
+    """Run an example in a process, since it may add entries to tables; return folder and settings of its run."""
     code = f"from examples.{module} import run; print(run({max_step}).folder)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)

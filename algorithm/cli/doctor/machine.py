@@ -134,7 +134,8 @@ def check_memory() -> Outcome:
     if free < LEAST_MEMORY:
         return (
             BROKEN,
-            f"{format_size(free)} are free: a run takes {format_size(LEAST_MEMORY)} in addition to its replay: close other programs",
+            f"{format_size(free)} are free: a run takes {format_size(LEAST_MEMORY)} in addition to its replay, "
+            "so close other programs",
         )
     return OK, f"{format_size(free)} are free"
 

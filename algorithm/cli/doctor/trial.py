@@ -149,7 +149,8 @@ def _check_disk(checkpoint_bytes: int, kept: int) -> Outcome:
     free, needed = shutil.disk_usage(find_runs_folder()).free, checkpoint_bytes * (kept + EXTRA_CHECKPOINTS)
     if needed > free:
         return BROKEN, (
-            f"{kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)} do not fit on the disk, {format_size(free)} are free: "
+            f"{kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)} do not fit on the disk, "
+            f"{format_size(free)} are free: "
             "lower base_config.keep_checkpoints or replay_config.capacity"
         )
     return OK, f"at most {kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)}, {format_size(free)} are free"
