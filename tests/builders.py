@@ -1,4 +1,4 @@
-"""What several tests build: settings, agents, and records with every kind of episode boundary."""
+"""Builders that several tests share: settings, agents, and rollouts with every kind of episode boundary."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
-# Every estimator with every critic that it goes with.
+# Every estimator with every kind of critic that it supports.
 PAIRS = [
     *((estimator, "action_value") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
     *((estimator, "state_value") for estimator in ("vtrace", "n_step")),
 ]
 
 
-class Raw:
-    """Factory of an encoder that hands a vector on in its own dtype, so that a network can run in float64."""
+class PassThrough:
+    """A factory of an encoder that returns a vector in its own dtype, so that a network can run in float64."""
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
         encoder = nn.Identity()
@@ -35,25 +35,25 @@ class Raw:
 
 
 def acer_settings(**changes) -> AcerSettings:
-    """The default settings with some changes."""
+    """Return the default settings of ACER with some changes."""
     return AcerSettings(**{**yaml.safe_load(CONFIG.read_text())["acer_config"], **changes})
 
 
 def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
-    """One vector observation, one discrete branch."""
+    """Return a role with one vector observation of `size` values and one discrete branch of `actions` values."""
     return Role(lanes, {"obs": ObsSpec((size,))}, ActionSpec(branches=(actions,)))
 
 
 def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Acer:
-    """An agent in float32 as a run builds it."""
+    """Return an ACER agent in float32, as a run builds it."""
     torch.manual_seed(seed)
     blueprint = blueprint or Blueprint(body=Mlp(16))
     return Acer(acer_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
 
 
 def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
-    """An agent in float64 whose policy and average policy are far from uniform and from each other."""
-    agent = make_acer(role, Blueprint(encoders={"*": Raw()}, body=body), seed, **changes)
+    """Return an ACER agent in float64 whose policy and average policy are far from uniform and from each other."""
+    agent = make_acer(role, Blueprint(encoders={"*": PassThrough()}, body=body), seed, **changes)
     for network in (agent.policy, agent.average_policy.network):
         network.double()
         for parameter in network.parameters():
@@ -62,37 +62,42 @@ def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int
 
 
 def sac_settings(**changes) -> SacSettings:
-    """The default settings with some changes."""
+    """Return the default settings of SAC with some changes."""
     return SacSettings(**{**yaml.safe_load(CONFIG.read_text())["sac_config"], **changes})
 
 
 def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Sac:
-    """An agent in float32 as a run builds it."""
+    """Return a SAC agent in float32, as a run builds it."""
     torch.manual_seed(seed)
     blueprint = blueprint or Blueprint(body=Mlp(16))
     return Sac(sac_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
 
 
 def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """first [T+1, B], alive [T, B] and final [T, B] with deaths and cuts, each with and without a shown final row."""
+    """Return random episode boundaries: first [T+1, B], alive [T, B], final [T, B].
+
+    Episodes end by termination and by truncation, each with and without a row for the final observation.
+    """
     first = np.zeros((rows + 1, columns), bool)
     alive, final = np.ones((rows, columns), bool), np.zeros((rows, columns), bool)
     first[0] = rng.random(columns) < 0.3
     for column in range(columns):
         row = 0
         while row < rows:
-            ends, dies, shows = rng.random(3) < (0.35, 0.5, 0.5)
+            ends, terminates, has_final_row = rng.random(3) < (0.35, 0.5, 0.5)
             if ends:
-                alive[row, column] = not dies
-                row += shows
-                final[row : row + 1, column] = shows
+                alive[row, column] = not terminates
+                row += has_final_row
+                final[row : row + 1, column] = has_final_row
                 first[row + 1 : row + 2, column] = True
             row += 1
     return first, alive, final
 
 
-def random_rows(names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3) -> dict[str, Any]:
-    """What an estimator reads over random boundaries: reward, alive, first, gamma, and of the others those `names`."""
+def random_estimator_inputs(
+    names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3
+) -> dict[str, Any]:
+    """Return random inputs of an estimator: reward, alive, first and gamma, and those other inputs listed in `names`."""
     rng = np.random.default_rng(seed)
     rows = rows or int(rng.integers(1, 14))
     first, alive, final = random_boundaries(rng, rows, columns)
@@ -110,7 +115,7 @@ def random_rows(names: Sequence[str], seed: int, rows: int | None = None, column
 def random_rollout(
     rng: np.random.Generator, rows: int = 6, columns: int = 4, size: int = 3, actions: int = 3
 ) -> Rollout:
-    """A collected rollout as an actor hands it over, one lane for each column."""
+    """Return a random rollout as an actor collects it, with one lane per column."""
     first, alive, final = random_boundaries(rng, rows, columns)
     return Rollout(
         obs={"obs": rng.normal(size=(rows + 1, columns, size)).astype(np.float32)},
@@ -128,8 +133,8 @@ def random_rollout(
     )
 
 
-def exact(rollout: Rollout) -> Rollout:
-    """The same record in tensors, its numbers in float64."""
+def to_float64(rollout: Rollout) -> Rollout:
+    """Return the rollout as tensors, with floating-point values in float64."""
 
     def upload(array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""Second derivations in plain Python and float64, for comparison only: slow, literal, and sharing no code."""
+"""Independent implementations of the mathematics in plain Python and float64, which tests compare with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def reverse_loop(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """y_t = a_t + b_t y_{t+1}, one row after the other."""
+    """Return y_t = a_t + b_t y_{t+1}, computed row by row."""
     y = np.array(a, dtype=np.float64)
     for t in range(len(a) - 2, -1, -1):
         y[t] = a[t] + b[t] * y[t + 1]
@@ -23,21 +23,21 @@ def retrace_by_definition(
     trace: np.ndarray,
     horizon: int | None = None,
 ) -> np.ndarray:
-    """Retrace as the sum of Munos et al. 2016, Eq. 3, for each episode alone; NaN where a row cannot be learned.
+    """Return the Retrace target as the sum of Munos et al. 2016, Eq. 3; NaN for rows that cannot be learned.
 
         G_t = Q_t + sum_{k >= t} gamma^{k-t} (c_{t+1} ... c_k) (r_k + gamma V_{k+1} - Q_k)
 
-    All arrays are [T, B] except `first` and `v` [T+1, B]. Columns are cut where an episode starts, and only what lies
-    inside the piece is looked at; of that, `horizon` rewards.
+    All arrays are [T, B] except `first` and `v` [T+1, B]. Each episode is computed from its own rows alone, with at
+    most `horizon` rewards.
     """
     target = np.full(np.shape(reward), np.nan)
-    for steps, shown, b in _episodes(first):
-        error = _errors(reward[steps, b], alive[steps, b], gamma, q_taken[steps, b], v[shown, b])
+    for steps, observed, b in _episodes(first):
+        error = _errors(reward[steps, b], alive[steps, b], gamma, q_taken[steps, b], v[observed, b])
         q, c = q_taken[steps, b], trace[steps, b]
         for t in range(len(error)):
             stop = min(len(error), t + (horizon or len(error)))
-            ahead = (gamma ** (k - t) * np.prod(c[t + 1 : k + 1]) * error[k] for k in range(t, stop))
-            target[steps.start + t, b] = q[t] + sum(ahead)
+            terms = (gamma ** (k - t) * np.prod(c[t + 1 : k + 1]) * error[k] for k in range(t, stop))
+            target[steps.start + t, b] = q[t] + sum(terms)
     return target
 
 
@@ -52,22 +52,22 @@ def vtrace_by_definition(
     decay: float = 1.0,
     horizon: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """V-trace as the sum of Espeholt et al. 2018, Eq. 1, for each episode alone, and r + gamma (V' + lambda (v' - V')).
+    """Return the V-trace target (Espeholt et al. 2018, Eq. 1) and the estimate r + gamma (V' + lambda (v' - V')).
 
         v_t = V_t + sum_{k >= t} (gamma lambda)^{k-t} (c_t ... c_{k-1}) rho_k (r_k + gamma V_{k+1} - V_k)
 
-    `rho` and `trace` [T, B] are truncated already; with both 1 it is the n-step return. Of `horizon` rewards: that many
-    errors, the estimate's own one among them.
+    `rho` and `trace` [T, B] are truncated already; with both 1 the target is the n-step return. Each episode is computed
+    from its own rows alone, with at most `horizon` one-step errors; those of the estimate include that of its own row.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
-    onward = gamma * decay
-    for steps, shown, b in _episodes(first):
-        error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[shown, b])
-        long = horizon or len(error)
-        ahead, behind = (_sums(error, onward, rho[steps, b], trace[steps, b], rows) for rows in (long, long - 1))
+    discount = gamma * decay
+    for steps, observed, b in _episodes(first):
+        error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[observed, b])
+        rewards = horizon or len(error)
+        own, following = (_sums(error, discount, rho[steps, b], trace[steps, b], n) for n in (rewards, rewards - 1))
         for t, row in enumerate(range(steps.start, steps.start + len(error))):
-            target[row, b] = v[row, b] + ahead[t]
-            estimate[row, b] = v[row, b] + error[t] + onward * behind[t + 1]
+            target[row, b] = v[row, b] + own[t]
+            estimate[row, b] = v[row, b] + error[t] + discount * following[t + 1]
     return target, estimate
 
 
@@ -93,33 +93,36 @@ def soft_vtrace_by_definition(
     V(x) = E[r - cost + gamma V(x')], and Q(x, a) = E[r + gamma V(x')] (Haarnoja et al. 2018, Eq. 2-3).
     """
     target = np.full(np.shape(reward), np.nan)
-    onward = gamma * decay
-    for steps, shown, b in _episodes(first):
-        states = v[shown, b]
+    discount = gamma * decay
+    for steps, observed, b in _episodes(first):
+        states = v[observed, b]
         own = _errors(reward[steps, b], alive[steps, b], gamma, np.zeros(len(reward)), states)
         for t in range(len(own)):
             stop = min(len(own), t + (horizon or len(own)))
             c = trace[steps, b]
-            ahead = [
-                onward ** (k - t) * np.prod(c[t + 1 : k]) * rho[steps, b][k] * (own[k] - cost[steps, b][k] - states[k])
+            terms = [
+                discount ** (k - t)
+                * np.prod(c[t + 1 : k])
+                * rho[steps, b][k]
+                * (own[k] - cost[steps, b][k] - states[k])
                 for k in range(t + 1, stop)
             ]
-            target[steps.start + t, b] = own[t] + sum(ahead)
+            target[steps.start + t, b] = own[t] + sum(terms)
     return target
 
 
-def _sums(error, onward, rho, trace, horizon) -> list[float]:
-    """sum_k (c_t ... c_{k-1}) rho_k error_k, decayed, for each row, and a 0 behind the last."""
+def _sums(error, discount, rho, trace, horizon) -> list[float]:
+    """Return sum_k discount^{k-t} (c_t ... c_{k-1}) rho_k error_k for each row t, followed by a 0."""
     rows = range(len(error))
     terms = [
-        [onward ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
+        [discount ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
         for t in rows
     ]
     return [*map(sum, terms), 0.0]
 
 
 def _episodes(first: np.ndarray):
-    """Each episode's rows, its shown observations (one more where its end is in the record), and its column."""
+    """Yield for each episode its rows, its observations (one more if its end is recorded), and its column."""
     rows, columns = first.shape[0] - 1, first.shape[1]
     for b in range(columns):
         starts = [0, *(t for t in range(1, rows + 1) if first[t, b])]
@@ -130,7 +133,7 @@ def _episodes(first: np.ndarray):
 
 
 def _errors(reward, alive, gamma, base, v) -> list[float]:
-    """One-step errors against `base` of those rows of one episode that can be learned."""
+    """Return the one-step errors against `base` of the rows of one episode that can be learned."""
     errors = []
     for k in range(len(reward)):
         if not alive[k]:
@@ -142,13 +145,13 @@ def _errors(reward, alive, gamma, base, v) -> list[float]:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """pi(a) over the last axis."""
+    """Return the softmax over the last axis."""
     weights = np.exp(np.asarray(logits, np.float64) - np.max(logits, -1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
 def returns_so_far(episodes: list[list[tuple[float, bool]]], gamma: float) -> list[float]:
-    """The discounted return of every valid row of some episodes [(reward, valid)], over the rewards known by now."""
+    """Return the discounted sum of the recorded rewards from every valid row on, of episodes [(reward, valid)]."""
     return [
         sum(gamma ** (j - i) * reward for j, (reward, _) in enumerate(rows) if j >= i)
         for rows in ([row for row in episode if row[1]] for episode in episodes)

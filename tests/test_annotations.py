@@ -1,4 +1,4 @@
-"""A condition names the setting and the value that keep another one from having an effect."""
+"""Tests of conditions: a failed condition names the setting and the value that make another setting ineffective."""
 
 from types import SimpleNamespace
 
@@ -21,5 +21,5 @@ from algorithm.annotations import OnlyIf, Unless
         (Unless(kind="a", share=0), {"kind": "A", "share": 1}, "has no effect, since kind is A"),
     ],
 )
-def test_a_condition_says_what_fails(condition, settings, failure):
+def test_a_condition_names_the_setting_that_fails_it(condition, settings, failure):
     assert condition.failure(SimpleNamespace(**settings)) == failure

@@ -1,4 +1,4 @@
-"""Every error is one line that says something."""
+"""Tests that every error is summarized in one informative line."""
 
 import pytest
 
@@ -11,12 +11,12 @@ def raised(error):
     return caught.value
 
 
-def test_an_error_is_its_kind_and_text():
+def test_a_summary_contains_type_and_text():
     assert summarize_error(ValueError("too\n  small")) == "ValueError: too small"
     assert format_traceback(raised(ValueError("small"))).endswith("ValueError: small\n")
 
 
-def test_an_error_without_text_is_where_it_was_raised():
+def test_an_error_without_text_is_summarized_by_its_source_line():
     assert summarize_error(AssertionError()) == "AssertionError"
     error = raised(AssertionError())
     where = f"AssertionError in {__file__}, line {raised.__code__.co_firstlineno + 2}"
@@ -24,5 +24,5 @@ def test_an_error_without_text_is_where_it_was_raised():
     assert format_traceback(error).splitlines()[-1] == where
 
 
-def test_a_long_text_is_cut():
+def test_a_long_text_is_shortened():
     assert summarize_error(ValueError("x" * 5000)) == f"ValueError: {'x' * MAX_LENGTH} ..."

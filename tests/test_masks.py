@@ -19,7 +19,7 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.builders import make_acer
-from tests.doubles import parts_of
+from tests.doubles import make_components
 from tests.guessing import SITUATIONS, Guessing
 
 LANES, CHUNK, WINDOW = 4, 5, 9
@@ -41,7 +41,7 @@ class Table(nn.Module):
 def forbidden(adapter) -> torch.Tensor:
     """[actions of all branches, situations] bool"""
     env, columns = adapter.env.envs[0].unwrapped, []
-    for env.asked in range(SITUATIONS):
+    for env.situation_to_answer in range(SITUATIONS):
         columns.append(env._mask() == 0)
     return torch.from_numpy(np.stack(columns, -1))
 
@@ -74,7 +74,7 @@ def tempted(adapter, **changes):
 
 
 def collect(adapter, agent, ticks: int) -> Replay:
-    actor = Actor(parts_of(adapter, agent), seed=0)
+    actor = Actor(make_components(adapter, agent), seed=0)
     replay = Replay(2000, LANES, CHUNK, WINDOW, np.random.default_rng(0))
     for _ in range(ticks):
         for _, rollout in actor.collect():

@@ -7,7 +7,7 @@ from algorithm.config.loader import read_own_variant, read_variant, read_yaml, r
 from algorithm.networks import Blueprint
 from algorithm.runs.env_folder import PROJECT_ENVS
 from algorithm.runs.make_env import is_unity
-from tests.envs.folders import FOLDERS, OWN, load
+from tests.envs.folders import FOLDERS, FOLDERS_WITH_CODE, load
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -28,7 +28,7 @@ def test_every_network_is_a_blueprint(name):
     assert isinstance(blueprint() if callable(blueprint) else blueprint, Blueprint)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", FOLDERS_WITH_CODE)
 def test_goals_are_within_5_percent_of_the_optimum(name):
     goal = read_variant(PROJECT_ENVS / name / "config.yaml", "default")["goal"]["return"]
     optimum = load(name).mean_optimum()

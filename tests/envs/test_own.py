@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from tests.envs.folders import OWN, load, simulators
+from tests.envs.folders import FOLDERS_WITH_CODE, find_simulators, load
 
-MASKED = [name for name in OWN if name.startswith("masked/")]
+MASKED = [name for name in FOLDERS_WITH_CODE if name.startswith("masked/")]
 EPISODES = 30
 
 
@@ -43,12 +43,12 @@ class Allowed(gymnasium.Wrapper):
 
 
 @pytest.mark.filterwarnings("ignore:.*different from the unwrapped.*", "ignore:.*not having a spec.*")
-@pytest.mark.parametrize("name", simulators())
+@pytest.mark.parametrize("name", find_simulators())
 def test_gymnasiums_checker_has_nothing_to_say(name):
     check_env(Allowed(load(name).make()))
 
 
-@pytest.mark.parametrize("name", simulators())
+@pytest.mark.parametrize("name", find_simulators())
 def test_episodes_end_by_themselves_and_show_what_the_space_holds(name):
     env = Allowed(load(name).make())
     env.action_space.seed(0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.returns import n_step_return, vtrace
-from tests.builders import random_rows
+from tests.builders import random_estimator_inputs
 from tests.oracles import vtrace_by_definition
 
 GAMMA = 0.9
@@ -107,7 +107,7 @@ def test_with_finite_truncation_the_fixed_point_is_another_policy():
     assert v == pytest.approx(0.5 / 0.6, abs=1e-6)
 
 
-random_trace = partial(random_rows, ("v", "rho", "trace", "decay"))
+random_trace = partial(random_estimator_inputs, ("v", "rho", "trace", "decay"))
 
 
 def run(reward, alive, first, gamma, v, rho, trace, decay, horizon=None):

@@ -6,27 +6,27 @@ import numpy as np
 import pytest
 
 from algorithm.training.actor import Actor, Episode
-from tests.doubles import Clock, Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
+from tests.doubles import ParityAgent, Row, ScriptedAdapter, UpdateCounter, join_lanes, make_components, make_step
 
 # Lane 0 is asked at every tick, lane 1 at every other one. Lane 0 is cut behind 12 and shows it (13), then dies; lane 1
 # dies. Rewards tell where they belong.
 SCRIPT = [
-    {"agent": step_of(Row(0, 10, first=True), Row(1, 50, first=True))},
-    {"agent": step_of(Row(0, 11, 1))},
-    {"agent": step_of(Row(0, 12, 2), Row(1, 51, 5))},
-    {"agent": step_of(Row(0, 13, 3, final=True))},
-    {"agent": step_of(Row(0, 20, first=True), Row(1, 52, 6))},
-    {"agent": step_of(Row(0, 21, 4))},
-    {"agent": step_of(Row(0, 30, 7, alive=False, first=True), Row(1, 60, 8, alive=False, first=True))},
-    {"agent": step_of(Row(0, 31, 9))},
-    {"agent": step_of(Row(0, 32, 1), Row(1, 61, 2))},
+    {"agent": make_step(Row(0, 10, first=True), Row(1, 50, first=True))},
+    {"agent": make_step(Row(0, 11, 1))},
+    {"agent": make_step(Row(0, 12, 2), Row(1, 51, 5))},
+    {"agent": make_step(Row(0, 13, 3, final=True))},
+    {"agent": make_step(Row(0, 20, first=True), Row(1, 52, 6))},
+    {"agent": make_step(Row(0, 21, 4))},
+    {"agent": make_step(Row(0, 30, 7, alive=False, first=True), Row(1, 60, 8, alive=False, first=True))},
+    {"agent": make_step(Row(0, 31, 9))},
+    {"agent": make_step(Row(0, 32, 1), Row(1, 61, 2))},
     {},
 ]
 
 
 @pytest.fixture
 def actor():
-    return Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2)), seed=0)
+    return Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2)), seed=0)
 
 
 def collect(actor: Actor, ticks: int) -> list:
@@ -66,13 +66,13 @@ def test_the_stored_rows_are_those_of_the_script(actor):
 def test_row_0_of_a_column_continues_the_last_row_of_the_one_before(actor):
     rollouts = collect(actor, 9)
     assert [rollout.continues_previous.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
-    lanes = lanes_of(rollouts)
+    lanes = join_lanes(rollouts)
     assert lanes[0].obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32]
     assert lanes[1].obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61]
 
 
 def test_memory_is_zero_at_first_and_kept_over_ticks_without_the_lane(actor):
-    lanes = lanes_of(collect(actor, 9))
+    lanes = join_lanes(collect(actor, 9))
     assert lanes[0].behavior[:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
     assert lanes[1].behavior[:, 0, 1].tolist() == [0, 1, 2, 0]
 
@@ -111,8 +111,8 @@ def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
 
 
 def test_a_column_is_stamped_with_the_updates_before_its_row_0():
-    learner = Clock()
-    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2), learner), seed=0)
+    learner = UpdateCounter()
+    actor = Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2), learner), seed=0)
     rollouts = []
     for tick in range(9):
         learner.updates = 100 + tick
@@ -150,20 +150,21 @@ def test_a_handed_over_rollout_is_not_written_again(actor):
 )
 def test_every_way_to_end_is_one_episode(ending, score):
     rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]
-    script = [{"agent": step_of(row)} for row in rows] + [{}]
-    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length=2)), seed=0)
+    script = [{"agent": make_step(row)} for row in rows] + [{}]
+    actor = Actor(make_components(ScriptedAdapter(script, agent=1), ParityAgent(rollout_length=2)), seed=0)
     collect(actor, len(rows))
     assert list(actor.episodes) == [Episode("agent", 0, score, 2)]
     assert actor.env_steps == 4
 
 
 def test_roles_are_collected_apart_and_may_appear_late():
-    script = [{"early": step_of(Row(0, 10, first=True))}]
+    script = [{"early": make_step(Row(0, 10, first=True))}]
     script += [
-        {"early": step_of(Row(0, 10 + t, t)), "late": step_of(Row(0, 50 + t, -t, first=t == 1))} for t in range(1, 5)
+        {"early": make_step(Row(0, 10 + t, t)), "late": make_step(Row(0, 50 + t, -t, first=t == 1))}
+        for t in range(1, 5)
     ]
     adapter = ScriptedAdapter([*script, {}], early=1, late=1)
-    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=2)), seed=0)
+    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), seed=0)
     rollouts = [pair for _ in range(5) for pair in actor.collect()]
     assert [role for role, _ in rollouts] == ["early", "late", "early"]
     assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
@@ -184,14 +185,14 @@ def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
         for lane in np.flatnonzero((rng.random(lanes) < asked) & (np.array(added) < tick)).tolist():
             shown[lane].append(shown[lane][-1] + 1)
             rows.append(Row(lane, shown[lane][-1], reward=shown[lane][-1]))
-        script.append({"agent": step_of(*sorted(rows, key=lambda row: row.lane))})
+        script.append({"agent": make_step(*sorted(rows, key=lambda row: row.lane))})
     adapter = ScriptedAdapter([*script, {}], agent=added.count(0))
-    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=3)), seed=0)
+    actor = Actor(make_components(adapter, ParityAgent(rollout_length=3)), seed=0)
     rollouts = collect(actor, len(script))
     assert len(rollouts) > 10
     assert {rollout.reward.shape for rollout in rollouts} >= {(3, lanes)}
     assert {rollout.reward.shape for rollout in rollouts} <= {(3, added.count(0)), (3, added.count(0) + 1), (3, lanes)}
-    for lane, record in lanes_of(rollouts).items():
+    for lane, record in join_lanes(rollouts).items():
         rows = len(record)
         assert record.obs["obs"].ravel().tolist() == shown[lane][: rows + 1]
         assert record.reward.ravel().tolist() == shown[lane][1 : rows + 1]
@@ -219,7 +220,7 @@ def test_lanes_that_are_added_change_nothing_of_the_others(actor):
 
 
 def test_what_was_shown_is_known_until_it_is_cleared():
-    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(rollout_length=2)), seed=0)
+    actor = Actor(make_components(ScriptedAdapter(SCRIPT, agent=3), ParityAgent(rollout_length=2)), seed=0)
     actor.collect()
     assert actor.active_lanes["agent"].tolist() == [True, True, False]
     actor.active_lanes["agent"][:] = False
