@@ -97,7 +97,7 @@ def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tupl
 def random_estimator_inputs(
     names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3
 ) -> dict[str, Any]:
-    """Return random inputs of an estimator: reward, alive, first and gamma, and those other inputs listed in `names`."""
+    """Return random inputs of an estimator: reward, alive, first, gamma, and the other inputs listed in `names`."""
     rng = np.random.default_rng(seed)
     rows = rows or int(rng.integers(1, 14))
     first, alive, final = random_boundaries(rng, rows, columns)

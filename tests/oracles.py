@@ -56,8 +56,8 @@ def vtrace_by_definition(
 
         v_t = V_t + sum_{k >= t} (gamma lambda)^{k-t} (c_t ... c_{k-1}) rho_k (r_k + gamma V_{k+1} - V_k)
 
-    `rho` and `trace` [T, B] are truncated already; with both 1 the target is the n-step return. Each episode is computed
-    from its own rows alone, with at most `horizon` one-step errors; those of the estimate include that of its own row.
+    `rho` and `trace` [T, B] are truncated already; with both 1 the target is the n-step return. Each episode is
+    computed from its own rows alone, with at most `horizon` one-step errors.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
     discount = gamma * decay

@@ -188,7 +188,7 @@ def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memor
     "changes", [{}, {"std": "learned", "std_min": 0.1}, {"estimator": "vtrace", "critic": "state_value"}], ids=str
 )
 def test_a_time_limit_is_not_a_termination_with_continuous_actions(changes, tmp_path):
-    """One state, reward 1, truncated after 10 steps: its value is 1 / (1 - 0.9); as a termination it would be about 4.4."""
+    """One state, reward 1, truncated after 10 steps: its value is 10; as a termination it would be about 4.4."""
     base = {"env_name": "tests.guessing:ConstantReward-v0", "max_step_each_iter": 10, "env_args": {}}
     agent = load(train_folder(tmp_path, {"base_config": base, "acer_config": {"gamma": 0.9, **changes}}).path).agent
     with torch.no_grad():

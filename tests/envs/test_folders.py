@@ -1,4 +1,4 @@
-"""Every environment's folder fits: its variants resolve, its network is a blueprint, its goal can be reached."""
+"""Tests of every environment folder: its variants resolve, its network is a blueprint, its goal is reachable."""
 
 import pytest
 
@@ -16,8 +16,8 @@ def test_every_variant_resolves(name):
     for variant in read_yaml(path):
         settings = resolve([(str(path), read_variant(path, variant))])
         check_effects(settings, [(str(path), read_own_variant(path, variant))])
-        # A scene of Unity cannot be had where this is tested, so that nothing is claimed of it.
-        # A variant that is measured after so many steps stops at none.
+        # The scenes of Unity are not available to the tests, so their goals are not checked.
+        # A variant without a goal is measured after a fixed number of steps.
         goal = settings.goal
         assert is_unity(settings) or goal is None or goal.step_budget <= settings.base.max_step
 
