@@ -3,8 +3,8 @@
 The Blind Cliffwalk (Schaul et al. 2016, arXiv 1511.05952, section 3.1): in each of n states one action leads to the
 next state, and the other one terminates the episode without a reward; which action continues is random for each state.
 The last step has reward 1. The replay contains the steps of uniformly random behavior: every sequence of n actions
-once, in random order, so one rewarded step among 2^(n+1) - 2. Nothing is collected afterwards, so that all samplers have
-the same data. The chain is solved when the most probable actions reach its end at two evaluations in succession.
+once, in random order, so one rewarded step among 2^(n+1) - 2. Nothing is collected afterwards, so all samplers have the
+same data. The chain is solved when the most probable actions reach its end at two evaluations in succession.
 """
 
 from __future__ import annotations

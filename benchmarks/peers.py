@@ -188,10 +188,8 @@ def format_row(name, runs, reference):
 def print_table(results):
     """Print one line per learner, with Samara as the reference."""
     reference = next(iter(results.values()))
-    print(
-        "\nMedian (minimum-maximum) until the target is reached, and the ratio of the medians to those of Samara. Time and"
-    )
-    print("steps of Samara include 20 evaluation episodes, which confirm its goal; the others have none.\n")
+    print("\nMedian (minimum-maximum) until the target is reached, and the ratio of the medians to those of Samara.")
+    print("Steps and seconds of Samara include 20 evaluation episodes, which confirm its goal; the others have none.\n")
     print(f"| Learner     | Reached | {'Env steps':>25} | {'CPU seconds':>20} | Steps ratio |   CPU ratio |")
     print(f"|-------------|--------:|{'-' * 26}:|{'-' * 21}:|------------:|------------:|")
     for name, runs in results.items():

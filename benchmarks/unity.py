@@ -37,14 +37,8 @@ ENGINE = EngineSettings(
     time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60
 )
 SLOW = 0.02  # seconds that the slow player sleeps in each tick
-IMAGES = (
-    "--size",
-    "84",
-    "--agents",
-    "12",
-    "--layout",
-    "hwc",
-)  # the layout that version 0.28 of ML-Agents' client supports
+# hwc is the layout that version 0.28 of ML-Agents' client supports.
+IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")
 PORT = 6105
 
 
