@@ -23,8 +23,8 @@ from measure import describe_setup, format_spread, run_in_subprocesses
 
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.components import AgentComponents
@@ -85,7 +85,14 @@ def is_solved(components: AgentComponents, right: np.ndarray) -> bool:
     """Return whether the most probable actions reach the end of the chain."""
     states, none = len(right), np.zeros(len(right), bool)
     obs = {"obs": np.eye(states, dtype=np.uint8)}
-    step = Step(np.arange(states), obs, ~none, none, np.zeros(states, np.float32), ~none)
+    step = Step(
+        lane=np.arange(states),
+        obs=obs,
+        first=~none,
+        is_bootstrap_row=none,
+        reward=np.zeros(states, np.float32),
+        alive=~none,
+    )
     return bool((components.agent.greedy(step, np.zeros((states, 0), np.float32)).raw_action[:, 0] == right).all())
 
 
@@ -112,7 +119,8 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
     while times_solved < 2 and components.learner.updates < MAX_UPDATES:
         for _ in range(EVALUATION_INTERVAL):
             batch = components.scheduler.replay.sample(components.agent.schedule.batch_size)
-            report = components.learner.learn(batch)
+            report = components.learner.compute_gradients(batch)
+            components.learner.apply_gradients()
             components.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
         times_solved = times_solved + 1 if is_solved(components, right) else 0
     return {"updates": components.learner.updates, "seconds": time.process_time() - begin}

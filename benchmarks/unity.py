@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
+from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
-from algorithm.adapters.unity.curriculum import SceneParameters
-from algorithm.adapters.unity.launch import EngineSettings, LaunchConfig
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from algorithm.runs import run_folder
-from algorithm.runs.build import RunResult, train
+from algorithm.runs.build import train
+from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
@@ -33,9 +33,20 @@ from algorithm.training.learner import Learner
 from algorithm.training.progress import Progress
 from tests.unity_player.launcher import make_player
 
-ENGINE = EngineSettings(
-    time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60
-)
+UNITY_ARGS = {
+    "base_port": None,
+    "agents": None,
+    "no_graphics": False,
+    "time_scale": 20,
+    "quality_level": 1,
+    "width": 84,
+    "height": 84,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "additional_args": [],
+    "log_folder": None,
+    "timeout_wait": 30.0,
+}
 SLOW = 0.02  # seconds that the slow player sleeps in each tick
 # hwc is the layout that version 0.28 of ML-Agents' client supports.
 IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")
@@ -64,8 +75,7 @@ def _step_randomly(env: Any) -> None:
 @contextmanager
 def open_adapter(player: Path, n_envs: int = 1) -> Iterator[UnityAdapter]:
     """Open an adapter of `n_envs` players, and close it afterwards."""
-    launch = LaunchConfig(str(player), None, False, 30.0, (), None, ENGINE)
-    adapter = UnityAdapter(launch, n_envs, None, SceneParameters({}))
+    adapter = UnityAdapter(EnvConfig(name="", n_envs=n_envs, section={"build_path": str(player), **UNITY_ARGS}))
     try:
         yield adapter
     finally:
@@ -84,7 +94,12 @@ def measure_acting(player: Path, ticks: int, n_envs: int = 1) -> float:
                 else Blueprint({"*": Vector()}, policy=Mlp(64, 64), critic=Mlp(64, 64))
             )
             agent = Acer(resolve([]).agent, blueprint, role, np.random.default_rng(0))
-            return AgentComponents(role, agent, None, Learner(agent, role, {}, None))  # type: ignore[arg-type]
+            return AgentComponents(
+                role=role,
+                agent=agent,
+                scheduler=None,
+                learner=Learner(agent, role, {}, None),  # type: ignore[arg-type]
+            )
 
         actor = Actor(TrainingComponents(adapter, make_components), seed=0)
         return n_envs * measure_rate(actor.collect, ticks)
@@ -121,15 +136,21 @@ def compare(rounds: int, measure: Callable[[], float], measure_reference: Callab
     return f"{format_spread(references)} | {format_spread(rates)} | {format_spread(ratios, 2)}"
 
 
+class StepRecorder(Callback):
+    """A callback that records pairs of seconds and env steps."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, int]] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        self.points.append((time.perf_counter(), progress.counters.env_steps))
+
+
 def measure_training(player: Path, ticks: int) -> float:
     """Return the ticks per second of twelve agents while they learn, without the first tenth of the run."""
-    points: list[tuple[float, int]] = []
-    _train(
-        player,
-        [f"base_config.max_step={12 * ticks}"],
-        show=lambda progress: points.append((time.perf_counter(), progress.counters.env_steps)),
-    )
-    learning = [point for point in points if point[1] > 1.2 * ticks]
+    recorder = StepRecorder()
+    _train(player, [f"base_config.max_step={12 * ticks}"], callbacks=[recorder])
+    learning = [point for point in recorder.points if point[1] > 1.2 * ticks]
     return (learning[-1][1] - learning[0][1]) / (learning[-1][0] - learning[0][0]) / 12
 
 
@@ -137,7 +158,7 @@ def _train(
     player: Path,
     changes: list[str],
     log: Callable[[str], None] = lambda line: None,
-    show: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train unity/3dball without a goal. Log the checkpoints that are kept."""
     source = run_folder.find_environment_folder("unity/3dball")
@@ -147,7 +168,7 @@ def _train(
         run_folder.RUNS = Path(runs)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
-        result = train(settings, folder, log, show)
+        result = train(settings, folder, log, callbacks)
         log(f"checkpoints: {', '.join(path.name for path in sorted((folder.path / 'checkpoints').glob('[0-9]*')))}")
     return result
 

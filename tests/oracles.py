@@ -1,4 +1,4 @@
-"""Independent implementations of the mathematics in plain Python and float64, which tests compare with."""
+"""Independent implementations in plain Python and float64 for comparison: slow, literal, without shared code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def reverse_loop(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return y_t = a_t + b_t y_{t+1}, computed row by row."""
+    """Solve y_t = a_t + b_t y_{t+1} in a loop over rows."""
     y = np.array(a, dtype=np.float64)
     for t in range(len(a) - 2, -1, -1):
         y[t] = a[t] + b[t] * y[t + 1]
@@ -23,12 +23,12 @@ def retrace_by_definition(
     trace: np.ndarray,
     horizon: int | None = None,
 ) -> np.ndarray:
-    """Return the Retrace target as the sum of Munos et al. 2016, Eq. 3; NaN for rows that cannot be learned.
+    """Return Retrace as the sum of Munos et al. 2016, Eq. 3, for each episode alone; NaN for invalid rows.
 
         G_t = Q_t + sum_{k >= t} gamma^{k-t} (c_{t+1} ... c_k) (r_k + gamma V_{k+1} - Q_k)
 
-    All arrays are [T, B] except `first` and `v` [T+1, B]. Each episode is computed from its own rows alone, with at
-    most `horizon` rewards.
+    All arrays are [T, B] except `first` and `v` [T+1, B]. Each episode is computed separately, from its own rows, with
+    at most `horizon` rewards.
     """
     target = np.full(np.shape(reward), np.nan)
     for steps, observed, b in _episodes(first):
@@ -49,18 +49,18 @@ def vtrace_by_definition(
     v: np.ndarray,
     rho: np.ndarray,
     trace: np.ndarray,
-    decay: float = 1.0,
+    trace_lambda: float = 1.0,
     horizon: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the V-trace target (Espeholt et al. 2018, Eq. 1) and the estimate r + gamma (V' + lambda (v' - V')).
+    """Return V-trace as the sum of Espeholt et al. 2018, Eq. 1, and r + gamma (V' + lambda (v' - V')), by episode.
 
         v_t = V_t + sum_{k >= t} (gamma lambda)^{k-t} (c_t ... c_{k-1}) rho_k (r_k + gamma V_{k+1} - V_k)
 
-    `rho` and `trace` [T, B] are truncated already; with both 1 the target is the n-step return. Each episode is
-    computed from its own rows alone, with at most `horizon` one-step errors.
+    `rho` and `trace` [T, B] are already truncated; with both 1 it is the n-step return. The sum has `horizon` errors,
+    including that of the row itself.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
-    discount = gamma * decay
+    discount = gamma * trace_lambda
     for steps, observed, b in _episodes(first):
         error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[observed, b])
         rewards = horizon or len(error)
@@ -80,10 +80,10 @@ def soft_vtrace_by_definition(
     rho: np.ndarray,
     trace: np.ndarray,
     cost: np.ndarray,
-    decay: float = 1.0,
+    trace_lambda: float = 1.0,
     horizon: int | None = None,
 ) -> np.ndarray:
-    """Return the target of a soft Q(x_t, a_t) as a forward sum over each episode; NaN for rows that are not learned.
+    """Return the target of a soft Q(x_t, a_t) as a forward sum over each episode; NaN for invalid rows.
 
         G_t = r_t + gamma V_{t+1}
               + sum_{t < k < t + horizon} (gamma lambda)^{k-t} (c_{t+1} ... c_{k-1}) rho_k
@@ -93,18 +93,16 @@ def soft_vtrace_by_definition(
     V(x) = E[r - cost + gamma V(x')], and Q(x, a) = E[r + gamma V(x')] (Haarnoja et al. 2018, Eq. 2-3).
     """
     target = np.full(np.shape(reward), np.nan)
-    discount = gamma * decay
+    discount = gamma * trace_lambda
     for steps, observed, b in _episodes(first):
         states = v[observed, b]
         own = _errors(reward[steps, b], alive[steps, b], gamma, np.zeros(len(reward)), states)
         for t in range(len(own)):
             stop = min(len(own), t + (horizon or len(own)))
             c = trace[steps, b]
+            weight = rho[steps, b]
             terms = [
-                discount ** (k - t)
-                * np.prod(c[t + 1 : k])
-                * rho[steps, b][k]
-                * (own[k] - cost[steps, b][k] - states[k])
+                discount ** (k - t) * np.prod(c[t + 1 : k]) * weight[k] * (own[k] - cost[steps, b][k] - states[k])
                 for k in range(t + 1, stop)
             ]
             target[steps.start + t, b] = own[t] + sum(terms)
@@ -112,7 +110,7 @@ def soft_vtrace_by_definition(
 
 
 def _sums(error, discount, rho, trace, horizon) -> list[float]:
-    """Return sum_k discount^{k-t} (c_t ... c_{k-1}) rho_k error_k for each row t, followed by a 0."""
+    """Return sum_k (c_t ... c_{k-1}) rho_k error_k, discounted, for each row, and a final 0."""
     rows = range(len(error))
     terms = [
         [discount ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
@@ -122,7 +120,7 @@ def _sums(error, discount, rho, trace, horizon) -> list[float]:
 
 
 def _episodes(first: np.ndarray):
-    """Yield for each episode its rows, its observations (one more if its end is recorded), and its column."""
+    """Yield each episode's rows, its observations (one more if its end is in the record), and its column."""
     rows, columns = first.shape[0] - 1, first.shape[1]
     for b in range(columns):
         starts = [0, *(t for t in range(1, rows + 1) if first[t, b])]
@@ -133,7 +131,7 @@ def _episodes(first: np.ndarray):
 
 
 def _errors(reward, alive, gamma, base, v) -> list[float]:
-    """Return the one-step errors against `base` of the rows of one episode that can be learned."""
+    """Return the one-step errors against `base` of the valid rows of one episode."""
     errors = []
     for k in range(len(reward)):
         if not alive[k]:
@@ -145,13 +143,13 @@ def _errors(reward, alive, gamma, base, v) -> list[float]:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return the softmax over the last axis."""
+    """Return pi(a) over the last axis."""
     weights = np.exp(np.asarray(logits, np.float64) - np.max(logits, -1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
 def returns_so_far(episodes: list[list[tuple[float, bool]]], gamma: float) -> list[float]:
-    """Return the discounted sum of the recorded rewards from every valid row on, of episodes [(reward, valid)]."""
+    """Return the discounted return so far of every valid row of some episodes [(reward, valid)]."""
     return [
         sum(gamma ** (j - i) * reward for j, (reward, _) in enumerate(rows) if j >= i)
         for rows in ([row for row in episode if row[1]] for episode in episodes)

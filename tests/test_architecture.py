@@ -1,17 +1,19 @@
 """Tests of the dependencies between packages, which are read from the source."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout", "errors", "annotations"},
+    {"specs", "rollout", "errors", "annotations", "data", "atomic_io"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay"},
     {"agents", "auxiliaries", "exploration"},
-    {"training", "checkpointing"},
+    {"training"},
+    {"checkpointing"},
     {"runtimes"},
     {"config"},
     {"runs"},
@@ -122,6 +124,32 @@ def test_only_the_unity_package_imports_its_client():
     for path in FILES:
         found = {name.split(".")[0] for name in imports(path)} & OF_UNITY
         assert not found or path.parent == ROOT / "algorithm" / "adapters" / "unity", f"{path} imports {found}"
+
+
+# Unity may be named in its adapter, in the packages for its files, and in names of the registry and of settings.
+UNITY_PACKAGES = {("adapters", "unity"), ("export",), ("mlagents",)}
+UNITY_NAMES = re.compile(
+    r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY|algorithm\.adapters\.unity\.adapter:UnityAdapter"
+)
+HELP_TEXTS = {("cli", "command_line.py"), ("cli", "options.py")}
+
+
+def test_only_unity_packages_name_unity():
+    for path in FILES:
+        parts = path.relative_to(ROOT / "algorithm").parts
+        if parts[:2] in UNITY_PACKAGES or parts[:1] in UNITY_PACKAGES or parts[-2:] in HELP_TEXTS:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            for name in list_names(node) if id(node) not in docstrings else ():
+                assert "unity" not in UNITY_NAMES.sub("", name).casefold(), f"{path}, line {node.lineno}: {name}"
+
+
+def list_names(node: ast.AST) -> list[str]:
+    """Return the identifiers and the string of a syntax node."""
+    found = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "module", "value", "asname")]
+    return [name for name in found if isinstance(name, str)]
 
 
 def test_every_module_has_a_docstring():

@@ -105,7 +105,7 @@ def test_each_group_uses_its_own_learning_rate(tmp_path, monkeypatch):
     from algorithm.training.learner import Learner
 
     updates = []
-    step = Learner._apply_gradients
+    step = Learner._step_if_finite
 
     def recorded_step(self):
         before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.group_slices.items()}
@@ -118,7 +118,7 @@ def test_each_group_uses_its_own_learning_rate(tmp_path, monkeypatch):
         )
         return result
 
-    monkeypatch.setattr(Learner, "_apply_gradients", recorded_step)
+    monkeypatch.setattr(Learner, "_step_if_finite", recorded_step)
     write_folder(tmp_path, **FAKES["two groups"])
     run()
     assert max(step["policy"] for step in updates) < 3e-3  # a step of Adam is about its learning rate

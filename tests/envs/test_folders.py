@@ -6,7 +6,6 @@ from algorithm.config.effects import check_effects
 from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
 from algorithm.runs.env_folder import PROJECT_ENVS
-from algorithm.runs.make_env import is_unity
 from tests.envs.folders import FOLDERS, FOLDERS_WITH_CODE, load
 
 
@@ -19,7 +18,7 @@ def test_every_variant_resolves(name):
         # The scenes of Unity are not available to the tests, so their goals are not checked.
         # A variant without a goal is measured after a fixed number of steps.
         goal = settings.goal
-        assert is_unity(settings) or goal is None or goal.step_budget <= settings.base.max_step
+        assert settings.base.env_type == "UNITY" or goal is None or goal.step_budget <= settings.base.max_step
 
 
 @pytest.mark.parametrize("name", FOLDERS)
