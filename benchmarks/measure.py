@@ -96,14 +96,19 @@ def _get_only_result(results: Mapping[str, EvaluationResult]) -> EvaluationResul
 
 
 def _get_column(table: np.ndarray, name: str) -> np.ndarray:
-    """Return a column of the only role, whose name may follow that of the metric."""
-    (column,) = [column for column in table.dtype.names if column == name or column.startswith(f"{name}/")]
+    """Return a metric of the only role, whose name may follow that of the metric; NaN if it was never logged."""
+    columns = [column for column in table.dtype.names if column == name or column.startswith(f"{name}/")]
+    if not columns:
+        return np.full(len(table), np.nan)
+    (column,) = columns
     return table[column]
 
 
 def _average_column(table: np.ndarray, name: str) -> float:
-    """Return the mean of a column; NaN if the algorithm does not log it."""
-    return float(np.nanmean(_get_column(table, name))) if any(n.startswith(name) for n in table.dtype.names) else np.nan
+    """Return the mean of a metric of the only role; NaN if it was never logged."""
+    column = _get_column(table, name)
+    logged = column[~np.isnan(column)]
+    return float(logged.mean()) if len(logged) else float("nan")
 
 
 def run_in_subprocesses(function: Callable[..., dict], arguments: list[tuple]) -> list[dict]:
