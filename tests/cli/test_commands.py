@@ -246,7 +246,8 @@ def test_the_list_is_made_without_torch_and_the_like():
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
     (folder / "metrics.csv").write_text("env_steps,time/seconds,rollout/return\n90,1.5,10\n")
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli import main; assert main.main(['--list']) == 0; "
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli import main; "
+    code += "assert main.main(['--list']) == 0; "
     code += "print(*{name.partition('.')[0] for name in sys.modules})"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert " 90 " in shown
