@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
@@ -16,7 +16,7 @@ from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
-from algorithm.runs.make_env import describe_missing_limit, make_env_config
+from algorithm.runs.make_env import describe_missing_limit, make_env_config, read_roles
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
 
 SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
@@ -92,7 +92,7 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     settings = resolve([(f"--init {name}", tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
     text = _make_config(name, roles, merge(_select_shown(settings), tree))
-    note = describe_missing_limit(settings)
+    note = describe_missing_limit(env_type, make_env_config(settings.base))
     return InitResult(folder, _write_files(folder, text, _make_network(roles)), (note,) if note else ())
 
 
@@ -119,7 +119,9 @@ def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[s
 def _open_environment(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
     """Return the roles of the environment, and `tree` with the settings that are needed to observe it."""
     try:
-        roles = _read_roles(resolve([(source, tree)]))
+        base = resolve([(source, tree)]).base
+        config = replace(make_env_config(base), n_envs=1)
+        roles = read_roles(find_class("env_type", base.env_type), config, base.seed)
     except UnsupportedObservations as error:
         ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
         return _open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}))
@@ -127,16 +129,6 @@ def _open_environment(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree
     if wrappers and "env_wrappers" not in tree["base_config"]:
         return _open_environment(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}))
     return roles, tree
-
-
-def _read_roles(settings: Settings) -> Mapping[str, Role]:
-    """Open the environment once and return its roles."""
-    adapter = find_class("env_type", settings.base.env_type)(make_env_config(settings, settings.base.env_name, 1))
-    try:
-        adapter.reset(settings.base.seed)
-        return adapter.roles
-    finally:
-        adapter.close()
 
 
 def _image_wrappers(roles: Mapping[str, Role]) -> list:

@@ -13,7 +13,7 @@ from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
 from algorithm.runs.components_builder import make_agent
-from algorithm.runs.make_env import count_evaluation_envs, make_adapter
+from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_acting_device, configure_torch
@@ -69,7 +69,8 @@ def play(
             agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 
-    adapter = make_adapter(settings, folder, n_envs or count_evaluation_envs(settings), render)
+    environments = Environments(settings, folder)
+    adapter = environments.open(n_envs or environments.count_evaluation_envs(), render)
     try:
         return Evaluator(adapter, get_agent, greedy).play(episodes, seed)
     finally:

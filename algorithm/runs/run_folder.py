@@ -251,9 +251,13 @@ class RunFolder:
             raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
         shutil.copy2(source, self.path / settings.base.nn)
 
-    def load_environment(self, settings: Settings) -> str | Callable[..., Any]:
-        """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError."""
-        return user_code.load_environment(self.path, settings)
+    def load_environment(self, name: str | None) -> str | Callable[..., Any]:
+        """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError.
+
+        Args:
+            name: The setting `base_config.env_name`.
+        """
+        return user_code.load_environment(self.path, name)
 
     @property
     def has_teams(self) -> bool:

@@ -57,13 +57,16 @@ def load_blueprint(folder: Path, settings: Settings) -> Blueprint | None:
     return blueprint
 
 
-def load_environment(folder: Path, settings: Settings) -> str | Callable[..., Any]:
+def load_environment(folder: Path, name: str | None) -> str | Callable[..., Any]:
     """Return the id of the environment, or the function `make` of the folder's env.py.
+
+    Args:
+        folder: The folder of the environment, or of a run.
+        name: The setting `base_config.env_name`.
 
     Raises:
         UserError: There is no environment, or its file cannot be used.
     """
-    name = settings.base.env_name
     if name is None:
         raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
     if not name.endswith(".py"):

@@ -15,7 +15,7 @@ from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import resolve
 from algorithm.runs.build import train
 from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.make_env import make_adapter
+from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
@@ -34,7 +34,7 @@ class Run:
         settings = resolve([("test", {"base_config": base, **small})])
         self.folder = RunFolder.create("fake/task", tmp_path / "envs", "a", settings.tree)
         builder = ComponentsBuilder(settings, self.folder, None, lambda line: None)
-        self.parts = TrainingComponents(make_adapter(settings, self.folder, 2), builder)
+        self.parts = TrainingComponents(Environments(settings, self.folder).open(2), builder)
         self.actor = Actor(self.parts, seed=0)
         self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)
         states = {"history": History(self.parts, Counters())}

@@ -10,7 +10,7 @@ from algorithm.cli.doctor.check import BROKEN, MISSING, TIMEOUT, Check, Outcome
 from algorithm.cli.doctor.requirements import list_extras, make_extra_check
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
 from algorithm.cli.doctor.tried import make_adapter_check, make_onnx_check
-from algorithm.runs.make_env import find_adapter_class, make_adapter, make_env_config
+from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
 
@@ -26,12 +26,11 @@ def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
         yield make_extra_check("onnx").as_required()
         yield make_onnx_check().as_required()
     yield trial_run.make_check("device")
-    adapter_class = find_adapter_class(settings)
-    if adapter_class.starts_programs:
+    environments = Environments(settings, RunFolder(find_environment_folder(options.env)))
+    if environments.adapter_class.starts_programs:
         # The adapter raises an error for settings that do not fit, and starts nothing before its first reset.
-        make_adapter(settings, RunFolder(find_environment_folder(options.env)), settings.base.n_envs)
-        config = make_env_config(settings, settings.base.env_name or "", settings.base.n_envs)
-        for check in adapter_class.list_start_checks(config):
+        environments.open(settings.base.n_envs)
+        for check in environments.adapter_class.list_start_checks(environments.config):
             yield make_adapter_check(check).as_required()
     else:
         for name in ("environment", "agent", "replay", "checkpoints"):

@@ -17,7 +17,7 @@ from algorithm.cli.doctor.machine import find_runs_folder, format_size
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.runs.components_builder import make_agent
-from algorithm.runs.make_env import find_adapter_class, make_adapter
+from algorithm.runs.make_env import Environments
 from algorithm.runs.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
@@ -37,12 +37,13 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
         outcomes = {"device": (OK, _describe_device(settings))}
     except UserError as error:
         outcomes = {"device": (BROKEN, str(error))}
-    if find_adapter_class(settings).starts_programs:
-        return outcomes
     folder = RunFolder(find_environment_folder(options["env"]))
+    environments = Environments(settings, folder)
+    if environments.adapter_class.starts_programs:
+        return outcomes
     stage = "environment"
     try:
-        with closing(make_adapter(settings, folder, settings.base.n_envs)) as adapter:
+        with closing(environments.open(settings.base.n_envs)) as adapter:
             adapter.reset(settings.base.seed)
             outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in adapter.roles.items())
             stage = "agent"
