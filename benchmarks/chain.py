@@ -22,6 +22,7 @@ from measure import in_own_processes, machine, spread
 
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.torch_setup import configure_torch
@@ -109,7 +110,7 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
         source = Path(place) / "source"
         source.mkdir()
         folder = RunFolder.create(f"{place}/chain", source, "run", settings.tree)
-        team = ComponentsBuilder(settings, folder, None, lambda line: None)("agent", role)
+        team = ComponentsBuilder(AgentConfigs(settings), folder, None, lambda line: None)("agent", role)
     rng = np.random.default_rng(seed)
     right = rng.integers(2, size=states)
     for column in columns(experience(right, rng)):

@@ -10,6 +10,7 @@ import torch
 import main
 from algorithm import load
 from algorithm.config.loader import resolve
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.run_folder import RunFolder
@@ -127,7 +128,7 @@ def test_every_action_is_learned_and_played_in_its_own_units(algorithm, kind, ma
     folder = trained(tmp_path, layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
     settings = folder.load_settings()
     env, role = Guessing(kind, masks), folder.read_roles()["agent"]
-    untrained = ComponentsBuilder(settings, folder, None, print)("agent", role).agent
+    untrained = ComponentsBuilder(AgentConfigs(settings), folder, None, print)("agent", role).agent
     before = mean_return(TrainedAgent(untrained, role, disable_sample=True), env)
     after = mean_return(load(folder.path, disable_sample=True), env)
     assert after > min(before + 0.2, 0.95)  # by luck an untrained one may be good

@@ -16,6 +16,7 @@ from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
@@ -66,7 +67,7 @@ def train(
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters)))
         for note in environments.list_notes(limits.evaluates):
             log(note)
-        training = _build_components(adapter, ComponentsBuilder(settings, folder, checkpoint, log), timer)
+        training = _build_components(adapter, ComponentsBuilder(AgentConfigs(settings), folder, checkpoint, log), timer)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor = Actor(training, seeds.get_training_seed(counters.env_steps))

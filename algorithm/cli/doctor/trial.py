@@ -14,14 +14,20 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.cli.doctor.check import BROKEN, OK, Outcome, describe_error
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
-from algorithm.config.loader import Settings
 from algorithm.errors import UserError
+from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
 from algorithm.runs.make_env import Environments
 from algorithm.runs.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
-from algorithm.runs.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
+from algorithm.runs.torch_setup import (
+    PlacementConfig,
+    choose_placement,
+    describe_device,
+    find_accelerator,
+    get_named_device,
+)
 from algorithm.specs import Role, role_suffix
 from algorithm.training.learner import CPU
 
@@ -33,8 +39,9 @@ EXTRA_CHECKPOINTS = 2  # checkpoints beside those that are kept: the best one, a
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     """Find the device, open the environment and make its agents; what each comes to."""
     ((_, settings),) = plan_runs(argparse.Namespace(**options))
+    configs = AgentConfigs(settings)
     try:
-        outcomes = {"device": (OK, _describe_device(settings))}
+        outcomes = {"device": (OK, _describe_device(configs.default.placement))}
     except UserError as error:
         outcomes = {"device": (BROKEN, str(error))}
     folder = RunFolder(find_environment_folder(options["env"]))
@@ -47,11 +54,11 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
             adapter.reset(settings.base.seed)
             outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in adapter.roles.items())
             stage = "agent"
-            agents = {name: _make_agent(settings.for_role(name), folder, role) for name, role in adapter.roles.items()}
+            agents = {name: _make_agent(configs.for_role(name), folder, role) for name, role in adapter.roles.items()}
             parameters = sum(map(_count_parameters, agents.values()))
             outcomes[stage] = OK, f"{settings.base.algorithm} with {parameters:,} parameters"
             stage = "replay"
-            replay_bytes, description = _check_replays(settings, agents, adapter.roles)
+            replay_bytes, description = _check_replays(configs, agents, adapter.roles)
             outcomes[stage] = OK, description
             stage = "checkpoints"
             outcomes[stage] = _check_disk(
@@ -62,10 +69,10 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     return outcomes
 
 
-def _describe_device(settings: Settings) -> str:
+def _describe_device(config: PlacementConfig) -> str:
     """Return which device learns, for people. Raises UserError if torch does not find it."""
-    if settings.base.device != "auto":
-        return f"learning on {describe_device(get_named_device(settings.base))}"
+    if config.device != "auto":
+        return f"learning on {describe_device(get_named_device(config))}"
     if found := find_accelerator():
         return f"auto: {describe_device(torch.device(found))} for images or a million parameters, otherwise cpu"
     return f"auto: {describe_device(CPU)}"
@@ -75,10 +82,10 @@ def _describe_role(name: str, role: Role) -> str:
     return f"{role.lanes} lanes{role_suffix(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
 
 
-def _make_agent(settings: Settings, folder: RunFolder, role: Role) -> Agent:
-    agent = make_agent(settings, folder, role, np.random.default_rng(settings.base.seed))
-    if settings.base.precision != "float32":
-        choose_placement(settings.base, agent, role)
+def _make_agent(config: AgentConfig, folder: RunFolder, role: Role) -> Agent:
+    agent = make_agent(config, folder, role, np.random.default_rng(config.seed))
+    if config.placement.precision != "float32":
+        choose_placement(config.placement, agent, role)
     return agent
 
 
@@ -86,12 +93,12 @@ def _count_parameters(agent: Agent) -> int:
     return sum(parameter.numel() for parameter in agent.policy.parameters())
 
 
-def _check_replays(settings: Settings, agents: Mapping[str, Agent], roles: Mapping[str, Role]) -> tuple[int, str]:
+def _check_replays(configs: AgentConfigs, agents: Mapping[str, Agent], roles: Mapping[str, Role]) -> tuple[int, str]:
     """The bytes of all replays, and a line. Raises UserError where they do not fit."""
     lines: list[str] = []
-    budget = MemoryBudget(lines.append, find_runs_folder() if settings.replay.memory_map else None)
+    budget = MemoryBudget(lines.append, find_runs_folder() if configs.default.replay.memory_map else None)
     for name, agent in agents.items():
-        budget.reserve(name, compute_agent_replay_size(settings.for_role(name).replay, agent, roles[name]))
+        budget.reserve(name, compute_agent_replay_size(configs.for_role(name).replay, agent, roles[name]))
     return budget.reserved_bytes, "; ".join(line.removeprefix("replay: ") for line in lines)
 
 
