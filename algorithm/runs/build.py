@@ -55,19 +55,19 @@ def train(
         EnvironmentStartError: the environment does not start, or crashed too often.
         UserError: a setting does not fit the run.
     """
-    timer, seeds, events, limits = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks), make_limits(settings)
+    timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
+    environments, agents, limits = Environments(settings, folder), AgentConfigs(settings), make_limits(settings)
     configure_torch()
     seed_process(seeds.process)
-    store, checkpoint = _prepare_checkpoints(settings, folder, log)
+    store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
-        environments = Environments(settings, folder)
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
         adapter = stack.enter_context(closing(environments.open_training(parameters)))
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters)))
         for note in environments.list_notes(limits.evaluates):
             log(note)
-        training = _build_components(adapter, ComponentsBuilder(AgentConfigs(settings), folder, checkpoint, log), timer)
+        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log), timer)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor = Actor(training, seeds.get_training_seed(counters.env_steps))
@@ -110,10 +110,10 @@ def make_limits(settings: Settings) -> Limits:
 
 
 def _prepare_checkpoints(
-    settings: Settings, folder: RunFolder, log: Callable[[str], None]
+    folder: RunFolder, keep: int, log: Callable[[str], None]
 ) -> tuple[CheckpointStore, Checkpoint | None]:
-    """Return the checkpoints of a run, prepared for training, and the newest of them, if there is one."""
-    store = folder.checkpoints(settings.base.keep_checkpoints)
+    """Return the checkpoints of a run, of which `keep` are kept, prepared for training; and the newest, if any."""
+    store = folder.checkpoints(keep)
     checkpoint = store.latest(log)
     store.prepare(checkpoint, log, not folder.has_teams)
     return store, checkpoint
