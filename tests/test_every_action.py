@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-import main
 from algorithm import load
+from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
