@@ -23,6 +23,7 @@ from measure import describe_setup, format_spread, run_in_subprocesses
 
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.torch_setup import configure_torch
@@ -110,7 +111,7 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
         source = Path(path) / "source"
         source.mkdir()
         folder = RunFolder.create(f"{path}/chain", source, "run", settings.tree)
-        components = ComponentsBuilder(settings, folder, None, lambda line: None)("agent", role)
+        components = ComponentsBuilder(AgentConfigs(settings), folder, None, lambda line: None)("agent", role)
     rng = np.random.default_rng(seed)
     right = rng.integers(2, size=states)
     for row in split_rows(make_experience(right, rng)):

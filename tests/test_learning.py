@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from algorithm.config.loader import read_variant, resolve
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.env_folder import PROJECT_ENVS
@@ -33,7 +34,7 @@ def train_quietly(tmp_path, *layers):
 
 def evaluate_states(settings, folder):
     """Return the critic's values and the policy's probabilities of every state of a probe after training."""
-    builder = ComponentsBuilder(settings, folder, folder.find_latest(), print)
+    builder = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)
     role = folder.read_roles()["agent"]
     agent = builder("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
@@ -64,7 +65,7 @@ def train_sac(tmp_path, env_name, max_step, changes):
     probe = {"base_config": {"env_name": env_name, "max_step": max_step}, "sac_config": changes}
     settings, folder, _ = train_quietly(tmp_path, PROBE, SAC_PROBE, probe)
     role = folder.read_roles()["agent"]
-    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
+    agent = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
         q = agent.critics(agent.critics.torso.encode({"obs": states})).mean(0)

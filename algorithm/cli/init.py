@@ -16,7 +16,7 @@ from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.program import get_command
 from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
-from algorithm.runs.make_env import describe_missing_limit
+from algorithm.runs.make_env import describe_missing_limit, make_env_config
 from algorithm.runs.suggested_settings import add_suggestions, open_environment
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
 
@@ -78,7 +78,7 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     settings = resolve([(f"--init {name}", tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
     text = _make_config(name, roles, merge(_select_shown(settings), tree))
-    note = describe_missing_limit(settings)
+    note = describe_missing_limit(env_type, make_env_config(settings.base))
     return InitResult(folder, _write_files(folder, text, _make_network(roles)), (note,) if note else ())
 
 

@@ -140,7 +140,7 @@ def _learn(
 
 def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.requests import make_request
-    from algorithm.runs.make_env import count_evaluation_envs
+    from algorithm.runs.make_env import Environments
     from algorithm.runs.play import play
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
@@ -152,7 +152,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     folder, settings = find_run(make_request(options), output.log)
     if options.logger_in_file:
         output.log_to_file(folder.path / "log.txt")
-    n_envs = options.agents or (1 if options.render else count_evaluation_envs(settings))
+    n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
     episodes = options.max_iter * n_envs if options.max_iter else DEFAULT_EPISODES
     greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
     evaluation = play(settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log)

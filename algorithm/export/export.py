@@ -25,6 +25,7 @@ from algorithm.export.onnx_model import check_packages
 from algorithm.export.parity import check_parity
 from algorithm.export.signature import Signature
 from algorithm.networks.default_network import make_default_blueprint
+from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
@@ -71,14 +72,14 @@ class ExportResult:
 
 
 def export_roles(
-    settings: Settings, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
+    configs: AgentConfigs, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
 ) -> Iterator[ExportResult | ExportFailed]:
     """Write `<role>.onnx` for each role of a checkpoint, and yield the result of each role.
 
     The state of the process's random generators is the same afterwards.
 
     Args:
-        settings: Settings of the run.
+        configs: Settings of the agents of the run.
         folder: Folder of the run.
         checkpoint: Checkpoint whose weights are exported.
         target: Folder for the files.
@@ -96,7 +97,7 @@ def export_roles(
         role = known[name]
         result: ExportResult | ExportFailed
         with preserve_rng_state():
-            agent = load_agent(_on_cpu(settings), folder, checkpoint, name, role)
+            agent = load_agent(_place_on_cpu(configs.for_role(name)), folder, checkpoint, name, role)
             try:
                 result = export_role(agent, name, role, checkpoint.counters.env_steps, target, opset)
             except ExportFailed as failed:
@@ -104,11 +105,9 @@ def export_roles(
         yield result
 
 
-def _on_cpu(settings: Settings) -> Settings:
-    """Return the settings, and those of its roles, with the CPU as device."""
-    base = settings.base.model_copy(update={"device": "cpu"})
-    roles = {name: _on_cpu(role_settings) for name, role_settings in settings.roles.items()}
-    return replace(settings, base=base, roles=roles)
+def _place_on_cpu(config: AgentConfig) -> AgentConfig:
+    """Return the settings of an agent, with the CPU as device."""
+    return replace(config, placement=replace(config.placement, device="cpu"))
 
 
 def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Path, opset: int = OPSET) -> ExportResult:
@@ -188,19 +187,19 @@ class RunExporter(Callback):
         Raises:
             UserError: If an export will need a package that is missing.
         """
-        self.settings, self.folder, self.log = settings, folder, log
-        if settings.base.export in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
+        self._when, self._configs, self._folder, self._log = settings.base.export, AgentConfigs(settings), folder, log
+        if self._when in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
             check_packages()
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Export a checkpoint that has been saved into its folder, with which the files are deleted later."""
-        if self.settings.base.export == EXPORT_CHECKPOINTS:
+        if self._when == EXPORT_CHECKPOINTS:
             self._export(lambda: checkpoint, checkpoint.folder)
 
     def export_best(self) -> None:
         """Export the checkpoint that `--run` plays, at the end of the run, into the run folder."""
-        if self.settings.base.export in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
-            self._export(lambda: self.folder.find_best(self.log), self.folder.path, self.log)
+        if self._when in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
+            self._export(lambda: self._folder.find_best(self._log), self._folder.path, self._log)
 
     def _export(
         self,
@@ -209,15 +208,15 @@ class RunExporter(Callback):
         log_success: Callable[[str], None] = lambda line: None,
     ) -> None:
         try:
-            for result in export_roles(self.settings, self.folder, find_checkpoint(), target):
+            for result in export_roles(self._configs, self._folder, find_checkpoint(), target):
                 if isinstance(result, ExportFailed):
-                    self.log(f"{result}: {'; '.join(result.violations)}")
+                    self._log(f"{result}: {'; '.join(result.violations)}")
                 else:
                     log_success(f"exported {result}")
         except Exception as error:  # no error of an export may end the training
             reason = " ".join(str(error).split())
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            self.log(f"export into {target} failed: {kind}{reason}")
+            self._log(f"export into {target} failed: {kind}{reason}")
 
 
 def run_export(
@@ -242,7 +241,7 @@ def run_export(
     folder, settings = find_run(request, log)
     checkpoint = folder.find_checkpoint(ckpt, log)
     log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
-    results = list(export_roles(settings, folder, checkpoint, folder.given_path, opset))
+    results = list(export_roles(AgentConfigs(settings), folder, checkpoint, folder.given_path, opset))
     failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
     for result in results:
         for line in result.violations if isinstance(result, ExportFailed) else [str(result)]:

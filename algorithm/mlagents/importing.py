@@ -165,7 +165,7 @@ def _check_folder(folder: Path, translation: Translation, source: Path) -> None:
         settings = resolve([(str(source), read_variant(folder / "config.yaml", "default"))])
     except UserError as error:
         raise UserError(translation.explain_error(str(error), str(source))) from error
-    RunFolder(folder).load_blueprint(settings)
+    RunFolder(folder).load_blueprint(settings.base.nn, settings.nn)
 
 
 def _list_default_notes(translation: Translation) -> Iterator[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from math import inf
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import CheckpointStore
@@ -16,15 +16,11 @@ from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
-from algorithm.runs.make_env import (
-    count_evaluation_envs,
-    describe_missing_limit,
-    find_evaluation_obstacle,
-    make_adapter,
-)
+from algorithm.runs.make_env import Environments
 from algorithm.runs.roles import check_specs
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, seed_process
@@ -59,24 +55,31 @@ def train(
         EnvironmentStartError: the environment does not start, or crashed too often.
         UserError: a setting does not fit the run.
     """
-    timer, seeds, events, limits = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks), make_limits(settings)
+    timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
+    environments, agents, limits = Environments(settings, folder), AgentConfigs(settings), make_limits(settings)
     configure_torch()
     seed_process(seeds.process)
-    store, checkpoint = _prepare_checkpoints(settings, folder, log)
+    store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
-        adapter = stack.enter_context(closing(_open_adapter(settings, folder, parameters)))
-        evaluation_adapter = stack.enter_context(closing(_defer_evaluation_adapter(settings, folder, parameters)))
-        _log_notes(settings, limits, log)
-        training = _build_components(adapter, ComponentsBuilder(settings, folder, checkpoint, log), timer)
+        adapter = stack.enter_context(closing(environments.open_training(parameters)))
+        evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters)))
+        for note in environments.list_notes(limits.evaluates):
+            log(note)
+        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log), timer)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor = Actor(training, seeds.get_training_seed(counters.env_steps))
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         writer = CheckpointWriter(store, training, actor, states, log, events.on_checkpoint)
-        evaluate = _make_evaluate(settings, training, evaluation_adapter, seeds, counters)
+        evaluator = Evaluator(
+            evaluation_adapter,
+            lambda role: training.get(role, evaluation_adapter).agent,
+            settings.base.evaluate_greedy,
+        )
+        evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
         metrics = MetricsWriter(folder.path, counters.env_steps, log)
         reporter = Reporter(history, limits, metrics, log, events.on_progress)
         monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
@@ -107,47 +110,13 @@ def make_limits(settings: Settings) -> Limits:
 
 
 def _prepare_checkpoints(
-    settings: Settings, folder: RunFolder, log: Callable[[str], None]
+    folder: RunFolder, keep: int, log: Callable[[str], None]
 ) -> tuple[CheckpointStore, Checkpoint | None]:
-    """Return the checkpoints of a run, prepared for training, and the newest of them, if there is one."""
-    store = folder.checkpoints(settings.base.keep_checkpoints)
+    """Return the checkpoints of a run, of which `keep` are kept, prepared for training; and the newest, if any."""
+    store = folder.checkpoints(keep)
     checkpoint = store.latest(log)
     store.prepare(checkpoint, log, not folder.has_teams)
     return store, checkpoint
-
-
-def _open_adapter(settings: Settings, folder: RunFolder, parameters: EnvironmentParameters) -> Adapter:
-    """Open the training environments."""
-    return make_adapter(
-        settings,
-        folder,
-        settings.base.n_envs,
-        parameters=parameters,
-        on_episode_end=parameters.record_episode,
-        teams={name: role.teams for name, role in folder.read_roles().items()},
-    )
-
-
-def _defer_evaluation_adapter(settings: Settings, folder: RunFolder, parameters: EnvironmentParameters) -> Adapter:
-    """Return an adapter that opens the evaluation environments at the first evaluation."""
-    return OnDemand(
-        lambda: make_adapter(
-            settings,
-            folder,
-            count_evaluation_envs(settings),
-            parameters=parameters,
-            n_other_envs=settings.base.n_envs,
-        )
-    )
-
-
-def _log_notes(settings: Settings, limits: Limits, log: Callable[[str], None]) -> None:
-    """Log that episodes have no limit, or that no evaluation is possible."""
-    if note := describe_missing_limit(settings):
-        log(note)
-    obstacle = find_evaluation_obstacle(settings)
-    if obstacle and limits.evaluates:
-        log(f"nothing is evaluated, since {obstacle}; training episodes alone confirm a goal")
 
 
 def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
@@ -180,14 +149,9 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
     check_effects(settings, settings.command_line_layers, roles)
 
 
-def _make_evaluate(
-    settings: Settings, training: TrainingComponents, adapter: Adapter, seeds: RunSeeds, counters: Counters
-) -> Callable[[int], dict[str, EvaluationResult]] | None:
-    """Return the function that plays evaluation episodes; None if evaluation is not possible during training."""
-    if find_evaluation_obstacle(settings):
-        return None
-    evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, settings.base.evaluate_greedy)
-    return lambda episodes: evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
+def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episodes: int) -> dict[str, EvaluationResult]:
+    """Play evaluation episodes, whose seed follows from the env steps alone; return the result of each role."""
+    return evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
 
 
 def _run_to_end(

@@ -10,12 +10,12 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.effects import check_teams
-from algorithm.config.loader import Settings
-from algorithm.config.registry import build_object, find_class
+from algorithm.config.registry import build_object
 from algorithm.errors import UserError
 from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.replay import IN_MEMORY, Replay, ReplaySize, make_file_allocator, make_sampler
+from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.memory_budget import MemoryBudget, check_batch, check_learning_starts, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
@@ -31,18 +31,18 @@ class ComponentsBuilder:
     """A builder of the components of a role, which is called when the role first appears.
 
     Args:
-        settings: the settings of the run, with those of each role.
+        configs: the settings of each role's agent.
         folder: the run folder, with the network; the roles are recorded there.
         checkpoint: the checkpoint from which roles that it contains are restored.
         log: receives lines for the user.
     """
 
     def __init__(
-        self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, log: Callable[[str], None]
+        self, configs: AgentConfigs, folder: RunFolder, checkpoint: Checkpoint | None, log: Callable[[str], None]
     ):
-        self.settings, self.folder, self.checkpoint, self.log = settings, folder, checkpoint, log
-        self.seeds = RunSeeds(settings.base.seed)
-        disk = folder.path if settings.replay.memory_map else None
+        self.configs, self.folder, self.checkpoint, self.log = configs, folder, checkpoint, log
+        self.seeds = RunSeeds(configs.default.seed)
+        disk = folder.path if configs.default.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
         self.budget = MemoryBudget(log, disk)
 
@@ -53,28 +53,26 @@ class ComponentsBuilder:
             CheckpointError: they cannot be restored.
             UserError: a setting does not fit the role, or the replay does not fit into the free memory.
         """
-        check_teams(name, role, self.settings.roles)
-        settings = self.settings.for_role(name)
+        check_teams(name, role, self.configs.by_role)
+        config = self.configs.for_role(name)
         checkpoint = self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
         lanes, initial_lanes = checkpoint.lanes(name) if checkpoint else (role.lanes, role.lanes)
         initial_role, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
         agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
         torch.manual_seed(draw_seed(network_seed))
-        agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
-        size = compute_agent_replay_size(settings.replay, agent, role, initial_lanes)
+        agent = make_agent(config, self.folder, role, np.random.default_rng(agent_seed))
+        size = compute_agent_replay_size(config.replay, agent, role, initial_lanes)
         self.budget.reserve(name, size)
-        replay = self._make_replay(settings, agent, size, lanes, initial_lanes, np.random.default_rng(replay_seed))
-        auxiliaries = {
-            key: build_object("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()
-        }
-        explorer = _make_explorer(settings, initial_role, lanes)
-        placement = choose_placement(settings.base, agent, role)
+        replay = self._make_replay(config, agent, size, lanes, initial_lanes, np.random.default_rng(replay_seed))
+        auxiliaries = {key: build_object("auxiliaries", key, value or {}) for key, value in config.auxiliaries.items()}
+        explorer = _make_explorer(config, initial_role, lanes)
+        placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
         components = AgentComponents(
             role=role,
             agent=agent,
             scheduler=BatchScheduler(replay, agent.schedule, np.random.default_rng(scheduler_seed)),
-            learner=Learner(agent, role, auxiliaries, settings.base.max_step, placement),
+            learner=Learner(agent, role, auxiliaries, config.max_step, placement),
             explorer=explorer,
         )
         self.folder.add_role(name, role)
@@ -92,15 +90,15 @@ class ComponentsBuilder:
             UserError: the replay does not fit into the free memory, is too small for a sequence, or never holds
                 `learning_starts` rows.
         """
-        check_teams(name, role, self.settings.roles)
-        settings, replay, agent = self.settings.for_role(name), components.scheduler.replay, components.agent
+        check_teams(name, role, self.configs.by_role)
+        config, replay, agent = self.configs.for_role(name), components.scheduler.replay, components.agent
         initial_lanes = replay.initial_lanes if replay.rows else role.lanes
-        old_size = compute_agent_replay_size(settings.replay, agent, components.role, replay.initial_lanes)
-        size = compute_agent_replay_size(settings.replay, agent, role, initial_lanes)
+        old_size = compute_agent_replay_size(config.replay, agent, components.role, replay.initial_lanes)
+        size = compute_agent_replay_size(config.replay, agent, role, initial_lanes)
         copied_bytes = old_size.bytes * replay.rows // max(old_size.rows, 1)
         prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
         self.budget.reserve(name, size, copied_bytes, prefix)
-        check_learning_starts(settings, agent, role.lanes, initial_lanes)
+        check_learning_starts(config, agent, role.lanes, initial_lanes)
         try:
             components = components.grow(role)
         except ValueError as error:
@@ -110,7 +108,7 @@ class ComponentsBuilder:
 
     def _make_replay(
         self,
-        settings: Settings,
+        config: AgentConfig,
         agent: Agent,
         size: ReplaySize,
         lanes: int,
@@ -122,7 +120,7 @@ class ComponentsBuilder:
         check_batch(schedule, size)
         try:
             replay = Replay(
-                settings.replay.capacity,
+                config.replay.capacity,
                 lanes,
                 schedule.rollout_length,
                 schedule.sequence_length,
@@ -131,20 +129,20 @@ class ComponentsBuilder:
                 schedule.warmup_rows,
                 agent.stored_state_size,
                 self.allocate,
-                make_sampler(settings.replay),
+                make_sampler(config.replay),
                 initial_lanes,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        check_learning_starts(settings, agent, lanes, initial_lanes)
+        check_learning_starts(config, agent, lanes, initial_lanes)
         return replay
 
 
-def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:
+def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:
     """Return an agent with the network of a run folder, or with the default network.
 
     Args:
-        settings: the settings of the role.
+        config: the settings of the role.
         folder: the run folder.
         role: the role.
         rng: the generator of the agent's samples.
@@ -152,18 +150,18 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
     Raises:
         UserError: the network cannot be built or does not fit the role.
     """
-    blueprint = folder.load_blueprint(settings) or make_default_blueprint(role)
+    blueprint = folder.load_blueprint(config.network_file, config.network_arguments) or make_default_blueprint(role)
     try:
-        agent: Agent = find_class("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
+        agent = config.make_agent(config.settings, blueprint, role, rng)
         agent.policy.run_dry_step(role.obs_specs)
         return agent
     except Exception as error:  # the code of a user's network may raise any error
-        raise explain_network_error(folder.nn_from / settings.base.nn, error) from error
+        raise explain_network_error(folder.nn_from / config.network_file, error) from error
 
 
-def _make_explorer(settings: Settings, role: Role, lanes: int) -> Explorer | None:
+def _make_explorer(config: AgentConfig, role: Role, lanes: int) -> Explorer | None:
     """Return the explorer of the settings, if one is set, for the initial lanes of `role` and those added since."""
-    for name, arguments in settings.explorer.items():  # at most one
+    for name, arguments in config.explorer.items():  # at most one
         explorer: Explorer = build_object("explorer", name, arguments, role)
         if lanes > role.lanes:
             explorer.grow(lanes, role.lanes)

@@ -1,85 +1,134 @@
-"""The adapters of a run: those for training, for evaluation and for playing."""
+"""The environments of a run: the adapters for training, for evaluation and for playing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
 from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
 from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
+from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
+from algorithm.specs import Role
 from algorithm.training.history import WINDOW
 
 
-def make_adapter(
-    settings: Settings,
-    folder: RunFolder,
-    n_envs: int,
-    render: bool = False,
-    parameters: EnvironmentParameters | None = None,
-    on_episode_end: Callable[[str, float], None] | None = None,
-    n_other_envs: int = 0,
-    teams: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> Adapter:
-    """Return an adapter for the environments of the settings.
+class Environments:
+    """The environments of a run, as its settings describe them; nothing is opened before a method opens it.
 
-    Args:
-        settings: Settings of the run.
-        folder: Folder of the run, or of the environment; it holds env.py and receives log files.
-        n_envs: Number of environments.
-        render: Whether the environments are shown.
-        parameters: Environment parameters; None for those of the settings, each at its first lesson.
-        on_episode_end: Receives role and return of each episode, from an adapter that takes parameters.
-        n_other_envs: Number of environments of the run that other adapters have opened.
-        teams: Lanes of a resumed run, as {agent: the team of each lane}.
-
-    Raises:
-        UserError: If the settings do not suit the environment.
+    Attributes:
+        adapter_class: Adapter class of `base_config.env_type`.
+        config: Configuration of the training environments. Its name is that of the settings; an `env.py` is imported
+            when the environments are opened.
     """
-    base = settings.base
-    adapter_class = find_adapter_class(settings)
-    _check_settings(settings, adapter_class)
-    name = folder.load_environment(settings) if adapter_class.needs_name else ""
-    config = make_env_config(
-        settings,
-        name,
-        n_envs,
-        render=render,
-        parameters=parameters or EnvironmentParameters(settings.reset),
-        on_episode_end=on_episode_end,
-        log_folder=folder.path,
-        first_env=n_other_envs,
-    )
-    try:
-        adapter: Adapter = RestartOnFailure(
-            lambda: find_class("env_type", base.env_type)(config), base.max_env_restarts
+
+    def __init__(self, settings: Settings, folder: RunFolder):
+        """Resolve the settings of the environments.
+
+        Args:
+            settings: Settings of the run.
+            folder: Folder of the run, or of the environment; it holds env.py and receives log files.
+        """
+        base = settings.base
+        self.adapter_class: type[Adapter] = find_class("env_type", base.env_type)
+        self._make_adapter: Callable[[EnvConfig], Adapter] = find_class("env_type", base.env_type)
+        self.config = make_env_config(base)
+        self._folder = folder
+        self._env_type, self._env_name = base.env_type.upper(), base.env_name
+        self._parameters, self._agents = settings.reset, settings.agents
+        self._observe_previous, self._max_restarts = base.observe_previous, base.max_env_restarts
+        self._error = find_unsupported_setting(settings, self.adapter_class)
+
+    def open(self, n_envs: int, render: bool = False) -> Adapter:
+        """Open environments for playing, each environment parameter at its first lesson.
+
+        Args:
+            n_envs: Number of environments.
+            render: Whether the environments are shown.
+
+        Raises:
+            UserError: If the settings do not suit the environment.
+        """
+        return self._open(n_envs=n_envs, render=render, parameters=EnvironmentParameters(self._parameters))
+
+    def open_training(self, parameters: EnvironmentParameters) -> Adapter:
+        """Open the training environments, with the teams that the run folder records.
+
+        Args:
+            parameters: Environment parameters; they receive the returns of all episodes.
+
+        Raises:
+            UserError: If the settings do not suit the environment.
+        """
+        teams = {name: role.teams for name, role in self._folder.read_roles().items()}
+        return self._open(teams, parameters=parameters, on_episode_end=parameters.record_episode)
+
+    def defer_evaluation(self, parameters: EnvironmentParameters) -> Adapter:
+        """Return an adapter that opens the evaluation environments at the first evaluation.
+
+        Args:
+            parameters: Environment parameters of training.
+        """
+        return OnDemand(
+            lambda: self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=self.config.n_envs)
         )
-        if settings.agents or adapter.shared_agents is not None:
-            adapter = SharedAgents(adapter, settings.agents, teams)
-        return PreviousActionReward(adapter, base.observe_previous) if base.observe_previous else adapter
-    except UnsupportedEnvironment as error:
-        raise UserError(f"base_config: {error}") from error
+
+    def count_evaluation_envs(self) -> int:
+        """Return the number of environments in which evaluation episodes are played."""
+        return self.adapter_class.count_evaluation_envs(self.config, WINDOW)
+
+    def find_evaluation_obstacle(self) -> str | None:
+        """Return why the run cannot be evaluated during training; None if it can."""
+        return self.adapter_class.find_evaluation_obstacle(self.config)
+
+    def list_notes(self, evaluates: bool) -> Iterator[str]:
+        """Yield lines for the user about environments that have been opened.
+
+        Args:
+            evaluates: Whether the run has evaluations.
+        """
+        if note := describe_missing_limit(self._env_type, self.config):
+            yield note
+        obstacle = self.find_evaluation_obstacle()
+        if obstacle and evaluates:
+            yield f"nothing is evaluated, since {obstacle}; training episodes alone confirm a goal"
+
+    def _open(self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), **fields: Any) -> Adapter:
+        """Open environments.
+
+        Args:
+            teams: Lanes of a resumed run, as {agent: the team of each lane}.
+            fields: Fields of EnvConfig that differ from those of the training environments.
+        """
+        if self._error:
+            raise UserError(self._error)
+        name = self._folder.load_environment(self._env_name) if self.adapter_class.needs_name else ""
+        config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
+        try:
+            adapter: Adapter = RestartOnFailure(lambda: self._make_adapter(config), self._max_restarts)
+            if self._agents or adapter.shared_agents is not None:
+                adapter = SharedAgents(adapter, self._agents, teams)
+            return PreviousActionReward(adapter, self._observe_previous) if self._observe_previous else adapter
+        except UnsupportedEnvironment as error:
+            raise UserError(f"base_config: {error}") from error
 
 
-def find_adapter_class(settings: Settings) -> type[Adapter]:
-    """Return the adapter class of `base_config.env_type`."""
-    return find_class("env_type", settings.base.env_type)
-
-
-def make_env_config(settings: Settings, name: str | Callable[..., Any], n_envs: int, **fields: Any) -> EnvConfig:
-    """Return the configuration of `n_envs` environments of the settings; `fields` are further fields of EnvConfig."""
-    base = settings.base
-    section = find_adapter_class(settings).section
+def make_env_config(base: BaseConfig) -> EnvConfig:
+    """Return the configuration of the environments of the settings; its name is that of the settings."""
+    section = find_class("env_type", base.env_type).section
     return EnvConfig(
-        name=name,
-        n_envs=n_envs,
+        name=base.env_name or "",
+        n_envs=base.n_envs,
         args=base.env_args,
         max_episode_steps=base.max_step_each_iter,
         timeout=base.env_timeout,
@@ -87,46 +136,40 @@ def make_env_config(settings: Settings, name: str | Callable[..., Any], n_envs: 
         wrappers=base.env_wrappers,
         ignore_observations=base.ignore_observations,
         section=getattr(base, section).model_dump() if section else {},
-        **fields,
     )
 
 
-def _check_settings(settings: Settings, adapter_class: type[Adapter]) -> None:
-    """Raise UserError for a setting that the adapter does not support."""
+def find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:
+    """Return a line about a setting that the adapter does not support; None if it supports all that are set."""
     base = settings.base
     env_type = base.env_type.upper()
     for name, advice in adapter_class.unsupported_settings.items():
         if getattr(base, name):
-            raise UserError(f"base_config.{name} is not for env_type {env_type}: {advice}")
+            return f"base_config.{name} is not for env_type {env_type}: {advice}"
     if settings.reset and not adapter_class.takes_parameters:
-        raise UserError(
+        return (
             f"reset_config is not for env_type {env_type}: base_config.env_args holds the arguments of its environments"
         )
+    return None
 
 
-def describe_missing_limit(settings: Settings) -> str | None:
+def describe_missing_limit(env_type: str, config: EnvConfig) -> str | None:
     """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
-    base = settings.base
-    limit = base.max_step_each_iter or base.env_args.get("max_episode_steps")
-    if base.env_type.casefold() != "gym" or limit or not base.env_name or base.env_name.endswith(".py"):
+    name, limit = config.name, config.max_episode_steps or config.args.get("max_episode_steps")
+    if env_type.casefold() != "gym" or limit or not isinstance(name, str) or not name or name.endswith(".py"):
         return None
     from algorithm.adapters.gym_ids import find_spec  # which loads Gymnasium
 
-    if find_spec(base.env_name).max_episode_steps:
+    if find_spec(name).max_episode_steps:
         return None
     return (
-        f"{base.env_name} registers no limit of steps per episode: if its episodes may never end, "
+        f"{name} registers no limit of steps per episode: if its episodes may never end, "
         "set base_config.max_step_each_iter, for example to 1000"
     )
 
 
-def count_evaluation_envs(settings: Settings) -> int:
-    """Return the number of environments in which evaluation episodes are played."""
-    config = make_env_config(settings, settings.base.env_name or "", settings.base.n_envs)
-    return find_adapter_class(settings).count_evaluation_envs(config, WINDOW)
-
-
-def find_evaluation_obstacle(settings: Settings) -> str | None:
-    """Return why a run cannot be evaluated during training; None if it can."""
-    config = make_env_config(settings, settings.base.env_name or "", settings.base.n_envs)
-    return find_adapter_class(settings).find_evaluation_obstacle(config)
+def read_roles(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> Mapping[str, Role]:
+    """Open environments once, without the wrappers of a run, and return their roles."""
+    with closing(make_adapter(config)) as adapter:
+        adapter.reset(seed)
+        return adapter.roles

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithm.agents.agent import Agent, DataSchedule
-from algorithm.config.loader import Settings
 from algorithm.config.schema import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
+from algorithm.runs.agent_config import AgentConfig
 from algorithm.specs import Role, role_suffix
 
 MEMINFO = Path("/proc/meminfo")
@@ -34,20 +34,20 @@ def compute_agent_replay_size(
     )
 
 
-def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
+def check_learning_starts(config: AgentConfig, agent: Agent, lanes: int, initial_lanes: int) -> None:
     """Raise UserError if the replay never holds `learning_starts` rows, or the run ends before it does.
 
     Args:
-        settings: the settings of the role.
+        config: the settings of the role.
         agent: its agent.
         lanes: its number of lanes.
         initial_lanes: the number of lanes that share the capacity.
     """
-    schedule, capacity, max_step = agent.schedule, settings.replay.capacity, settings.base.max_step
+    schedule, capacity, max_step = agent.schedule, config.replay.capacity, config.max_step
     chunk, start = schedule.rollout_length, schedule.learning_starts
     if not schedule.replay_ratio:
         return
-    setting_name = f"{settings.base.algorithm.lower()}_config.learning_starts"
+    setting_name = f"{config.section}.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
     # One row of each lane stays free, for the observation after the newest row.
     maximum = lanes * (rows - 1)

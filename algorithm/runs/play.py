@@ -12,8 +12,9 @@ from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
+from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
-from algorithm.runs.make_env import count_evaluation_envs, make_adapter
+from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_acting_device, configure_torch
@@ -57,6 +58,7 @@ def play(
     log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
     seeds = RunSeeds(settings.base.seed)
     seed = draw_seed(seeds.make_play_seeds()) if new_episodes else seeds.get_evaluation_seed(env_steps)
+    configs = AgentConfigs(settings)
     agents: dict[str, Agent] = {}
 
     def get_agent(role: str) -> Agent:
@@ -66,30 +68,36 @@ def play(
                     f"the environment has a role {role!r} that had not appeared in {folder} after {env_steps:,} env "
                     "steps: train longer (--resume)"
                 )
-            agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
+            agents[role] = load_agent(configs.for_role(role), folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 
-    adapter = make_adapter(settings, folder, n_envs or count_evaluation_envs(settings), render)
+    environments = Environments(settings, folder)
+    adapter = environments.open(n_envs or environments.count_evaluation_envs(), render)
     try:
         return Evaluator(adapter, get_agent, greedy).play(episodes, seed)
     finally:
         adapter.close()
 
 
-def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
+def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
     """Return the agent of a role with the weights of a checkpoint, in evaluation mode.
+
+    Args:
+        config: the settings of the role.
+        folder: the run folder, with the network.
+        checkpoint: the checkpoint.
+        name: the name of the role.
+        role: the role.
 
     Raises:
         CheckpointError: the weights are damaged, or do not fit the network in `folder`.
     """
-    settings = settings.for_role(name)
-    seeds = RunSeeds(settings.base.seed)
-    agent = make_agent(settings, folder, role, np.random.default_rng(seeds.make_play_seeds()))
+    agent = make_agent(config, folder, role, np.random.default_rng(RunSeeds(config.seed).make_play_seeds()))
     parameters = FlatParameters(
         {group: parameter_group.module for group, parameter_group in agent.groups.items()},
         agent.target_networks,
         agent.running_statistics(),
-        choose_acting_device(settings.base, agent, role),
+        choose_acting_device(config.placement, agent, role),
     )
     weights = checkpoint.weights(name)
     try:
@@ -102,5 +110,6 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
 
 def check_network(settings: Settings, folder: RunFolder) -> None:
     """Raise CheckpointError if the weights of the newest checkpoint do not fit the network in `folder`."""
+    configs = AgentConfigs(settings)
     for name, role in folder.read_roles().items():
-        load_agent(settings, folder, folder.find_latest(), name, role)
+        load_agent(configs.for_role(name), folder, folder.find_latest(), name, role)

@@ -241,20 +241,29 @@ class RunFolder:
         checkpoint.check(WEIGHTS)
         return checkpoint
 
-    def load_blueprint(self, settings: Settings) -> Blueprint | None:
-        """Return the blueprint of the run's network; None if there is no nn.py. Raises UserError if it fails."""
-        return user_code.load_blueprint(self.nn_from, settings)
+    def load_blueprint(self, name: str, arguments: Mapping[str, Any]) -> Blueprint | None:
+        """Return the blueprint of the run's network; None if there is no nn.py. Raises UserError if it fails.
+
+        Args:
+            name: The setting `base_config.nn`.
+            arguments: The settings `nn_config`.
+        """
+        return user_code.load_blueprint(self.nn_from, name, arguments)
 
     def copy_network(self, settings: Settings) -> None:
         """Copy the network's file from the folder `nn_from` to the run folder. Raises UserError if it is missing."""
-        source = user_code.find_network_file(self.nn_from, settings)
+        source = user_code.find_network_file(self.nn_from, settings.base.nn)
         if not user_code.has_file(source):
             raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
         shutil.copy2(source, self.path / settings.base.nn)
 
-    def load_environment(self, settings: Settings) -> str | Callable[..., Any]:
-        """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError."""
-        return self.make_env or user_code.load_environment(self.path, settings)
+    def load_environment(self, name: str | None) -> str | Callable[..., Any]:
+        """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError.
+
+        Args:
+            name: The setting `base_config.env_name`.
+        """
+        return self.make_env or user_code.load_environment(self.path, name)
 
     @property
     def has_teams(self) -> bool:

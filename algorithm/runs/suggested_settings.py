@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from algorithm.adapters.adapter import UnsupportedObservations
-from algorithm.config.loader import Settings, Tree, merge, resolve
+from algorithm.config.loader import Tree, merge, resolve
 from algorithm.config.registry import find_class
-from algorithm.runs.make_env import make_env_config
+from algorithm.config.schema import BaseConfig
+from algorithm.runs.make_env import make_env_config, read_roles
 from algorithm.specs import Role
 
 # For unknown environments: rewards of any size, and for continuous actions the settings that learn well in `envs`.
@@ -39,7 +41,7 @@ def open_environment(
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
     try:
-        roles = _read_roles(resolve([(source, tree)]), make_env)
+        roles = _read_roles(resolve([(source, tree)]).base, make_env)
     except UnsupportedObservations as error:
         ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
         return open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}), make_env)
@@ -49,15 +51,12 @@ def open_environment(
     return roles, tree
 
 
-def _read_roles(settings: Settings, make_env: str | Callable[..., Any] | None) -> Mapping[str, Role]:
+def _read_roles(base: BaseConfig, make_env: str | Callable[..., Any] | None) -> Mapping[str, Role]:
     """Open the environment once and return its roles."""
-    opener = make_env or settings.base.env_name or ""
-    adapter = find_class("env_type", settings.base.env_type)(make_env_config(settings, opener, 1))
-    try:
-        adapter.reset(settings.base.seed)
-        return adapter.roles
-    finally:
-        adapter.close()
+    config = make_env_config(base)
+    return read_roles(
+        find_class("env_type", base.env_type), replace(config, name=make_env or config.name, n_envs=1), base.seed
+    )
 
 
 def _image_wrappers(roles: Mapping[str, Role]) -> list:

@@ -17,6 +17,7 @@ from algorithm.adapters.wrappers.previous_action_reward import (
 from algorithm.agents.agent import Agent
 from algorithm.errors import UserError
 from algorithm.rollout import Step
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.torch_setup import configure_torch
@@ -47,7 +48,8 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool | None 
     if name not in roles:
         raise UserError(f"{path} has no role {name!r}; its roles are {', '.join(roles) or 'none'}")
     greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
-    return TrainedAgent(load_agent(settings, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
+    config = AgentConfigs(settings).for_role(name)
+    return TrainedAgent(load_agent(config, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
 
 
 class TrainedAgent:

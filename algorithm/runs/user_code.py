@@ -14,7 +14,6 @@ from algorithm.atomic_io import resolve_inside
 from algorithm.errors import UserError, summarize_error
 
 if TYPE_CHECKING:  # the errors of commands that need no network are located without torch
-    from algorithm.config.loader import Settings
     from algorithm.networks import Blueprint
 
 MODULE_PREFIX = "samara_environment_"  # of the names of the imported modules
@@ -27,43 +26,51 @@ def has_file(path: Path) -> bool:
     return path.is_file()
 
 
-def find_network_file(folder: Path, settings: Settings) -> Path:
-    """Return the path of the file with the network. Raises UserError if it is outside of the folder."""
-    return _resolve_file(folder, settings.base.nn, "base_config.nn")
+def find_network_file(folder: Path, name: str) -> Path:
+    """Return the path of the network's file, `base_config.nn`. Raises UserError if it is outside of the folder."""
+    return _resolve_file(folder, name, "base_config.nn")
 
 
-def load_blueprint(folder: Path, settings: Settings) -> Blueprint | None:
+def load_blueprint(folder: Path, name: str, arguments: Mapping[str, Any]) -> Blueprint | None:
     """Return the blueprint in the network's file of a folder; None if there is no nn.py.
+
+    Args:
+        folder: The folder of the environment, or of a run.
+        name: The setting `base_config.nn`.
+        arguments: The settings `nn_config`.
 
     Raises:
         UserError: The file cannot be used, or is another one than nn.py and does not exist.
     """
     from algorithm.networks import Blueprint
 
-    path = find_network_file(folder, settings)
+    path = find_network_file(folder, name)
     if not has_file(path):
-        if settings.base.nn != "nn.py":
-            raise UserError(f"base_config.nn: there is no {settings.base.nn} in {folder}")
-        if settings.nn:
+        if name != "nn.py":
+            raise UserError(f"base_config.nn: there is no {name} in {folder}")
+        if arguments:
             raise UserError(f"nn_config: there is no nn.py in {folder} whose blueprint would take it")
         return None
     blueprint = getattr(import_file(path), "blueprint", None)
     if callable(blueprint):
-        blueprint = _call_blueprint(blueprint, settings.nn, path)
-    elif settings.nn:
+        blueprint = _call_blueprint(blueprint, arguments, path)
+    elif arguments:
         raise UserError(f"nn_config: blueprint in {path} takes no arguments, since it is not a function")
     if not isinstance(blueprint, Blueprint):
         raise UserError(f"{path}: expected `blueprint`, a Blueprint or a function that returns one")
     return blueprint
 
 
-def load_environment(folder: Path, settings: Settings) -> str | Callable[..., Any]:
+def load_environment(folder: Path, name: str | None) -> str | Callable[..., Any]:
     """Return the id of the environment, or the function `make` of the folder's env.py.
+
+    Args:
+        folder: The folder of the environment, or of a run.
+        name: The setting `base_config.env_name`.
 
     Raises:
         UserError: There is no environment, or its file cannot be used.
     """
-    name = settings.base.env_name
     if name is None:
         raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
     if not name.endswith(".py"):

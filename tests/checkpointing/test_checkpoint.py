@@ -13,9 +13,10 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import resolve
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
 from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.make_env import make_adapter
+from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
@@ -33,8 +34,8 @@ class Run:
         small = {"replay_config": {"capacity": 400}, "acer_config": {"learning_starts": 100}}
         settings = resolve([("test", {"base_config": base, **small})])
         self.folder = RunFolder.create("fake/task", tmp_path / "envs", "a", settings.tree)
-        builder = ComponentsBuilder(settings, self.folder, None, lambda line: None)
-        self.parts = TrainingComponents(make_adapter(settings, self.folder, 2), builder)
+        builder = ComponentsBuilder(AgentConfigs(settings), self.folder, None, lambda line: None)
+        self.parts = TrainingComponents(Environments(settings, self.folder).open(2), builder)
         self.actor = Actor(self.parts, seed=0)
         self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)
         states = {"history": History(self.parts, Counters())}

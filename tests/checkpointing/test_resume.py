@@ -17,9 +17,10 @@ from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import merge, read_variant, resolve
 from algorithm.runs import components_builder
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
 from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.make_env import make_adapter
+from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
@@ -273,8 +274,8 @@ def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
     assert not (saved.folder / "actor.npz").exists()
 
     parts = TrainingComponents(
-        make_adapter(settings, folder, settings.base.n_envs),
-        ComponentsBuilder(settings, folder, saved, lambda line: None),
+        Environments(settings, folder).open(settings.base.n_envs),
+        ComponentsBuilder(AgentConfigs(settings), folder, saved, lambda line: None),
     )
     for role in saved.roles:
         parts.by_role[role] = parts.build(role, folder.read_roles()[role])
@@ -311,7 +312,8 @@ def test_an_actor_that_was_interrupted_in_a_tick_has_no_state(tmp_path):
     folder = new_run(tmp_path, "a", "probe")
     settings = folder.load_settings()
     parts = TrainingComponents(
-        make_adapter(settings, folder, 3), ComponentsBuilder(settings, folder, None, lambda line: None)
+        Environments(settings, folder).open(3),
+        ComponentsBuilder(AgentConfigs(settings), folder, None, lambda line: None),
     )
     actor = Actor(parts, seed=0)
     actor.collect()

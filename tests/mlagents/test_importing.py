@@ -20,6 +20,7 @@ from algorithm.mlagents.importing import choose_folder_names, import_file
 from algorithm.mlagents.trainer_config import MapsTo
 from algorithm.mlagents.trainers import TRAINERS
 from algorithm.mlagents.translation import collect_rules
+from algorithm.runs.agent_config import make_agent_config
 from algorithm.runs.components_builder import make_agent
 from algorithm.runs.env_folder import is_file_name
 from algorithm.runs.run_folder import RunFolder
@@ -75,7 +76,9 @@ def test_an_example_becomes_folders_that_fit(name):
 def test_its_network_reads_every_sensor(name, action):
     for folder in import_file(write(EXAMPLES[name].text), force=False).folders:
         settings = settings_of(folder.name)
-        agent = make_agent(settings, RunFolder(folder), Role(2, OBSERVED, action), np.random.default_rng(0))
+        agent = make_agent(
+            make_agent_config(settings), RunFolder(folder), Role(2, OBSERVED, action), np.random.default_rng(0)
+        )
         assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
 
 
@@ -301,7 +304,7 @@ def test_samplers_have_the_defaults_of_ml_agents():
 def test_pictures_that_no_convolution_reads_are_brought_to_one():
     flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
     (folder,) = import_file(write(flat), force=False).folders
-    encoder = RunFolder(folder).load_blueprint(settings_of("A")).encoders["*"](OBSERVED["Camera"])
+    encoder = RunFolder(folder).load_blueprint("nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
     white = torch.full((1, *OBSERVED["Camera"].shape), 255, dtype=torch.uint8)
     assert encoder(white).shape == (1, 4800)
     torch.testing.assert_close(encoder(white), torch.ones(1, 4800))

@@ -11,6 +11,7 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.replay import Replay, ReplaySize
 from algorithm.runs import memory_budget as memory
+from algorithm.runs.agent_config import make_agent_config
 from algorithm.runs.memory_budget import MemoryBudget, check_batch, check_learning_starts, measure_free_memory
 from tests.builders import make_acer, make_role, make_sac
 from tests.doubles import EncodedLanes
@@ -68,7 +69,7 @@ def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
     role = make_role(lanes)
     try:
-        check_learning_starts(settings, make_agent(role, **changes), lanes, lanes)
+        check_learning_starts(make_agent_config(settings), make_agent(role, **changes), lanes, lanes)
     except UserError as error:
         return str(error)
     return None

@@ -95,7 +95,7 @@ def test_roles_of_another_version_are_one_line(folder):
 def test_a_broken_nn_is_named(folder, code, message):
     (folder.path / "nn.py").write_text(code)
     with pytest.raises(UserError, match=message) as error:
-        folder.load_blueprint(folder.load_settings())
+        folder.load_blueprint("nn.py", {})
     assert "nn.py" in str(error.value)
 
 
@@ -103,5 +103,4 @@ def test_a_blueprint_may_be_a_function_of_nn_config(folder):
     (folder.path / "nn.py").write_text(
         "from algorithm.networks import Blueprint, Mlp\ndef blueprint(units): return Blueprint(body=Mlp(units))\n"
     )
-    settings = resolve([("test", {"nn_config": {"units": 5}})])
-    assert folder.load_blueprint(settings).body.units == (5,)
+    assert folder.load_blueprint("nn.py", {"units": 5}).body.units == (5,)

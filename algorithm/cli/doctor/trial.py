@@ -19,14 +19,20 @@ from algorithm.cli.doctor.requirements import list_extras, make_extra_check
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
 from algorithm.cli.doctor.tried import make_adapter_check, make_onnx_check
 from algorithm.cli.requests import make_request
-from algorithm.config.loader import Settings
 from algorithm.errors import UserError
+from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
-from algorithm.runs.make_env import find_adapter_class, make_adapter, make_env_config
+from algorithm.runs.make_env import Environments
 from algorithm.runs.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
-from algorithm.runs.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
+from algorithm.runs.torch_setup import (
+    PlacementConfig,
+    choose_placement,
+    describe_device,
+    find_accelerator,
+    get_named_device,
+)
 from algorithm.specs import Role, role_suffix
 from algorithm.training.learner import CPU
 
@@ -46,12 +52,11 @@ def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
         yield make_extra_check("onnx").as_required()
         yield make_onnx_check().as_required()
     yield trial_run.make_check("device")
-    adapter_class = find_adapter_class(settings)
-    if adapter_class.starts_programs:
+    environments = Environments(settings, RunFolder(find_environment_folder(options.env)))
+    if environments.adapter_class.starts_programs:
         # The adapter raises an error for settings that do not fit, and starts nothing before its first reset.
-        make_adapter(settings, RunFolder(find_environment_folder(options.env)), settings.base.n_envs)
-        config = make_env_config(settings, settings.base.env_name or "", settings.base.n_envs)
-        for check in adapter_class.list_start_checks(config):
+        environments.open(settings.base.n_envs)
+        for check in environments.adapter_class.list_start_checks(environments.config):
             yield make_adapter_check(check).as_required()
     else:
         for name in ("environment", "agent", "replay", "checkpoints"):
@@ -83,24 +88,26 @@ class TrialRun:
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     """Find the device, open the environment and build its agents; return the outcome of each check."""
     ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)))
+    configs = AgentConfigs(settings)
     try:
-        outcomes = {"device": (OK, _describe_device(settings))}
+        outcomes = {"device": (OK, _describe_device(configs.default.placement))}
     except UserError as error:
         outcomes = {"device": (BROKEN, str(error))}
-    if find_adapter_class(settings).starts_programs:
-        return outcomes
     folder = RunFolder(find_environment_folder(options["env"]))
+    environments = Environments(settings, folder)
+    if environments.adapter_class.starts_programs:
+        return outcomes
     stage = "environment"
     try:
-        with closing(make_adapter(settings, folder, settings.base.n_envs)) as adapter:
+        with closing(environments.open(settings.base.n_envs)) as adapter:
             adapter.reset(settings.base.seed)
             outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in adapter.roles.items())
             stage = "agent"
-            agents = {name: _make_agent(settings.for_role(name), folder, role) for name, role in adapter.roles.items()}
+            agents = {name: _make_agent(configs.for_role(name), folder, role) for name, role in adapter.roles.items()}
             parameters = sum(map(_count_parameters, agents.values()))
             outcomes[stage] = OK, f"{settings.base.algorithm} with {parameters:,} parameters"
             stage = "replay"
-            replay_bytes, description = _check_replays(settings, agents, adapter.roles)
+            replay_bytes, description = _check_replays(configs, agents, adapter.roles)
             outcomes[stage] = OK, description
             stage = "checkpoints"
             outcomes[stage] = _check_disk(
@@ -111,10 +118,10 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     return outcomes
 
 
-def _describe_device(settings: Settings) -> str:
+def _describe_device(config: PlacementConfig) -> str:
     """Return which device learns, for people. Raises UserError if torch does not find it."""
-    if settings.base.device != "auto":
-        return f"learning on {describe_device(get_named_device(settings.base))}"
+    if config.device != "auto":
+        return f"learning on {describe_device(get_named_device(config))}"
     if found := find_accelerator():
         return f"auto: {describe_device(torch.device(found))} for images or a million parameters, otherwise cpu"
     return f"auto: {describe_device(CPU)}"
@@ -124,10 +131,10 @@ def _describe_role(name: str, role: Role) -> str:
     return f"{role.lanes} lanes{role_suffix(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
 
 
-def _make_agent(settings: Settings, folder: RunFolder, role: Role) -> Agent:
-    agent = make_agent(settings, folder, role, np.random.default_rng(settings.base.seed))
-    if settings.base.precision != "float32":
-        choose_placement(settings.base, agent, role)
+def _make_agent(config: AgentConfig, folder: RunFolder, role: Role) -> Agent:
+    agent = make_agent(config, folder, role, np.random.default_rng(config.seed))
+    if config.placement.precision != "float32":
+        choose_placement(config.placement, agent, role)
     return agent
 
 
@@ -135,12 +142,12 @@ def _count_parameters(agent: Agent) -> int:
     return sum(parameter.numel() for parameter in agent.policy.parameters())
 
 
-def _check_replays(settings: Settings, agents: Mapping[str, Agent], roles: Mapping[str, Role]) -> tuple[int, str]:
+def _check_replays(configs: AgentConfigs, agents: Mapping[str, Agent], roles: Mapping[str, Role]) -> tuple[int, str]:
     """Return the bytes of all replays, and a line on them. Raises UserError if they do not fit into memory."""
     lines: list[str] = []
-    budget = MemoryBudget(lines.append, find_runs_folder() if settings.replay.memory_map else None)
+    budget = MemoryBudget(lines.append, find_runs_folder() if configs.default.replay.memory_map else None)
     for name, agent in agents.items():
-        budget.reserve(name, compute_agent_replay_size(settings.for_role(name).replay, agent, roles[name]))
+        budget.reserve(name, compute_agent_replay_size(configs.for_role(name).replay, agent, roles[name]))
     return budget.reserved_bytes, "; ".join(line.removeprefix("replay: ") for line in lines)
 
 

@@ -1,0 +1,80 @@
+"""The settings of each agent of a run, as the parts of an agent need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from algorithm.agents.agent import Agent
+from algorithm.config.loader import Settings
+from algorithm.config.registry import find_class
+from algorithm.config.schema import ReplayConfig
+from algorithm.runs.torch_setup import PlacementConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """A record of the settings of one agent.
+
+    Attributes:
+        make_agent: class of the algorithm.
+        section: name of the section with the settings of the algorithm, for messages.
+        settings: settings dataclass of the algorithm.
+        replay: settings of the replay.
+        network_file: file of the network in the run folder, `base_config.nn`.
+        network_arguments: arguments of the blueprint in this file, `nn_config`.
+        auxiliaries: arguments of each auxiliary reward or loss, by its name.
+        explorer: arguments of the explorer, by its name; at most one.
+        placement: devices and precision.
+        seed: seed of the run, from which the seeds of the agent follow.
+        max_step: env steps at which the run ends; None: never.
+    """
+
+    make_agent: Callable[..., Agent]
+    section: str
+    settings: Any
+    replay: ReplayConfig
+    network_file: str
+    network_arguments: Mapping[str, Any]
+    auxiliaries: Mapping[str, Mapping[str, Any]]
+    explorer: Mapping[str, Any]
+    placement: PlacementConfig
+    seed: int
+    max_step: int | None
+
+
+class AgentConfigs:
+    """The records of all agents of a run, by role, since a role may appear while a run trains.
+
+    Attributes:
+        default: Record of a role without settings of its own.
+        by_role: Records of the roles with settings of their own.
+    """
+
+    def __init__(self, settings: Settings):
+        """Resolve the settings of a run, and those of its roles."""
+        self.default = make_agent_config(settings)
+        self.by_role = {role: make_agent_config(role_settings) for role, role_settings in settings.roles.items()}
+
+    def for_role(self, role: str) -> AgentConfig:
+        """Return the record of a role, or of the agent with this name."""
+        return self.by_role.get(role, self.default)
+
+
+def make_agent_config(settings: Settings) -> AgentConfig:
+    """Return the record of one agent, from the settings of its role."""
+    base = settings.base
+    return AgentConfig(
+        make_agent=find_class("algorithm", base.algorithm),
+        section=settings.agent_section,
+        settings=settings.agent,
+        replay=settings.replay,
+        network_file=base.nn,
+        network_arguments=settings.nn,
+        auxiliaries=settings.auxiliaries,
+        explorer=settings.explorer,
+        placement=PlacementConfig(device=base.device, precision=base.precision, inference_device=base.inference_device),
+        seed=base.seed,
+        max_step=base.max_step,
+    )
