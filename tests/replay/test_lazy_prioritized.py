@@ -137,3 +137,18 @@ def test_sequences_are_drawn_with_their_probability():
     for index, each in p.items():
         assert abs(counts[index] - 1e5 * each) < 3.5 * np.sqrt(1e5 * each), index
     assert set(counts) <= set(p)
+
+
+def test_a_lane_with_one_assigned_start_has_its_priority_everywhere():
+    """Lane 0 has one assigned start, so that all its starts have the priority of that one; lane 1 has none."""
+    sampler = partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=0.25)
+    replay = replay_of(sampler, 40, lanes=2, chunk=10, length=1)
+    rollout = EncodedLanes(2, 10).rollout(0, 1)
+    rollout.first[:] = False
+    replay.add(rollout)
+    replay.prioritize(replay.ring.make_index(np.array([0]), np.array([3])), equal_errors(7.0))
+    for lane in range(2):
+        p = replay.sampler.probability(np.full(10, lane), np.arange(10))
+        np.testing.assert_allclose(p, 1 / 20, rtol=1e-12)
+    counts = np.bincount(np.concatenate([replay.sample(20).lane for _ in range(50)]), minlength=2)
+    np.testing.assert_allclose(counts, 500, atol=100)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import tempfile
+
 import numpy as np
 import pytest
 
-from algorithm.replay.ring import WIDE_ROW_BYTES, Ring
+from algorithm.replay.ring import WIDE_ROW_BYTES, Ring, make_file_allocator
 from tests.doubles import EncodedLanes, assert_intact, starts_of
 
 
@@ -128,3 +130,11 @@ def test_dtypes_are_unchanged():
     for name in ("first", "raw_action", "reward", "alive", "behavior"):
         assert getattr(sequence, name).dtype == getattr(rollout, name).dtype
     assert sequence.obs["image"].dtype == np.uint8
+
+
+def test_arrays_in_files_are_in_the_folder_that_was_requested(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # no file can be made in the default folder
+    allocate = make_file_allocator(tmp_path)
+    for shape in ((3, 2), (0, 2)):
+        array = allocate(shape, np.dtype(np.int16))
+        assert array.shape == shape and array.dtype == np.int16 and not array.any()

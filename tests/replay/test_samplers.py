@@ -192,3 +192,21 @@ def test_the_bytes_per_start_are_those_of_the_arrays(sampler, state):
     starts = 3 * 16**3
     measured = sum(array.nbytes for array in arrays if len(array) == starts) + sum(level.nbytes for level in levels)
     assert measured == pytest.approx(sampler.func.BYTES_PER_START * starts, rel=0.01)
+
+
+def hundred_sequences(sampler):
+    """Return a replay of one lane with a hundred valid sequences of one row."""
+    replay = replay_of(sampler, 200, lanes=1, chunk=100, length=1)
+    rollout = EncodedLanes(1, 100).rollout(0)
+    rollout.first[:] = False
+    replay.add(rollout)
+    return replay
+
+
+@each_sampler
+def test_the_draws_of_a_batch_are_independent(sampler):
+    """Of ten draws each is from a tenth of the hundred sequences, at a position of its own."""
+    replay = hundred_sequences(sampler)
+    positions = np.stack([np.sort(replay.sample(10).index) % 10 for _ in range(200)])
+    same = (positions[:, 0] == positions[:, 1]).mean()
+    assert same == pytest.approx(0.1, abs=0.1)

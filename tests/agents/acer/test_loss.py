@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.builders import exact, make_exact_acer, make_role, random_rollout
+from tests.builders import exact, make_exact_acer, random_rollout
 
 
 def test_metrics_are_means_over_valid_rows():
@@ -27,15 +27,14 @@ def test_metrics_are_means_over_valid_rows():
         assert metrics[name].item() == pytest.approx(value[rollout.valid].mean().item(), rel=1e-9), name
 
 
-@pytest.mark.parametrize("reward", [-3.0, 0.0, 3.0])
-def test_the_trust_region_of_a_state_value_critic_in_probabilities(reward):
-    """One step that ends an episode: the gradient of the logits is that of Eq. 9 minus a multiple of pi - average.
+def test_the_trust_region_of_a_state_value_critic_in_probabilities():
+    """Every step ends an episode, so that its target is its reward. Rewards of both signs, 3 rows and 4 columns.
 
-    In probabilities g = rho A / pi(a) for the taken action, and k = -average / pi (Eq. 11-12).
+    In probabilities g = rho A / pi(a) for the taken action (Eq. 9) and k = -average / pi (Eq. 11). The gradient of the
+    logits is that of rho A log pi(a), minus a multiple of pi - average.
     """
-    delta, role = 0.5, make_role(1)
+    delta, rows = 0.5, 3
     agent = make_exact_acer(
-        role,
         seed=1,
         estimator="n_step",
         critic="state_value",
@@ -44,21 +43,23 @@ def test_the_trust_region_of_a_state_value_critic_in_probabilities(reward):
         trust_region_space="probs",
         trust_region_delta=delta,
     )
-    rollout = exact(random_rollout(np.random.default_rng(0), 1, 1))
-    rollout.first[:], rollout.alive[:], rollout.reward[:] = False, False, reward
-    outputs = agent.policy.compute_outputs(rollout.obs["obs"]).detach()[0, 0]
-    average = agent.average_policy.network.compute_outputs(rollout.obs["obs"]).detach()[0, 0, :3].softmax(-1)
-    pi, mu, action = outputs[:3].softmax(-1), rollout.behavior[0, 0].softmax(-1), int(rollout.raw_action)
-    weight = (pi[action] / mu[action]).clamp(max=agent.settings.importance_clip) * (reward - outputs[3])
+    rollout = exact(random_rollout(np.random.default_rng(0), rows))
+    rollout.first[:], rollout.alive[:] = False, False
+    rollout.reward[:] = 4 * torch.randn(rollout.reward.shape, generator=torch.manual_seed(0)).double()
+    outputs = agent.policy.compute_outputs(rollout.obs["obs"]).detach()[:-1]
+    average = agent.average_policy.network.compute_outputs(rollout.obs["obs"]).detach()[:-1, :, :3].softmax(-1)
+    pi, mu = outputs[..., :3].softmax(-1), rollout.behavior.softmax(-1)
+    taken = torch.nn.functional.one_hot(rollout.raw_action.long().squeeze(-1), 3).double()
+    rho = (taken * pi / mu).sum(-1, keepdim=True).clamp(max=agent.settings.importance_clip)
+    weight = rho * (rollout.reward.unsqueeze(-1) - outputs[..., 3:])
 
-    taken = torch.nn.functional.one_hot(torch.tensor(action), 3).double()
     g, k = weight * taken / pi, -average / pi
-    multiplier = ((k @ g - delta) / (k @ k)).clamp(min=0)
+    multiplier = (((k * g).sum(-1, keepdim=True) - delta) / (k * k).sum(-1, keepdim=True)).clamp(min=0)
     expected = weight * (taken - pi) - multiplier * (pi - average)
 
     losses, report = agent.loss(rollout)
     (gradient,) = torch.autograd.grad(losses["acer"], agent.policy.heads.linear.bias)
-    torch.testing.assert_close(-gradient[:3], expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(-gradient[:3], expected.mean((0, 1)), rtol=1e-9, atol=1e-12)
     active = report.compute_metrics()["train/trust_region_fraction"].item()
-    assert active == float(multiplier > 0)
-    assert active == (reward < 0)  # k g is positive if the taken action gets less probable
+    assert active == pytest.approx((multiplier > 0).double().mean().item())
+    assert 0 < active < 1

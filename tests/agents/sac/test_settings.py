@@ -3,7 +3,6 @@
 from dataclasses import asdict
 
 import pytest
-import torch
 
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role
