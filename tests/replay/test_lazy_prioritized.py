@@ -139,16 +139,14 @@ def test_sequences_are_drawn_with_their_probability():
     assert set(counts) <= set(p)
 
 
-def test_a_lane_with_one_assigned_start_has_its_priority_everywhere():
-    """Lane 0 has one assigned start, so that all its starts have the priority of that one; lane 1 has none."""
+def test_all_starts_of_a_lane_have_the_priority_of_its_only_assigned_start():
+    """The priorities of lanes 0 and 1 are 7 and 1; lane 2 has no assigned start and is drawn uniformly."""
     sampler = partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=0.25)
-    replay = replay_of(sampler, 40, lanes=2, chunk=10, length=1)
-    rollout = EncodedLanes(2, 10).rollout(0, 1)
+    replay = replay_of(sampler, 60, lanes=3, chunk=10, length=1)
+    rollout = EncodedLanes(3, 10).rollout(0, 1, 2)
     rollout.first[:] = False
     replay.add(rollout)
-    replay.prioritize(replay.ring.make_index(np.array([0]), np.array([3])), equal_errors(7.0))
-    for lane in range(2):
+    replay.prioritize(replay.ring.make_index(np.array([0, 1]), np.array([3, 8])), equal_errors(7.0, 1.0))
+    for lane, share in enumerate((7 / 80 * 20, 1 / 80 * 20, 1)):
         p = replay.sampler.probability(np.full(10, lane), np.arange(10))
-        np.testing.assert_allclose(p, 1 / 20, rtol=1e-12)
-    counts = np.bincount(np.concatenate([replay.sample(20).lane for _ in range(50)]), minlength=2)
-    np.testing.assert_allclose(counts, 500, atol=100)
+        np.testing.assert_allclose(p, 0.25 / 30 + 0.75 * share / 30, rtol=1e-12)
