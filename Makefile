@@ -1,9 +1,9 @@
 # What CI runs, on any machine with Python 3.10-3.13.
 PYTHON ?= python
 
-.PHONY: check test slow format lint types docs
+.PHONY: check test slow format lint types docs site
 
-check: test lint types
+check: test lint types site
 
 test:
 	$(PYTHON) -m pytest -n auto --dist loadscope
@@ -24,3 +24,6 @@ types:
 
 docs:
 	$(PYTHON) -m algorithm.cli.reference
+
+site:
+	$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -124,6 +124,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, record
     from algorithm.cli.report import describe_saved, report_result
     from algorithm.export.export import RunExporter
     from algorithm.runs.build import train
+    from algorithm.runs.callbacks import ResultRecorder
     from algorithm.runs.origin import describe_origin, read_recorded_variant
     from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
     from algorithm.runs.run_folder import find_environment_folder
@@ -135,7 +136,7 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, record
     env_name = settings.base.env_name or options.env
     env_label = options.env if env_name.endswith(".py") else env_name
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
-    results = []
+    recorder = ResultRecorder()
     status = 0
     new = options.mode != RESUME
     variant = options.config or "default" if new else read_recorded_variant(folder.path / RESULT_FILE)
@@ -143,15 +144,15 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, record
         if new:
             write_origin(folder.path, describe_origin(options.env, settings, variant), output.log)
         exports = RunExporter(settings, folder, output.log)
-        with preserve_working_directory(), live_display(output.console, output.log) as on_progress:
-            result = train(settings, folder, output.log, on_progress, results.append, exports.export_checkpoint)
+        with preserve_working_directory(), live_display(output.console, output.log) as display:
+            result = train(settings, folder, output.log, [display, exports, recorder])
     except BaseException as error:
         status, _ = _describe_end(error)
         raise
     finally:
         output.save_note = describe_saved(options.env, folder)
-        if results and folder.has_learned():
-            record = {**describe_origin(options.env, settings, variant), **make_record(results[0], status)}
+        if recorder.result and folder.has_learned():
+            record = {**describe_origin(options.env, settings, variant), **make_record(recorder.result, status)}
             write_record(folder.path, record)
             records.append({"run": folder.given_path.as_posix(), **record})
             exports.export_best()
@@ -162,13 +163,13 @@ def _learn(options: argparse.Namespace, output: Output, folder, settings, record
 
 
 def _play(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.runs.build import play
     from algorithm.runs.make_env import count_evaluation_envs
+    from algorithm.runs.play import play
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
     from algorithm.specs import role_suffix
     from algorithm.training.evaluator import get_mode_name
-    from algorithm.training.formatting import format_number
+    from algorithm.training.metrics import format_number
 
     _collect_garbage()
     folder, settings = find_run(options, output.log)
@@ -189,8 +190,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.export.command import run_export
-    from algorithm.export.export import ExportFailed
+    from algorithm.export.export import ExportFailed, run_export
 
     output.result, failed = run_export(options, output.log)
     if failed:
@@ -198,7 +198,8 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.runs.results import list_runs, make_table
+    from algorithm.cli.run_table import make_table
+    from algorithm.runs.results import list_runs
 
     records = list_runs(options.env, output.log)
     output.result = {"runs": records}

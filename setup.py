@@ -21,6 +21,8 @@ ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
+# The documentation site: `make site`.
+DOCS = ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8.6"]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML", "mutmut>=3.8; sys_platform != 'win32'"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
 
@@ -58,7 +60,8 @@ setup(
         "envpool": ENVPOOL,
         "onnx": ONNX,
         "test": TEST + OPENED + ONNX,
-        "dev": TEST + OPENED + ONNX + DEV,
+        "docs": DOCS,
+        "dev": TEST + OPENED + ONNX + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

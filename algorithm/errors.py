@@ -1,14 +1,15 @@
-"""Errors in one line."""
+"""Errors, and ends of processes, as one line of text."""
 
 from __future__ import annotations
 
+import signal
 import traceback
 
-MAX_LENGTH = 400  # characters of a text; some packages append the frames of their native code
+MAX_LENGTH = 400  # characters of a message; some packages append the stack of their native code
 
 
 def summarize_error(error: BaseException) -> str:
-    """Return kind and text of an error; one without text is described by the file and line that raised it."""
+    """Return the type and the message of an error; without a message its type, file and line."""
     kind, text = type(error).__name__, " ".join(str(error).split())
     if text:
         return f"{kind}: {text if len(text) <= MAX_LENGTH else f'{text[:MAX_LENGTH]} ...'}"
@@ -17,10 +18,22 @@ def summarize_error(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the traceback of an error, whose last line is its summary."""
+    """Return the traceback of an error, which ends with its summary."""
     lines = "".join(traceback.format_exception(error))
     return lines if str(error) else f"{lines}{summarize_error(error)}"
 
 
+def describe_exit(code: int) -> str:
+    """Return how a process ended, as the predicate of a sentence.
+
+    Args:
+        code: Exit status; a negative one is the number of a signal, as in `subprocess`.
+    """
+    if code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"crashed with signal {names.get(-code, -code)}"
+    return f"ended with exit code {code}" + (f" ({code:#x})" if code > 255 else "")
+
+
 class UserError(Exception):
-    """What the user must correct: one line that names it."""
+    """An error that the user can correct; its message is one line that says what and where."""

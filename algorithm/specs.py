@@ -1,58 +1,58 @@
-"""What a simulator offers: observations, actions, and the roles that agents play in it."""
+"""The interface of a simulator: specifications of observations and actions, and the roles of its agents."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
-DEFAULT_ROLE = "agent"  # the role in a simulator that names none
-# The observation that tells which actions are allowed (1), those of all branches side by side; no network reads it.
+DEFAULT_ROLE = "agent"  # the role in a simulator without named roles
+# The observation [sum of branches] that is 1 for allowed actions, all branches concatenated; no network reads it.
 ACTION_MASK = "action_mask"
 
 
 def role_suffix(role: str) -> str:
-    """` of <role>` for a sentence; nothing where the simulator names no roles."""
+    """Return ` of <role>` for a message, or an empty string for the only role of a simulator without named roles."""
     return "" if role == DEFAULT_ROLE else f" of {role}"
 
 
 @dataclass(frozen=True)
 class ObsSpec:
-    """One observation of one lane: its shape without the lane axis, and its dtype as numpy names it.
+    """One observation of one lane.
 
-    `own` is the shape of the environment's own value where that is another one. Whole numbers are shown one-hot, side
-    by side: `counts` says how many values each takes, `start` which is the first. An image is [channels, rows,
-    columns]; `high` is the largest value that a byte of it takes, by which encoders of images divide.
+    Integers are observed as one-hot vectors, concatenated. An image has the shape [channels, rows, columns].
     """
 
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    env_shape: tuple[int, ...] | None = None
-    n_values: tuple[int, ...] = ()
-    start: tuple[int, ...] = ()
-    high: float = 1.0
+    shape: tuple[int, ...]  # without the lane axis
+    dtype: str = "float32"  # a name of numpy
+    _: KW_ONLY
+    env_shape: tuple[int, ...] | None = None  # of the environment's value, if it differs from `shape`
+    n_values: tuple[int, ...] = ()  # of integers: the number of values of each
+    start: tuple[int, ...] = ()  # of integers: the smallest value of each; empty for 0
+    high: float = 1.0  # of an image: the largest value of its bytes, by which encoders divide
 
     @property
     def effective_env_shape(self) -> tuple[int, ...]:
-        """The shape of the environment's own value."""
+        """The shape of the environment's value."""
         return self.shape if self.env_shape is None else self.env_shape
 
     def encode(self, env_values: Any) -> np.ndarray:
-        """The environment's own values [n, *own_shape] as they are observed, [n, *shape].
+        """Return the observation [n, *shape] of the environment's values [n, *env_shape].
 
-        Raises ValueError for a number that none of `counts` has.
+        Raises:
+            ValueError: An integer is not one of the `n_values` from `start`.
         """
         if self.n_values:
             return self._one_hot(np.asarray(env_values, np.int64).reshape(-1, len(self.n_values)))
         values = np.asarray(env_values, self.dtype)
         if self.env_shape is None:
             return values
-        if len(self.env_shape) == len(self.shape) == 3:  # an image whose channels come last; a view of it
+        if len(self.env_shape) == len(self.shape) == 3:  # an image with channels last; returns a view
             return values.transpose(0, 3, 1, 2)
         return values.reshape(-1, *self.shape)
 
@@ -63,7 +63,7 @@ class ObsSpec:
         if invalid.any():
             _, component = np.argwhere(invalid)[0]
             lowest, highest = start[component], start[component] + n_values[component] - 1
-            raise ValueError(f"{values[invalid][0]} is not one of the whole numbers from {lowest} to {highest}")
+            raise ValueError(f"{values[invalid][0]} is not one of the integers from {lowest} to {highest}")
         encoded = np.zeros((len(values), *self.shape), self.dtype)
         encoded[np.arange(len(values))[:, None], index + offset] = 1
         return encoded
@@ -75,9 +75,14 @@ class ObsSpec:
 
 
 def split_observation(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:
-    """An environment's own observation by the names of its parts: those of a Dict, places in a Tuple, or one for all.
+    """Return the parts of an environment's observation by name.
 
-    Raises ValueError where there are several names and the observation tells no parts.
+    Args:
+        obs: The observation.
+        names: The keys of a Dict, the indices of a Tuple as text, or the one name of an observation without parts.
+
+    Raises:
+        ValueError: There are several names, but the observation has no parts.
     """
     if isinstance(obs, Mapping):
         return obs
@@ -85,39 +90,36 @@ def split_observation(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:
     if isinstance(obs, tuple) and set(names) <= set(map(str, range(len(obs)))):
         return {str(index): part for index, part in enumerate(obs)}
     if len(names) != 1:
-        raise ValueError(f"an observation has the parts {', '.join(names)}; this one is {type(obs).__name__}")
+        raise ValueError(f"expected an observation with the parts {', '.join(names)}, got {type(obs).__name__}")
     return {names[0]: obs}
 
 
 @dataclass(frozen=True)
 class ActionPart:
-    """A leaf of an environment's own action space, of `shape` and `dtype`.
+    """A leaf of an environment's action space: an array of bounded numbers, or of integers."""
 
-    `key` is its name in a Dict, its place in a Tuple, None where it is all there is. Its numbers, flattened, lie either
-    between `low` and `high`, or take one of `counts` values each, from `start` on.
-    """
-
-    key: str | int | None
+    key: str | int | None  # in a Dict, or the index in a Tuple; None if the space is this leaf
     shape: tuple[int, ...]
     dtype: str
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    n_values: tuple[int, ...] = ()
-    start: tuple[int, ...] = ()
+    _: KW_ONLY
+    low: tuple[float, ...] = ()  # of bounded numbers, flattened
+    high: tuple[float, ...] = ()  # of bounded numbers, flattened
+    n_values: tuple[int, ...] = ()  # of integers: the number of values of each, flattened
+    start: tuple[int, ...] = ()  # of integers: the smallest value of each, flattened
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of its elements."""
         return prod(self.shape)
 
     def to_env_units(self, columns: np.ndarray) -> np.ndarray:
-        """Its columns [n, size] of an action in the environment's own units, [n, *shape]."""
+        """Return its columns [n, size] of an action in the environment's units, [n, *shape]."""
         dtype, low, high, start = self._conversion_arrays
         if self.n_values:
             values = columns.astype(dtype) + start
         else:
             fraction = 0.5 * columns.astype(np.float64)
-            # Both ends are met exactly, and no difference of large bounds overflows.
+            # This form reaches both bounds exactly, and does not overflow if the bounds are large.
             values = low * (0.5 - fraction) + high * (0.5 + fraction)
             values = np.minimum(np.maximum(values, low), high)
             values = (values if dtype.kind == "f" else np.rint(values)).astype(dtype)
@@ -137,45 +139,45 @@ class ActionPart:
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """An action: `continuous` numbers in [-1, 1] followed by one index for each discrete branch.
+    """An action: continuous dimensions in [-1, 1], followed by one index for each discrete branch.
 
-    Samples and actions travel as one float32 array [n, size] in this order. `parts` are the leaves of the environment's
-    own action space in its own order; there are none where a simulator has no units of its own.
+    Raw actions and actions are float32 arrays [n, size] in this order.
     """
 
-    continuous: int = 0
-    branches: tuple[int, ...] = ()
-    parts: tuple[ActionPart, ...] = ()
+    continuous: int = 0  # number of continuous dimensions
+    branches: tuple[int, ...] = ()  # number of actions of each discrete branch
+    parts: tuple[ActionPart, ...] = ()  # leaves of the environment's action space, in its order; empty without units
 
     @classmethod
     def from_parts(cls, parts: Iterable[ActionPart]) -> ActionSpec:
-        """All that these parts take together."""
+        """Return the action that consists of these parts."""
         parts = tuple(parts)
         branches = tuple(count for part in parts for count in part.n_values)
         return cls(sum(part.size for part in parts if not part.n_values), branches, parts)
 
     @property
     def size(self) -> int:
-        """Columns of a sample or an action."""
+        """The number of columns of a raw action or an action."""
         return self.continuous + len(self.branches)
 
     @property
     def encoded_size(self) -> int:
-        """Columns of `encode`."""
+        """The number of columns of `encode`."""
         return self.continuous + sum(self.branches)
 
     def encode(self, action: np.ndarray) -> np.ndarray:
-        """An action [n, size] as a network reads it, [n, encoded] float32: every branch is one-hot."""
+        """Return actions [n, size] with one-hot branches, [n, encoded_size] float32."""
         one_hot = [
             np.eye(n, dtype=np.float32)[action[:, self.continuous + b].astype(int)] for b, n in enumerate(self.branches)
         ]
         return np.concatenate((action[:, : self.continuous], *one_hot), -1)
 
     def to_env_units(self, action: np.ndarray) -> Any:
-        """An action [n, size] in the environment's own units, as Gymnasium batches it.
+        """Return actions [n, size] in the environment's units, batched as in Gymnasium.
 
-        An array [n, *shape] for a space of one part, otherwise a dict or a tuple of such. Without parts: int64 [n] for
-        a single branch, or else the action itself.
+        Returns:
+            An array [n, *shape] for a space of one part, otherwise a dict or a tuple of such arrays. Without parts
+            int64 [n] for a single discrete branch, otherwise the actions as they are.
         """
         if not self.parts:
             single = self.size == len(self.branches) == 1
@@ -202,9 +204,13 @@ class ActionSpec:
             )
 
     def flatten_mask(self, env_mask: Any) -> np.ndarray:
-        """The environment's own mask for one lane as all branches side by side, [sum of branches] uint8.
+        """Return the environment's mask of one lane with all branches concatenated, [sum of branches] uint8.
 
-        It is flat, or has one array for each branch; None allows everything. Raises ValueError for any other length.
+        Args:
+            env_mask: A flat mask, or one array for each branch; None allows all actions.
+
+        Raises:
+            ValueError: The lengths are not those of the branches.
         """
         if env_mask is None:
             return np.ones(sum(self.branches), np.uint8)
@@ -213,7 +219,7 @@ class ActionSpec:
         is_flat = sum(sizes) == sum(self.branches) and (len(parts) == 1 or max(sizes) == 1)
         if not is_flat and sizes != list(self.branches):
             raise ValueError(
-                f"the mask has {_join_sizes(sizes)} numbers where the discrete actions are {_join_sizes(self.branches)}"
+                f"the mask has {_join_sizes(sizes)} numbers, but the branches have {_join_sizes(self.branches)} actions"
             )
         return (np.concatenate(parts) > 0).astype(np.uint8)
 
@@ -230,22 +236,22 @@ def _join_sizes(sizes: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of agent in a simulator: how many lanes it has by now, what each observes and what it may do.
+    """A kind of agent in a simulator."""
 
-    `teams` names the team of each lane where those of a game share the agent. Metrics and goals are the teams'.
-    """
-
-    lanes: int
-    obs_specs: Mapping[str, ObsSpec]
+    lanes: int  # number of lanes so far
+    obs_specs: Mapping[str, ObsSpec]  # of one lane
     action_spec: ActionSpec
-    teams: tuple[str, ...] = ()
+    _: KW_ONLY
+    teams: tuple[
+        str, ...
+    ] = ()  # the team of each lane if several teams share the agent; metrics and goals are per team
 
     def with_lanes(self, lanes: int) -> Role:
         """Return the role with its first `lanes` lanes only."""
         return replace(self, lanes=lanes, teams=self.teams[:lanes])
 
     def count_lanes_by_team(self, name: str) -> dict[str, int]:
-        """Return the number of lanes of each team; without teams, all are those of the role, whose name is `name`."""
+        """Return the number of lanes of each team; without teams that of all lanes, under the role's `name`."""
         return dict(Counter(self.teams)) if self.teams else {name: self.lanes}
 
     def find_team(self, lane: int) -> str | None:

@@ -22,8 +22,8 @@ from measure import in_own_processes, machine, spread
 
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.components import AgentComponents
@@ -84,7 +84,14 @@ def solved(team: AgentComponents, right: np.ndarray) -> bool:
     """Whether the most probable actions lead to the end."""
     states, none = len(right), np.zeros(len(right), bool)
     obs = {"obs": np.eye(states, dtype=np.uint8)}
-    step = Step(np.arange(states), obs, ~none, none, np.zeros(states, np.float32), ~none)
+    step = Step(
+        lane=np.arange(states),
+        obs=obs,
+        first=~none,
+        is_bootstrap_row=none,
+        reward=np.zeros(states, np.float32),
+        alive=~none,
+    )
     return bool((team.agent.greedy(step, np.zeros((states, 0), np.float32)).raw_action[:, 0] == right).all())
 
 
@@ -111,7 +118,8 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
     while seen < 2 and team.learner.updates < LIMIT:
         for _ in range(LOOK):
             batch = team.scheduler.replay.sample(team.agent.schedule.batch_size)
-            report = team.learner.learn(batch)
+            report = team.learner.compute_gradients(batch)
+            team.learner.apply_gradients()
             team.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
         seen = seen + 1 if solved(team, right) else 0
     return {"updates": team.learner.updates, "seconds": time.process_time() - begin}

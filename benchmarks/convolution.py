@@ -92,6 +92,12 @@ def timed(call: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
+def update(own: Learner, rollout: Rollout) -> None:
+    """Make one update."""
+    own.compute_gradients(rollout)
+    own.apply_gradients()
+
+
 def main() -> None:
     """Print the ratio of each of several turns, and whether their median keeps the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -104,18 +110,18 @@ def main() -> None:
     floors, networks, updates = [], [], []
     for turn in range(options.turns + 2):
         multiply = timed(lambda: [square @ square for _ in range(PRODUCTS)]) / PRODUCTS
-        alone, update = timed(network), timed(lambda: own.learn(rollout))
+        alone, seconds = timed(network), timed(lambda: update(own, rollout))
         if turn >= 2:  # the first ones make what is kept
             floors.append(count * multiply / (2 * SIDE**3))
             networks.append(alone)
-            updates.append(update)
+            updates.append(seconds)
     print(machine())
     print(f"{count / 1e9:.1f} GFLOP; median [range]")
     print("| what | |")
     print("| --- | ---: |")
     print(f"| one thread, GFLOP/s | {spread((count / floor / 1e9 for floor in floors), 1)} |")
     print(f"| floor, ms | {spread((1e3 * floor for floor in floors), 1)} |")
-    for what, taken in {"network, forward and backward": networks, "Learner.learn": updates}.items():
+    for what, taken in {"network, forward and backward": networks, "one update of Learner": updates}.items():
         ratios = [one / floor for one, floor in zip(taken, floors, strict=True)]
         print(f"| {what}, ms | {spread((1e3 * one for one in taken), 1)} |")
         print(f"| {what}, times the floor | {spread(ratios, 2)} |")

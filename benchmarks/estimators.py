@@ -7,11 +7,11 @@ from statistics import median
 
 from measure import in_own_processes, machine, spread, train_cartpole
 
-from algorithm.returns.estimators import ESTIMATORS, STATE_VALUE_ESTIMATORS
+from algorithm.returns import ESTIMATORS, find_estimators
 
 PAIRS = [
     *((estimator, "action_value") for estimator in ESTIMATORS),
-    *((estimator, "state_value") for estimator in STATE_VALUE_ESTIMATORS),
+    *((estimator, "state_value") for estimator in find_estimators(for_state_values=True)),
 ]
 
 

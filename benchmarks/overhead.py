@@ -20,16 +20,24 @@ from algorithm.cli.display import live_display
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.runs import run_folder
 from algorithm.runs.build import train
+from algorithm.runs.callbacks import Callback
 from algorithm.runs.curve import draw_curve, read_columns
-from algorithm.training.metrics_table import TABLE_FILE
+from algorithm.training.metrics import TABLE_FILE
+from algorithm.training.progress import Progress
 from algorithm.training.timer import PHASES
 
 LIMIT = 0.05  # of the wall time, for evaluation, saving, reporting and drawing together
 WATCHING = ("evaluation", "saving", "reporting", "the curve at the end")
 
 
-class Over(Exception):
-    """The time is up."""
+class StopAt(Callback):
+    """A callback that stops a run at a time of `time.perf_counter`."""
+
+    def __init__(self, end: float):
+        self.end = end
+
+    def on_progress(self, progress: Progress) -> bool:
+        return time.perf_counter() > self.end
 
 
 def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
@@ -42,20 +50,8 @@ def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str,
         folder = run_folder.RunFolder.create(env, source, "run", settings.tree)
         console = Console(file=nowhere, force_terminal=True, width=120, _environ={"TERM": "xterm-256color"})
         end, cpu = time.perf_counter() + seconds, time.process_time()
-        over = False
-        with live_display(console, console.print) as draw:
-
-            def show(progress):
-                nonlocal over
-                draw(progress)
-                if not over and time.perf_counter() > end:
-                    over = True
-                    raise Over
-
-            try:
-                train(settings, folder, console.print, show)
-            except Over:
-                pass
+        with live_display(console, console.print) as display:
+            train(settings, folder, console.print, [display, StopAt(end)])
         cpu, begin = time.process_time() - cpu, time.perf_counter()
         draw_curve(folder.path, None, print)
         return read_columns(folder.path / TABLE_FILE), {"cpu": cpu, "curve": time.perf_counter() - begin}

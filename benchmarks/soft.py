@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from measure import in_own_processes, machine, spread, train_folder
 
-from algorithm.agents.sac.agent import Sac, SacSettings
+from algorithm.agents.sac.agent import Sac
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.config.loader import load_defaults
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.learner import Learner
-from algorithm.training.placement import Placement
+from algorithm.training.learner import Learner, Placement
 
 OBS, ACTIONS, BATCH, UNITS, ROWS = 17, 6, 256, 256, 10_000
 UPDATES, BLOCKS = 50, 5
@@ -38,7 +38,12 @@ def samara_updates(precision: str) -> dict:
     replay = Replay(ROWS, 1, 1, 1, rng)
     for row in range(ROWS):
         replay.add(_row(rng, row == 0))
-    return {"ms": _clocked(lambda: learner.learn(replay.sample(BATCH)))}
+
+    def update() -> None:
+        learner.compute_gradients(replay.sample(BATCH))
+        learner.apply_gradients()
+
+    return {"ms": _clocked(update)}
 
 
 def _row(rng: np.random.Generator, begins: bool) -> Rollout:

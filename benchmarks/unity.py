@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from measure import in_own_processes, machine, spread, train_folder
 
+from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
-from algorithm.adapters.unity.curriculum import SceneParameters
-from algorithm.adapters.unity.launch import EngineSettings, LaunchConfig
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from algorithm.runs import run_folder
-from algorithm.runs.build import RunResult, train
+from algorithm.runs.build import train
+from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
@@ -33,9 +33,20 @@ from algorithm.training.learner import Learner
 from algorithm.training.progress import Progress
 from tests.unity_player.launcher import make_player
 
-ENGINE = EngineSettings(
-    time_scale=20, quality_level=1, width=84, height=84, target_frame_rate=-1, capture_frame_rate=60
-)
+UNITY_ARGS = {
+    "base_port": None,
+    "agents": None,
+    "no_graphics": False,
+    "time_scale": 20,
+    "quality_level": 1,
+    "width": 84,
+    "height": 84,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "additional_args": [],
+    "log_folder": None,
+    "timeout_wait": 30.0,
+}
 SLOW = 0.02  # seconds that a slow player sleeps in each tick
 IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")  # which ML-Agents' client of Python 0.28 can read
 PORT = 6105
@@ -62,8 +73,7 @@ def _random(env: Any) -> None:
 @contextmanager
 def scene(player: Path, copies: int = 1) -> Iterator[UnityAdapter]:
     """The adapter of so many players."""
-    launch = LaunchConfig(str(player), None, False, 30.0, (), None, ENGINE)
-    adapter = UnityAdapter(launch, copies, None, SceneParameters({}))
+    adapter = UnityAdapter(EnvConfig(name="", n_envs=copies, section={"build_path": str(player), **UNITY_ARGS}))
     try:
         yield adapter
     finally:
@@ -82,7 +92,12 @@ def acting(player: Path, ticks: int, copies: int = 1) -> float:
                 else Blueprint({"*": Vector()}, policy=Mlp(64, 64), critic=Mlp(64, 64))
             )
             agent = Acer(resolve([]).agent, blueprint, role, np.random.default_rng(0))
-            return AgentComponents(role, agent, None, Learner(agent, role, {}, None))  # type: ignore[arg-type]
+            return AgentComponents(
+                role=role,
+                agent=agent,
+                scheduler=None,
+                learner=Learner(agent, role, {}, None),  # type: ignore[arg-type]
+            )
 
         actor = Actor(TrainingComponents(adapter, team), seed=0)
         return copies * rate(actor.collect, ticks)
@@ -118,15 +133,21 @@ def in_turns(turns: int, ours: Callable[[], float], theirs: Callable[[], float])
     return f"{spread(other)} | {spread(own)} | {spread((b / a for a, b in pairs), 2)}"
 
 
+class StepRecorder(Callback):
+    """A callback that records pairs of seconds and env steps."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, int]] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        self.points.append((time.perf_counter(), progress.counters.env_steps))
+
+
 def training(player: Path, ticks: int) -> float:
     """Ticks per second of twelve agents while they learn, from the first to the last time that the run is shown."""
-    seen: list[tuple[float, int]] = []
-    _run(
-        player,
-        [f"base_config.max_step={12 * ticks}"],
-        show=lambda now: seen.append((time.perf_counter(), now.counters.env_steps)),
-    )
-    learning = [point for point in seen if point[1] > 1.2 * ticks]  # after a tenth of it
+    recorder = StepRecorder()
+    _run(player, [f"base_config.max_step={12 * ticks}"], callbacks=[recorder])
+    learning = [point for point in recorder.points if point[1] > 1.2 * ticks]  # after a tenth of it
     return (learning[-1][1] - learning[0][1]) / (learning[-1][0] - learning[0][0]) / 12
 
 
@@ -134,7 +155,7 @@ def _run(
     player: Path,
     changes: list[str],
     log: Callable[[str], None] = lambda line: None,
-    show: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """A run of the folder unity/3dball without a goal."""
     source = run_folder.find_environment_folder("unity/3dball")
@@ -144,7 +165,7 @@ def _run(
         run_folder.RUNS = Path(place)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
-        result = train(settings, folder, log, show)
+        result = train(settings, folder, log, callbacks)
         log(f"checkpoints: {', '.join(path.name for path in sorted((folder.path / 'checkpoints').glob('[0-9]*')))}")
     return result
 

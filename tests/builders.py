@@ -1,4 +1,4 @@
-"""What several tests build: settings, agents, and records with every kind of episode boundary."""
+"""Builders for several tests: settings, agents, and records with every kind of episode boundary."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from algorithm.agents.acer.agent import Acer, AcerSettings
-from algorithm.agents.sac.agent import Sac, SacSettings
+from algorithm.agents.acer.agent import Acer
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.agent import LossReport
+from algorithm.agents.sac.agent import Sac
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.networks import Blueprint, Mlp
+from algorithm.returns import ESTIMATORS, find_estimators
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
-# Every estimator with every critic that it goes with.
+# Every estimator with every critic that is enough for it.
 PAIRS = [
-    *((estimator, "action_value") for estimator in ("retrace", "vtrace", "n_step", "tree_backup", "q_lambda")),
-    *((estimator, "state_value") for estimator in ("vtrace", "n_step")),
+    *((estimator, "action_value") for estimator in ESTIMATORS),
+    *((estimator, "state_value") for estimator in find_estimators(for_state_values=True)),
 ]
 
 
 class Raw:
-    """Factory of an encoder that hands a vector on in its own dtype, so that a network can run in float64."""
+    """A factory of an encoder that returns a vector in its own dtype, so that a network can run in float64."""
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
         encoder = nn.Identity()
@@ -35,24 +40,24 @@ class Raw:
 
 
 def acer_settings(**changes) -> AcerSettings:
-    """The default settings with some changes."""
+    """Return the default settings with some changes."""
     return AcerSettings(**{**yaml.safe_load(CONFIG.read_text())["acer_config"], **changes})
 
 
 def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
-    """One vector observation, one discrete branch."""
+    """Return a role with one vector observation and one discrete branch."""
     return Role(lanes, {"obs": ObsSpec((size,))}, ActionSpec(branches=(actions,)))
 
 
 def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Acer:
-    """An agent in float32 as a run builds it."""
+    """Return an agent in float32, as built by a run."""
     torch.manual_seed(seed)
     blueprint = blueprint or Blueprint(body=Mlp(16))
     return Acer(acer_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
 
 
 def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
-    """An agent in float64 whose policy and average policy are far from uniform and from each other."""
+    """Return an agent in float64 whose policy and average policy are far from uniform and from each other."""
     agent = make_acer(role, Blueprint(encoders={"*": Raw()}, body=body), seed, **changes)
     for network in (agent.policy, agent.average_policy.network):
         network.double()
@@ -62,19 +67,19 @@ def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int
 
 
 def sac_settings(**changes) -> SacSettings:
-    """The default settings with some changes."""
+    """Return the default settings with some changes."""
     return SacSettings(**{**yaml.safe_load(CONFIG.read_text())["sac_config"], **changes})
 
 
 def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Sac:
-    """An agent in float32 as a run builds it."""
+    """Return an agent in float32, as built by a run."""
     torch.manual_seed(seed)
     blueprint = blueprint or Blueprint(body=Mlp(16))
     return Sac(sac_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
 
 
 def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """first [T+1, B], alive [T, B] and final [T, B] with deaths and cuts, each with and without a shown final row."""
+    """Return first [T+1, B], alive and is_bootstrap_row [T, B], with terminations and truncations."""
     first = np.zeros((rows + 1, columns), bool)
     alive, final = np.ones((rows, columns), bool), np.zeros((rows, columns), bool)
     first[0] = rng.random(columns) < 0.3
@@ -92,7 +97,7 @@ def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tupl
 
 
 def random_rows(names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3) -> dict[str, Any]:
-    """What an estimator reads over random boundaries: reward, alive, first, gamma, and of the others those `names`."""
+    """Return inputs of an estimator with random boundaries: reward, alive, first, gamma, and those of `names`."""
     rng = np.random.default_rng(seed)
     rows = rows or int(rng.integers(1, 14))
     first, alive, final = random_boundaries(rng, rows, columns)
@@ -102,7 +107,7 @@ def random_rows(names: Sequence[str], seed: int, rows: int | None = None, column
         "v": rng.normal(size=(rows + 1, columns)),
         "rho": rng.uniform(0, 2, size=(rows, columns)),
         "trace": rng.uniform(0, 1.5, size=(rows, columns)),
-        "decay": float(rng.uniform(0, 1)),
+        "trace_lambda": float(rng.uniform(0, 1)),
     }
     return {"reward": reward, "alive": alive, "first": first, "gamma": gamma, **{name: others[name] for name in names}}
 
@@ -110,7 +115,7 @@ def random_rows(names: Sequence[str], seed: int, rows: int | None = None, column
 def random_rollout(
     rng: np.random.Generator, rows: int = 6, columns: int = 4, size: int = 3, actions: int = 3
 ) -> Rollout:
-    """A collected rollout as an actor hands it over, one lane for each column."""
+    """Return a collected rollout with one lane for each column."""
     first, alive, final = random_boundaries(rng, rows, columns)
     return Rollout(
         obs={"obs": rng.normal(size=(rows + 1, columns, size)).astype(np.float32)},
@@ -129,10 +134,17 @@ def random_rollout(
 
 
 def exact(rollout: Rollout) -> Rollout:
-    """The same record in tensors, its numbers in float64."""
+    """Return the same record as tensors, in float64."""
 
     def upload(array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor.double() if tensor.is_floating_point() else tensor
 
     return rollout.convert(upload)
+
+
+def update(learner: Learner, rollout: Rollout) -> LossReport:
+    """Make one update of a learner from one batch."""
+    report = learner.compute_gradients(rollout)
+    learner.apply_gradients()
+    return report

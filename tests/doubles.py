@@ -23,7 +23,14 @@ class ShowingAgent:
     """
 
     def __init__(self, rollout_length: int, state: int = 1):
-        self.schedule = DataSchedule(rollout_length, rollout_length, 1, 0.0, "fixed", 0)
+        self.schedule = DataSchedule(
+            rollout_length=rollout_length,
+            sequence_length=rollout_length,
+            batch_size=1,
+            replay_ratio=0.0,
+            replay_count_distribution="fixed",
+            learning_starts=0,
+        )
         self.state_size = self.stored_state_size = state
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()
@@ -31,7 +38,7 @@ class ShowingAgent:
     def act(self, step: Step, memory: np.ndarray) -> Decision:
         obs = step.obs["obs"][:, :1]
         sample = obs % 2
-        return Decision(sample, sample, np.concatenate([obs, memory], 1), memory + 1)
+        return Decision(raw_action=sample, action=sample, behavior=np.concatenate([obs, memory], 1), memory=memory + 1)
 
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
         decision = self.act(step, memory)
@@ -49,7 +56,7 @@ def parts_of(adapter: Adapter, agent, learner=None) -> TrainingComponents:
     """Parts in which every role has this agent, and nobody learns."""
     return TrainingComponents(
         adapter,
-        lambda name, role: AgentComponents(role, agent, None, learner or Clock()),
+        lambda name, role: AgentComponents(role=role, agent=agent, scheduler=None, learner=learner or Clock()),
         grow_components=lambda name, team, role: replace(team, role=role),
     )
 
@@ -68,12 +75,12 @@ class Row:
 
 def step_of(*rows: Row) -> Step:
     return Step(
-        np.array([row.lane for row in rows]),
-        {"obs": np.array([[row.obs] for row in rows], np.float32)},
-        np.array([row.first for row in rows]),
-        np.array([row.final for row in rows]),
-        np.array([row.reward for row in rows], np.float32),
-        np.array([row.alive for row in rows]),
+        lane=np.array([row.lane for row in rows]),
+        obs={"obs": np.array([[row.obs] for row in rows], np.float32)},
+        first=np.array([row.first for row in rows]),
+        is_bootstrap_row=np.array([row.final for row in rows]),
+        reward=np.array([row.reward for row in rows], np.float32),
+        alive=np.array([row.alive for row in rows]),
     )
 
 

@@ -17,6 +17,7 @@ from algorithm.agents.agent import (
     RewardTransform,
     mean_weights,
     td_error_stats,
+    unroll,
     weighted_means,
 )
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
@@ -71,7 +72,14 @@ class TwoRoles(Adapter):
         first, final = np.full(spec.lanes, age % 6 == 0), np.full(spec.lanes, age % 6 == 5)
         obs = {name: self.rng.random((spec.lanes, *shape), dtype=np.float32)}
         reward = np.where(first, 0, np.ones(spec.lanes, np.float32))
-        return Step(np.arange(spec.lanes), obs, first, final, reward.astype(np.float32), np.ones(spec.lanes, bool))
+        return Step(
+            lane=np.arange(spec.lanes),
+            obs=obs,
+            first=first,
+            is_bootstrap_row=final,
+            reward=reward.astype(np.float32),
+            alive=np.ones(spec.lanes, bool),
+        )
 
 
 class Skipping(Adapter):
@@ -108,7 +116,7 @@ class Skipping(Adapter):
         obs = {"obs": age[:, None].astype(np.float32)}
         none = np.zeros(len(lane), bool)
         reward = np.full(len(lane), self.tick > 0, np.float32)
-        return Step(lane, obs, first, none, reward, alive)
+        return Step(lane=lane, obs=obs, first=first, is_bootstrap_row=none, reward=reward, alive=alive)
 
 
 class Growing(Adapter):
@@ -149,7 +157,16 @@ class Growing(Adapter):
         first = age == 0
         obs = {"obs": self.rng.random((len(lanes), 2), dtype=np.float32)}
         reward = np.where(first, 0, self.rng.random(len(lanes))).astype(np.float32)
-        return {"agent": Step(lanes, obs, first, age == 5, reward, np.ones(len(lanes), bool))}
+        return {
+            "agent": Step(
+                lane=lanes,
+                obs=obs,
+                first=first,
+                is_bootstrap_row=age == 5,
+                reward=reward,
+                alive=np.ones(len(lanes), bool),
+            )
+        }
 
 
 class AnyAction(Adapter):
@@ -184,7 +201,16 @@ class AnyAction(Adapter):
         first, final = np.full(lanes, age == 0), np.full(lanes, age == 4)
         obs = {"obs": 3 + self.rng.standard_normal((lanes, 2), dtype=np.float32)}
         reward = np.where(first, 0, reward).astype(np.float32)
-        return {"agent": Step(np.arange(lanes), obs, first, final, reward, np.ones(lanes, bool))}
+        return {
+            "agent": Step(
+                lane=np.arange(lanes),
+                obs=obs,
+                first=first,
+                is_bootstrap_row=final,
+                reward=reward,
+                alive=np.ones(lanes, bool),
+            )
+        }
 
 
 class RunningSum(nn.Module):
@@ -222,33 +248,46 @@ class TwoGroups(Agent):
         self.critic = ActorCritic(blueprint, role.obs_specs, 1, actions)
         self.target = TargetNetwork(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
         self.groups = {
-            "policy": ParameterGroup(self.policy, 1e-3, "constant", "adam", 0.999, 1e-8, False, 1.0),
-            "critic": ParameterGroup(self.critic, 1e-2, "linear", "rmsprop", 0.99, 1e-5, True, 10.0),
+            "policy": ParameterGroup(
+                module=self.policy,
+                learning_rate=1e-3,
+                learning_rate_schedule="constant",
+                optimizer="adam",
+                optimizer_decay=0.999,
+                optimizer_epsilon=1e-8,
+                epsilon_inside=False,
+                max_grad_norm=1.0,
+            ),
+            "critic": ParameterGroup(
+                module=self.critic,
+                learning_rate=1e-2,
+                learning_rate_schedule="linear",
+                optimizer="rmsprop",
+                optimizer_decay=0.99,
+                optimizer_epsilon=1e-5,
+                epsilon_inside=True,
+                max_grad_norm=10.0,
+            ),
         }
         self.target_networks = {"target": self.target}
-        self.schedule = DataSchedule(8, 12, 4, 1.5, "fixed", 32)
-        self.reward_transform = RewardTransform(1.0, 1.0, False, 0.9)
-        self.state_size = self.stored_state_size = self.policy.state_size
+        self.schedule = DataSchedule(
+            rollout_length=8,
+            sequence_length=12,
+            batch_size=4,
+            replay_ratio=1.5,
+            replay_count_distribution="fixed",
+            learning_starts=32,
+        )
+        self.reward_transform = RewardTransform(scale=1.0, clip=1.0, reward_normalization=None, gamma=0.9)
         self.rng = rng
 
-    def act(self, step, memory):
-        return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
-
-    def greedy(self, step, memory):
-        return self._decide(step, memory, self.family.mode)
-
-    def _decide(self, step, memory, choose):
-        statistics, memory = self.policy.act(step.obs, memory)
-        sample = choose(statistics)
-        return Decision(sample, self.family.to_action(sample), statistics, memory)
-
     def loss(self, rollout: Rollout):
-        features = self._unroll(self.policy, rollout)
+        features = unroll(self.policy.torso, rollout)
         logits = self.policy.heads(features)[0]
-        q = self.critic.heads(self._unroll(self.critic, rollout))[1]
+        q = self.critic.heads(unroll(self.critic.torso, rollout))[1]
         action = rollout.raw_action.long()
         with torch.no_grad():
-            target_q = self.target.network.heads(self._unroll(self.target.network, rollout))[1]
+            target_q = self.target.network.heads(unroll(self.target.network.torso, rollout))[1]
             policy = Categorical(logits)
             v = policy.expectation(target_q)
             taken = target_q[:-1].gather(-1, action).squeeze(-1)
@@ -267,24 +306,6 @@ class TwoGroups(Agent):
             lambda: td_error_stats(rollout.valid, error.detach()),
             features,
         )
-
-    @staticmethod
-    def _unroll(network, rollout):
-        return network.torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
-
-    @torch.no_grad()
-    def features(self, rollout):
-        return self._unroll(self.policy, rollout)
-
-    @torch.no_grad()
-    def target_features(self, rollout):
-        return self._unroll(self.target.network, rollout)
-
-    def encode(self, obs):
-        return self.policy.torso.encode(obs)
-
-    def q(self, features, sample):
-        return self.critic.heads(features)[1].gather(-1, sample.long()).squeeze(-1)
 
     def update_targets(self, update):
         self.target.polyak_update(0.05)
@@ -315,9 +336,7 @@ class Distillation(Auxiliary):
         return self.weight * self._error(view.features)[:-1]
 
     def loss(self, view: AuxiliaryInputs):
-        assert view.target_features().shape == view.features.shape
         assert view.encode({k: v[0] for k, v in view.rollout.obs.items()}).shape[0] == len(view.rollout.lane)
-        assert view.q(view.features[:-1], view.rollout.raw_action).shape == view.rollout.same_episode.shape
         return (view.rollout.same_episode * self._error(view.features)[:-1]).mean()
 
     def observe(self, rollout: Rollout):
@@ -341,4 +360,4 @@ class Mixture(Explorer):
         behavior = np.log(mixed).astype(np.float32)
         family = CategoricalFamily(probs.shape[-1])
         sample = family.sample(behavior, agent.rng)
-        return Decision(sample, family.to_action(sample), behavior, decision.memory)
+        return Decision(raw_action=sample, action=family.to_action(sample), behavior=behavior, memory=decision.memory)

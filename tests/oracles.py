@@ -1,4 +1,4 @@
-"""Second derivations in plain Python and float64, for comparison only: slow, literal, and sharing no code."""
+"""Independent implementations in plain Python and float64 for comparison: slow, literal, without shared code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def reverse_loop(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """y_t = a_t + b_t y_{t+1}, one row after the other."""
+    """Solve y_t = a_t + b_t y_{t+1} in a loop over rows."""
     y = np.array(a, dtype=np.float64)
     for t in range(len(a) - 2, -1, -1):
         y[t] = a[t] + b[t] * y[t + 1]
@@ -23,16 +23,16 @@ def retrace_by_definition(
     trace: np.ndarray,
     horizon: int | None = None,
 ) -> np.ndarray:
-    """Retrace as the sum of Munos et al. 2016, Eq. 3, for each episode alone; NaN where a row cannot be learned.
+    """Return Retrace as the sum of Munos et al. 2016, Eq. 3, for each episode alone; NaN for invalid rows.
 
         G_t = Q_t + sum_{k >= t} gamma^{k-t} (c_{t+1} ... c_k) (r_k + gamma V_{k+1} - Q_k)
 
-    All arrays are [T, B] except `first` and `v` [T+1, B]. Columns are cut where an episode starts, and only what lies
-    inside the piece is looked at; of that, `horizon` rewards.
+    All arrays are [T, B] except `first` and `v` [T+1, B]. Each episode is computed separately, from its own rows, with
+    at most `horizon` rewards.
     """
     target = np.full(np.shape(reward), np.nan)
-    for steps, shown, b in _episodes(first):
-        error = _errors(reward[steps, b], alive[steps, b], gamma, q_taken[steps, b], v[shown, b])
+    for steps, observed, b in _episodes(first):
+        error = _errors(reward[steps, b], alive[steps, b], gamma, q_taken[steps, b], v[observed, b])
         q, c = q_taken[steps, b], trace[steps, b]
         for t in range(len(error)):
             stop = min(len(error), t + (horizon or len(error)))
@@ -49,20 +49,20 @@ def vtrace_by_definition(
     v: np.ndarray,
     rho: np.ndarray,
     trace: np.ndarray,
-    decay: float = 1.0,
+    trace_lambda: float = 1.0,
     horizon: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """V-trace as the sum of Espeholt et al. 2018, Eq. 1, for each episode alone, and r + gamma (V' + lambda (v' - V')).
+    """Return V-trace as the sum of Espeholt et al. 2018, Eq. 1, and r + gamma (V' + lambda (v' - V')), by episode.
 
         v_t = V_t + sum_{k >= t} (gamma lambda)^{k-t} (c_t ... c_{k-1}) rho_k (r_k + gamma V_{k+1} - V_k)
 
-    `rho` and `trace` [T, B] are truncated already; with both 1 it is the n-step return. Of `horizon` rewards: that many
-    errors, the estimate's own one among them.
+    `rho` and `trace` [T, B] are already truncated; with both 1 it is the n-step return. The sum has `horizon` errors,
+    including that of the row itself.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
-    onward = gamma * decay
-    for steps, shown, b in _episodes(first):
-        error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[shown, b])
+    onward = gamma * trace_lambda
+    for steps, observed, b in _episodes(first):
+        error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[observed, b])
         long = horizon or len(error)
         ahead, behind = (_sums(error, onward, rho[steps, b], trace[steps, b], rows) for rows in (long, long - 1))
         for t, row in enumerate(range(steps.start, steps.start + len(error))):
@@ -80,10 +80,10 @@ def soft_vtrace_by_definition(
     rho: np.ndarray,
     trace: np.ndarray,
     cost: np.ndarray,
-    decay: float = 1.0,
+    trace_lambda: float = 1.0,
     horizon: int | None = None,
 ) -> np.ndarray:
-    """Return the target of a soft Q(x_t, a_t) as a forward sum over each episode; NaN for rows that are not learned.
+    """Return the target of a soft Q(x_t, a_t) as a forward sum over each episode; NaN for invalid rows.
 
         G_t = r_t + gamma V_{t+1}
               + sum_{t < k < t + horizon} (gamma lambda)^{k-t} (c_{t+1} ... c_{k-1}) rho_k
@@ -93,9 +93,9 @@ def soft_vtrace_by_definition(
     V(x) = E[r - cost + gamma V(x')], and Q(x, a) = E[r + gamma V(x')] (Haarnoja et al. 2018, Eq. 2-3).
     """
     target = np.full(np.shape(reward), np.nan)
-    onward = gamma * decay
-    for steps, shown, b in _episodes(first):
-        states = v[shown, b]
+    onward = gamma * trace_lambda
+    for steps, observed, b in _episodes(first):
+        states = v[observed, b]
         own = _errors(reward[steps, b], alive[steps, b], gamma, np.zeros(len(reward)), states)
         for t in range(len(own)):
             stop = min(len(own), t + (horizon or len(own)))
@@ -109,7 +109,7 @@ def soft_vtrace_by_definition(
 
 
 def _sums(error, onward, rho, trace, horizon) -> list[float]:
-    """sum_k (c_t ... c_{k-1}) rho_k error_k, decayed, for each row, and a 0 behind the last."""
+    """Return sum_k (c_t ... c_{k-1}) rho_k error_k, discounted, for each row, and a final 0."""
     rows = range(len(error))
     terms = [
         [onward ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
@@ -119,7 +119,7 @@ def _sums(error, onward, rho, trace, horizon) -> list[float]:
 
 
 def _episodes(first: np.ndarray):
-    """Each episode's rows, its shown observations (one more where its end is in the record), and its column."""
+    """Yield each episode's rows, its observations (one more if its end is in the record), and its column."""
     rows, columns = first.shape[0] - 1, first.shape[1]
     for b in range(columns):
         starts = [0, *(t for t in range(1, rows + 1) if first[t, b])]
@@ -130,7 +130,7 @@ def _episodes(first: np.ndarray):
 
 
 def _errors(reward, alive, gamma, base, v) -> list[float]:
-    """One-step errors against `base` of those rows of one episode that can be learned."""
+    """Return the one-step errors against `base` of the valid rows of one episode."""
     errors = []
     for k in range(len(reward)):
         if not alive[k]:
@@ -142,13 +142,13 @@ def _errors(reward, alive, gamma, base, v) -> list[float]:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """pi(a) over the last axis."""
+    """Return pi(a) over the last axis."""
     weights = np.exp(np.asarray(logits, np.float64) - np.max(logits, -1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
 def returns_so_far(episodes: list[list[tuple[float, bool]]], gamma: float) -> list[float]:
-    """The discounted return of every valid row of some episodes [(reward, valid)], over the rewards known by now."""
+    """Return the discounted return so far of every valid row of some episodes [(reward, valid)]."""
     return [
         sum(gamma ** (j - i) * reward for j, (reward, _) in enumerate(rows) if j >= i)
         for rows in ([row for row in episode if row[1]] for episode in episodes)

@@ -1,17 +1,19 @@
 """Who may import whom, read from the source."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout", "errors", "annotations"},
+    {"specs", "rollout", "errors", "annotations", "data", "atomic_io"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay"},
     {"agents", "auxiliaries", "exploration"},
-    {"training", "checkpointing"},
+    {"training"},
+    {"checkpointing"},
     {"runtimes"},
     {"config"},
     {"runs"},
@@ -122,6 +124,32 @@ def test_only_unitys_package_knows_its_client():
     for path in FILES:
         found = {name.split(".")[0] for name in imports(path)} & OF_UNITY
         assert not found or path.parent == ROOT / "algorithm" / "adapters" / "unity", f"{path} imports {found}"
+
+
+# Where Unity may be named: its adapter, the packages for its files, and literal names of the registry and of settings.
+UNITYS_PACKAGES = {("adapters", "unity"), ("export",), ("mlagents",)}
+UNITYS_NAMES = re.compile(
+    r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY|algorithm\.adapters\.unity\.adapter:UnityAdapter"
+)
+HELP_TEXTS = {("cli", "command_line.py"), ("cli", "options.py")}
+
+
+def test_only_unitys_packages_name_unity():
+    for path in FILES:
+        parts = path.relative_to(ROOT / "algorithm").parts
+        if parts[:2] in UNITYS_PACKAGES or parts[:1] in UNITYS_PACKAGES or parts[-2:] in HELP_TEXTS:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            for name in names_in(node) if id(node) not in docstrings else ():
+                assert "unity" not in UNITYS_NAMES.sub("", name).casefold(), f"{path}, line {node.lineno}: {name}"
+
+
+def names_in(node: ast.AST) -> list[str]:
+    """Every identifier and text of one node."""
+    found = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "module", "value", "asname")]
+    return [name for name in found if isinstance(name, str)]
 
 
 def test_every_module_says_what_it_is_for():

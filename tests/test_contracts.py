@@ -103,7 +103,7 @@ def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
     from algorithm.training.learner import Learner
 
     moved = []
-    step = Learner._apply_gradients
+    step = Learner._step_if_finite
 
     def watched(self):
         before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.group_slices.items()}
@@ -116,7 +116,7 @@ def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
         )
         return result
 
-    monkeypatch.setattr(Learner, "_apply_gradients", watched)
+    monkeypatch.setattr(Learner, "_step_if_finite", watched)
     write_folder(tmp_path, **FAKES["two groups"])
     run()
     assert max(step["policy"] for step in moved) < 3e-3  # Adam moves by about its rate

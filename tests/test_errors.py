@@ -1,8 +1,8 @@
-"""Every error is one line that says something."""
+"""Every error is one informative line."""
 
 import pytest
 
-from algorithm.errors import MAX_LENGTH, format_traceback, summarize_error
+from algorithm.errors import MAX_LENGTH, describe_exit, format_traceback, summarize_error
 
 
 def raised(error):
@@ -11,12 +11,12 @@ def raised(error):
     return caught.value
 
 
-def test_an_error_is_its_kind_and_text():
+def test_a_summary_is_type_and_message():
     assert summarize_error(ValueError("too\n  small")) == "ValueError: too small"
     assert format_traceback(raised(ValueError("small"))).endswith("ValueError: small\n")
 
 
-def test_an_error_without_text_is_where_it_was_raised():
+def test_a_summary_without_message_is_file_and_line():
     assert summarize_error(AssertionError()) == "AssertionError"
     error = raised(AssertionError())
     where = f"AssertionError in {__file__}, line {raised.__code__.co_firstlineno + 2}"
@@ -24,5 +24,19 @@ def test_an_error_without_text_is_where_it_was_raised():
     assert format_traceback(error).splitlines()[-1] == where
 
 
-def test_a_long_text_is_cut():
+def test_a_long_message_is_shortened():
     assert summarize_error(ValueError("x" * 5000)) == f"ValueError: {'x' * MAX_LENGTH} ..."
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (0xC0000005, "ended with exit code 3221225477 (0xc0000005)"),
+        (-9, "crashed with signal SIGKILL"),
+        (-200, "crashed with signal 200"),
+    ],
+)
+def test_an_exit_code_is_a_line(code, line):
+    assert describe_exit(code) == line

@@ -11,8 +11,8 @@ import main
 from algorithm import load
 from algorithm.config.loader import resolve
 from algorithm.runs.build import train
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.runs.trained_agent import TrainedAgent
 from tests.guessing import STEPS, Guessing
 

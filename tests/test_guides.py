@@ -1,43 +1,106 @@
-"""What the guides say of files and settings is so."""
+"""The pages of the documentation: links, settings, commands, code and the site are correct."""
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-import main
+from algorithm.cli import main
+from algorithm.cli.command_line import parse_arguments
 from algorithm.cli.options import OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
 from tests.envs.folders import FOLDERS
+from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read
 
-ROOT = Path(__file__).resolve().parents[1]
-GUIDES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-CODE = re.compile(r"```(?:python|yaml)\n# (envs/\S+)\n(.*?)```", re.DOTALL)
-ACER_TORCH = ROOT / "docs" / "from_acer_torch.md"
-ADVANCED_SAC = ROOT / "docs" / "from_advanced_sac.md"
+ACER_TORCH = DOCS / "from_acer_torch.md"
+ADVANCED_SAC = DOCS / "from_advanced_sac.md"
+TUTORIAL = DOCS / "tutorial.md"
+QUICK = ["base_config.n_envs=2", "base_config.max_env_restarts=0", "base_config.max_step_each_iter=30"]
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
-def test_links_lead_somewhere(guide):
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", guide.read_text(encoding="utf-8"))
-    assert [link for link in links if not (guide.parent / link).exists()] == []
+def test_links_lead_to_a_file_and_a_heading(guide):
+    missing = []
+    for link, anchor in LINK.findall(read(guide)):
+        target = (guide.parent / link).resolve() if link else guide
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link + anchor)
+    assert missing == []
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = {line for block in blocks(DOCS / "index.md", "{toctree}") for line in block.split() if "/" not in line}
+    assert {path.stem for path in DOCS.glob("*.md")} - listed == {"index"}
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_commands_are_parsed_and_their_folders_exist(guide):
+    """Commands that train check their folder; those that create one are followed by commands that use it."""
+    for path, text in [*files(guide).items(), ("../my/task/config.yaml", "default: {}\n")]:
+        create(Path("project", path), text)
+    Path("trainer_config.yaml").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir("project")
+        for command in commands(guide):
+            options = parse_arguments(command)
+            if options.init:
+                create(Path("envs", options.init, "config.yaml"), "default: {}\n")
+            elif options.env is not None and not Path(options.env).is_absolute():
+                assert options.env in FOLDERS or Path("envs", options.env, "config.yaml").exists(), command
+
+
+def create(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_modules_that_are_named_exist(guide):
+    named = re.findall(r"`((?:algorithm|tests|benchmarks|envs)/[\w/]+\.py)`", read(guide))
+    assert [path for path in named if not (ROOT / path).exists() and path not in files(guide)] == []
+
+
+def test_the_architecture_names_classes_that_exist():
+    named = set(re.findall(r"`([A-Z][a-z]\w+)[`.(]", read(DOCS / "architecture.md")))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py"))
+    assert named - set(re.findall(r"^class (\w+)", source, re.M)) == set()
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_python_blocks_compile(guide):
+    for number, code in enumerate(blocks(guide, "python")):
+        compile(code, f"{guide.name}, block {number}", "exec")
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_yaml_blocks_are_settings(guide, tmp_path):
+    for code in blocks(guide, "yaml"):
+        tree = yaml.safe_load(code)
+        if set(tree) <= set(load_defaults()):
+            resolve([(guide.name, tree)])
+            continue
+        create(tmp_path / "config.yaml", code)
+        for variant in tree:
+            resolve([("config.yaml", read_variant(tmp_path / "config.yaml", variant))])
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
 def test_settings_by_their_full_names_exist(guide):
     tree = load_defaults()
-    named = re.findall(
-        r"\b(base_config|replay_config|acer_config|sac_config)\.(\w+)", guide.read_text(encoding="utf-8")
-    )
+    named = re.findall(r"\b(base_config|replay_config|acer_config|sac_config)\.(\w+)", read(guide))
     assert [f"{section}.{key}" for section, key in named if key not in tree[section]] == []
 
 
 def variant_of(guide, name, tmp_path):
     """The settings of a variant in the file that a guide calls config.yaml."""
-    text = guide.read_text(encoding="utf-8")
+    text = read(guide)
     path = tmp_path / "config.yaml"
     path.write_text(re.search(r"```yaml\n(# config\.yaml\n.*?)```", text, re.DOTALL).group(1), encoding="utf-8")
     settings = resolve([("config.yaml", read_variant(path, name))])
@@ -59,7 +122,7 @@ def test_advanced_sacs_defaults_resolve(tmp_path):
 
 
 def test_every_name_of_advanced_sac_is_one_of_ours_or_is_answered():
-    rows = re.findall(r"^\| (`.+?`[^|]*) \|", ADVANCED_SAC.read_text(encoding="utf-8"), re.M)
+    rows = re.findall(r"^\| (`.+?`[^|]*) \|", read(ADVANCED_SAC), re.M)
     named = [name for row in rows for name in re.findall(r"`(-{0,2}[a-z_]+)`", row)]
     flags = {name.lstrip("-") for name in named if name.startswith("-")}
     settings = {name for name in named if not name.startswith("-")} - {"pre_action", "obs_list"}
@@ -74,44 +137,85 @@ def test_every_name_of_advanced_sac_is_one_of_ours_or_is_answered():
     assert answered - settings - flags == set()
 
 
-def test_the_goals_of_the_readme_are_those_of_the_folders():
+def test_the_goals_of_the_list_are_those_of_the_folders():
     rows = re.findall(
-        r"^\| `(\S+/\S+)` \| (\S+).*? \| ([\d,]+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+        r"^\| `(\S+/\S+)` \| .*? \| .*? \| (-?[\d.,]+).*? \| ([\d,]+) \|", read(DOCS / "environments.md"), re.M
     )
-    told = {name: (float(goal.replace(",", "")), int(within.replace(",", ""))) for name, goal, within in rows}
+    listed = {name: (float(goal.replace(",", "")), int(budget.replace(",", ""))) for name, goal, budget in rows}
     folders = {name: ROOT / "envs" / name / "config.yaml" for name in FOLDERS}
     goals = {name: resolve([("", read_variant(path, "default"))]).goal for name, path in folders.items()}
-    claimed = {name: goal for name, goal in goals.items() if goal.return_ is not None}  # of Unity nothing is
-    assert told == {name: (goal.return_, goal.step_budget) for name, goal in claimed.items()}
-
-
-def files(guide):
-    """{path: text} of the files that a guide shows whole."""
-    return {path: text for path, text in CODE.findall(guide.read_text(encoding="utf-8"))}
+    claimed = {name: goal for name, goal in goals.items() if goal.return_ is not None}  # those of Unity have no goal
+    assert listed == {name: (goal.return_, goal.step_budget) for name, goal in claimed.items()}
 
 
 def examples():
-    """Every variant of every environment's folder that a guide shows."""
+    """Every variant of every environment folder that a page contains."""
     for guide in GUIDES:
         for path, text in files(guide).items():
             name = path.removeprefix("envs/").removesuffix("/config.yaml")
-            for variant in yaml.safe_load(text) if path.endswith("config.yaml") else ():
+            for variant in yaml.safe_load(text) if path.endswith("/config.yaml") else ():
                 yield pytest.param(guide, name, variant, id=f"{guide.stem}-{name}-{variant}")
 
 
 @pytest.mark.parametrize(("guide", "name", "variant"), list(examples()))
-def test_an_example_of_an_environment_trains_and_plays(guide, name, variant):
+def test_an_example_of_an_environment_trains_and_plays(guide, name, variant, tmp_path, monkeypatch):
     if any("pettingzoo" in text for path, text in files(guide).items() if path.startswith(f"envs/{name}/")):
         pytest.importorskip("pettingzoo")
+    monkeypatch.syspath_prepend(tmp_path)
     for path, text in files(guide).items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text, encoding="utf-8")
+        create(Path(path), text)
     # No environment may raise: they do where an action is none of theirs.
-    quick = ["base_config.n_envs=2", "base_config.max_env_restarts=0", "base_config.max_step_each_iter=30"]
     tree = read_variant(Path("envs", name, "config.yaml"), variant)
     algorithm = tree["base_config"].get("algorithm", "ACER").lower()
     learning = [f"{algorithm}_config.{quick}" for quick in ("learning_starts=40", "batch_size=4")]
     learning += ["base_config.log_every=100", "goal=null"]
-    options = ["--max_step", "200", "--set", *quick, *learning]
+    options = ["--max_step", "200", "--set", *QUICK, *learning]
     assert main.main([name, "-c", variant, "-n", "a", *options]) == 0
     assert main.main([name, "-n", "a", "--run", "--max_iter", "1"]) == 0
+
+
+@pytest.mark.parametrize("command", [["gym/cartpole"], ["hybrid/parking", "-c", "sac"]], ids=lambda command: command[0])
+def test_every_metric_of_a_run_is_listed(command):
+    quick = ["--set", "base_config.evaluate_every=400", "base_config.log_every=200", "goal=null"]
+    assert main.main([*command, "-n", "a", "--max_step", "1200", *quick]) == 0
+    (table,) = Path("runs").rglob("metrics.csv")
+    metrics = set(table.read_text(encoding="utf-8").partition("\n")[0].split(","))
+    assert metrics - set(re.findall(r"`([\w/]+)`", read(DOCS / "metrics.md"))) == set()
+
+
+@pytest.mark.parametrize("guide", [ROOT / "README.md", DOCS / "start.md"], ids=lambda path: path.name)
+def test_the_example_of_load_runs(guide):
+    assert main.main(["gym/cartpole", "-n", "first", "--max_step", "200"]) == 0
+    (example,) = [code for code in blocks(guide, "python") if "load(" in code]
+    variables = {"obs": np.zeros(4, np.float32)}
+    exec(example, variables)
+    assert variables["action"] in (0, 1)
+
+
+def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = files(TUTORIAL)
+    create(Path("thermostat.py"), shown["thermostat.py"])
+    init, first, *others = commands(TUTORIAL)
+    assert main.main(init) == 0
+    assert main.main([*first, "--max_step", "2000"]) == 0
+    for path, text in shown.items():
+        create(Path(path), text)
+    for command in others:
+        shorter = [] if {"--run", "--list", "--export"} & set(command) else ["--max_step", "4000"]
+        assert main.main([*command, *shorter]) == 0, command
+    for path in ("play.py", "serve.py"):
+        exec(shown[path], {})
+    assert re.search(r"return -?[\d.]+\nheater level [012]\n", capsys.readouterr().out)
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_the_network(tmp_path):
+    if missing := [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]:
+        pytest.skip(f'{missing[0]} is not installed: pip install -e ".[docs]"')
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", str(DOCS), "site"]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    loaded = re.compile(r"(?:src=|<link[^>]+href=|@import |url\()[\"']?(?:https?:)?//[^\"')\s]+")
+    pages = [*Path("site").rglob("*.html"), *Path("site").rglob("*.css"), *Path("site").rglob("*.svg")]
+    assert [match for page in pages for match in loaded.findall(page.read_text(encoding="utf-8"))] == []

@@ -8,9 +8,9 @@ import torch
 
 from algorithm.config.loader import read_variant, resolve
 from algorithm.runs.build import train
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.env_folder import PROJECT_ENVS
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.runs.trained_agent import load
 from tests.builders import PAIRS
 from tests.envs.folders import FOLDERS

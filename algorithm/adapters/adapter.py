@@ -1,37 +1,39 @@
-"""The contract between a simulator and everything else."""
+"""The contract between simulators and the rest of the program."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
+from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
 
 def derive_seed(seed: int, restarts: int) -> int:
-    """The seed of what is made anew for the `restarts`-th time: its episodes are not those of what it replaces."""
+    """Return the seed of a simulator after its `restarts`-th restart, whose episodes differ from those before."""
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0] >> 1)
 
 
 class EnvironmentStartError(RuntimeError):
-    """A simulator could not be started."""
+    """An error for a simulator that does not start."""
 
 
 class EnvironmentCrashed(EnvironmentStartError):
-    """A simulator broke after it had started."""
+    """An error for a simulator that failed after its start."""
 
 
 class UnsupportedEnvironment(ValueError):
-    """What was asked for does not exist, or has spaces that cannot be served."""
+    """An error for an environment that does not exist, or has spaces or settings that are not supported."""
 
 
 class UnsupportedObservations(UnsupportedEnvironment):
-    """An observation with parts that no network can read, and parts that one can; `names` are the former."""
+    """An error for observations of which `names` have a space that no network reads, while others can be read."""
 
     def __init__(self, message: str, names: Sequence[str]):
         super().__init__(message)
@@ -40,12 +42,26 @@ class UnsupportedObservations(UnsupportedEnvironment):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """The configuration of an adapter, the same for every simulator.
+    """The configuration of an adapter, the same record for every simulator.
 
-    `name` is an id, or the function `make` of an env.py; `args` are its keyword arguments. `timeout` is the number of
-    seconds that an environment in a process may take for a step or a reset. Dimensions of an action that have no
-    bounds range over [-unbounded_action_limit, unbounded_action_limit]. `wrappers` are applied to every single
-    environment in their order, each a pair of `module:Wrapper` and its keyword arguments.
+    Attributes:
+        name: Id of the environment, or the function `make` of an env.py; empty if the adapter has no use for it
+            (`Adapter.needs_name`).
+        n_envs: Number of environments.
+        args: Keyword arguments of the environment.
+        max_episode_steps: Number of steps after which an episode is truncated.
+        render: Whether the environments are shown.
+        timeout: Seconds that an environment in a process of its own may take for a step or a reset.
+        unbounded_action_limit: Continuous dimensions without bounds range over [-limit, limit].
+        wrappers: Wrappers of every single environment in their order, each a pair of `module:Wrapper` and its keyword
+            arguments.
+        ignore_observations: Names of observations to leave out.
+        section: Values of the section of base_config that `Adapter.section` names.
+        parameters: Environment parameters, for an adapter that `takes_parameters`.
+        on_episode_end: Receives role and return of each episode, from an adapter that `takes_parameters`.
+        log_folder: Folder for log files of the programs that the adapter starts; None for no log files.
+        first_env: Number of the first environment among all open environments of the run, whose ports and log files
+            follow from their numbers.
     """
 
     name: str | Callable[..., Any]
@@ -57,20 +73,72 @@ class EnvConfig:
     unbounded_action_limit: float | None = None
     wrappers: Sequence[tuple[str, Mapping[str, Any]]] = ()
     ignore_observations: Collection[str] = ()
+    section: Mapping[str, Any] = field(default_factory=dict)
+    parameters: EnvironmentParameters | None = None
+    on_episode_end: Callable[[str, float], None] | None = None
+    log_folder: Path | None = None
+    first_env: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartCheck:
+    """A check of one thing that an adapter needs before it opens its environments.
+
+    Attributes:
+        name: Name of the check, for people.
+        run: Function that returns a line about what it found. It raises EnvironmentStartError with what to do.
+        in_subprocess: Whether `run`, then a function of a module, may crash or hang and must run in a subprocess.
+    """
+
+    name: str
+    run: Callable[[], str]
+    in_subprocess: bool = False
 
 
 class Adapter(ABC):
-    """A simulator, several copies of it perhaps, as lanes per role.
+    """A simulator with one or several environments, whose agents are presented as lanes of roles.
 
-    The observations of a Step are good until the next call; whoever keeps them copies them.
+    A lane is the slot of one agent: row i of a Step belongs to lane `step.lane[i]` of its role. A role may appear after
+    the start; `roles` contains it no later than its first Step is returned. A role may also get further lanes: `roles`
+    then holds another Role under its name, and the existing lanes keep their numbers.
 
-    Actions come as float32 [n, size], continuous ones in [-1, 1] (`ActionSpec`). A role may appear after the start:
-    it is in `roles` no later than its first Step is returned. So are lanes that are added to a role: `roles` then holds
-    another Role for its name, existing lanes keep their numbers.
+    The arrays of a Step are valid until the next call; who needs them longer copies them. Actions are float32
+    [rows, size], continuous dimensions in [-1, 1] (`ActionSpec`).
+
+    The class attributes and class methods describe an adapter that has not been opened yet; their defaults are those
+    of a simulator in Python.
     """
 
+    needs_name: ClassVar[bool] = True  # whether base_config.env_name names the environment
+    section: ClassVar[str | None] = None  # the section of base_config that is for this adapter alone
+    takes_parameters: ClassVar[bool] = False  # whether reset_config reaches the environments
+    unsupported_settings: ClassVar[Mapping[str, str]] = {}  # names in base_config, each with what to use instead
+    starts_programs: ClassVar[bool] = False  # whether environments are programs with windows, which --doctor avoids
+    packages: ClassVar[Sequence[str]] = ()  # distributions that only the processes of its environments import
+
     roles: Mapping[str, Role]
-    restarts: int = 0  # how often a copy broke and was rebuilt
+    restarts: int = 0  # number of environments that failed and were started again
+
+    @classmethod
+    def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
+        """Return the number of environments for an evaluation of `episodes` episodes; `config` is that of training.
+
+        The default is one for each episode, since environments in one process cost little.
+        """
+        return episodes
+
+    @classmethod
+    def find_evaluation_obstacle(cls, config: EnvConfig) -> str | None:
+        """Return why no second adapter can be open during training, as evaluation needs it; None if one can."""
+        return None
+
+    @classmethod
+    def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
+        """Return what can be checked before the environments of `config` are opened.
+
+        With None, return what can be checked for any environment of this adapter.
+        """
+        return ()
 
     @property
     def shared_agents(self) -> Mapping[str, str] | None:
@@ -79,42 +147,46 @@ class Adapter(ABC):
 
     @abstractmethod
     def reset(self, seed: int) -> dict[str, Step]:
-        """Start an episode in every lane; the first Step of each role that is there.
+        """Start an episode in every lane and return the first Step of each role that exists.
 
-        Raises EnvironmentStartError where the simulator does not start.
+        Raises:
+            EnvironmentStartError: If the simulator does not start.
         """
 
     @abstractmethod
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        """Execute the actions for the lanes of the last Step of each role; the next Step of each role with news.
+        """Execute actions for the lanes of the last Step of each role, and return the next Step of each role with rows.
 
-        Where the last observation of a cut episode is known, it is shown as one more row before the next `first`.
-        Raises EnvironmentCrashed where the simulator broke, which is of no use then until it is made anew.
+        If the last observation of a truncated episode is known, it is one more row before the next `first` row.
+
+        Raises:
+            EnvironmentCrashed: If the simulator failed; it cannot be used any more.
         """
 
     def statistics(self) -> dict[str, float]:
-        """Numbers that the simulator tells of itself beside rewards, since this was last asked; as a rule none."""
+        """Return the metrics that the simulator has reported since the last call, in addition to rewards."""
         return {}
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
-        """Let the simulator begin with the actions, where it is a process of its own. Raises nothing."""
+        """Start the execution of actions, the first half of `step`. A simulator in this process waits for `receive`."""
         self._pending_actions = actions
 
     def receive(self) -> dict[str, Step]:
-        """What comes of the actions that were sent: `step` in two halves, between which others may work."""
+        """Return the Steps that follow the actions of `send`, the second half of `step`; raise what `step` raises."""
         return self.step(self._pending_actions)
 
     def state(self) -> dict[str, Any] | None:
-        """Where every episode stands, as values that JSON holds; None where the simulator cannot tell."""
+        """Return the state of every episode as JSON values; None if the simulator cannot save it."""
         return None
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put every episode, and `roles`, where `state` says; the next call is `step`.
+        """Restore every episode, and `roles`, from what `state` returned; the next call is `step`.
 
-        Raises ValueError where the state is not of such a simulator.
+        Raises:
+            ValueError: If the state is not one of such a simulator.
         """
-        raise ValueError(f"{type(self).__name__} cannot put episodes where they were")
+        raise ValueError(f"{type(self).__name__} cannot restore the state of episodes")
 
     @abstractmethod
     def close(self) -> None:
-        """End the simulator; calling it twice is harmless."""
+        """Close the simulator. A second call does nothing."""

@@ -69,7 +69,11 @@ def make_atari(config: EnvConfig) -> VectorEnv:
         return VECTOR_MAKERS[mode or NATIVE_MODE](spec, config.n_envs, settings, vector_kwargs, limit)
 
 
-AtariAdapter = partial(GymAdapter, make=make_atari)
+class AtariAdapter(GymAdapter):
+    """An adapter of Atari games."""
+
+    def __init__(self, config: EnvConfig):
+        super().__init__(config, make_atari)
 
 
 def _find_spec(env_name: str) -> EnvSpec:

@@ -45,7 +45,11 @@ def make_dm_control(config: EnvConfig) -> VectorEnv:
     return make_sync_or_async(replace(config, name=f"dm_control/{name}"), make)
 
 
-DmControlAdapter = partial(GymAdapter, make=make_dm_control)
+class DmControlAdapter(GymAdapter):
+    """An adapter of the DeepMind Control Suite."""
+
+    def __init__(self, config: EnvConfig):
+        super().__init__(config, make_dm_control)
 
 
 def _load_task(domain: str, task: str, /, render_mode: str | None = None, **env_args: Any) -> gymnasium.Env:

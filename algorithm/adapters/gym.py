@@ -72,6 +72,10 @@ class GymAdapter(Adapter):
         self._pending_step: Step | None = None  # the Step that follows a Step with bootstrap rows only
         self._active_lanes = self._lanes  # [n], lanes of the last Step
 
+    @classmethod
+    def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
+        return config.n_envs if config.args.get("vectorization_mode") == "async" else episodes
+
     def reset(self, seed: int) -> dict[str, Step]:
         obs, info = self._reset_env(seed)
         self._record_errors(info)

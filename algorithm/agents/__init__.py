@@ -1,1 +1,1 @@
-"""Algorithms: how an agent acts, its losses, and what it does after a step. Nothing else."""
+"""Algorithms: an agent selects actions, computes losses, and updates its target networks after an optimizer step."""

@@ -1,167 +1,190 @@
-"""The contract between an algorithm and the loop that runs it."""
+"""The contract between an algorithm and the training loop."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions.distribution import DistributionFamily
-from algorithm.networks import RunningMoments, TargetNetwork
-from algorithm.networks.torso import Torso
+from algorithm.distributions import DistributionFamily
+from algorithm.networks import Policy, RunningMoments, TargetNetwork, Torso
 from algorithm.rollout import Array, Decision, Rollout, Step
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """A module that is stepped by itself: its own rate, schedule, optimizer and clip."""
+    """A module whose parameters have an optimizer, a learning rate and a gradient norm of their own."""
 
     module: nn.Module
     learning_rate: float
-    learning_rate_schedule: str  # constant | linear (to 0 at max_step)
-    optimizer: str  # adam | rmsprop
-    optimizer_decay: float  # of the mean of squared gradients
-    optimizer_epsilon: float
-    epsilon_inside: bool  # rmsprop: under the root, as in the paper, or behind it, as in torch
+    learning_rate_schedule: str = "constant"  # constant | linear (to 0 at max_step)
+    optimizer: str = "adam"  # adam | rmsprop
+    optimizer_beta1: float = 0.9  # adam: decay of the mean of gradients
+    optimizer_decay: float = 0.99  # of the mean of squared gradients: Adam's beta2, RMSprop's alpha
+    optimizer_epsilon: float = 1e-8
+    epsilon_inside: bool = False  # rmsprop: epsilon is added inside the square root; False: to the root, as in torch
     max_grad_norm: float
-    beta1: float = 0.9  # adam: decay of the mean of gradients
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataSchedule:
-    """What is learned from, how much and when. Lengths are rows; `learning_starts` counts rows over all lanes."""
+    """The batches that an agent learns from, and their number. Lengths are in rows (steps of one lane)."""
 
     rollout_length: int
     sequence_length: int
-    batch_size: int
+    batch_size: int  # sequences of a replayed batch
     replay_ratio: float  # replayed batches for each collected rollout
-    replay_count_distribution: str  # poisson | fixed
-    learning_starts: int
-    on_policy_updates: bool = True  # also learn from the fresh rollout
-    burn_in: int = 0  # rows in front of a window, to bring the memory up to date
-    warmup_rows: int = 0  # the first of these, that rebuild what a replay does not keep of the memory
+    replay_count_distribution: str = "fixed"  # poisson | fixed: the number of batches after one rollout
+    learning_starts: int  # rows stored before the first replayed batch, over all lanes
+    on_policy_updates: bool = True  # also learn from each collected rollout
+    burn_in: int = 0  # rows before a sequence, which only update the memory
+    warmup_rows: int = 0  # the first rows of `burn_in`, which rebuild the part of the memory that is not stored
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RewardTransform:
-    """What a learner does to raw rewards: clip to [-clip, clip], times scale, over the running std of returns."""
+    """The transformation of rewards in a batch: clip to [-clip, clip], divide by the std of returns, times scale."""
 
     scale: float
     clip: float | None
     reward_normalization: str | None  # return_std
-    gamma: float  # of the returns whose std is taken
+    gamma: float  # discount of the returns whose standard deviation is measured
 
 
 @dataclass
 class LossReport:
-    """What a loss tells: scalar metrics as tensors, `td_error_stats` [2, B], the features it made.
+    """The metrics and TD errors of an update, and the features of its forward pass.
 
-    Metrics and errors are computed when they are called, without gradient: they cost a tenth of an update, and
-    nobody wants them of every one. A replay that prioritises makes priorities of the errors; a learner's report gives
-    them in numpy, an agent's as a tensor.
+    Metrics and errors are computed when their functions are called, without gradient: together they take a tenth of an
+    update, and most updates do not need them.
     """
 
-    compute_metrics: Callable[[], dict[str, Tensor]]
-    compute_td_errors: Callable[[], Array]
-    features: Tensor | None = field(default=None, repr=False)
+    compute_metrics: Callable[[], dict[str, Tensor]]  # scalars
+    compute_td_errors: Callable[[], Array]  # [2, B] of `td_error_stats`: a tensor from an agent, numpy from a learner
+    features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F]
 
 
 class Agent(ABC):
-    """An algorithm with its networks. It never sees replay, adapters, the loop or files.
+    """An algorithm with its networks. It never sees replay, adapters, the training loop or files.
 
-    `groups` and `lagging` say what it trains and what follows; the loop lays them out in flat tensors once, before
-    the first step. `policy` is one step of acting: (obs, memory) -> (statistics, memory).
+    A subclass assigns the attributes below in its constructor and defines `loss`. The training loop lays the parameters
+    of `groups` and `target_networks` out in flat tensors once, before the first update.
     """
 
-    Settings: type  # the dataclass of its section in default_config.yaml
-    policy: nn.Module
-    family: DistributionFamily  # of the policy's distributions
-    groups: Mapping[str, ParameterGroup]
-    target_networks: Mapping[str, TargetNetwork]
+    Settings: type[Any]  # the dataclass of the agent's section in default_config.yaml
+    policy: Policy  # one step of acting: (obs, memory) -> (statistics, memory)
+    family: DistributionFamily[Any]  # of the policy's distributions
+    groups: Mapping[str, ParameterGroup]  # trained parameters
+    target_networks: Mapping[str, TargetNetwork[Any]] = {}
     schedule: DataSchedule
     reward_transform: RewardTransform
-    state_size: int  # numbers of memory per lane
-    stored_state_size: int  # the first of these, that a replay keeps; `schedule.lead` rows rebuild the others
-    rng: np.random.Generator  # of its samples
+    rng: np.random.Generator  # for sampling actions
 
-    @abstractmethod
+    @property
+    def state_size(self) -> int:
+        """Size of the memory of one lane."""
+        return self.policy.torso.state_size
+
+    @property
+    def stored_state_size(self) -> int:
+        """Size of the part of the memory, from its start, that a replay stores; `warmup_rows` rows rebuild the rest."""
+        return self.policy.torso.stored_state_size
+
     def act(self, step: Step, memory: np.ndarray) -> Decision:
-        """Sample an action for each lane of `step`; memory [n, state]."""
+        """Sample an action for each lane of `step`.
 
-    @abstractmethod
+        Args:
+            step: Observations of n lanes.
+            memory: [n, state_size].
+        """
+        return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
+
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
-        """The most probable action for each lane of `step`."""
+        """Select the most probable action for each lane of `step`; arguments as those of `act`."""
+        return self._decide(step, memory, self.family.mode)
+
+    def _decide(self, step: Step, memory: np.ndarray, select_action: Callable[[np.ndarray], np.ndarray]) -> Decision:
+        statistics, memory = self.policy.act(step.obs, memory)
+        raw_action = select_action(statistics)
+        return Decision(
+            raw_action=raw_action, action=self.family.to_action(raw_action), behavior=statistics, memory=memory
+        )
 
     @abstractmethod
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
-        """One scalar for each group, without gradient outside it, and a Report."""
+        """Return one scalar for each group, whose gradient reaches the parameters of this group only, and a report."""
 
     def running_statistics(self) -> dict[str, nn.Module]:
-        """The modules whose buffers are running statistics, under the name of the group they belong to."""
+        """Return the modules whose buffers are running statistics, by `obs/` and the name of their group."""
         modules_by_group = {
             name: nn.ModuleList(_find_modules(group, RunningMoments)) for name, group in self.groups.items()
         }
         return {f"obs/{name}": modules for name, modules in modules_by_group.items() if modules}
 
     def observe(self, rollout: Rollout) -> None:
-        """Update what `running` names from a collected rollout, once for each: its valid rows, and no other.
+        """Update the running statistics from the valid rows of a collected rollout.
 
-        It is not called where `running` names nothing.
+        It is called once for each collected rollout, if `running_statistics` is not empty.
         """
         obs = {name: value[:-1] for name, value in rollout.obs.items()}
         for group in self.groups.values():
             for torso in _find_modules(group, Torso):
                 torso.observe(obs, rollout.valid)
 
-    @abstractmethod
+    @torch.no_grad()
     def features(self, rollout: Rollout) -> Tensor:
-        """[T+1, B, F] without gradient, for auxiliaries that give rewards."""
+        """Return features [T+1, B, F] without gradient, for auxiliaries that add rewards."""
+        return unroll(self.policy.torso, rollout)
 
-    @abstractmethod
-    def target_features(self, rollout: Rollout) -> Tensor:
-        """[T+1, B, F] of the lagging network, without gradient."""
-
-    @abstractmethod
     def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """{name: [rows, ...]} -> [rows, F], with gradient, in front of the memory."""
+        """Return features [n, F] of observations {name: [n, ...]} with gradient, before the memory."""
+        return self.policy.torso.encode(obs)
 
-    @abstractmethod
-    def q(self, features: Tensor, raw_action: Tensor) -> Tensor:
-        """Action values [...] of samples [..., size] given features [..., F]."""
-
-    @abstractmethod
     def update_targets(self, update: int) -> None:
-        """Move target and average networks; called after each optimiser step, `update` being its number."""
+        """Update `target_networks` after optimizer step number `update` (the first is 1). The default does nothing."""
 
 
 def _find_modules(group: ParameterGroup, kind: type[Module]) -> list[Module]:
     return [module for module in group.module.modules() if isinstance(module, kind)]
 
 
-def mean_weights(valid: Tensor, weight: Tensor) -> Tensor:
-    """[T, B] weights that turn a sum over rows into the mean over valid rows, each column scaled by `weight` [B].
+def unroll(torso: Torso, rollout: Rollout) -> Tensor:
+    """Return the features [T+1-burn_in, B, F] of a rollout."""
+    return torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
 
-    All are 0 where no row is valid.
+
+def check_burn_in(burn_in: int, torso: Torso) -> None:
+    """Raise ValueError if the setting `burn_in_step` is above 0, and the network has no memory that it would update."""
+    if burn_in and not torso.stored_state_size:
+        raise ValueError(f"burn_in_step is {burn_in}, but the network has no memory after its body")
+
+
+def mean_weights(valid: Tensor, weight: Tensor) -> Tensor:
+    """Return weights [T, B] with which a sum over rows is the mean over valid rows.
+
+    Args:
+        valid: [T, B]; if no row is valid, all weights are 0.
+        weight: Importance of each column [B], by which its rows are scaled.
     """
     rows = valid.to(weight.dtype)
     return rows * (weight / rows.sum().clamp(min=1))
 
 
 def td_error_stats(valid: Tensor, error: Tensor) -> Tensor:
-    """[2, B] the largest and the mean |error| [T, B] of each column's valid rows; 0 where there are none."""
+    """Return the largest and the mean |error| [2, B] of each column's valid rows, 0 if a column has none."""
     magnitude = valid * error.abs()
     return torch.stack((magnitude.amax(0), magnitude.sum(0) / valid.sum(0).clamp(min=1)))
 
 
 def weighted_means(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weighted sums of several [T, B] values at once, detached."""
+    """Return the weighted sum of each of several [T, B] values, without gradient."""
     with torch.no_grad():
         sums = torch.stack(list(values.values())).flatten(1) @ weights.flatten()
     return dict(zip(values, sums.unbind(), strict=True))

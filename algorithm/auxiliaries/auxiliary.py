@@ -21,16 +21,12 @@ class AuxiliaryInputs:
     Attributes:
         rollout: The batch, as tensors.
         features: The agent's features [T+1, B, F]; in `loss` with gradient to the agent's torso, in `reward` without.
-        target_features: Computes the features [T+1, B, F] of the agent's target network, without gradient.
         encode: Encodes rows {name: [rows, ...]} -> [rows, F] with the agent's torso, without its memory.
-        q: Computes action values [...] from features [..., F] and actions as in `rollout.raw_action` [..., size].
     """
 
     rollout: Rollout
     features: Tensor
-    target_features: Callable[[], Tensor]
     encode: Callable[[Mapping[str, Tensor]], Tensor]
-    q: Callable[[Tensor, Tensor], Tensor]
 
 
 class Auxiliary(ABC):

@@ -1,1 +1,1 @@
-"""Checkpoints: what they hold, how they are written and read."""
+"""Checkpoints: their files, how they are written, and how they are read."""

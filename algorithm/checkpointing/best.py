@@ -1,4 +1,4 @@
-"""Which checkpoint did best."""
+"""The record of the best checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 
-from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.atomic_io import replace_text
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint, CheckpointError
-from algorithm.training.metrics_table import TABLE_FILE, mean_evaluations, read_table
+from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table
 
 NO_BEST = ("", float("-inf"))
 
 
 class BestCheckpoint:
-    """The file best.json alongside the checkpoints: which of them did best on evaluation episodes, and its mean return.
+    """The file best.json, with the name of the checkpoint with the best evaluation, and its mean return.
 
-    Raises CheckpointError, naming the file, if it is damaged; it is read once.
+    It is read once. Every method raises CheckpointError, with the name of the file, if it is damaged.
     """
 
     def __init__(self, folder: Path):
@@ -29,28 +29,35 @@ class BestCheckpoint:
     def checkpoint(self) -> Checkpoint | None:
         """Return the best checkpoint; None if none was evaluated, or it was removed."""
         name = self._read()[0]
-        place = self.path.parent / name
-        return Checkpoint(place) if name and place.is_dir() else None
+        folder = self.path.parent / name
+        return Checkpoint(folder) if name and folder.is_dir() else None
 
     @property
     def mean(self) -> float:
-        """Return its mean return over episodes and roles; minus infinity if none was evaluated."""
+        """Return its mean return over episodes and roles; minus infinity if no checkpoint was evaluated."""
         return self._read()[1]
 
     def set_best(self, checkpoint: Checkpoint, mean: float) -> None:
-        """From now on it is this one."""
+        """Write the file: `checkpoint` is the best, with the mean return `mean`."""
         self._cached = checkpoint.folder.name, mean
         replace_text(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
 
     def clear(self) -> None:
-        """Remove the file: from now on none is the best."""
+        """Remove the file: no checkpoint is the best."""
         self._cached = NO_BEST
         self.path.unlink(missing_ok=True)
 
     def recover(self, checkpoints: Iterable[Checkpoint], log: Callable[[str], None]) -> bool:
-        """Use the checkpoint with the best evaluation if the file, or the checkpoint that it names, is damaged.
+        """Use the checkpoint with the best logged evaluation if the file, or the checkpoint it names, is damaged.
 
-        `log` receives the reason. The file is not changed. Returns whether it was damaged.
+        The file is not changed.
+
+        Args:
+            checkpoints: all checkpoints of the run.
+            log: receives the reason.
+
+        Returns:
+            Whether the file, or the checkpoint that it names, is damaged.
         """
         damage = self._find_damage()
         if damage is None:
@@ -64,7 +71,7 @@ class BestCheckpoint:
         return True
 
     def write(self) -> None:
-        """Write the file with the recovered checkpoint."""
+        """Write the file with the checkpoint that `recover` found."""
         if checkpoint := self.checkpoint:
             self.set_best(checkpoint, self.mean)
         else:
@@ -85,14 +92,14 @@ class BestCheckpoint:
         return None
 
     def _list_evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
-        """Return name and mean return of the playable checkpoints that were evaluated, according to the metrics."""
+        """Return name and mean return of the checkpoints with readable weights and an evaluation in the metrics."""
         table = self.path.parent.parent / TABLE_FILE
         means = mean_evaluations(read_table(table)) if table.exists() else {}
         found = []
         for checkpoint in checkpoints:
             name = checkpoint.folder.name
             if int(name) in means:
-                with suppress(CheckpointError):  # of one that is damaged
+                with suppress(CheckpointError):  # its weights are damaged
                     checkpoint.check(WEIGHTS)
                     found.append((name, means[int(name)]))
         return found

@@ -1,4 +1,4 @@
-"""One saved moment of a run, read with nothing in it that could run."""
+"""Reading of a checkpoint, in formats that contain no code."""
 
 from __future__ import annotations
 
@@ -15,28 +15,40 @@ import torch
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.rng_state import list_generators, set_process_state
 from algorithm.networks.flat_parameters import State
-from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents
 from algorithm.training.history import Counters
 
 WEIGHTS, LEARNER, REPLAY, ACTOR, METADATA = "weights.pt", "learner.pt", "replay.npz", "actor.npz", "counters.json"
-# What files that are not what they should be, and states that do not fit, raise when they are read.
+# Errors that are raised when damaged files are read, and when states do not fit.
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, BadZipFile)
 
 
 class Stateful(Protocol):
-    """What decides beside teams and actor, as values that JSON holds: the monitor."""
+    """A part of a run whose state consists of values of JSON."""
 
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]:
+        """Return the state."""
 
-    def restore(self, state: Mapping[str, Any]) -> None: ...
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+
+
+class StatefulActor(Protocol):
+    """An actor, whose state consists of named arrays."""
+
+    def state(self) -> dict[str, np.ndarray] | None:
+        """Return the state; None if it cannot be restored."""
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Restore what `state` returned."""
 
 
 class Checkpoint:
-    """One saved moment of a run: a folder with counters.json, actor.npz if the simulator can be restored, for each
-    role weights, learner and replay, and the manifest of them all.
+    """A checkpoint of a run: its folder, and methods that read it.
 
-    Raises CheckpointError, naming the file, for whatever cannot be read.
+    The folder has counters.json, actor.npz if the environments can be restored, a folder with weights, learner and
+    replay for each role, and the manifest of all files. Every method raises CheckpointError, with the name of the file,
+    for a file that cannot be read.
     """
 
     def __init__(self, folder: Path):
@@ -44,7 +56,7 @@ class Checkpoint:
 
     @property
     def counters(self) -> Counters:
-        """How far the run was."""
+        """Return the counters of the run."""
         metadata = self._read_metadata()
         try:
             return Counters(**metadata["counters"])
@@ -53,7 +65,7 @@ class Checkpoint:
 
     @property
     def roles(self) -> list[str]:
-        """The roles that were there."""
+        """Return the names of the roles."""
         return list(self._read_metadata()["roles"])
 
     def lanes(self, role: str) -> tuple[int, int]:
@@ -65,21 +77,21 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / METADATA}: role {role!r} has no {error}") from error
 
     def weights(self, role: str) -> State:
-        """Return parameters, copies and statistics of a role; all of them are finite."""
+        """Return parameters, target networks and statistics of a role, all of which are finite."""
         state = self._load_torch(role, WEIGHTS)
         if not all(tensor.isfinite().all() for kind in state.values() for tensor in kind.values()):
             raise CheckpointError(
-                f"{self._role_folder(role) / WEIGHTS} holds NaN or infinity: take an earlier checkpoint (to play: --ckpt; "
-                f"to resume: move {self.folder} out of the run folder)"
+                f"{self._role_folder(role) / WEIGHTS} holds NaN or infinity: take an earlier checkpoint (to play: "
+                f"--ckpt; to resume: move {self.folder} out of the run folder)"
             )
         return state
 
     def check(self, name: str | None = None) -> None:
-        """Compare counters.json and the files of this name, or every file, with what was written."""
+        """Compare the digests of counters.json and of the files named `name`, or of every file, with the manifest."""
         Manifest.read(self.folder).check(*([METADATA, name] if name else []))
 
     def restore(self, role: str, components: AgentComponents) -> None:
-        """Bring a team to where it was."""
+        """Restore the components of a role."""
         metadata = self._read_metadata()
         try:
             saved = metadata["roles"][role]
@@ -94,16 +106,20 @@ class Checkpoint:
         except READ_ERRORS as error:
             raise CheckpointError(f"{self._role_folder(role)}: {_one_line(error)}") from error
 
-    def restore_run(self, actor: Actor, monitor: Stateful) -> None:
-        """Bring what goes around the teams to where it was, when these are; last the generators of the process.
+    def restore_run(self, actor: StatefulActor, states: Mapping[str, Stateful]) -> None:
+        """Restore the parts of a run after the components of its roles; the generators of the process are last.
 
-        Where the simulator could not be saved, its new episodes stand.
+        Args:
+            actor: the actor; it keeps its new episodes if the checkpoint has no state of the environments.
+            states: {name: part of the run}; a part without a state in the checkpoint is unchanged.
         """
         metadata, path = self._read_metadata(), self.folder / ACTOR
         try:
             if ACTOR in Manifest.read(self.folder).digests:
                 actor.restore(_load_arrays(path))
-            monitor.restore(metadata["monitor"])
+            for name, part in states.items():
+                if name in metadata["states"]:
+                    part.restore(metadata["states"][name])
             set_process_state(metadata["generators"])
         except READ_ERRORS as error:
             raise CheckpointError(f"{self.folder}: {_one_line(error)}") from error
@@ -124,7 +140,7 @@ class Checkpoint:
         path = self._role_folder(role) / name
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises many kinds for a damaged file
+        except Exception as error:  # torch raises many kinds of errors for a damaged file
             raise CheckpointError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
 
 

@@ -1,4 +1,4 @@
-"""The digest of every file of a checkpoint, by which damage is noticed."""
+"""The digests of the files of a checkpoint, by which damage is detected."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from algorithm.checkpointing.atomic_io import open_synced
+from algorithm.atomic_io import open_synced
 
 MANIFEST = "manifest.json"
 DIGEST_BYTES = 32  # bytes of a digest
-BLOCK_BYTES = 2**20  # bytes that are read at once, and from which a thread pays
+BLOCK_BYTES = 2**20  # bytes that are read at once; blocks of at least this size are digested in a thread
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is missing, broken, of something else, or could not be written."""
+    """A checkpoint is missing, damaged, does not fit the run, or could not be written."""
 
 
 class Manifest:
-    """The files of a folder, by their path in it, and the BLAKE2b digest of each (`b2sum -l 256`).
+    """The manifest of a folder: the BLAKE2b digest of each of its files, and of itself (`b2sum -l 256`).
 
-    BLAKE2b reaches about 1 GB/s on every processor, SHA-256 only on those with instructions for it. The manifest holds
-    a digest of itself too.
+    BLAKE2b digests about 1 GB/s on every processor, SHA-256 only on those with instructions for it.
+
+    Attributes:
+        digests: {path in the folder: digest, in hexadecimal digits}.
     """
 
     def __init__(self, folder: Path, digests: Mapping[str, str] | None = None):
@@ -54,17 +56,18 @@ class Manifest:
             file.write(self._serialize())
 
     @contextmanager
-    def open_file(self, name: str) -> Iterator[BinaryIO]:
-        """Yield a new file to write into, without seeking. It is on the disk when the block ends."""
+    def open_file(self, name: str) -> Iterator[io.RawIOBase]:
+        """Yield a new file to write to, which cannot seek. It is on the disk when the block ends."""
         with open_synced(self.folder / name) as file, ThreadPoolExecutor(1) as thread:
             digesting = _DigestingFile(file, thread)
             yield digesting
         self.digests[name] = digesting.digest.hexdigest()
 
     def check(self, *names: str) -> None:
-        """Compare the files with these last names, or all files, with what was written.
+        """Compare the digests of the files with these names, or of all files, with the manifest.
 
-        Raises CheckpointError for the first that differs.
+        Raises:
+            CheckpointError: a file differs.
         """
         for name, digest in self.digests.items():
             if not names or name.rpartition("/")[2] in names:
@@ -79,7 +82,7 @@ class Manifest:
 
 
 class _DigestingFile(io.RawIOBase):
-    """A file that digests what is written to it, large blocks in a thread meanwhile. It cannot seek."""
+    """A file that digests what is written to it, large blocks in a thread. It cannot seek."""
 
     def __init__(self, file: BinaryIO, thread: ThreadPoolExecutor):
         self._file, self._thread = file, thread

@@ -1,4 +1,4 @@
-"""The state of every generator that a run may draw from."""
+"""The states of the random generators of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from algorithm.training.components import AgentComponents
 
 
 def list_generators(components: AgentComponents) -> dict[str, np.random.Generator]:
-    """A team's own."""
+    """Return the generators of the components of a role, by name."""
     return {
         "agent": components.agent.rng,
         "scheduler": components.scheduler.rng,
@@ -22,7 +22,7 @@ def list_generators(components: AgentComponents) -> dict[str, np.random.Generato
 
 
 def get_process_state() -> dict[str, Any]:
-    """Those that belong to the process, which a network or a simulator may use; as values that JSON holds."""
+    """Return the states of the generators of the process (Python, numpy, torch), in values of JSON."""
     numpy = np.random.get_state(legacy=False)
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
@@ -34,7 +34,7 @@ def get_process_state() -> dict[str, Any]:
 
 
 def set_process_state(state: Mapping[str, Any]) -> None:
-    """Take over what `get_process_state` gave; of the devices, those that are there."""
+    """Restore what `get_process_state` returned; of the cuda devices, those that exist."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(state["numpy"])

@@ -84,20 +84,19 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def collect_overrides(options: argparse.Namespace) -> dict[str, Any]:
-    """What the flags that are short for settings set, as a tree; --set and --env_args are read where YAML is."""
-    tree: dict[str, Any] = {}
+def collect_flag_layers(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+    """Return a layer of settings for each flag that sets one, but for --env_args, whose values are YAML."""
+    layers = []
     for option in OPTIONS:
         value = getattr(options, option.name)
-        # The name of a run that is there sets nothing.
-        names_run = option.name == "name" and options.mode != TRAIN
-        if option.setting and option.name != "env_args" and value is not None and not names_run:
-            *sections, key = option.setting.split(".")
-            branch = tree
-            for section in sections:
-                branch = branch.setdefault(section, {})
-            branch[key] = value
-    return tree
+        # The name of an existing run selects it, and sets nothing.
+        selects_run = option.name == "name" and options.mode != TRAIN
+        if option.setting and option.name != "env_args" and value is not None and not selects_run:
+            tree = value
+            for key in reversed(option.setting.split(".")):
+                tree = {key: tree}
+            layers.append((option.spelling, tree))
+    return layers
 
 
 def _use_underscores(text: str) -> str:

@@ -14,11 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from algorithm.runs.callbacks import Callback
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.formatting import format_number
+from algorithm.training.metrics import format_number
 from algorithm.training.progress import Progress, RoleProgress
 
-OnProgress = Callable[[Progress], None]
 Texts = list[Text]
 DrawBar = Callable[[int], "ProgressBar | StackedBar | Text"]  # a bar of a width
 
@@ -39,29 +39,36 @@ COLORS = {
 }
 
 
-def make_line_display(log: Callable[[str], None]) -> OnProgress:
-    """Return a function that passes one line for each row of metrics to `log`."""
+class LineDisplay(Callback):
+    """A display that passes one line for each row of metrics to `log`."""
 
-    def on_progress(progress: Progress) -> None:
+    def __init__(self, log: Callable[[str], None]):
+        self.log = log
+
+    def on_progress(self, progress: Progress) -> None:
         if progress.wrote_row:
-            log(format_line(progress))
+            self.log(format_line(progress))
 
-    return on_progress
+
+class LiveDisplay(Callback):
+    """A display that changes in place, below the other output of a terminal."""
+
+    def __init__(self, screen: Live):
+        self.screen = screen
+
+    def on_progress(self, progress: Progress) -> None:
+        if not progress.wrote_row:  # rows may come faster than anybody looks
+            self.screen.update(ProgressView(progress), refresh=True)
 
 
 @contextmanager
-def live_display(console: Console, log: Callable[[str], None]) -> Iterator[OnProgress]:
-    """Show a display that changes in place, below other output; if `console` is no terminal, pass lines to `log`."""
+def live_display(console: Console, log: Callable[[str], None]) -> Iterator[Callback]:
+    """Yield a live display; if `console` is no terminal, one that passes lines to `log`."""
     if not console.is_terminal or console.is_dumb_terminal:
-        yield make_line_display(log)
+        yield LineDisplay(log)
         return
     with Live(console=console, auto_refresh=False) as screen:
-
-        def on_progress(progress: Progress) -> None:
-            if not progress.wrote_row:  # rows may come faster than anybody looks
-                screen.update(ProgressView(progress), refresh=True)
-
-        yield on_progress
+        yield LiveDisplay(screen)
 
 
 def format_line(progress: Progress) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
-from algorithm.cli.reference import read_entries
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
+from algorithm.config.reference import read_entries
 from algorithm.config.registry import find_class
 from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError

@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Callable
 from math import isnan
 
-from algorithm.runs.build import RunResult
+from algorithm.runs.callbacks import RunResult
 from algorithm.runs.curve import draw_curve
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import role_suffix
-from algorithm.training.formatting import format_number
+from algorithm.training.metrics import format_number
 
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:

@@ -1,73 +1,90 @@
-"""Settings that were written for a run and would have no effect in it."""
+"""Settings that were written for a run and have no effect in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from algorithm.annotations import Condition, ForActions, OnlyIf, Unless
-from algorithm.cli.options import FLAGS
-from algorithm.config.loader import Settings
+from algorithm.annotations import Condition, ForActions, OnlyIf, Unless, get_annotations
+from algorithm.config.loader import AGENT_KEY, Settings, get_agent_section
 from algorithm.config.registry import AGENTS
 from algorithm.config.trees import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
-from algorithm.specs import Role
+from algorithm.specs import ActionSpec, Role
 
-# Sections that depend on another one; settings of one section are annotated where their type is.
-ALGORITHM_CONDITIONS: Mapping[str, Condition] = {f"{name.lower()}_config": OnlyIf(algorithm=name) for name in AGENTS}
+# Conditions of whole sections on settings of other sections; those of a setting are annotated on its field.
+ALGORITHM_CONDITIONS: Mapping[str, Condition] = {get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS}
 AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
 
-def check_effects(settings: Settings, layers: Sequence[Layer]) -> None:
-    """Raise UserError if a setting of `layers`, which were written for this run, has no effect in it."""
+def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[str, Role] | None = None) -> None:
+    """Check that every setting of `layers`, which were written for a run, has an effect in it.
+
+    Args:
+        settings: Settings of the run.
+        layers: Layers to check.
+        roles: Roles of the environment; None before they are known, which leaves out the conditions on actions.
+
+    Raises:
+        UserError: A setting has no effect.
+    """
+    specs = None if roles is None else [role.action_spec for role in roles.values()]
     for source, tree in layers:
-        _check_tree(settings, source, "", tree)
-        for role, role_tree in (tree.get("ma_config") or {}).items():
-            _check_tree(settings.for_role(role), source, f"ma_config.{role}.", role_tree)
+        _check_tree(settings, tree, f"{source}: ", specs)
+        for name, sections in (tree.get("ma_config") or {}).items():
+            role_specs = [roles[name].action_spec] if roles and name in roles else None
+            _check_tree(settings.for_role(name), sections, f"{source}: ma_config.{name}.", role_specs)
 
 
-def check_action_effects(settings: Settings, roles: Mapping[str, Role]) -> None:
-    """Raise UserError if a setting of the command line has no effect on the actions of any role."""
-    for source, tree in settings.command_line_layers:
-        for path in iterate_leaves(tree):
-            section, _, key = path.partition(".")
-            if section != f"{settings.base.algorithm.lower()}_config":
-                continue
-            hint = get_type_hints(type(settings.agent), include_extras=True).get(key)
-            for condition in getattr(hint, "__metadata__", ()):
-                if isinstance(condition, ForActions) and (
-                    failure := condition.explain_failure(role.action_spec for role in roles.values())
-                ):
-                    raise UserError(f"{source}: {path} {failure}")
-
-
-def _check_tree(settings: Settings, source: str, prefix: str, tree: Tree) -> None:
+def _check_tree(settings: Settings, tree: Tree, prefix: str, specs: Sequence[ActionSpec] | None) -> None:
     for path in iterate_leaves(tree):
-        if failure := find_failure(settings, path):
-            flag = FLAGS.get(path) if source == "the command line" else None
-            raise UserError(f"{flag or f'{source}: {prefix}{path}'} {failure}")
+        if failure := find_failure(settings, path, specs):
+            raise UserError(f"{prefix}{path} {failure}")
 
 
-def find_failure(settings: Settings, path: str) -> str | None:
-    """Return why the setting `path` has no effect, to follow its name; None if it has one."""
-    section, *keys = path.split(".")
-    agent_section = f"{settings.base.algorithm.lower()}_config"
-    if section in ALGORITHM_CONDITIONS and (failure := ALGORITHM_CONDITIONS[section].explain_failure(settings.base)):
-        return failure
-    if section in AGENT_CONDITIONS and hasattr(settings.agent, "replay_ratio"):
-        if failure := AGENT_CONDITIONS[section].explain_failure(settings.agent):
+def find_failure(settings: Settings, path: str, specs: Sequence[ActionSpec] | None = None) -> str | None:
+    """Return why the setting `path` has no effect, to follow its name; None if it has an effect.
+
+    `specs` are the action specs of the agents; None leaves out the conditions on actions.
+    """
+    for annotation, owner in iterate_annotations(settings, path):
+        failure = None
+        if isinstance(annotation, Condition):
+            failure = annotation.explain_failure(owner)
+        elif isinstance(annotation, ForActions) and specs is not None:
+            failure = annotation.explain_failure(specs)
+        if failure:
             return failure
-    section_settings: Any = {
-        "base_config": settings.base,
-        "replay_config": settings.replay,
-        agent_section: settings.agent,
-    }.get(section)
-    for key in keys:
-        hints = get_type_hints(type(section_settings), include_extras=True)
-        if key not in hints:
-            return None
-        for condition in getattr(hints[key], "__metadata__", ()):
-            if isinstance(condition, Condition) and (failure := condition.explain_failure(section_settings)):
-                return failure
-        section_settings = getattr(section_settings, key)
     return None
+
+
+def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, Any]]:
+    """Yield each annotation on the setting `path` and on its sections, with the object whose fields it refers to."""
+    section, *keys = path.split(".")
+    if section in ALGORITHM_CONDITIONS:
+        yield ALGORITHM_CONDITIONS[section], settings.base
+    if section in AGENT_CONDITIONS and hasattr(settings.agent, "replay_ratio"):
+        yield AGENT_CONDITIONS[section], settings.agent
+    owner: Any = settings
+    for key in (settings.find_field(section), *keys):
+        for annotation in get_annotations(owner.__class__).get(key, ()):
+            yield annotation, owner
+        owner = getattr(owner, key, None)
+
+
+def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
+    """Raise UserError for a team that is `configured` although an agent of another name plays it."""
+    for team in role.count_lanes_by_team(agent):
+        if team != agent and team in configured:
+            raise UserError(
+                f"ma_config.{team} has no effect: {team} is played by the agent {agent}; "
+                f"write ma_config.{agent}, or give {team} an agent of its own: ma_config.{team}.{AGENT_KEY}={team}"
+            )
+
+
+def list_unknown_roles(ma_config: Mapping[str, Any], roles: Mapping[str, Role]) -> Iterator[str]:
+    """Yield a line for each name in `ma_config` that no agent and no team has."""
+    known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.count_lanes_by_team(agent)))
+    for name in ma_config:
+        if name not in known:
+            yield f"ma_config.{name}: there is no such role so far; the roles are {', '.join(known)}"

@@ -1,17 +1,18 @@
-"""`reset_config`: what a scene is told, in the grammar of ML-Agents' environment parameters."""
+"""`reset_config`: the environment parameters of a Unity scene, in the format of ML-Agents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from algorithm.adapters.unity.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
+from algorithm.adapters.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
+from algorithm.annotations import Range
 from algorithm.config.schema import Section
 from algorithm.errors import UserError
 
-Parameter: TypeAlias = "Value | tuple[Lesson, ...]"
+Parameter: TypeAlias = Value | tuple[Lesson, ...]
 
 
 class _Uniform(Section):
@@ -24,7 +25,7 @@ class _Uniform(Section):
 
 class _Gaussian(Section):
     mean: float
-    st_dev: float = Field(ge=0)
+    st_dev: Annotated[float, Range(at_least=0)]
 
     def value(self) -> Value:
         return Gaussian(self.mean, self.st_dev)
@@ -43,17 +44,25 @@ SAMPLERS: Mapping[str, type[Section]] = {"uniform": _Uniform, "gaussian": _Gauss
 class _Criteria(Section):
     measure: Measure
     behavior: str
-    min_lesson_length: int = Field(ge=1)
+    min_lesson_length: Annotated[int, Range(at_least=1)]
     threshold: float
 
 
 def read_parameters(section: Mapping[str, Any], max_step: int | None) -> dict[str, Parameter]:
-    """Every environment parameter of `reset_config`. Raises UserError, naming it, for one that cannot be."""
+    """Return the environment parameters of `reset_config`.
+
+    Args:
+        section: Values of the section.
+        max_step: Env steps of the run, for lessons by progress; None if there is no limit.
+
+    Raises:
+        UserError: A parameter is not valid; the message names it.
+    """
     parameters = {name: _read_parameter(f"reset_config.{name}", given) for name, given in section.items()}
     for name, parameter in parameters.items():
         if max_step is None and isinstance(parameter, tuple) and any(one.measure == "progress" for one in parameter):
             raise UserError(
-                f"reset_config.{name}: lessons by progress go by env steps / base_config.max_step, which is not set"
+                f"reset_config.{name}: lessons by progress use env steps / base_config.max_step, which is not set"
             )
     return parameters
 
@@ -77,9 +86,7 @@ def _read_lesson(path: str, given: Any, last: bool) -> Lesson:
         return Lesson(str(given["name"]), value)
     criteria = _validate(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
     if criteria.measure == "progress" and not 0 <= criteria.threshold <= 1:
-        raise UserError(
-            f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1, where the run ends"
-        )
+        raise UserError(f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1")
     return Lesson(
         str(given["name"]),
         value,
@@ -99,7 +106,7 @@ def _read_value(path: str, given: Any) -> Value:
         )
     kind = str(given["sampler_type"]).casefold()
     if kind not in SAMPLERS:
-        raise UserError(f"{path}.sampler_type is {given['sampler_type']!r}; there is {', '.join(SAMPLERS)}")
+        raise UserError(f"{path}.sampler_type is {given['sampler_type']!r}; the samplers are {', '.join(SAMPLERS)}")
     parameters = _validate(f"{path}.sampler_parameters", SAMPLERS[kind], given["sampler_parameters"])
     try:
         return parameters.value()

@@ -1,60 +1,82 @@
-"""Settings: default_config.yaml, an environment's config.yaml, the command line; merged strictly and typed."""
+"""Typed settings, merged from default_config.yaml, the config.yaml of an environment, and the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ValidationError
 
+from algorithm.annotations import FixedOnResume
 from algorithm.config import yaml_text
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import find_class
 from algorithm.config.renamed_settings import find_renamed_setting
-from algorithm.config.role_agents import read_agents
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig
 from algorithm.config.trees import MAPPINGS, Layer, Tree, iterate_paths, load_defaults, merge, read_yaml
-from algorithm.config.typed import describe_validation_error, read_dataclass, read_section, respell
+from algorithm.config.typed import describe_validation_error, normalize_spellings, read_dataclass, read_section
 from algorithm.errors import UserError
 
-# Sections that no role has of its own, but for the file of its network.
+AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
+# Sections that are the same for all roles, but for base_config.nn.
 SHARED_SECTIONS = ("base_config", "reset_config", "ma_config", "goal")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything a run is made from, typed; `tree` is the same as it is written to the run folder."""
+    """The typed settings of a run, or of one role of it."""
 
     base: BaseConfig
     replay: ReplayConfig
     goal: Goal | None
     agent: Any  # the settings dataclass of the algorithm
-    nn: Mapping[str, Any]
+    nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
     auxiliaries: Mapping[str, Mapping[str, Any]]
-    explorer: Mapping[str, Any]  # each one's keyword arguments, or its one argument
+    explorer: Mapping[str, Any]  # by name: keyword arguments, or the one argument
     reset: Mapping[str, Parameter]  # environment parameters
-    roles: Mapping[str, Settings]  # of those that go by others
-    agents: Mapping[str, str]  # the agent of each role that ma_config gives one
-    tree: Tree
-    command_line_layers: Sequence[Layer] = ()  # what the command line set
+    tree: Tree  # all of these as they are written to the run folder
+    roles: Mapping[str, Settings] = field(default_factory=dict)  # of the roles with sections in ma_config
+    agents: Annotated[Mapping[str, str], FixedOnResume("the saved networks are those of these agents")] = field(
+        default_factory=dict
+    )  # by role: the name of the agent that ma_config gives to it
+    command_line_layers: Sequence[Layer] = ()
 
     def for_role(self, role: str) -> Settings:
-        """Return the settings of this role, or of the agent of this name."""
+        """Return the settings of a role, or of the agent with this name."""
         return self.roles.get(role, self)
+
+    def find_field(self, section: str) -> str:
+        """Return the name of the field for a section of the tree; `agent` in the section of a role is one, too."""
+        if section == AGENT_KEY:
+            return "agents"
+        return "agent" if section == self.agent_section else section.removesuffix("_config")
+
+    @property
+    def agent_section(self) -> str:
+        """The name of the section of the algorithm."""
+        return get_agent_section(self.base.algorithm)
+
+
+def get_agent_section(algorithm: str) -> str:
+    """Return the name of the section of an algorithm."""
+    return f"{algorithm.lower()}_config"
 
 
 def read_variant(path: Path, variant: str) -> Tree:
-    """One variant of an environment's config.yaml, on top of `default` and whatever it inherits."""
+    """Return a variant of an environment's config.yaml, merged with the variants that it inherits.
+
+    A variant without `inherit` inherits `default`. Raises UserError if there is no such variant.
+    """
     variants = _read_variants(path)
     if variant not in variants:
         raise UserError(f"{path}: no variant {variant!r}; there is {', '.join(map(str, variants))}")
     chain = [variant]
     while (parent := _find_parent(variants, chain[-1])) is not None:
         if parent in chain or parent not in variants:
-            reason = "which inherits it" if parent in chain else "which is not there"
+            reason = "which inherits it" if parent in chain else "which does not exist"
             raise UserError(f"{path}: {chain[-1]!r} inherits {parent!r}, {reason}")
         chain.append(parent)
     tree: Tree = {}
@@ -64,7 +86,7 @@ def read_variant(path: Path, variant: str) -> Tree:
 
 
 def read_own_variant(path: Path, variant: str) -> Tree:
-    """Read the settings of one variant alone; none for a `default` that other variants share."""
+    """Return a variant without the variants that it inherits; empty for a `default` that other variants share."""
     variants = _read_variants(path)
     return {} if variant == "default" and len(variants) > 1 else _drop_inherit(variants[variant])
 
@@ -88,7 +110,16 @@ def _drop_inherit(tree: Tree) -> Tree:
 
 
 def read_assignments(assignments: list[str], flag: str = "--set", section: str = "") -> Tree:
-    """`section.key=value` strings that came with `flag` as a tree below `section`; values are YAML."""
+    """Return the tree of assignments `section.key=value`, whose values are YAML.
+
+    Args:
+        assignments: Assignments, each in a string.
+        flag: Flag of the command line that they were given with, for messages.
+        section: Prefix of their paths.
+
+    Raises:
+        UserError: An assignment has no `=`, or its value is not YAML.
+    """
     tree: Tree = {}
     for text in assignments:
         path, equals, value = text.partition("=")
@@ -108,13 +139,17 @@ def read_assignments(assignments: list[str], flag: str = "--set", section: str =
 
 
 def resolve(layers: list[Layer]) -> Settings:
-    """Defaults under `layers`, each with the name of where it comes from. Raises UserError for what cannot be."""
+    """Return the typed settings of the defaults with `layers` on top, each with the name of its source.
+
+    Raises:
+        UserError: A key is unknown, a value does not fit its type or bounds, or values do not fit together.
+    """
     tree = load_defaults()
     known = list(iterate_paths(tree))
     for source, layer in layers:
         _check_keys(source, layer, known)
         tree = merge(tree, layer)
-    if isinstance(tree["goal"], Mapping):  # a layer may set a part of what the one below it made null
+    if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
         tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
     for section in MAPPINGS:
         if not isinstance(tree[section], Mapping):
@@ -122,47 +157,80 @@ def resolve(layers: list[Layer]) -> Settings:
         if others := [name for name in tree[section] if not isinstance(name, str)]:
             raise UserError(f"{section}: the name {others[0]!r} is not text; put it in quotes")
     settings = _convert(tree, layers)
-    agents, role_sections = read_agents(tree["ma_config"])
+    agents, role_sections = _read_agents(tree["ma_config"])
     roles = {role: _resolve_role(role, sections, tree, layers) for role, sections in role_sections.items()}
     return replace(settings, roles=roles, agents=agents)
 
 
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
-    """What `layers` made of the defaults. Raises UserError for what cannot be."""
+    """Return the typed settings of a merged tree, without those of roles. Raises UserError."""
     try:
         base = read_section(BaseConfig, tree["base_config"])
         replay = read_section(ReplayConfig, tree["replay_config"])
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers)) from error
-    section = f"{base.algorithm.lower()}_config"
-    kind = find_class("algorithm", base.algorithm).Settings
+    section = get_agent_section(base.algorithm)
+    agent_settings = find_class("algorithm", base.algorithm).Settings
     if section in tree:
-        tree = {**tree, section: respell(kind, tree[section])}
-    agent = read_dataclass(kind, tree.get(section, {}), section, layers)
+        tree = {**tree, section: normalize_spellings(agent_settings, tree[section])}
+    agent = read_dataclass(agent_settings, tree.get(section, {}), section, layers)
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         find_class(setting, name)
     if base.max_step is None and getattr(agent, "learning_rate_schedule", None) == "linear":
         raise UserError(f"{section}.learning_rate_schedule is linear to 0 at base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
-    reset = read_parameters(tree["reset_config"], base.max_step)
     return Settings(
-        base, replay, goal, agent, tree["nn_config"], tree["auxiliaries"], tree["explorer"], reset, {}, {}, tree
+        base=base,
+        replay=replay,
+        goal=goal,
+        agent=agent,
+        nn=tree["nn_config"],
+        auxiliaries=tree["auxiliaries"],
+        explorer=tree["explorer"],
+        reset=read_parameters(tree["reset_config"], base.max_step),
+        tree=tree,
     )
 
 
-def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) -> Settings:
-    """Return the settings for one role, with its sections of `ma_config`.
+def _read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Tree]]:
+    """Return the agent of each role that `ma_config` gives one, and the sections of each role that has any.
 
-    Raises UserError for what no role has of its own.
+    Raises:
+        UserError: The name of an agent is not text, or a role with sections is played by the agent of another role.
+    """
+    agents: dict[str, str] = {}
+    sections: dict[str, Tree] = {}
+    for role, role_sections in ma_config.items():
+        if not isinstance(role_sections, Mapping):
+            raise UserError(f"ma_config.{role} is {role_sections!r}; it must be a mapping of sections")
+        sections[role] = {key: value for key, value in role_sections.items() if key != AGENT_KEY}
+        if AGENT_KEY in role_sections:
+            agents[role] = role_sections[AGENT_KEY]
+            if not isinstance(agents[role], str) or not agents[role]:
+                raise UserError(f"ma_config.{role}.agent is {agents[role]!r}; it must be the name of an agent, as text")
+    for role, agent in agents.items():
+        if agent != role and sections[role]:
+            raise UserError(
+                f"ma_config.{role}.{next(iter(sections[role]))} has no effect: {role} is played by the agent {agent}, "
+                f"whose settings are those of ma_config.{agent}"
+            )
+    return agents, {role: own for role, own in sections.items() if own or role not in agents}
+
+
+def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) -> Settings:
+    """Return the settings of a role: those of the run, with its sections of `ma_config` on top.
+
+    Raises:
+        UserError: A setting is the same for all roles, or does not fit.
     """
     source = f"ma_config.{role}"
     _check_keys(source, sections, list(iterate_paths(load_defaults())))
     for path in iterate_paths(sections):
         if path.partition(".")[0] in SHARED_SECTIONS and path not in ("base_config", "base_config.nn"):
             raise UserError(
-                f"{source}: {path} is the same for all roles; networks, algorithm and replay are a role's own"
+                f"{source}: {path} is the same for all roles; a role can have its own network, algorithm and replay"
             )
     return _convert(merge(tree, sections), [*layers, (source, sections)])
 
@@ -172,7 +240,7 @@ def _check_keys(source: str, layer: Tree, known: list[str], prefix: str = "") ->
         path = f"{prefix}{key}"
         if path not in known:
             instead = find_renamed_setting(path) or _suggest_setting(path, known)
-            raise UserError(f"{source}: {path} is no setting{f'; {instead}' if instead else ''}")
+            raise UserError(f"{source}: unknown setting {path}{f'; {instead}' if instead else ''}")
         sections = any(other.startswith(f"{path}.") for other in known)
         if sections and not isinstance(value, Mapping) and not (path == "goal" and value is None):
             raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")

@@ -1,4 +1,4 @@
-"""One table of names, each looked up when it is first used."""
+"""The names of adapters, algorithms, runtimes and explorers in settings; their classes are imported on first use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 
 
 def find_class(kind: str, name: str) -> Any:
-    """The class that `name` stands for, whatever its case. Raises UserError naming what there is."""
+    """Return the class of a name, which matches without case. Raises UserError for an unknown name.
+
+    `kind` is a key of `TABLES`.
+    """
     table = TABLES[kind]
     rows = {key.casefold(): row for key, row in table.items()}
     if name.casefold() not in rows:
@@ -41,9 +44,16 @@ def find_class(kind: str, name: str) -> Any:
 
 
 def build_object(kind: str, name: str, settings: Any, *arguments: Any) -> Any:
-    """What `name` stands for, made from `arguments` and its settings: keyword arguments, or the one argument.
+    """Return an object of the class of a name.
 
-    Raises UserError where they do not fit.
+    Args:
+        kind: Key of `TABLES`.
+        name: Name of the class, which matches without case.
+        settings: Keyword arguments of the class, or its last argument.
+        arguments: Arguments of the class before these.
+
+    Raises:
+        UserError: The settings do not fit.
     """
     cls = find_class(kind, name)
     try:

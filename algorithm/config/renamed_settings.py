@@ -1,23 +1,28 @@
-"""Names that settings and flags had in programs this workflow comes from, and what serves instead here."""
+"""Names of settings and flags in other programs and in earlier versions, with the setting to use instead."""
 
 from __future__ import annotations
 
-_FEATURES = "gone: nothing but the task's own losses shapes the features"
-_CURIOSITY = "gone: the environment's reward is all that is learned from"
-_OPTIONS = "gone: there are no options, an agent has one policy"
-_ONE_PROCESS = "gone: one process collects and learns"
-_NO_EVOLUTION = "gone: there is one learner; --repeat trains with several seeds, one after the other"
-_RECORDS = "gone: nothing learns from records"
+_FEATURES = "not supported: features are learned from the losses of the task only"
+_CURIOSITY = "not supported: agents learn from the reward of the environment only"
+_OPTIONS = "not supported: an agent has one policy, without options"
+_ONE_PROCESS = "not needed: one process collects and learns"
+_NO_EVOLUTION = "not supported: there is one learner; --repeat trains with several seeds, one after the other"
+_AUTOMATIC_RESET = "not supported: every agent starts its next episode automatically; iterations only count episodes"
+_GROUP_REWARD = "not supported: every agent learns separately, from its own reward and that of its group"
+_NO_RANDOM_SETTINGS = (
+    "not supported: settings are not random; use a variant for other settings, --repeat for other seeds"
+)
+_RECORDS = "not supported: agents do not learn from recorded data"
 
-# Settings are named by their last part, or by the whole path where that is a name of ours elsewhere, and flags without
-# dashes. What holds no blank is a setting of ours.
+# Keys: the last part of a setting, or its whole path if the last part is also a setting of this program; flags without
+# dashes. Values: a setting of this program, or a text with spaces.
 
 # BlueFisher/Advanced-Soft-Actor-Critic; docs/from_advanced_sac.md has all of them.
 ADVANCED_SAC: dict[str, str] = {
     "write_summary_per_step": "base_config.log_every",
     "save_model_per_step": "base_config.save_every",
     "save_model_per_minute": "base_config.save_every",
-    "reset_on_iteration": "gone: every lane starts its next episode by itself; an iteration only counts them",
+    "reset_on_iteration": _AUTOMATIC_RESET,
     "max_step_per_iter": "base_config.max_step_each_iter",
     "n_agents": "base_config.n_envs",
     "scene": "base_config.env_name",
@@ -26,26 +31,26 @@ ADVANCED_SAC: dict[str, str] = {
     "base_config.unity_args.port": "base_config.unity_args.base_port",
     "additional_args": "base_config.unity_args.additional_args",
     "force_vulkan": "base_config.unity_args.additional_args",
-    "max_n_envs_per_process": "gone: every player is a process of its own",
-    "group_aggregation": "gone: every agent is a lane of its own, and gets its group's reward beside its own",
-    "obs_preprocessor": "gone: an env.py wraps the environment, and changes what is observed",
-    "hit_reward": "gone: goal.return is a mean over episodes",
+    "max_n_envs_per_process": "not supported: every player is a separate process",
+    "group_aggregation": _GROUP_REWARD,
+    "obs_preprocessor": "not supported: use base_config.env_wrappers or an env.py",
+    "hit_reward": "not supported: goal.return is a mean over episodes",
     "offline_env_config": _RECORDS,
     "offline_loss": _RECORDS,
     "model_config": "nn_config, the keyword arguments of `blueprint` in nn.py",
-    "random_params": "gone: settings are not drawn; a variant says what differs, --repeat changes the seed",
+    "random_params": _NO_RANDOM_SETTINGS,
     "inherited": "inherit, in the variant itself",
-    "use_mongodb": "gone: replay_config.memory_map keeps the replay in files",
+    "use_mongodb": "not supported: replay_config.memory_map keeps the replay buffer in files",
     "sac_config.learning_rate": "learning_rate_critic, learning_rate_policy and learning_rate_alpha",
     "_lambda": "sac_config.v_lambda",
     "use_priority": "replay_config.sampler",
-    "use_add_with_td": "gone: what was never learned from has the largest priority found so far",
-    "use_replay_buffer": "gone: SAC learns from replay alone",
+    "use_add_with_td": "not needed: new sequences have the largest priority so far",
+    "use_replay_buffer": "not needed: SAC learns from replay only",
     "use_rnn": "memory=Gru(units) of the Blueprint in nn.py",
     "seq_encoder": "memory= of the Blueprint in nn.py: Gru, Lstm or Attention",
     "use_normalization": "Vector(normalize=True) in nn.py",
     "use_reward_normalization": "sac_config.reward_normalization",
-    "d_policy_entropy_penalty": "gone: sac_config.target_d_alpha and alpha_critic_scale say what entropy is worth",
+    "d_policy_entropy_penalty": "not supported: sac_config.target_d_alpha and alpha_critic_scale weight entropy",
     "action_noise": "explorer: {action_noise: [min, max]}, a section of its own",
     **dict.fromkeys(["siamese", "siamese_use_q", "siamese_use_adaptive"], _FEATURES),
     **dict.fromkeys(["use_prediction", "transition_kl", "use_extra_data"], _FEATURES),
@@ -57,7 +62,7 @@ ADVANCED_SAC: dict[str, str] = {
     ),
     **dict.fromkeys(["max_actors_each_learner", "episode_queue_size", "episode_sender_process_num"], _ONE_PROCESS),
     **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
-    "max_episode_length": "gone: what is stored is rollout_length rows at a time, however long an episode is",
+    "max_episode_length": "not needed: rollouts of rollout_length steps are stored, whatever the length of an episode",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
     **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
     **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),
@@ -70,9 +75,9 @@ ADVANCED_SAC: dict[str, str] = {
     "build_port": "--port",
     "u_quality_level": "base_config.unity_args.quality_level",
     "u_timescale": "base_config.unity_args.time_scale",
-    "run_a": "gone: --run plays with every role of a run",
-    "copy_model": "gone: a run begins with weights of its own; --resume goes on with one",
-    "hit": "gone: goal.return is a mean over episodes",
+    "run_a": "not needed: --run plays with every role of a run",
+    "copy_model": "not supported: a new run starts with new weights; --resume continues a run",
+    "hit": "not supported: goal.return is a mean over episodes",
 }
 
 # fedetask/ACER-torch; docs/from_acer_torch.md
@@ -89,8 +94,8 @@ ACER_TORCH: dict[str, str] = {
     "trust_region_threshold": "acer_config.trust_region_delta",
     "lr": "acer_config.learning_rate",
     "entropy_weight": "acer_config.entropy_coef",
-    "no_lock": "gone: one process learns, there is nothing to lock",
-    "no_lock_update": "gone: one process learns, there is nothing to lock",
+    "no_lock": "not needed: one process learns without locks",
+    "no_lock_update": "not needed: one process learns without locks",
 }
 
 # Unity ML-Agents; docs/unity.md
@@ -107,12 +112,12 @@ ML_AGENTS: dict[str, str] = {
     "time_horizon": "acer_config.rollout_length",
 }
 
-# What others call it.
+# Spellings of several programs.
 OTHER_NAMES: dict[str, str] = dict.fromkeys(
     ["evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
 )
 
-# Settings that had other names in earlier versions of this program.
+# Settings that were renamed in this program.
 _RENAMED_IN_ACER = {
     "entropy": "entropy_coef",
     "critic_weight": "value_coef",
@@ -141,36 +146,16 @@ RENAMED: dict[str, str] = {
     **{f"sac_config.{old}": f"sac_config.{new}" for old, new in _RENAMED_IN_BOTH.items()},
     **{f"acer_config.{old}": f"acer_config.{new}" for old, new in (_RENAMED_IN_BOTH | _RENAMED_IN_ACER).items()},
 }
-# Values that had other names, by setting.
+# Values that were renamed in this program, by setting.
 RENAMED_VALUES: dict[str, dict[str, str]] = {
     "acer_config.std": {"state": "state_dependent"},
 }
 
 NAMES_ELSEWHERE: dict[str, str] = {**RENAMED, **OTHER_NAMES, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
-
-
-def find_renamed_setting(path: str) -> str | None:
-    """What to write instead of the setting `path`; None where the name is not an old one."""
-    return _format_advice(NAMES_ELSEWHERE.get(path) or NAMES_ELSEWHERE.get(path.rpartition(".")[2]))
-
-
-def find_renamed_flag(name: str, flags: dict[str, str]) -> str | None:
-    """What to write instead of the flag `--name`; `flags` are ours by the setting they set."""
-    new_name = NAMES_ELSEWHERE.get(name) or FLAGS_ELSEWHERE.get(name) or _RENAMED_BY_NAME.get(name)
-    if new_name is None or " " in new_name or new_name.startswith("-"):
-        return _format_advice(new_name)
-    return f"it is now {flags.get(new_name) or f'--set {new_name}=...'}"
-
-
-def former_value(path: str, value: object) -> str | None:
-    """Return what to write instead of a value of the setting `path`; None if the value was never a valid one."""
-    return _format_advice(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
-
-
 # Renamed settings by the last part of their path, as a flag would name them.
 _RENAMED_BY_NAME: dict[str, str] = {path.rpartition(".")[2]: instead for path, instead in RENAMED.items()}
 
-# Flags of ACER-torch whose names are those of settings here.
+# Flags of ACER-torch with the names of settings here.
 FLAGS_ELSEWHERE: dict[str, str] = {
     "tau": "acer_config.average_policy_decay",
     **{
@@ -188,5 +173,26 @@ FLAGS_ELSEWHERE: dict[str, str] = {
 }
 
 
+def find_renamed_setting(path: str) -> str | None:
+    """Return advice for the setting `path`, to follow its name; None if the name is unknown here, too."""
+    return _format_advice(NAMES_ELSEWHERE.get(path) or NAMES_ELSEWHERE.get(path.rpartition(".")[2]))
+
+
+def find_renamed_flag(name: str, flags: dict[str, str]) -> str | None:
+    """Return advice for the flag `--name`, to follow its name; None if the name is unknown here, too.
+
+    `flags` are the flags of this program by the setting that they set.
+    """
+    new_name = NAMES_ELSEWHERE.get(name) or FLAGS_ELSEWHERE.get(name) or _RENAMED_BY_NAME.get(name)
+    if new_name is None or " " in new_name or new_name.startswith("-"):
+        return _format_advice(new_name)
+    return f"it is now {flags.get(new_name) or f'--set {new_name}=...'}"
+
+
+def find_renamed_value(path: str, value: object) -> str | None:
+    """Return advice for a value of the setting `path`, to follow the value; None if it was never valid."""
+    return _format_advice(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
+
+
 def _format_advice(text: str | None) -> str | None:
-    return text if text is None or text.startswith("gone") else f"it is now {text}"
+    return text if text is None or text.startswith("not ") else f"it is now {text}"

@@ -1,4 +1,4 @@
-"""Settings as trees: mappings of sections as files and the command line hold them, on top of each other."""
+"""Settings as trees, the nested mappings of files and the command line: read and merge them, iterate over them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config import yaml_text
+from algorithm.data import DATA
 from algorithm.errors import UserError
 
 Tree = dict[str, Any]
-Layer = tuple[str, Tree]  # settings, and the name of where they come from
-DEFAULTS_FILE = Path(__file__).resolve().parents[2] / "default_config.yaml"
+Layer = tuple[str, Tree]  # the name of a source in messages, and its settings
+DEFAULTS_FILE = DATA / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
-OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args")  # mappings whose keys are not ours
+OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args")  # mappings with arbitrary keys
 
 
 def read_yaml(path: Path) -> Tree:
@@ -23,7 +24,7 @@ def read_yaml(path: Path) -> Tree:
     try:
         tree = yaml_text.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{path}: there is no such file") from error
+        raise UserError(f"{path}: the file does not exist") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {error}") from error
     if not isinstance(tree, dict):
@@ -41,8 +42,8 @@ def _read_defaults() -> Tree:
     return read_yaml(DEFAULTS_FILE)
 
 
-def merge(below: Tree, above: Tree) -> Tree:
-    """Return `below` with the values of `above`, mapping by mapping."""
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
+    """Return `below` with the values of `above`; mappings are merged key by key."""
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -50,7 +51,7 @@ def merge(below: Tree, above: Tree) -> Tree:
     return merged
 
 
-def iterate_paths(tree: Tree, prefix: str = "") -> Iterator[str]:
+def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the paths of all sections and settings in `tree`."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -59,8 +60,8 @@ def iterate_paths(tree: Tree, prefix: str = "") -> Iterator[str]:
             yield from iterate_paths(value, f"{path}.")
 
 
-def iterate_leaves(tree: Tree, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of what `tree` sets, without the sections that hold it; `ma_config` holds sections of roles."""
+def iterate_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the paths of all settings in `tree`, without those of the sections of roles in `ma_config`."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and path not in OPEN_MAPPINGS:
@@ -70,7 +71,7 @@ def iterate_leaves(tree: Tree, prefix: str = "") -> Iterator[str]:
 
 
 def find_source(layers: list[Layer], path: str) -> str:
-    """Return the source that set a value last."""
+    """Return the name of the last layer that sets the value of a path."""
     for source, layer in reversed(layers):
         if path in iterate_paths(layer):
             return source

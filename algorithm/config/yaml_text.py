@@ -1,4 +1,4 @@
-"""YAML as settings are written in it."""
+"""The YAML of settings: decimal numbers only, no duplicate keys, no tags."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 import yaml
 
-COMMENT_COLUMN = 40  # where comments begin
-MAX_LEVELS = 40  # of mappings and lists inside each other
-MAX_DIGITS = 300  # of an integer; larger ones have no float
+COMMENT_COLUMN = 40  # column of comments
+MAX_LEVELS = 40  # levels of nested mappings and lists
+MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float
 
 TAG = "tag:yaml.org,2002:"
-AMBIGUOUS_TAG = (
-    "!unclear"  # tag of words that YAML 1.1 reads as another number than people do, such as 010 (8) and 1:30 (90)
-)
+AMBIGUOUS_TAG = "!ambiguous"  # of words that YAML 1.1 reads as unexpected numbers, such as 010 (8) and 1:30 (90)
 _DECIMAL = r"(0|[1-9][0-9]*(_[0-9]+)*)"  # underscores may group the digits
 _INTEGER = compile(rf"[-+]?{_DECIMAL}\Z")
 _FLOAT = compile(rf"([-+]?(\.[0-9]+|{_DECIMAL}(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
@@ -24,11 +22,11 @@ _LEADING_ZERO = compile(r"[-+]?0[0-9oO][0-9_]*\Z")
 
 
 class _UnsupportedYaml(yaml.MarkedYAMLError):
-    """Valid YAML that is not read here."""
+    """Valid YAML that settings do not allow."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Decimal numbers (1e-3 is one, not text), no key twice, and nothing that a setting cannot be."""
+    """A loader that reads decimal numbers (1e-3 is a number, not text) and refuses duplicate keys and tags."""
 
     levels = 0
 
@@ -36,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()
         if getattr(event, "tag", None):
             raise _UnsupportedYaml(
-                problem=f"it holds the tag {event.tag}; tags are not read", problem_mark=event.start_mark
+                problem=f"it contains the tag {event.tag}; tags are not read", problem_mark=event.start_mark
             )
         self.levels += 1
         if self.levels > MAX_LEVELS:
@@ -56,7 +54,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """Return an integer that is not larger than any float."""
+        """Return an integer. Raises an error if it is larger than any float."""
         if len(node.value) > MAX_DIGITS:
             raise _UnsupportedYaml(
                 problem=f"an integer has more than {MAX_DIGITS} digits", problem_mark=node.start_mark
@@ -64,16 +62,16 @@ class _Loader(yaml.SafeLoader):
         return int(node.value)
 
     def construct_float(self, node: yaml.ScalarNode) -> float:
-        """Return a float; only `.inf` and `.nan` mean values that are not finite."""
+        """Return a float. Raises an error for an infinite value that is not written as `.inf`."""
         value = super().construct_yaml_float(node)
         if "e" in node.value.casefold() and abs(value) == float("inf"):
             raise _UnsupportedYaml(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
         return value
 
     def reject_ambiguous(self, node: yaml.ScalarNode) -> Any:
-        """Raise an error for a number that people and YAML 1.1 read differently."""
+        """Raise an error for a number that YAML 1.1 reads differently than expected."""
         raise _UnsupportedYaml(
-            problem=f"{node.value} is no decimal number; write one without leading zeros, or text in quotes",
+            problem=f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes",
             problem_mark=node.start_mark,
         )
 
@@ -84,13 +82,13 @@ _Loader.add_constructor(AMBIGUOUS_TAG, _Loader.reject_ambiguous)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes the text that `_Loader` would read as a number, or refuse."""
+    """A dumper that quotes text which `_Loader` would read as a number, or refuse."""
 
 
 def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
     """Return the tags of unquoted words by their first character; the first pattern that matches applies.
 
-    Null, booleans and merges are those of YAML 1.1. A number of YAML 1.1 that is not decimal is unclear.
+    Null, booleans and merges are those of YAML 1.1. A number of YAML 1.1 that is not decimal is ambiguous.
     """
     own = [(f"{TAG}int", _INTEGER), (f"{TAG}float", _FLOAT)]
     found: dict[str, list[tuple[str, Pattern[str]]]] = {}
@@ -109,11 +107,11 @@ _Dumper.yaml_implicit_resolvers = {
 
 
 def load(text: str) -> Any:
-    """Return the value of `text`. Raises ValueError, in one line, for what is not YAML or not accepted here."""
+    """Return the value of `text`. Raises ValueError, in one line, if it is not YAML or not allowed in settings."""
     try:
         return yaml.load(text, _Loader)
     except _UnsupportedYaml as error:
-        line = f"line {error.problem_mark.line + 1}: " if "\n" in text else ""
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark and "\n" in text else ""
         raise ValueError(f"{line}{error.problem}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
@@ -127,7 +125,14 @@ def dump(value: Any, **style: Any) -> str:
 def format_commented(
     tree: Mapping[str, Any], comments: Mapping[str, str], above: str = "", indent: int = 1
 ) -> Iterator[str]:
-    """Lines of a mapping of mappings, below something; `comments` go by the dotted paths of the keys."""
+    """Yield the lines of nested mappings with comments.
+
+    Args:
+        tree: Nested mappings.
+        comments: Comments by the dotted paths of the keys.
+        above: Path of the section around `tree`, with a dot at the end.
+        indent: Level of indentation.
+    """
     for key, value in tree.items():
         path = f"{above}{key}"
         section = isinstance(value, dict) and value
@@ -139,7 +144,7 @@ def format_commented(
 
 
 def _format_value(value: Any) -> str:
-    """A value in one line of YAML."""
+    """Return a value as one line of YAML."""
     if isinstance(value, float):
         return json.dumps(value)
     return dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

@@ -1,4 +1,4 @@
-"""Policies as distributions: sampling in numpy where agents act, closed forms in torch where they learn."""
+"""Distributions of policies: numpy for acting, closed forms in torch for learning."""
 
 from algorithm.distributions.categorical import Categorical, CategoricalFamily
 from algorithm.distributions.distribution import (

@@ -1,4 +1,4 @@
-"""One discrete branch: sampling in numpy where agents act, closed forms in torch where they learn."""
+"""Policies over one discrete branch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from algorithm.distributions.distribution import (
 
 
 class Categorical(ClosedFormDistribution):
-    """pi(a) = softmax(logits)(a) over the A actions of one discrete branch; `statistics` are the logits [..., A].
+    """pi(a) = softmax(logits)(a) over the A actions of one discrete branch.
 
-    A sample is one index [..., 1], in whatever number type it was stored.
+    The statistics are the logits [..., A]. A sample is one index [..., 1] of any dtype.
     """
 
-    # Below this probability, gradients with respect to probabilities would overflow float32 when squared.
+    # With smaller probabilities the squares of gradients with respect to them would overflow float32.
     MIN_PROB = 1e-8
 
     def __init__(self, statistics: Float[Tensor, "*B A"]):
@@ -31,13 +31,13 @@ class Categorical(ClosedFormDistribution):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """log pi(a) of all actions [..., A]."""
-        # Over a leading axis a softmax runs over whole rows at once; over a short last axis it costs ten times as much.
+        """The log-probabilities log pi(a) of all actions [..., A]."""
+        # A softmax over the first axis works on whole rows; over a short last axis it takes ten times as long.
         return self.statistics.movedim(-1, 0).log_softmax(0).movedim(0, -1)
 
     @cached_property
     def probs(self) -> Tensor:
-        """pi(a) of all actions [..., A]."""
+        """The probabilities pi(a) of all actions [..., A]."""
         return self.log_probs.exp()
 
     def select_rows(self, where: slice) -> Categorical:
@@ -51,11 +51,11 @@ class Categorical(ClosedFormDistribution):
         return self.log_probs.gather(-1, sample.long()).squeeze(-1)
 
     def log_ratio(self, behavior: Categorical, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
-        # One look-up instead of two.
+        # One gather instead of two.
         return (self.log_probs - behavior.log_probs).gather(-1, sample.long()).squeeze(-1)
 
     def expectation(self, value: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
-        """sum_a pi(a) value(a)."""
+        """Return sum_a pi(a) value(a)."""
         return (self.probs * value).sum(-1)
 
     @cached_property
@@ -77,27 +77,27 @@ class Categorical(ClosedFormDistribution):
         return (self.probs * -weight).scatter_add_(-1, sample.long(), weight)
 
     def summed_score(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
-        """sum_a weight(a) d log pi(a) / d logits."""
+        """Return sum_a weight(a) d log pi(a) / d logits."""
         return torch.addcmul(weight, self.probs, weight.sum(-1, keepdim=True), value=-1)
 
     def draw_samples(self, count: int) -> Float[Tensor, "count *B 1"]:
-        # By inversion: one uniform number per sample is ten times cheaper than one per action. The total is taken as it
-        # was rounded, so that what lies below it is always an action of positive probability.
+        # Inversion: one uniform number per sample is ten times as fast as one per action. It is scaled by the rounded
+        # sum of the probabilities, so that the action always has a positive probability.
         cumulative = self.probs.movedim(-1, 0).cumsum(0)
         uniform = cumulative.new_empty((count, 1, *cumulative.shape[1:])).uniform_()
         return (cumulative <= uniform * cumulative[-1]).sum(1).unsqueeze(-1).float()
 
     def score_wrt_probs(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
-        """sum_a weight(a) d log pi(a) / d pi: the score with the probabilities as free coordinates."""
+        """Return sum_a weight(a) d log pi(a) / d pi, with the probabilities as free coordinates."""
         return weight / self.probs.clamp(min=self.MIN_PROB)
 
     def kl_gradient_wrt_probs(self, average: Categorical) -> Float[Tensor, "*B A"]:
-        """d KL[average || self] / d pi, with the probabilities as free coordinates."""
+        """Return d KL[average || self] / d pi, with the probabilities as free coordinates."""
         return -average.probs / self.probs.clamp(min=self.MIN_PROB)
 
 
 class CategoricalFamily(DistributionFamily[Categorical]):
-    """All policies over one discrete branch: a sample and an action are one index, which a critic reads as one-hot."""
+    """The policies over one discrete branch. Samples and actions are one index; a critic reads it one-hot."""
 
     size = dimensions = 1
 
@@ -113,7 +113,7 @@ class CategoricalFamily(DistributionFamily[Categorical]):
 
     def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         noise = rng.standard_exponential(statistics.shape, np.float32)
-        # An exponential of 0 would be noise without bound, and take even what a mask forbids.
+        # Gumbel noise of an exponential sample of 0 would be infinite, and select even a forbidden action.
         return self.mode(statistics - np.log(np.maximum(noise, np.finfo(np.float32).tiny)))
 
     def mode(self, statistics: np.ndarray) -> np.ndarray:
@@ -128,7 +128,7 @@ class CategoricalFamily(DistributionFamily[Categorical]):
         log_probs = log_probs - np.log(np.exp(log_probs).sum(-1, keepdims=True))
         uniform = -np.log(np.maximum(is_allowed.sum(-1, keepdims=True), 1))
         level = level[:, None]
-        with np.errstate(divide="ignore"):  # at level 0 and at level 1 one of the two has no part in it
+        with np.errstate(divide="ignore"):  # at the levels 0 and 1 one of the two terms is log 0
             mixture = np.logaddexp(np.log1p(-level) + log_probs, np.log(level) + uniform)
         return np.where(is_allowed, mixture, MASKED_LOGIT).astype(np.float32)
 
@@ -140,5 +140,5 @@ class CategoricalFamily(DistributionFamily[Categorical]):
 
 
 def _mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits whose forbidden actions have the probability 0; where all are, all have the same. Nothing is infinite."""
+    """Return finite logits with probability 0 for forbidden actions; if all are forbidden, all are equal."""
     return logits * mask - 1e8 * (1 - mask)

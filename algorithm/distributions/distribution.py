@@ -1,8 +1,8 @@
-"""The contracts of a policy's distribution: a Family where agents act (numpy), a Distribution where they learn (torch).
+"""The contracts of a policy's distribution: DistributionFamily for acting (numpy), Distribution for learning (torch).
 
-A *sample* is what the density is of and what is stored: draws before clipping or squashing, then one index for each
-discrete branch. *Statistics* are the numbers that determine the distribution: means, logarithms of standard deviations,
-then the logits of each branch.
+A *sample* is the variable of the density, and is stored as the raw action: continuous dimensions before clipping or
+squashing, then one index for each discrete branch. *Statistics* are the parameters of a distribution: means, logarithms
+of standard deviations, then the logits of each branch.
 """
 
 from __future__ import annotations
@@ -14,111 +14,116 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-MASKED_LOGIT = -1e9  # the logit of an action that a mask forbids: its probability is exactly 0, and nothing is infinite
+MASKED_LOGIT = -1e9  # the logit of a forbidden action; its probability is exactly 0, and no result is infinite
 
 DistributionT = TypeVar("DistributionT", bound="Distribution")
 DistributionT_co = TypeVar("DistributionT_co", bound="Distribution", covariant=True)
 
 
 class ExportedAction(NamedTuple):
-    """What is executed, in parts that stand side by side: numbers in [-1, 1], and one index of each branch."""
+    """An executed action in parts, to be concatenated in this order."""
 
-    continuous: tuple[Tensor, ...]  # [B, d] each
-    indices: tuple[Tensor, ...]  # [B, 1] int64 each
+    continuous: tuple[Tensor, ...]  # dimensions in [-1, 1], [B, d] each
+    indices: tuple[Tensor, ...]  # one for each branch, [B, 1] int64 each
 
 
 class Distribution(ABC):
-    """pi(. | statistics [*B, S]), row by row."""
+    """A batch of distributions pi(. | statistics) with statistics [*B, S]."""
 
     statistics: Float[Tensor, "*B S"]
 
     @abstractmethod
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
-        """log pi of a sample, all its numbers together."""
+        """Return log pi of samples, the sum over their dimensions."""
 
     def log_ratio(
         self: DistributionT, behavior: DistributionT, sample: Float[Tensor, "*B size"]
     ) -> Float[Tensor, "*B"]:
-        """log pi / mu of a sample."""
+        """Return log(pi / mu) of samples, mu being `behavior`."""
         return self.log_prob(sample) - behavior.log_prob(sample)
 
     @property
     @abstractmethod
     def entropy(self) -> Float[Tensor, "*B"]:
-        """In nats; of the draws before clipping or squashing."""
+        """Entropy of the sample, before clipping or squashing, in nats."""
 
     @abstractmethod
     def select_rows(self: DistributionT, where: slice) -> DistributionT:
-        """The same policy on some rows of the leading axis, with what is known of it already."""
+        """Return the distributions of some rows of the leading axis, with the cached properties of these rows."""
 
 
 class ClosedFormDistribution(Distribution):
-    """A distribution that knows its gradients with respect to the statistics; autograd is their oracle in the tests."""
+    """A distribution with closed-form gradients with respect to its statistics, which tests compare with autograd."""
 
     @abstractmethod
     def entropy_gradient(self) -> Float[Tensor, "*B S"]:
-        """d entropy / d statistics."""
+        """Return d entropy / d statistics."""
 
     @abstractmethod
     def kl(self: DistributionT, average: DistributionT) -> Float[Tensor, "*B"]:
-        """KL[average || self], in nats."""
+        """Return KL[average || self], in nats."""
 
     @abstractmethod
     def kl_gradient(self: DistributionT, average: DistributionT) -> Float[Tensor, "*B S"]:
-        """d KL[average || self] / d statistics."""
+        """Return d KL[average || self] / d statistics."""
 
     @abstractmethod
     def score(self, sample: Float[Tensor, "*B size"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B S"]:
-        """weight * d log pi(sample) / d statistics."""
+        """Return weight * d log pi(sample) / d statistics."""
 
     @abstractmethod
     def draw_samples(self, count: int) -> Float[Tensor, "count *B size"]:
-        """`count` independent samples of each row, without gradient, from torch's generator of the process."""
+        """Return `count` independent samples of each row, without gradient, with torch's default generator."""
 
 
 class DistributionFamily(ABC, Generic[DistributionT_co]):
-    """All distributions over one kind of action."""
+    """The distributions over one kind of action, as functions of their statistics."""
 
-    size: int  # numbers of a sample, and of an action
+    size: int  # columns of a sample, and of an action
     statistics_size: int  # S
-    dimensions: int  # continuous numbers and discrete branches: d of rho^(1/d) (Wang et al. 2017, section 5.1)
-    encoded_size: int  # numbers that a critic reads of a sample
-    branches: tuple[int, ...]  # actions of each discrete branch
+    dimensions: int  # continuous dimensions and discrete branches: d of rho^(1/d) (Wang et al. 2017, section 5.1)
+    encoded_size: int  # columns of `encode`
+    branches: tuple[int, ...]  # number of actions of each discrete branch
 
     @abstractmethod
     def __call__(self, statistics: Float[Tensor, "*B S"]) -> DistributionT_co:
-        """The distribution with these statistics."""
+        """Return the distribution with these statistics."""
 
     @abstractmethod
     def encode(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B encoded"]:
-        """What a critic reads of a sample: the executed continuous numbers, then one-hot indices of each branch."""
+        """Return the input of a critic: executed continuous dimensions, then one-hot indices of each branch."""
 
     @abstractmethod
     def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One draw per row [n, S] -> [n, size] float32."""
+        """Return one sample [n, size] float32 for each row of statistics [n, S]."""
 
     @abstractmethod
     def mode(self, statistics: np.ndarray) -> np.ndarray:
-        """The most probable sample of each row [n, S] -> [n, size] float32."""
+        """Return the most probable sample [n, size] float32 for each row of statistics [n, S]."""
 
     @abstractmethod
     def to_action(self, sample: np.ndarray) -> np.ndarray:
-        """What is executed for a sample: continuous numbers in [-1, 1], indices as they are."""
+        """Return the executed actions of samples [n, size]: continuous dimensions in [-1, 1], indices unchanged."""
 
     @abstractmethod
     def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
-        """The statistics [n, S] of the same policy with noise of `level` [n] around each draw.
+        """Return the statistics [n, S] of the policy with exploration noise.
 
-        A standard deviation grows to sqrt(std^2 + level^2); a branch takes with probability `level` any allowed action.
+        A standard deviation becomes sqrt(std^2 + level^2); a branch takes a uniformly random allowed action with
+        probability `level`.
+
+        Args:
+            statistics: [n, S].
+            level: Noise of each row [n].
         """
 
-    # Acting in a graph that is traced and runs elsewhere. `allowed` [B, sum of branches] is 1 for what may be done, or
-    # else 0; all 0 is as good as all 1. Shapes are not annotated here, since those of a trace are no numbers.
+    # For export to ONNX. `mask` [B, sum of branches] is 1 for allowed actions, otherwise 0; all 0 allows all actions.
+    # Shapes are not annotated, since those of a traced graph are not integers.
 
     @abstractmethod
     def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        """What is executed for one draw per row of statistics [B, S], from torch's generator."""
+        """Return the executed action of one sample for each row of statistics [B, S], with torch's generator."""
 
     @abstractmethod
     def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        """What is executed for the most probable sample of each row of statistics [B, S]."""
+        """Return the executed action of the most probable sample for each row of statistics [B, S]."""

@@ -1,4 +1,4 @@
-"""Continuous actions: diagonal Gaussians. Draws are clipped or squashed into [-1, 1] only where they are executed."""
+"""Gaussian policies over continuous actions; executed actions are samples clipped or squashed to [-1, 1]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from algorithm.distributions.distribution import ClosedFormDistribution, Distrib
 
 
 class Gaussian(ClosedFormDistribution):
-    """N(mean, std^2) in each of d dimensions; `statistics` are the d means, then the d logarithms of std [..., 2 d]."""
+    """N(mean, std^2) in each of d dimensions; the statistics are d means, then d logarithms of std [..., 2 d]."""
 
     def __init__(self, statistics: Float[Tensor, "*B S"]):
         self.statistics = statistics
@@ -36,7 +36,7 @@ class Gaussian(ClosedFormDistribution):
 
     @cached_property
     def entropy(self) -> Tensor:
-        """sum over dimensions of log std + 1/2 log(2 pi e) [...], in nats."""
+        """Sum over dimensions of log std + 1/2 log(2 pi e) [...], in nats."""
         return self.log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.mean.shape[-1]
 
     def entropy_gradient(self) -> Float[Tensor, "*B S"]:
@@ -51,7 +51,7 @@ class Gaussian(ClosedFormDistribution):
         return self._concat_gradients(shift * self.inverse_std, -excess)
 
     def _compare(self, average: Gaussian) -> tuple[Tensor, Tensor, Tensor]:
-        """(m - m_avg) / s, log(s_avg / s) and (s_avg^2 + (m - m_avg)^2) / s^2 - 1, each [..., d]."""
+        """Return (m - m_avg) / s, log(s_avg / s) and (s_avg^2 + (m - m_avg)^2) / s^2 - 1, each [..., d]."""
         shift = (self.mean - average.mean) * self.inverse_std
         log_std_ratio = average.log_std - self.log_std
         return shift, log_std_ratio, torch.addcmul((2 * log_std_ratio).expm1(), shift, shift)
@@ -68,12 +68,12 @@ class Gaussian(ClosedFormDistribution):
 
     @staticmethod
     def _concat_gradients(mean: Tensor, log_std: Tensor) -> Tensor:
-        """One gradient with respect to the statistics from those with respect to their halves."""
+        """Return the gradient with respect to the statistics, given those of the means and the logarithms of std."""
         return torch.cat((mean, log_std), -1)
 
 
 class FixedStdGaussian(Gaussian):
-    """A Gaussian whose deviation is given: every gradient is 0 in its columns."""
+    """A Gaussian with a constant standard deviation: its columns of every gradient are 0."""
 
     @staticmethod
     def _concat_gradients(mean: Tensor, log_std: Tensor) -> Tensor:
@@ -81,9 +81,9 @@ class FixedStdGaussian(Gaussian):
 
 
 class GaussianFamily(DistributionFamily[Gaussian]):
-    """All Gaussian policies over `dimensions` numbers; what is executed lies in [-1, 1].
+    """The Gaussian policies over d continuous dimensions, whose executed actions are in [-1, 1].
 
-    Densities, ratios and KL are those of the draws before they are brought into these bounds.
+    Densities, ratios and KL are those of the samples, before clipping or squashing.
     """
 
     def __init__(self, dimensions: int, distribution: type[Gaussian]):
@@ -112,7 +112,7 @@ class GaussianFamily(DistributionFamily[Gaussian]):
     @staticmethod
     @abstractmethod
     def bound_actions(sample: Tensor) -> Tensor:
-        """Draws brought into [-1, 1], as they are executed."""
+        """Return the executed actions of samples, in [-1, 1]."""
 
     def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
         mean, log_std = statistics[:, : self.size], statistics[:, self.size :]
@@ -123,7 +123,7 @@ class GaussianFamily(DistributionFamily[Gaussian]):
 
 
 class ClippedGaussianFamily(GaussianFamily):
-    """What is executed is the draw, clipped to [-1, 1]."""
+    """The Gaussian policies whose executed action is the sample clipped to [-1, 1]."""
 
     @staticmethod
     def bound_actions(sample: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class ClippedGaussianFamily(GaussianFamily):
 
 
 class TanhGaussianFamily(GaussianFamily):
-    """What is executed is tanh of the draw; the mode is the mean before the squashing."""
+    """The Gaussian policies whose executed action is tanh of the sample; the mode is tanh of the mean."""
 
     @staticmethod
     def bound_actions(sample: Tensor) -> Tensor:

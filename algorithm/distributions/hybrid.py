@@ -1,4 +1,8 @@
-"""Discrete branches, and numbers whose distribution depends on them: pi(d|x) pi(c|x, d)."""
+"""Policies over discrete branches d and continuous dimensions c that depend on them: pi(d|x) pi(c|x, d).
+
+K is the number of combinations of the branches, 1 without branches. They are in the order of nested loops over the
+branches, of which the last is the innermost.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from algorithm.distributions.joint import make_family
 
 
 def find_combination(indices: Float[Tensor, "*B branches"], branches: Sequence[int]) -> Tensor:
-    """Which combination the indices of each branch are [..., 1]."""
+    """Return the index of the combination [..., 1] that consists of these indices of each branch."""
     combination = indices.new_zeros(indices.shape[:-1], dtype=torch.int64)
     for n_actions, branch in zip(branches, indices.long().unbind(-1), strict=True):
         combination = combination * n_actions + branch
@@ -28,10 +32,9 @@ def find_combination(indices: Float[Tensor, "*B branches"], branches: Sequence[i
 
 
 class HybridDistribution(Distribution):
-    """Independent branches, and squashed Gaussian numbers of their own for each of the K combinations of branches.
+    """Independent branches, and for each combination of them a Gaussian with tanh over the continuous dimensions.
 
-    `statistics` are the means and the logarithms of std of each combination [K * numbers, each], then the logits of
-    each branch. Combinations count as their branches do, the last one fastest; without branches there is one.
+    The statistics are K * n_continuous means, as many logarithms of std, then the logits of each branch.
     """
 
     def __init__(self, statistics: Float[Tensor, "*B S"], n_continuous: int, branches: Sequence[int]):
@@ -41,12 +44,12 @@ class HybridDistribution(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of u [..., K, c], for every combination."""
+        """Mean of the sample u [..., K, c], for every combination."""
         return self._select_continuous(slice(self._n_means))
 
     @property
     def log_std(self) -> Tensor:
-        """The logarithm of the standard deviation of u [..., K, c]."""
+        """Logarithm of the standard deviation of the sample u [..., K, c], for every combination."""
         return self._select_continuous(slice(self._n_means, 2 * self._n_means))
 
     def _select_continuous(self, columns: slice) -> Tensor:
@@ -54,13 +57,13 @@ class HybridDistribution(Distribution):
 
     @cached_property
     def branch_distributions(self) -> list[Categorical]:
-        """Each branch."""
+        """The distribution of each branch."""
         logits = self.statistics[..., 2 * self._n_means :]
         return [Categorical(branch) for branch in logits.split(self.branches, -1)] if self.branches else []
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """log pi(d) of every combination [..., K]."""
+        """The log-probabilities log pi(d) of all combinations [..., K]."""
         total = self.statistics.new_zeros((*self.statistics.shape[:-1], 1))
         for branch in self.branch_distributions:
             total = (total.unsqueeze(-1) + branch.log_probs.unsqueeze(-2)).flatten(-2)
@@ -68,7 +71,7 @@ class HybridDistribution(Distribution):
 
     @cached_property
     def probs(self) -> Tensor:
-        """pi(d) of every combination [..., K]."""
+        """The probabilities pi(d) of all combinations [..., K]."""
         return self.log_probs.exp()
 
     def select_rows(self, where: slice) -> HybridDistribution:
@@ -103,12 +106,12 @@ class HybridDistribution(Distribution):
         return (self.probs * (continuous_entropy - self.log_probs)).sum(-1)
 
     def rsample(self) -> ReparameterizedSample:
-        """Numbers for every combination: u = m + s eps, c = tanh(u)."""
+        """Sample the continuous dimensions of every combination: u = m + s eps, c = tanh(u)."""
         log_std = self.log_std
         noise = torch.empty_like(log_std).normal_()
         mean_offset = log_std.exp() * noise
         raw_action = self.mean + mean_offset
-        # log(1 - c^2) = 2 (log 2 - u - log(1 + exp(-2 u))), of which the constant waits.
+        # log(1 - c^2) = 2 (log 2 - u - log(1 + exp(-2 u))); the constant 2 log 2 is subtracted below.
         squashing = raw_action + torch.nn.functional.softplus(-2 * raw_action)
         negative_log_prob = torch.addcmul(log_std, noise, noise, value=0.5).sub(squashing, alpha=2).sum(-1)
         constant = -self.n_continuous * (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
@@ -121,16 +124,20 @@ class HybridDistribution(Distribution):
         action_gradient: Float[Tensor, "*B K c"] | None,
         alpha: Float[Tensor, ""] | float,
     ) -> Float[Tensor, "*B S"]:
-        """d/d statistics of sum_d pi(d) value_d, the values being less alpha log pi(c_d|d), as they stand.
+        """Return the gradient of V = sum_d pi(d) value_d with respect to the statistics.
 
-        `slope` [..., K, c] is how they change with the executed numbers beside that; `alpha` is of the numbers.
+        Args:
+            reparameterized: The sample c_d of every combination.
+            value: value_d = Q(x, d, c_d) - alpha_d log pi(d) - alpha_c log pi(c_d|d), all as computed for the sample.
+            action_gradient: dQ / dc_d [..., K, c]; None without continuous dimensions.
+            alpha: alpha_c, the temperature of the continuous dimensions.
         """
         parts = []
         if action_gradient is not None:
             probs = self.probs.unsqueeze(-1)
             c = reparameterized.actions
-            # d log pi(c|d) / d u = 2 c from the squashing; that of the Gaussian is constant along u = m + s eps.
-            # So along u it is slope (1 - c^2) - 2 alpha c.
+            # d log pi(c|d) / du = 2 c by the tanh; the density of the Gaussian is constant along u = m + s eps.
+            # So d value / du = dQ/dc (1 - c^2) - 2 alpha c.
             raw_action_gradient = probs * (action_gradient - c * (action_gradient * c + 2 * alpha))
             parts += [
                 raw_action_gradient.flatten(-2),
@@ -150,21 +157,22 @@ class HybridDistribution(Distribution):
 
 @dataclass(frozen=True)
 class ReparameterizedSample:
-    """Executed numbers c for every combination d [..., K, c], and what made them."""
+    """A sample of the continuous dimensions for every combination of branches."""
 
-    actions: Tensor
+    actions: Tensor  # c = tanh(u) [..., K, c]
     log_prob: Tensor  # log pi(c|d) [..., K]: log N(u) - sum log(1 - c^2) (Haarnoja et al. 2018, Eq. 21), always finite
     mean_offset: Tensor  # u - m [..., K, c]
 
     def select_rows(self, where: slice) -> ReparameterizedSample:
-        """Of some rows of the leading axis."""
+        """Return the part at some rows of the leading axis."""
         return ReparameterizedSample(self.actions[where], self.log_prob[where], self.mean_offset[where])
 
 
 class HybridFamily(DistributionFamily[HybridDistribution]):
-    """All policies over discrete branches, and over numbers that depend on them. Either may be missing.
+    """The policies over discrete branches and continuous dimensions that depend on them; one of the two may be missing.
 
-    Raises ValueError for an action of no numbers at all, and for more than `MOST` combinations of branches.
+    Raises:
+        ValueError: The action has neither, or there are more than `MAX_COMBINATIONS` combinations of branches.
     """
 
     MAX_COMBINATIONS = 512
@@ -173,12 +181,11 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         n_combinations = math.prod(branches)
         if n_combinations > self.MAX_COMBINATIONS:
             raise ValueError(
-                f"there are {n_combinations} combinations of discrete branches {list(branches)}, each of which is "
-                f"valued; at most {self.MAX_COMBINATIONS} are"
+                f"there are {n_combinations} combinations of discrete branches {list(branches)}; each has a value, "
+                f"and at most {self.MAX_COMBINATIONS} are supported"
             )
-        self.joint_family = make_family(
-            n_continuous, branches, TanhGaussianFamily, Gaussian
-        )  # whose samples look the same
+        # Independent dimensions, with the same columns of samples.
+        self.joint_family = make_family(n_continuous, branches, TanhGaussianFamily, Gaussian)
         self.branch_family = make_family(0, branches, TanhGaussianFamily, Gaussian) if branches else None
         self.continuous_family = TanhGaussianFamily(n_continuous, Gaussian) if n_continuous else None
         self.n_continuous, self.branches, self.n_combinations = n_continuous, tuple(branches), n_combinations
@@ -198,18 +205,18 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         return self.joint_family.encode(sample)
 
     def encode_per_combination(self, actions: Float[Tensor, "*B K c"]) -> Float[Tensor, "*B K encoded"]:
-        """What a critic reads of executed numbers of every combination."""
+        """Return the input of a critic for every combination, given its executed continuous dimensions."""
         if not self.branch_family:
             return actions
-        self._combination_codes = self._combination_codes.to(actions)  # once, where they are read
+        self._combination_codes = self._combination_codes.to(actions)  # moves to the device once
         return torch.cat((actions, self._combination_codes.expand(*actions.shape[:-1], -1)), -1)
 
     def find_combination(self, sample: Float[Tensor, "*B size"]) -> Tensor:
-        """Which combination a sample holds [..., 1]."""
+        """Return the index of the combination of each sample [..., 1]."""
         return find_combination(sample[..., self.n_continuous :], self.branches)
 
     def one_hot_combinations(self) -> Float[Tensor, "K branches"]:
-        """The one-hot indices of each branch, side by side, of every combination."""
+        """Return the concatenated one-hot indices of each branch, for every combination."""
         combinations = torch.tensor(list(product(*map(range, self.branches))), dtype=torch.float32)
         return self.branch_family.encode(combinations) if self.branch_family else combinations
 
@@ -252,7 +259,7 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         mask: Tensor,
         select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
     ) -> ExportedAction:
-        """Branches first, then the numbers of the combination that they are."""
+        """Select the branches, then the continuous dimensions of their combination; see JointFamily._export_action."""
         indices: tuple[Tensor, ...] = ()
         if self.branch_family:
             indices = select_method(self.branch_family)(statistics[:, 2 * self.n_means :], mask).indices
@@ -262,7 +269,9 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
             -1, 2, self.n_combinations, self.n_continuous
         )
         combination_weights = torch.ones_like(statistics_by_combination[:, 0, :1, 0])
-        for index, count in zip(indices, self.branches, strict=True):  # a sum, which any importer knows, picks the one
+        for index, count in zip(
+            indices, self.branches, strict=True
+        ):  # selection by a weighted sum, which all importers support
             one_hot = torch.nn.functional.one_hot(index[:, 0], count).to(statistics.dtype)
             combination_weights = (combination_weights.unsqueeze(-1) * one_hot.unsqueeze(-2)).flatten(1)
         statistics_by_combination = (
@@ -273,7 +282,7 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         )
 
     def _select_statistics(self, statistics: np.ndarray, indices: np.ndarray) -> np.ndarray:
-        """Means and logarithms of std [n, 2 c] of the combinations in `chosen` [n, branches]."""
+        """Return means and logarithms of std [n, 2 c] of the combinations with these indices [n, branches]."""
         combination = np.zeros(len(indices), np.int64)
         for n_actions, branch in zip(self.branches, indices.T.astype(np.int64), strict=True):
             combination = combination * n_actions + branch

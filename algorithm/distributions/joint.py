@@ -1,4 +1,4 @@
-"""Several kinds of action at once: independent parts, whose numbers stand side by side."""
+"""Policies over several kinds of action: independent distributions, whose columns are concatenated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from algorithm.distributions.gaussian import Gaussian, GaussianFamily
 
 
 class JointDistribution(ClosedFormDistribution):
-    """The product of independent parts; `sizes` are the numbers of each part's sample, in their order."""
+    """The product of independent distributions.
+
+    Args:
+        statistics: Statistics of all parts, concatenated.
+        parts: The distributions.
+        sizes: Number of columns of each part's sample.
+    """
 
     def __init__(
         self, statistics: Float[Tensor, "*B S"], parts: Sequence[ClosedFormDistribution], sizes: Sequence[int]
@@ -61,9 +67,10 @@ def _sum_terms(terms: Iterable[Tensor]) -> Tensor:
 
 
 class JointFamily(DistributionFamily[JointDistribution]):
-    """All joint policies of independent `families`, in their order.
+    """The joint policies of independent families, in their order.
 
-    Raises ValueError where there is no family.
+    Raises:
+        ValueError: There are no families.
     """
 
     def __init__(self, families: Sequence[DistributionFamily[ClosedFormDistribution]]):
@@ -111,8 +118,8 @@ class JointFamily(DistributionFamily[JointDistribution]):
         mask: Tensor,
         select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
     ) -> ExportedAction:
-        """What each family executes, side by side."""
-        # Slices and no split, since a graph cannot leave out what a split makes and nobody reads.
+        """Return the executed action of all families; `select_method` returns a family's method for export."""
+        # Slices instead of a split, whose unused outputs could not be removed from the graph.
         pieces, masks = (
             _consecutive_slices(self.statistics_sizes),
             _consecutive_slices(sum(family.branches) for family in self.families),
@@ -129,13 +136,13 @@ class JointFamily(DistributionFamily[JointDistribution]):
     def _map_families(
         self, array: np.ndarray, widths: Sequence[int], function: Callable[[DistributionFamily, np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """What `function` makes of each family's columns of `array`, side by side."""
+        """Apply `function` to each family and its columns of `array`, and concatenate the results."""
         pieces = np.split(array, list(accumulate(widths[:-1])), -1)
         return np.concatenate([function(*pair) for pair in zip(self.families, pieces, strict=True)], -1)
 
 
 def _consecutive_slices(widths: Iterable[int]) -> list[slice]:
-    """Where parts of these widths stand side by side."""
+    """Return the columns of parts with these widths that are concatenated."""
     ends = list(accumulate(widths, initial=0))
     return [slice(*ends) for ends in pairwise(ends)]
 
@@ -143,10 +150,16 @@ def _consecutive_slices(widths: Iterable[int]) -> list[slice]:
 def make_family(
     continuous: int, branches: Sequence[int], bounded: type[GaussianFamily], distribution: type[Gaussian]
 ) -> DistributionFamily[ClosedFormDistribution]:
-    """The family of an action of `continuous` numbers and discrete `branches`: means and deviations, then all logits.
+    """Return the family of an action with independent dimensions.
 
-    `bounded` is Clipped or Squashed, `distribution` is Gaussian or FixedStdGaussian; neither matters where nothing is
-    continuous. Raises ValueError for an action of no numbers at all.
+    Args:
+        continuous: Number of continuous dimensions.
+        branches: Number of actions of each discrete branch.
+        bounded: The family of continuous dimensions; without effect if there are none.
+        distribution: The distribution of continuous dimensions; without effect if there are none.
+
+    Raises:
+        ValueError: The action has neither continuous dimensions nor branches.
     """
     families: list[DistributionFamily[ClosedFormDistribution]] = (
         [bounded(continuous, distribution)] if continuous else []

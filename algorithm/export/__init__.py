@@ -1,1 +1,1 @@
-"""A trained agent as an ONNX file that Unity's Behavior Parameters take."""
+"""Export of trained agents as ONNX files for Unity's Behavior Parameters."""

@@ -1,7 +1,7 @@
-"""What Unity demands of a file, line by line; the numbers are those of docs/unity.md. Every violation has a name.
+"""Checks of an ONNX file against Unity's requirements; each violation starts with its rule's number in docs/unity.md.
 
-Read in the source of ML-Agents' packages 2.0.1 to 4.0 (Runtime/Inference) and of the importers of Barracuda, Sentis and
-the Inference Engine.
+Source: ML-Agents' packages 2.0.1 to 4.0 (Runtime/Inference), and the importers of Barracuda, Sentis and the Inference
+Engine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from algorithm.export.onnx_model import OnnxModel, TensorInfo
-from algorithm.export.operators import BARRACUDA, SENTIS
+from algorithm.export.onnx_model import BARRACUDA, SENTIS, OnnxModel, TensorInfo
 from algorithm.export.probe import run_probes
 from algorithm.export.signature import (
     BATCH,
@@ -43,14 +42,17 @@ DISCRETE_OUTPUTS = (DISCRETE, DISCRETE_SIZES, DISCRETE_MODE)
 
 
 def find_violations(path: Path, scene: Signature | None = None, opset: int | None = None) -> list[str]:
-    """Every violation of a file, also against what a scene has and the opset that was asked for; none where it is good.
+    """Return the violations of a file, each of which starts with the number of the violated rule.
 
-    Each begins with the number of the line that is violated.
+    Args:
+        path: ONNX file.
+        scene: Inputs and outputs that the scene has; None for no comparison with a scene.
+        opset: Version of ONNX's operators that was requested; None for any.
     """
     try:
         model = OnnxModel(path)
-    except Exception as error:  # whatever protobuf raises
-        return [f"O1: {path.name} cannot be read as ONNX ({_one_line(error)})"]
+    except Exception as error:  # protobuf raises several types
+        return [f"O1: {path.name} cannot be read as ONNX ({_format_error(error)})"]
     found = [violation for rule in RULES for violation in rule(model)]
     if opset is not None and model.get_opset() != opset:
         found.append(f"O2: opset {model.get_opset()} instead of {opset}")
@@ -71,8 +73,8 @@ def _check_container(model: OnnxModel) -> Iterator[str]:
         yield f"O1: operators of the domain {', '.join(foreign)}; only those of ONNX itself are imported"
     try:
         onnx.checker.check_model(model.proto, full_check=True)
-    except Exception as error:  # of several kinds
-        yield f"O1: onnx.checker refuses the file ({_one_line(error)})"
+    except Exception as error:  # onnx raises several types
+        yield f"O1: onnx.checker refuses the file ({_format_error(error)})"
 
 
 def _check_opset(model: OnnxModel) -> Iterator[str]:
@@ -96,11 +98,11 @@ def _check_tensors(model: OnnxModel) -> Iterator[str]:
             yield f"O4: {name} is {TensorProto.DataType.Name(tensor.data_type)}"
         if len(tensor.dims) > MAX_AXES:
             yield f"O4: {name} has {len(tensor.dims)} dimensions; at most {MAX_AXES}"
-    for name, port in (model.inputs | model.outputs).items():
-        if port.kind in ("STRING", "COMPLEX64", "COMPLEX128", "no tensor"):
-            yield f"O4: {name} is {port.kind}"
-        if len(port.shape) > MAX_AXES:
-            yield f"O4: {name} has {len(port.shape)} dimensions; at most {MAX_AXES}"
+    for name, info in (model.inputs | model.outputs).items():
+        if info.kind in ("STRING", "COMPLEX64", "COMPLEX128", "no tensor"):
+            yield f"O4: {name} is {info.kind}"
+        if len(info.shape) > MAX_AXES:
+            yield f"O4: {name} has {len(info.shape)} dimensions; at most {MAX_AXES}"
 
 
 def _check_finite(model: OnnxModel) -> Iterator[str]:
@@ -112,27 +114,28 @@ def _check_finite(model: OnnxModel) -> Iterator[str]:
 def _check_inputs(model: OnnxModel) -> Iterator[str]:
     indices = sorted(int(match[1]) for name in model.inputs if (match := OBS_NAME.match(name)))
     if indices != list(range(len(indices))) or not indices:
-        yield f"I1: observations are {', '.join(f'obs_{k}' for k in indices) or 'missing'}; they go from obs_0 on"
-    for name, port in model.inputs.items():
-        yield from _check_input(name, port)
+        names = ", ".join(f"obs_{k}" for k in indices) or "missing"
+        yield f"I1: observations are {names}; they must be numbered from obs_0"
+    for name, info in model.inputs.items():
+        yield from _check_input(name, info)
 
 
-def _check_input(name: str, port: TensorInfo) -> Iterator[str]:
+def _check_input(name: str, info: TensorInfo) -> Iterator[str]:
     rule = {MASKS: "I3", MEMORY_IN: "I4"}.get(name, "I2")
     if name in UNSUPPORTED_INPUTS:
-        yield f"I5: the input {name} has broken in Sentis"
+        yield f"I5: the input {name} fails in Sentis"
     elif not OBS_NAME.match(name) and name not in (MASKS, MEMORY_IN, "epsilon"):
         yield f"I5: the input {name} is unknown to Unity"
-    if port.kind != FLOAT:
-        yield f"{rule}: {name} is {port.kind}; every input is FLOAT"
-    if not port.shape or not isinstance(port.shape[0], str):
-        yield f"{rule}: the first axis of {name} is {port.shape[0] if port.shape else 'missing'}, not {BATCH}"
-    if any(axis == 0 for axis in port.shape):
-        yield f"I6: {name} {port} holds nothing; leave it out"
-    elif not all(isinstance(axis, int) for axis in port.shape[1:]):
-        yield f"{rule}: {name} {port}; every axis but the first has a fixed length"
-    if OBS_NAME.match(name) and len(port.shape) not in (2, 3, 4):
-        yield f"I2: {name} {port}; an observation is [{BATCH}, size], [{BATCH}, items, size] or [{BATCH}, C, H, W]"
+    if info.kind != FLOAT:
+        yield f"{rule}: {name} is {info.kind}; every input is FLOAT"
+    if not info.shape or not isinstance(info.shape[0], str):
+        yield f"{rule}: the first axis of {name} is {info.shape[0] if info.shape else 'missing'}, not {BATCH}"
+    if any(axis == 0 for axis in info.shape):
+        yield f"I6: {name} {info} is empty; leave it out"
+    elif not all(isinstance(axis, int) for axis in info.shape[1:]):
+        yield f"{rule}: {name} {info}; every axis but the first has a fixed length"
+    if OBS_NAME.match(name) and len(info.shape) not in (2, 3, 4):
+        yield f"I2: {name} {info}; an observation is [{BATCH}, size], [{BATCH}, items, size] or [{BATCH}, C, H, W]"
 
 
 def _check_masks(model: OnnxModel) -> Iterator[str]:
@@ -145,7 +148,7 @@ def _check_masks(model: OnnxModel) -> Iterator[str]:
         return
     shape = model.inputs[MASKS].shape
     if sizes is not None and shape[1:] != (int(sizes.sum()),):
-        yield f"I3: {MASKS} has the shape {list(shape)}; it is [{BATCH}, {int(sizes.sum())}], all branches side by side"
+        yield f"I3: {MASKS} has the shape {list(shape)}; it is [{BATCH}, {int(sizes.sum())}], all branches concatenated"
     for name in discrete:
         if not model.has_path(MASKS, name):
             yield f"I3: {name} does not depend on {MASKS}"
@@ -155,13 +158,13 @@ def _check_memory(model: OnnxModel) -> Iterator[str]:
     size = model.find_constant(MEMORY_SIZE)
     memory_size = 0 if size is None or size.size != 1 else int(size.item())
     for name, rule in ((MEMORY_IN, "I4"), (MEMORY_OUT, "C5")):
-        port = (model.inputs | model.outputs).get(name)
-        if bool(memory_size) != (port is not None):
+        info = (model.inputs | model.outputs).get(name)
+        if bool(memory_size) != (info is not None):
             yield f"{rule}: {'no' if memory_size else 'a'} {name} where {MEMORY_SIZE} is {memory_size}"
-        elif port and (len(port.shape) != 3 or port.shape[1:] != (1, memory_size)):
-            yield f"{rule}: {name} has the shape {list(port.shape)}; it is [{BATCH}, 1, {memory_size}]"
-    if (port := model.outputs.get(MEMORY_OUT)) and port.kind != FLOAT:
-        yield f"C5: {MEMORY_OUT} is {port.kind}; it is FLOAT"
+        elif info and (len(info.shape) != 3 or info.shape[1:] != (1, memory_size)):
+            yield f"{rule}: {name} has the shape {list(info.shape)}; it is [{BATCH}, 1, {memory_size}]"
+    if (info := model.outputs.get(MEMORY_OUT)) and info.kind != FLOAT:
+        yield f"C5: {MEMORY_OUT} is {info.kind}; it is FLOAT"
 
 
 def _check_constants(model: OnnxModel) -> Iterator[str]:
@@ -179,7 +182,7 @@ def _check_constants(model: OnnxModel) -> Iterator[str]:
         yield f"C1: {VERSION_NUMBER} is {version.item():g}; the names of this interface are those of {VERSION:g}"
     for name in (VERSION_NUMBER, MEMORY_SIZE, CONTINUOUS_SIZE, DISCRETE_SIZES):
         if name in model.outputs and name not in model.initializers:
-            yield f"C8: {name} is no initializer, where Barracuda looks for it"
+            yield f"C8: {name} is not an initializer, as which Barracuda reads it"
 
 
 def _check_continuous(model: OnnxModel) -> Iterator[str]:
@@ -187,11 +190,11 @@ def _check_continuous(model: OnnxModel) -> Iterator[str]:
     for name in (CONTINUOUS, CONTINUOUS_MODE):
         if name not in model.outputs:
             continue
-        port = model.outputs[name]
-        if port.kind != FLOAT:
-            yield f"C3: {name} is {port.kind}; it is FLOAT"
-        if len(port.shape) != 2 or (size is not None and size.size == 1 and port.shape[1] != int(size.item())):
-            yield f"C3: {name} has the shape {list(port.shape)}, and {CONTINUOUS_SIZE} is {_format_values(size)}"
+        info = model.outputs[name]
+        if info.kind != FLOAT:
+            yield f"C3: {name} is {info.kind}; it is FLOAT"
+        if len(info.shape) != 2 or (size is not None and size.size == 1 and info.shape[1] != int(size.item())):
+            yield f"C3: {name} has the shape {list(info.shape)}, and {CONTINUOUS_SIZE} is {_format_values(size)}"
 
 
 def _check_discrete(model: OnnxModel) -> Iterator[str]:
@@ -205,11 +208,11 @@ def _check_discrete(model: OnnxModel) -> Iterator[str]:
     for name in (DISCRETE, DISCRETE_MODE):
         if name not in model.outputs:
             continue
-        port = model.outputs[name]
-        if port.kind not in INTEGERS:
-            yield f"C4: {name} is {port.kind}; indices are INT64 or INT32"
-        if len(port.shape) != 2 or (sizes is not None and port.shape[1] != sizes.size):
-            yield f"C4: {name} has the shape {list(port.shape)}, and {DISCRETE_SIZES} is {_format_values(sizes)}"
+        info = model.outputs[name]
+        if info.kind not in INTEGERS:
+            yield f"C4: {name} is {info.kind}; indices are INT64 or INT32"
+        if len(info.shape) != 2 or (sizes is not None and info.shape[1] != sizes.size):
+            yield f"C4: {name} has the shape {list(info.shape)}, and {DISCRETE_SIZES} is {_format_values(sizes)}"
 
 
 def _check_outputs(model: OnnxModel) -> Iterator[str]:
@@ -218,11 +221,11 @@ def _check_outputs(model: OnnxModel) -> Iterator[str]:
     for group in groups:
         for name in (group[0], group[2]):
             if name not in names:
-                yield f"C6: there is no output {name}; Unity asks for both, drawn and deterministic"
+                yield f"C6: there is no output {name}; Unity needs both, sampled and deterministic"
     if not groups:
         yield "C6: there are no actions"
     if others := [name for name in names if name not in ORDER]:
-        yield f"C6: outputs that are not Unity's: {', '.join(others)}"
+        yield f"C6: outputs unknown to Unity: {', '.join(others)}"
     known = [name for name in names if name in ORDER]
     if known != sorted(known, key=ORDER.index):
         yield f"C7: outputs are in the order {', '.join(known)}; it is {', '.join(sorted(known, key=ORDER.index))}"
@@ -231,26 +234,28 @@ def _check_outputs(model: OnnxModel) -> Iterator[str]:
 
 
 def _check_scene(model: OnnxModel, scene: Signature) -> Iterator[str]:
-    """What the Inspector of Behavior Parameters compares."""
+    """Compare the file with the scene, as the Inspector of Behavior Parameters does."""
     for name, shape in scene.inputs().items():
         rule = {MASKS: "S4", MEMORY_IN: "S6"}.get(name, "S1")
-        port = model.inputs.get(name)
-        if port is None:
+        info = model.inputs.get(name)
+        if info is None:
             yield f"{rule}: there is no input {name} {[BATCH, *shape]}"
-        elif port.shape[1:] != shape:
-            yield f"{rule}: {name} has the shape {list(port.shape)}; the scene has {[BATCH, *shape]}"
+        elif info.shape[1:] != shape:
+            yield f"{rule}: {name} has the shape {list(info.shape)}; the scene has {[BATCH, *shape]}"
     for name in sorted(set(filter(OBS_NAME.match, model.inputs)) - set(scene.inputs())):
         yield f"S1: the scene has no sensor for {name}"
     continuous, branches = model.find_constant(CONTINUOUS_SIZE), model.find_constant(DISCRETE_SIZES)
     if _to_tuple(continuous) != ((scene.continuous,) if scene.continuous else ()):
         yield f"S2: continuous actions are {_format_values(continuous)}; the scene has {scene.continuous}"
     if _to_tuple(branches) != scene.branches:
-        yield f"S3: branches are {_format_values(branches)}; the scene has {', '.join(map(str, scene.branches)) or 'none'}"
+        expected = ", ".join(map(str, scene.branches)) or "none"
+        yield f"S3: branches are {_format_values(branches)}; the scene has {expected}"
     version = _to_tuple(model.find_constant(VERSION_NUMBER))
     if not version or not 2 <= version[0] <= 3:
         yield f"S5: {VERSION_NUMBER} is {_format_values(model.find_constant(VERSION_NUMBER))}; Unity takes 2 to 3"
     if _to_tuple(model.find_constant(MEMORY_SIZE)) != (scene.memory,):
-        yield f"S6: {MEMORY_SIZE} is {_format_values(model.find_constant(MEMORY_SIZE))}; the agent remembers {scene.memory}"
+        found = _format_values(model.find_constant(MEMORY_SIZE))
+        yield f"S6: {MEMORY_SIZE} is {found}; the agent's memory has {scene.memory} values"
 
 
 def _to_tuple(value: np.ndarray | None) -> tuple[float, ...]:
@@ -261,7 +266,7 @@ def _format_values(value: np.ndarray | None) -> str:
     return ", ".join(f"{number:g}" for number in _to_tuple(value)) or "none"
 
 
-def _one_line(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return " ".join(str(error).split())
 
 

@@ -1,36 +1,43 @@
-"""The roles of a checkpoint as files that were checked and compared before they had their names."""
+"""Export of a run: `<role>.onnx` for each role of a checkpoint, checked and compared with the agent."""
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.atomic_io import open_synced, sync_folder
+from algorithm.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.rng_state import get_process_state, set_process_state
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.registry import find_class
 from algorithm.errors import UserError
 from algorithm.export.checker import find_violations
-from algorithm.export.file import OPSET, make_metadata, make_model
-from algorithm.export.graph import ExportModule
-from algorithm.export.packages import check_packages
+from algorithm.export.graph import BARRACUDA_OPSET, OPSET, ExportModule, make_metadata, make_model
+from algorithm.export.onnx_model import check_packages
 from algorithm.export.parity import check_parity
 from algorithm.export.signature import Signature
-from algorithm.runs.build import load_agent
+from algorithm.networks.default_network import make_default_blueprint
+from algorithm.runs.callbacks import Callback
+from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
-from algorithm.specs import Role
+from algorithm.runs.session import find_run
+from algorithm.runs.torch_setup import configure_torch
+from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
-EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export, beside never
+EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export other than never
 
 
 class ExportFailed(Exception):
-    """A file is not what Unity takes, or does not do what its agent does; it was not kept."""
+    """An error for a file that Unity would refuse, or that computes something other than its agent; it is not kept."""
 
     def __init__(self, role: str, violations: list[str]):
         count = f"{len(violations)} violation{'s' * (len(violations) > 1)}"
@@ -38,21 +45,21 @@ class ExportFailed(Exception):
         self.role, self.violations = role, violations
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """A file that was written."""
+    """The description of a file that has been written."""
 
     role: str
     path: Path
-    size: int  # bytes
+    size: int  # in bytes
     opset: int
     inputs: dict[str, list]
     outputs: dict[str, list]
-    parity: float  # the largest difference from the agent
+    parity: float  # largest difference from the agent
     seconds: float
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the description as JSON values."""
         return {**vars(self), "path": self.path.as_posix()}
 
     def __str__(self) -> str:
@@ -67,12 +74,20 @@ class ExportResult:
 def export_roles(
     settings: Settings, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
 ) -> Iterator[ExportResult | ExportFailed]:
-    """Write `<role>.onnx` of each role of a checkpoint into a folder; what came of it, role by role.
+    """Write `<role>.onnx` for each role of a checkpoint, and yield the result of each role.
 
-    The generators of the process go on as if nothing had been drawn.
+    The state of the process's random generators is the same afterwards.
 
-    Raises UserError where a package is missing, or a role has no form in this opset; CheckpointError for a checkpoint
-    that cannot be read.
+    Args:
+        settings: Settings of the run.
+        folder: Folder of the run.
+        checkpoint: Checkpoint whose weights are exported.
+        target: Folder for the files.
+        opset: Version of ONNX's operators.
+
+    Raises:
+        UserError: If a package is missing, or a network cannot be expressed in this opset.
+        CheckpointError: If the checkpoint cannot be read.
     """
     check_packages()
     known = folder.read_roles()
@@ -91,43 +106,65 @@ def export_roles(
 
 
 def _on_cpu(settings: Settings) -> Settings:
-    """The same, and that of its roles, on the processor."""
+    """Return the settings, and those of its roles, with the CPU as device."""
     base = settings.base.model_copy(update={"device": "cpu"})
     roles = {name: _on_cpu(role_settings) for name, role_settings in settings.roles.items()}
     return replace(settings, base=base, roles=roles)
 
 
 def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Path, opset: int = OPSET) -> ExportResult:
-    """Write, check and compare the file of one role, and only then give it its name.
+    """Write the file of one role under a temporary name, check it, and rename it to `<name>.onnx` if it is correct.
 
-    Raises ExportFailed with every violation, UserError for what has no form in this opset.
+    Args:
+        agent: Agent of the role.
+        name: Name of the role.
+        role: Observations and actions.
+        env_steps: Env steps of the checkpoint, for the file's metadata.
+        target: Folder for the file.
+        opset: Version of ONNX's operators.
+
+    Raises:
+        ExportFailed: With every violation.
+        UserError: If the network cannot be expressed in this opset.
     """
     start = time.perf_counter()
     signature = Signature.of(role, agent.state_size)
     model = make_model(ExportModule(agent, signature), opset, make_metadata(name, role, signature, env_steps))
     content = model.SerializeToString()
     path = target / f"{name}.onnx"
-    with TemporaryDirectory(prefix=".export-", dir=target) as temporary_folder:
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=target) as temporary_folder:
         temporary = Path(temporary_folder) / path.name
         with open_synced(temporary) as file:
             file.write(content)
-        violations = find_violations(temporary, signature, opset)
-        comparison = None if violations else check_parity(agent, role, signature, content)
-        if comparison is None or comparison.violations:
-            raise ExportFailed(name, violations or comparison.violations)
+        if violations := find_violations(temporary, signature, opset):
+            raise ExportFailed(name, violations)
+        comparison = check_parity(agent, role, signature, content)
+        if comparison.violations:
+            raise ExportFailed(name, comparison.violations)
         temporary.replace(path)
     sync_folder(target)
-    ports = [{port.name: _read_axes(port) for port in side} for side in (model.graph.input, model.graph.output)]
-    return ExportResult(name, path, len(content), opset, *ports, comparison.error, time.perf_counter() - start)
+    return ExportResult(
+        role=name,
+        path=path,
+        size=len(content),
+        opset=opset,
+        inputs=_read_shapes(model.graph.input),
+        outputs=_read_shapes(model.graph.output),
+        parity=comparison.error,
+        seconds=time.perf_counter() - start,
+    )
 
 
-def _read_axes(port: Any) -> list[int | str]:
-    return [axis.dim_param or axis.dim_value for axis in port.type.tensor_type.shape.dim]
+def _read_shapes(values: Iterable[Any]) -> dict[str, list[int | str]]:
+    """Return the shape of each input or output of a graph; an axis of any length has a name instead of a length."""
+    return {
+        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in values
+    }
 
 
 @contextmanager
 def preserve_rng_state() -> Iterator[None]:
-    """Whatever is drawn in it, the generators of the process go on as if nothing had been."""
+    """Restore the state of the process's random generators after the block."""
     state = get_process_state()
     try:
         yield
@@ -135,24 +172,34 @@ def preserve_rng_state() -> Iterator[None]:
         set_process_state(state)
 
 
-class RunExporter:
-    """The exports of a run by its setting `export`; one that fails is a line, and costs the run nothing.
+class RunExporter(Callback):
+    """An exporter of a run in training, controlled by `base_config.export`.
 
-    Raises UserError where a package is missing that will be needed.
+    An export that fails logs a line and does not stop the run.
     """
 
     def __init__(self, settings: Settings, folder: RunFolder, log: Callable[[str], None]):
+        """Create the exporter.
+
+        Args:
+            settings: Settings of the run.
+            folder: Folder of the run.
+            log: Receives lines for the user.
+
+        Raises:
+            UserError: If an export will need a package that is missing.
+        """
         self.settings, self.folder, self.log = settings, folder, log
         if settings.base.export in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
             check_packages()
 
-    def export_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint was saved: its files stand in its folder, and go with it."""
+    def on_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Export a checkpoint that has been saved into its folder, with which the files are deleted later."""
         if self.settings.base.export == EXPORT_CHECKPOINTS:
             self._export(lambda: checkpoint, checkpoint.folder)
 
     def export_best(self) -> None:
-        """The run ended: the files of what is played stand in its folder."""
+        """Export the checkpoint that `--run` plays, at the end of the run, into the run folder."""
         if self.settings.base.export in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
             self._export(lambda: self.folder.find_best(self.log), self.folder.path, self.log)
 
@@ -168,7 +215,62 @@ class RunExporter:
                     self.log(f"{result}: {'; '.join(result.violations)}")
                 else:
                     log_success(f"exported {result}")
-        except Exception as error:  # whatever it is, training is worth more
+        except Exception as error:  # no error of an export may end the training
             reason = " ".join(str(error).split())
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             self.log(f"export into {target} failed: {kind}{reason}")
+
+
+def run_export(options: argparse.Namespace, log: Callable[[str], None]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Execute the command `--export`: export a run into its folder.
+
+    Args:
+        options: Options of the command line.
+        log: Receives a line for each file, and for each violation.
+
+    Returns:
+        The record for scripts, and the violations of each role that has any.
+
+    Raises:
+        UserError: If there is no such run, a package is missing, or a network cannot be expressed in the opset.
+        CheckpointError: If the checkpoint cannot be read.
+    """
+    configure_torch()
+    folder, settings = find_run(options, log)
+    checkpoint = folder.find_checkpoint(options.ckpt, log)
+    log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
+    results = list(
+        export_roles(settings, folder, checkpoint, folder.given_path, BARRACUDA_OPSET if options.barracuda else OPSET)
+    )
+    failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
+    for result in results:
+        for line in result.violations if isinstance(result, ExportFailed) else [str(result)]:
+            log(line)
+    record = {
+        "run": folder.given_path.as_posix(),
+        "exports": [result.to_record() for result in results if isinstance(result, ExportResult)],
+        "violations": failed,
+    }
+    return record, failed
+
+
+def run_round_trip() -> str:
+    """Export an untrained agent with all checks, and return the versions of the packages that took part.
+
+    Raises:
+        ExportFailed: If the numbers of the file are not those of torch.
+    """
+    import onnx
+    import onnxruntime
+
+    settings = resolve([])
+    role = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(2))
+    make = find_class("algorithm", settings.base.algorithm)
+    with preserve_rng_state(), tempfile.TemporaryDirectory() as folder:
+        agent = make(settings.agent, make_default_blueprint(role), role, np.random.default_rng(0))
+        agent.policy.eval()
+        exported = export_role(agent, DEFAULT_ROLE, role, 0, Path(folder))
+    return (
+        f"onnx {onnx.__version__} and onnxruntime {onnxruntime.__version__}, opset {exported.opset}, "
+        f"within {max(exported.parity, 1e-12):.0e} of torch"
+    )

@@ -1,6 +1,7 @@
-"""The same networks in the operators that Unity imports: fixed shapes, one step, nothing that nobody reads.
+"""Equivalent modules for the export, in the operators that Unity imports: fixed shapes, one step, no unused outputs.
 
-A module that has no plain form here, such as one of the user's own, is traced as it is.
+A module without an equivalent here, such as a user's own, is traced as it is. `step` of a module with a memory takes
+features [B, features] and a memory [B, size], and returns outputs and the next memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.export.onnx_friendly_memory import OnnxAttention, OnnxGru, OnnxLayer, OnnxLstm
+from algorithm.export.onnx_friendly_memory import OnnxAttention, OnnxAttentionLayer, OnnxGru, OnnxLstm
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import VectorEncoder
@@ -28,7 +29,7 @@ from algorithm.specs import ACTION_MASK
 
 
 def to_onnx_friendly(module: Any) -> nn.Module:
-    """A copy of a module, and of all in it, in its plain form. What it is made of is replaced in place."""
+    """Return the equivalent of a module for the export; its submodules are replaced in place."""
     converted = REPLACEMENTS[type(module)](module) if type(module) in REPLACEMENTS else module
     for name, child in list(converted.named_children()):
         setattr(converted, name, to_onnx_friendly(child))
@@ -36,7 +37,7 @@ def to_onnx_friendly(module: Any) -> nn.Module:
 
 
 class Affine(nn.Module):
-    """[B, F] -> [B, outputs]: the first outputs of a linear layer."""
+    """The first `outputs` outputs of a linear layer: [B, features] -> [B, outputs]."""
 
     def __init__(self, linear: nn.Linear, outputs: int):
         super().__init__()
@@ -47,8 +48,8 @@ class Affine(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
-class OnnxPolicy(nn.Module):
-    """The policy alone: no critic, and no mask, which the graph knows by itself."""
+class OnnxActorCritic(nn.Module):
+    """The policy of an ActorCritic, without its critic and without action masks, which ExportModule applies."""
 
     def __init__(self, network: ActorCritic):
         super().__init__()
@@ -58,56 +59,59 @@ class OnnxPolicy(nn.Module):
         self.layers = heads.layers[0] if separate else nn.Identity()
         shared = heads.heads[0] if separate else heads
         self.head = Affine(shared.linear, shared.sizes[0])
-        self.deviation: Any = network.std_head
-        self.rest = network.statistics_size - 2 * self.deviation.n_means if self.deviation else 0
+        self.std_head: Any = network.std_head
+        self.rest = network.statistics_size - 2 * self.std_head.n_means if self.std_head else 0
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
         outputs = self.head(self.layers(features))
-        if not self.deviation:
+        if not self.std_head:
             return outputs, memory
-        parts = [outputs[:, : self.deviation.n_means], self._log_std(outputs)]
+        parts = [outputs[:, : self.std_head.n_means], self._log_std(outputs)]
         if self.rest:
-            parts.append(outputs[:, self.deviation.n_columns :])
+            parts.append(outputs[:, self.std_head.n_columns :])
         return torch.cat(parts, -1), memory
 
     def _log_std(self, outputs: Tensor) -> Tensor:
-        own, means = self.deviation, outputs[:, : self.deviation.n_means]
-        if own.is_fixed:
-            return 0 * means + own.initial_log_std
-        number = outputs[:, own.n_means : own.n_columns] if own.log_std is None else 0 * means + own.log_std.detach()
-        return (own.std_min + (own.initial_log_std + number).clamp(*LOG_STD_BOUNDS).exp()).log()
+        head, means = self.std_head, outputs[:, : self.std_head.n_means]
+        if head.is_fixed:
+            return 0 * means + head.initial_log_std
+        number = (
+            outputs[:, head.n_means : head.n_columns] if head.log_std is None else 0 * means + head.log_std.detach()
+        )
+        return (head.std_min + (head.initial_log_std + number).clamp(*LOG_STD_BOUNDS).exp()).log()
 
 
-class OnnxGreedy(nn.Module):
-    """Of each branch the best that is allowed, and with probability epsilon any, as logarithms of probabilities."""
+class OnnxGreedyQPolicy(nn.Module):
+    """An epsilon-greedy policy of action values: log probabilities of the actions of every branch."""
 
     def __init__(self, network: GreedyQPolicy):
         super().__init__()
-        self.torso, self.members = network.torso, network.critics.critics
+        self.torso, self.critics = network.torso, network.critics.critics
         ends = accumulate(network.family.branches, initial=0)
         self.branches, self.epsilon = [slice(*branch) for branch in pairwise(ends)], network.epsilon
-        self.register_buffer("places", network.combination_codes)
+        self.codes: Tensor
+        self.register_buffer("codes", network.combination_codes)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
-        values = sum(member(features) for member in self.members)
+        values = sum(critic(features) for critic in self.critics)
         masks = (obs[ACTION_MASK][:, branch] for branch in self.branches)
-        # A branch of which all is forbidden is as if nothing were.
+        # A branch whose actions are all masked counts as a branch without a mask.
         free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in masks]
-        # 1 for a combination with nothing forbidden in it, 0 otherwise.
-        possible = (1 - (1 - torch.cat(free, -1)) @ self.places.T).clamp(min=0)
+        # 1 for a combination without masked actions, 0 otherwise.
+        possible = (1 - (1 - torch.cat(free, -1)) @ self.codes.T).clamp(min=0)
         best = (values * possible - 1e8 * (1 - possible)).argmax(-1)
-        codes = nn.functional.one_hot(best, len(self.places)).float() @ self.places
+        chosen = nn.functional.one_hot(best, len(self.codes)).float() @ self.codes
         mixed = [
-            (1 - self.epsilon) * codes[:, branch] + self.epsilon * part / part.sum(-1, keepdim=True)
+            (1 - self.epsilon) * chosen[:, branch] + self.epsilon * part / part.sum(-1, keepdim=True)
             for branch, part in zip(self.branches, free, strict=True)
         ]
         return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 
 
-class OnnxHeads(nn.Module):
-    """All outputs of a SharedHeads."""
+class OnnxSharedHeads(nn.Module):
+    """The outputs of a SharedHeads."""
 
     def __init__(self, heads: SharedHeads):
         super().__init__()
@@ -120,13 +124,13 @@ class OnnxHeads(nn.Module):
 
 
 class OnnxTorso(nn.Module):
-    """One row of a Torso, without the parts of the memory that are empty."""
+    """One step of a Torso, without empty parts of the memory."""
 
     def __init__(self, torso: Torso):
         super().__init__()
         self.names, self.encoders, self.body, self.memory = torso.names, torso.encoders, torso.body, torso.memory
-        kept, *states = pairwise(accumulate(torso._state_sizes, initial=0))
-        self.kept, self.states = slice(*kept), [slice(*state) for state in states]
+        body_memory, *states = pairwise(accumulate(torso._state_sizes, initial=0))
+        self.body_memory, self.states = slice(*body_memory), [slice(*state) for state in states]
 
     def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         parts, after = [], []
@@ -141,30 +145,32 @@ class OnnxTorso(nn.Module):
         if self.body:
             features = self.body(features)
         if self.memory:
-            features, own = self.memory.step(features, memory[:, self.kept])
+            features, own = self.memory.step(features, memory[:, self.body_memory])
             after.insert(0, own)
         return features, _concatenate(after) if after else memory
 
 
-class OnnxVector(nn.Module):
-    """A vector in other units, where there are any."""
+class OnnxVectorEncoder(nn.Module):
+    """A VectorEncoder."""
 
     def __init__(self, encoder: VectorEncoder):
         super().__init__()
-        self.units: Any = encoder.transform
+        self.transform: Any = encoder.transform
 
     def forward(self, obs: Tensor) -> Tensor:
         vector = _flatten(obs)
-        return vector if self.units is None else self.units(vector)
+        return vector if self.transform is None else self.transform(vector)
 
 
-class OnnxNormalization(nn.Module):
-    """The normalisation that was measured, as two constants."""
+class OnnxNormalizer(nn.Module):
+    """A Normalizer whose mean and standard deviation are constants."""
 
-    def __init__(self, normalization: Normalizer):
+    def __init__(self, normalizer: Normalizer):
         super().__init__()
-        moments = normalization.moments
-        self.clip = normalization.clip
+        moments = normalizer.moments
+        self.clip = normalizer.clip
+        self.mean: Tensor
+        self.std: Tensor
         self.register_buffer("mean", moments.mean.float())
         self.register_buffer("std", moments.std.float())
 
@@ -172,8 +178,8 @@ class OnnxNormalization(nn.Module):
         return ((x - self.mean) / self.std).clamp(-self.clip, self.clip)
 
 
-class OnnxFirst(nn.Module):
-    """A convolution that divides by `high` in its weights, once."""
+class OnnxInputConvolution(nn.Module):
+    """An InputConvolution whose weights are divided by `high` once, instead of its inputs."""
 
     def __init__(self, layer: InputConvolution):
         super().__init__()
@@ -184,8 +190,8 @@ class OnnxFirst(nn.Module):
         return nn.functional.conv2d(obs, self.weight, self.bias, self.stride, self.padding)
 
 
-class OnnxStack(nn.Module):
-    """The last frames, which stand one behind the other in the memory as along the channels."""
+class OnnxFrameStack(nn.Module):
+    """One step of a FrameStackEncoder; the memory [B, past frames * frame] holds the last frames, oldest first."""
 
     def __init__(self, stack: FrameStackEncoder):
         super().__init__()
@@ -208,16 +214,16 @@ def _concatenate(parts: list[Tensor]) -> Tensor:
 
 
 REPLACEMENTS: Mapping[type, Callable[[Any], nn.Module]] = {
-    ActorCritic: OnnxPolicy,
-    GreedyQPolicy: OnnxGreedy,
-    SharedHeads: OnnxHeads,
+    ActorCritic: OnnxActorCritic,
+    GreedyQPolicy: OnnxGreedyQPolicy,
+    SharedHeads: OnnxSharedHeads,
     Torso: OnnxTorso,
-    VectorEncoder: OnnxVector,
-    Normalizer: OnnxNormalization,
-    InputConvolution: OnnxFirst,
-    FrameStackEncoder: OnnxStack,
+    VectorEncoder: OnnxVectorEncoder,
+    Normalizer: OnnxNormalizer,
+    InputConvolution: OnnxInputConvolution,
+    FrameStackEncoder: OnnxFrameStack,
     GruMemory: OnnxGru,
     LstmMemory: OnnxLstm,
     AttentionMemory: OnnxAttention,
-    AttentionLayer: OnnxLayer,
+    AttentionLayer: OnnxAttentionLayer,
 }

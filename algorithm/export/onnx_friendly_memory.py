@@ -1,4 +1,4 @@
-"""One step of each memory behind a body, in the operators that Unity imports."""
+"""Equivalents of the memories for the export: one step, in the operators that Unity imports."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
 
 
 class OnnxGru(nn.Module):
-    """One step of a GRU in products, sigmoids and tanh."""
+    """One step of a GruMemory."""
 
     def __init__(self, memory: GruMemory):
         super().__init__()
         self.inputs, self.recurrent, self.units = memory.inputs, memory.recurrent, memory.units
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, own, units = self.inputs(features), self.recurrent(memory), self.units
-        reset = torch.sigmoid(inputs[:, :units] + own[:, :units])
-        update = torch.sigmoid(inputs[:, units : 2 * units] + own[:, units : 2 * units])
-        new = torch.tanh(inputs[:, 2 * units :] + reset * own[:, 2 * units :])
+        inputs, recurrent, units = self.inputs(features), self.recurrent(memory), self.units
+        reset = torch.sigmoid(inputs[:, :units] + recurrent[:, :units])
+        update = torch.sigmoid(inputs[:, units : 2 * units] + recurrent[:, units : 2 * units])
+        new = torch.tanh(inputs[:, 2 * units :] + reset * recurrent[:, 2 * units :])
         memory = new + update * (memory - new)
         return memory, memory
 
 
 class OnnxLstm(nn.Module):
-    """One step of an LSTM in products, sigmoids and tanh."""
+    """One step of an LstmMemory; the memory is hidden state and cell."""
 
     def __init__(self, memory: LstmMemory):
         super().__init__()
@@ -43,45 +43,52 @@ class OnnxLstm(nn.Module):
 
 
 class OnnxAttention(nn.Module):
-    """One row of an AttentionMemory: a place of the memory is a row's keys and values, and 1."""
+    """One step of an AttentionMemory; an entry of the memory is the keys and values of one step, and a 1."""
 
     def __init__(self, memory: AttentionMemory):
         super().__init__()
         self.inputs, self.layers, self.norm = memory.inputs, memory.layers, memory.norm
-        self.past, self.place, self.units = memory.past_rows, memory.entry_size, memory.size
+        self.past, self.entry_size, self.units = memory.past_rows, memory.entry_size, memory.size
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         x, row = self.inputs(features), []
-        places, units = memory.reshape(-1, self.past, self.place), self.units
-        there = places[:, :, self.place - 1 :].reshape(-1, 1, 1, self.past)
+        entries, units = memory.reshape(-1, self.past, self.entry_size), self.units
+        present = entries[:, :, self.entry_size - 1 :].reshape(-1, 1, 1, self.past)
         for number, layer in enumerate(self.layers):
-            keys, values = (places[:, :, units * k : units * (k + 1)] for k in (2 * number, 2 * number + 1))
-            x, *own = layer.step(x, keys, values, there)
+            keys, values = (entries[:, :, units * k : units * (k + 1)] for k in (2 * number, 2 * number + 1))
+            x, *own = layer.step(x, keys, values, present)
             row += own
         flag = 0 * x[:, :1] + 1
-        return self.norm(x), torch.cat((memory[:, self.place :], *row, flag), -1)
+        return self.norm(x), torch.cat((memory[:, self.entry_size :], *row, flag), -1)
 
 
-class OnnxLayer(nn.Module):
-    """Attention of one row to those before it and to itself."""
+class OnnxAttentionLayer(nn.Module):
+    """An AttentionLayer for one step, which attends to the steps before it and to itself."""
 
     def __init__(self, layer: AttentionLayer):
         super().__init__()
-        self.norms, self.project, self.out, self.hidden = layer.norms, layer.project, layer.output, layer.hidden
+        self.norms, self.project, self.output, self.hidden = layer.norms, layer.project, layer.output, layer.hidden
         heads, window = layer.bias.shape
         self.heads, self.window, self.units = heads, window, layer.output.in_features
-        self.root = (self.units // heads) ** 0.5
+        self.sqrt_units = (self.units // heads) ** 0.5
         self.bias = nn.Parameter(layer.bias.detach().flip(-1).reshape(1, heads, 1, window), requires_grad=False)
 
-    def step(self, x: Tensor, keys: Tensor, values: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, units], keys and values [B, past, units], there [B, 1, 1, past] -> x, own key and value [B, units]."""
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the outputs of the layer for one step, and the key and the value of this step, each [B, units].
+
+        Args:
+            x: Features [B, units].
+            keys: Keys of the past steps [B, past, units].
+            values: Values of the past steps [B, past, units].
+            present: 1 for entries that hold a step, 0 for empty ones, [B, 1, 1, past].
+        """
         projected, units = self.project(self.norms[0](x)), self.units
         query, key, value = (projected[:, k * units : (k + 1) * units] for k in range(3))
         rows = [torch.cat((kept, own.reshape(-1, 1, units)), 1) for kept, own in ((keys, key), (values, value))]
         k, v = (part.reshape(-1, self.window, self.heads, units // self.heads).transpose(1, 2) for part in rows)
         q = query.reshape(-1, self.heads, 1, units // self.heads)
-        scores = torch.matmul(q, k.transpose(2, 3)) / self.root + self.bias
-        seen = torch.cat((there, 0 * there[:, :, :, :1] + 1), -1)
+        scores = torch.matmul(q, k.transpose(2, 3)) / self.sqrt_units + self.bias
+        seen = torch.cat((present, 0 * present[:, :, :, :1] + 1), -1)
         weights = (scores * seen - 1e9 * (1 - seen)).softmax(-1)
-        x = x + self.out(torch.matmul(weights, v).reshape(-1, units))
+        x = x + self.output(torch.matmul(weights, v).reshape(-1, units))
         return x + self.hidden(self.norms[1](x)), key, value

@@ -1,31 +1,81 @@
-"""An ONNX file as its readers see it: named inputs and outputs with shapes, and constants."""
+"""Reading and running ONNX files: inputs, outputs, constants, and the operators that Unity imports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from algorithm.errors import UserError
+
+PACKAGES = ("onnx", "onnxruntime")
+# Operators that Unity's packages import, from their manuals.
+# com.unity.sentis 2.1 and com.unity.ai.inference 2.2, for versions 3.x and 4.x of ML-Agents' package:
+SENTIS = frozenset(
+    """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Bernoulli Cast CastLike
+    Ceil Celu Clip Compress Concat Constant ConstantOfShape Conv ConvTranspose Cos Cosh CumSum DepthToSpace Div
+    Dropout Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool
+    GlobalMaxPool Greater GreaterOrEqual GridSample Hardmax HardSigmoid HardSwish Identity InstanceNormalization IsInf
+    IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LRN LSTM MatMul Max MaxPool Mean Min Mish Mod
+    Mul Multinomial Neg NonMaxSuppression NonZero Not OneHot Or Pad Pow PRelu RandomNormal RandomNormalLike
+    RandomUniform RandomUniformLike Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RoiAlign Round ScatterElements
+    ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt
+    Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
+    """.split()
+)
+# com.unity.barracuda 2.0, for versions 1.x and 2.x:
+BARRACUDA = frozenset(
+    """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast Ceil Clip Concat
+    Constant ConstantOfShape Conv ConvTranspose Cos Cosh DepthToSpace Div Dropout Elu Equal Exp Expand Flatten Floor
+    Gather Gemm GlobalAveragePool GlobalMaxPool Greater Identity ImageScaler InstanceNormalization LeakyRelu Less
+    LessOrEqual Log LogSoftmax LRN LSTM MatMul Max MaxPool Mean Min Mul Multinomial Neg NonMaxSuppression NonZero Not
+    OneHot Or Pad Pow PRelu RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Resize Round Selu Shape Sigmoid Sin Sinh Slice Softmax
+    SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose Unsqueeze Upsample Where Xor
+    """.split()
+)
+
+
+def check_packages() -> None:
+    """Raise UserError, with the command that installs it, if a package that an export needs is missing."""
+    for name in PACKAGES:
+        try:
+            import_module(name)
+        except ImportError as error:
+            line = " ".join(str(error).split())
+            raise UserError(f'an export needs the extra onnx ({line}): pip install -e ".[onnx]"') from error
+
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or an output: the name of its number type, and its axes, of which one of any length has a name.
+    """The type and shape of an input or an output.
 
-    An axis without either is None.
+    Attributes:
+        kind: Name of the element type, for example FLOAT.
+        shape: Length of each axis, or its name if it may have any length; None for an axis with neither.
     """
 
     kind: str
     shape: tuple[int | str | None, ...]
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Return the shape of one sample: the axes after the batch, for a tensor whose other lengths are fixed."""
+        return tuple(axis for axis in self.shape[1:] if isinstance(axis, int))
 
     def __str__(self) -> str:
         return f"{self.kind} [{', '.join(map(str, self.shape))}]"
 
 
 class OnnxModel:
-    """A file that was read. Raises whatever onnx raises for what is none."""
+    """An ONNX file that has been read. The constructor raises what `onnx.load` raises."""
 
     def __init__(self, path: Path):
         import onnx
@@ -41,11 +91,11 @@ class OnnxModel:
         self.outputs = {value.name: _read_tensor_info(value) for value in graph.output}
 
     def get_opset(self) -> int:
-        """Of the operators that have no domain; 0 where there is none."""
+        """Return the version of ONNX's own operators; 0 if the file states none."""
         return next((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
     def find_constant(self, name: str) -> np.ndarray | None:
-        """The value of an output that is the same at every run; None where it is computed or not there."""
+        """Return the value of a constant; None if `name` is computed or missing."""
         from onnx import numpy_helper
 
         if name in self.initializers:
@@ -60,7 +110,7 @@ class OnnxModel:
         return None
 
     def iterate_constants(self) -> Iterator[tuple[str, np.ndarray]]:
-        """All that is constant and stands in this file, with its name."""
+        """Yield name and value of every constant that the file itself holds."""
         from onnx import TensorProto, numpy_helper
 
         of_nodes = [
@@ -74,7 +124,7 @@ class OnnxModel:
                 yield name, numpy_helper.to_array(tensor)
 
     def has_path(self, source: str, target: str) -> bool:
-        """Whether `target` is computed from `source`."""
+        """Return whether `target` is computed from `source`."""
         producers = {name: node for node in self.nodes for name in node.output}
         seen: set[str] = set()
         pending = [target]
@@ -98,7 +148,7 @@ def _read_tensor_info(value: Any) -> TensorInfo:
 
 
 def make_session(content: bytes) -> Any:
-    """A file as onnxruntime runs it, on one thread and without a word."""
+    """Return an onnxruntime session for the content of a file, with one thread and without log output."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -108,6 +158,6 @@ def make_session(content: bytes) -> Any:
 
 
 def run_session(session: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All outputs by name, of one run."""
+    """Run a session and return its outputs by name."""
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, feed), strict=True))

@@ -1,4 +1,4 @@
-"""Whether a file does what the agent does."""
+"""Comparison of the actions and memory of an ONNX file with those of its agent."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ from algorithm.export.signature import (
 from algorithm.rollout import Decision, Step
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
-OBSERVATIONS, BATCHES, STEPS, SAMPLES = 64, (1, 3), 20, 1000
-TOLERANCE = 1e-4
+OBSERVATIONS = 64  # observations in each batch size
+BATCHES = (1, 3)  # batch sizes
+STEPS = 20  # consecutive steps of an agent with memory
+SAMPLES = 1000  # sampled actions for the check of action masks
+TOLERANCE = 1e-4  # largest difference of an action or a memory value
 
 
 @dataclass
 class ParityReport:
-    """How far a file is from its agent: the largest difference, and a line for each thing that is beyond tolerance."""
+    """The largest difference between a file and its agent, and a line for each output beyond the tolerance."""
 
     error: float = 0.0
     violations: list[str] = field(default_factory=list)
 
     def compare(self, what: str, found: np.ndarray, expected: np.ndarray) -> None:
-        """Numbers that must be the same."""
+        """Record the difference between two arrays that should be equal."""
         error = float(np.abs(found - expected).max(initial=0.0))
         self.error = max(self.error, error)
         if not error <= TOLERANCE:
             self.fail(f"{what} differs from the agent's by {error:.2g}")
 
     def fail(self, what: str) -> None:
-        """Something is not as it must be; told once."""
+        """Record a violation, once for each output."""
         if not any(
             violation.partition(" differs")[0] == what.partition(" differs")[0] for violation in self.violations
         ):
@@ -50,9 +53,16 @@ class ParityReport:
 
 
 def check_parity(agent: Agent, role: Role, signature: Signature, content: bytes) -> ParityReport:
-    """Compare a file's actions and memory with what the agent does greedily, and look whether it minds the masks."""
-    report, runner, rng = ParityReport(), make_session(content), np.random.default_rng(0)
-    comparison = _Comparison(agent, role, signature, runner, rng, report)
+    """Compare a file with the deterministic actions and the memory of its agent, and check its action masks.
+
+    Args:
+        agent: Agent on the CPU.
+        role: Observations and actions of the agent.
+        signature: Inputs and outputs of the file.
+        content: Content of the file.
+    """
+    report, session, rng = ParityReport(), make_session(content), np.random.default_rng(0)
+    comparison = _Comparison(agent, role, signature, session, rng, report)
     for batch in BATCHES:
         for _ in range(-(-OBSERVATIONS // batch)):
             comparison.start(batch)
@@ -62,44 +72,51 @@ def check_parity(agent: Agent, role: Role, signature: Signature, content: bytes)
         for _ in range(STEPS):
             comparison.step()
     if signature.branches:
-        _check_masks(signature, role, runner, rng, report)
+        _check_masks(signature, role, session, rng, report)
     return report
 
 
 class _Comparison:
-    """The agent and its file, side by side, each with a memory of its own."""
+    """An agent and its file in the same episodes, each with a memory of its own."""
 
     def __init__(
         self,
         agent: Agent,
         role: Role,
         signature: Signature,
-        runner: Any,
+        session: Any,
         rng: np.random.Generator,
         report: ParityReport,
     ):
-        self.agent, self.role, self.signature, self.runner, self.rng = agent, role, signature, runner, rng
+        self.agent, self.role, self.signature, self.session, self.rng = agent, role, signature, session, rng
         self.report = report
 
     def start(self, batch: int) -> None:
-        """Episodes start in so many lanes."""
+        """Start episodes in `batch` lanes."""
         self.first = np.ones(batch, bool)
         self.memory = np.zeros((batch, self.agent.state_size), np.float32)
         self.previous = np.zeros((batch, self.signature.previous), np.float32)
-        self.file_memory = np.zeros((batch, self.signature.memory), np.float32)  # the file's
+        self.file_memory = np.zeros((batch, self.signature.memory), np.float32)
 
     def step(self) -> None:
-        """One decision of both."""
+        """Make one decision with both, for the same random observations."""
         n, signature = len(self.first), self.signature
         obs = sample_observations(self.role, self.rng, n)
-        outputs = run_session(self.runner, signature.make_feed(obs, self.file_memory))
+        outputs = run_session(self.session, signature.make_feed(obs, self.file_memory))
         if signature.previous:
             obs[PREVIOUS_ACTION] = self.previous
-        no = np.zeros(n, bool)
-        step = Step(np.arange(n), obs, self.first, no, np.zeros(n, np.float32), ~no)
+        all_false = np.zeros(n, bool)
+        step = Step(
+            lane=np.arange(n),
+            obs=obs,
+            first=self.first,
+            is_bootstrap_row=all_false,
+            reward=np.zeros(n, np.float32),
+            alive=~all_false,
+        )
         decision = self.agent.greedy(step, self.memory)
         self._compare_actions(outputs, decision)
-        self.memory, self.first = decision.memory, no
+        self.memory, self.first = decision.memory, all_false
         expected = decision.memory
         if signature.previous:
             self.previous = self.role.action_spec.encode(_read_actions(outputs))
@@ -109,7 +126,7 @@ class _Comparison:
             self.report.compare(MEMORY_OUT, self.file_memory, expected)
 
     def _compare_actions(self, outputs: dict[str, np.ndarray], decision: Decision) -> None:
-        """The most probable ones; of indices, one that is as probable will do."""
+        """Compare the most probable actions; another index with the same probability is accepted."""
         n_continuous = self.signature.continuous
         if n_continuous:
             self.report.compare(CONTINUOUS_MODE, outputs[CONTINUOUS_MODE], decision.action[:, :n_continuous])
@@ -126,7 +143,7 @@ class _Comparison:
 
 
 def sample_observations(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
-    """Random observations of a role, {name: [n, ...]}, as its agent takes them; some actions are forbidden."""
+    """Return random observations {name: [n, ...]} of a role, in which some actions are masked."""
     obs = {name: _sample_observation(spec, rng, n) for name, spec in role.obs_specs.items()}
     if ACTION_MASK in obs:
         obs[ACTION_MASK] = sample_masks(role.action_spec.branches, rng, n).astype(np.uint8)
@@ -144,7 +161,7 @@ def _sample_observation(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.n
 
 
 def sample_masks(branches: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
-    """Random masks [n, sum of branches] that leave at least one action of each branch."""
+    """Return random masks [n, sum of branches] that allow at least one action of each branch."""
     masks = []
     for actions in branches:
         mask = rng.random((n, actions)) < 0.5
@@ -154,18 +171,20 @@ def sample_masks(branches: tuple[int, ...], rng: np.random.Generator, n: int) ->
 
 
 def _read_actions(outputs: dict[str, np.ndarray]) -> np.ndarray:
-    """What Unity executes [n, size]."""
+    """Return the actions [n, size] that Unity executes."""
     parts = [outputs[name].astype(np.float32) for name in (CONTINUOUS, DISCRETE) if name in outputs]
     return np.concatenate(parts, -1)
 
 
-def _check_masks(signature: Signature, role: Role, runner: Any, rng: np.random.Generator, report: ParityReport) -> None:
-    """Forbidden actions are never taken."""
+def _check_masks(
+    signature: Signature, role: Role, session: Any, rng: np.random.Generator, report: ParityReport
+) -> None:
+    """Check that no masked action is chosen."""
     feed = signature.make_feed(
         sample_observations(role, rng, SAMPLES), np.zeros((SAMPLES, signature.memory), np.float32)
     )
     feed[MASKS] = sample_masks(signature.branches, rng, SAMPLES)
-    outputs = run_session(runner, feed)
+    outputs = run_session(session, feed)
     begin = 0
     for branch, actions in enumerate(signature.branches):
         allowed = feed[MASKS][:, begin : begin + actions]
@@ -174,5 +193,5 @@ def _check_masks(signature: Signature, role: Role, runner: Any, rng: np.random.G
             taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
             if not taken.all():
                 report.fail(
-                    f"{name} took {int((taken == 0).sum())} of {SAMPLES} times what is forbidden in branch {branch}"
+                    f"{name} chose a masked action of branch {branch} in {int((taken == 0).sum())} of {SAMPLES} cases"
                 )

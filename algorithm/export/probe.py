@@ -1,4 +1,4 @@
-"""What Unity demands of a file that shows only when it runs."""
+"""Checks of an ONNX file that need a run: finite outputs, bounded actions, action masks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from algorithm.export.signature import (
     MASKS,
 )
 
-LARGE_INPUT = 1e3  # observations that drive any action out of its bounds
+LARGE_INPUT = 1e3  # standard deviation of observations for which an action without a bound would exceed [-1, 1]
 
 
 def run_probes(model: OnnxModel) -> list[str]:
-    """Every violation of a file whose inputs are as they should be, each with the number of its line."""
+    """Return the violations of a file whose inputs are correct, each with the number of its rule in docs/unity.md."""
     try:
-        runner = make_session(model.path.read_bytes())
-    except Exception as error:  # of several kinds
-        return [f"I7: onnxruntime cannot load it ({_one_line(error)})"]
+        session = make_session(model.path.read_bytes())
+    except Exception as error:  # onnxruntime raises several types
+        return [f"I7: onnxruntime cannot load it ({_format_error(error)})"]
     rng = np.random.default_rng(0)
-    return [*_check_zeros(model, runner), *_check_bounds(model, runner, rng), *_check_masks(model, runner, rng)]
+    return [*_check_zeros(model, session), *_check_bounds(model, session, rng), *_check_masks(model, session, rng)]
 
 
-def _check_zeros(model: OnnxModel, runner: Any) -> Iterator[str]:
-    """As Unity runs a file when it is opened: on zeros alone, masks included. A batch is of any length."""
+def _check_zeros(model: OnnxModel, session: Any) -> Iterator[str]:
+    """Run the file on zeros, masks included, as Unity does when it loads a model, and in a larger batch."""
     for batch, rule in ((1, "I7"), (3, "I2")):
-        feed = {name: np.zeros((batch, *port.shape[1:]), np.float32) for name, port in model.inputs.items()}
-        outputs = _try_run(runner, feed)
+        feed = {name: np.zeros((batch, *info.sample_shape), np.float32) for name, info in model.inputs.items()}
+        outputs = _try_run(session, feed)
         if isinstance(outputs, str):
             yield f"{rule}: it does not run on zeros in a batch of {batch} ({outputs})"
             return
@@ -47,8 +47,8 @@ def _check_zeros(model: OnnxModel, runner: Any) -> Iterator[str]:
         yield from _check_indices(model, outputs)
 
 
-def _check_bounds(model: OnnxModel, runner: Any, rng: np.random.Generator) -> Iterator[str]:
-    outputs = _try_run(runner, _make_feed(model, rng, 16, LARGE_INPUT))
+def _check_bounds(model: OnnxModel, session: Any, rng: np.random.Generator) -> Iterator[str]:
+    outputs = _try_run(session, _make_feed(model, rng, 16, LARGE_INPUT))
     if isinstance(outputs, str):
         yield f"I7: it does not run ({outputs})"
         return
@@ -59,8 +59,8 @@ def _check_bounds(model: OnnxModel, runner: Any, rng: np.random.Generator) -> It
     yield from _check_indices(model, outputs)
 
 
-def _check_masks(model: OnnxModel, runner: Any, rng: np.random.Generator) -> Iterator[str]:
-    """Allow one action of a branch alone: it must be taken, drawn or not."""
+def _check_masks(model: OnnxModel, session: Any, rng: np.random.Generator) -> Iterator[str]:
+    """Allow a single action of each branch in turn: it must be chosen, by sampling and deterministically."""
     sizes = model.find_constant(DISCRETE_SIZES)
     if MASKS not in model.inputs or sizes is None:
         return
@@ -70,7 +70,7 @@ def _check_masks(model: OnnxModel, runner: Any, rng: np.random.Generator) -> Ite
         feed[MASKS][:] = 1
         feed[MASKS][:, begin : begin + size] = np.eye(size)
         begin += size
-        outputs = _try_run(runner, feed)
+        outputs = _try_run(session, feed)
         if isinstance(outputs, str):
             yield f"I3: it does not run with masks ({outputs})"
             return
@@ -90,20 +90,20 @@ def _check_indices(model: OnnxModel, outputs: dict[str, np.ndarray]) -> Iterator
 
 def _make_feed(model: OnnxModel, rng: np.random.Generator, batch: int, scale: float) -> dict[str, np.ndarray]:
     feed = {
-        name: (scale * rng.standard_normal((batch, *port.shape[1:]))).astype(np.float32)
-        for name, port in model.inputs.items()
+        name: (scale * rng.standard_normal((batch, *info.sample_shape))).astype(np.float32)
+        for name, info in model.inputs.items()
     }
     if MASKS in feed:
         feed[MASKS] = np.ones_like(feed[MASKS])
     return feed
 
 
-def _try_run(runner: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray] | str:
+def _try_run(session: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray] | str:
     try:
-        return run_session(runner, feed)
-    except Exception as error:  # of several kinds
-        return _one_line(error)
+        return run_session(session, feed)
+    except Exception as error:  # onnxruntime raises several types
+        return _format_error(error)
 
 
-def _one_line(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return " ".join(str(error).split())

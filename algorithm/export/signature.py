@@ -1,4 +1,4 @@
-"""What Unity hands to a brain and what it reads of it: names, shapes and order of inputs and outputs."""
+"""Names, shapes and order of the inputs and outputs of a model in Unity."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, 
 from algorithm.errors import UserError
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
-VERSION = 3.0  # of the names below: ModelApiVersion.MLAgents2_0
-BATCH = "batch"  # the name of the first axis, which is of any length
+VERSION = 3.0  # the version of the names below: ModelApiVersion.MLAgents2_0
+BATCH = "batch"  # name of the first axis, which may have any length
 MASKS, MEMORY_IN, MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
 CONTINUOUS, CONTINUOUS_SIZE, CONTINUOUS_MODE = (
     "continuous_actions",
@@ -25,55 +25,79 @@ DISCRETE, DISCRETE_SIZES, DISCRETE_MODE = (
 )
 VERSION_NUMBER, MEMORY_SIZE = "version_number", "memory_size"
 
-Shape = tuple[int, ...]  # without the batch
+Shape = tuple[int, ...]  # without the batch axis
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ObservationInput:
-    """One observation: its shape in the file, and the numbers by which the agent's own differ from it.
+    """An observation as an input of the file.
 
-    An image of bytes comes as 0..1, whose `scale` is what 1 stands for.
+    Attributes:
+        name: Name of the observation.
+        shape: Shape of the input.
+        agent_shape: Shape of the observation for the agent's encoder.
+        scale: Factor from the input to the observation: Unity's images range over [0, 1], those of uint8 over [0, 255].
     """
 
     name: str
     shape: Shape
-    agent_shape: Shape  # as the agent's encoders take it
+    agent_shape: Shape
     scale: float = 1.0
 
     @classmethod
     def of(cls, name: str, spec: ObsSpec) -> ObservationInput:
-        """Of an observation: a table of numbers has its rows, an image its channels first, the rest is a vector."""
-        table = spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values
+        """Return the input for an observation: tables keep their rows, images their axes; others are vectors."""
+        shape = spec.shape
+        if spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values:
+            shape = spec.env_shape
         image = len(spec.shape) == 3 and spec.dtype == "uint8"
-        return cls(name, spec.env_shape if table else spec.shape, spec.shape, spec.high if image else 1.0)
+        return cls(name=name, shape=shape, agent_shape=spec.shape, scale=spec.high if image else 1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Signature:
-    """Inputs and outputs of one role's brain. The memory is the agent's, then the `previous` action, encoded."""
+    """The inputs and outputs of the model of one role.
+
+    Attributes:
+        sensors: Observations, in the order of the scene's sensors.
+        continuous: Number of continuous actions.
+        branches: Number of actions of each discrete branch.
+        memory: Size of the memory: the agent's state, then the encoded previous action.
+        previous: Size of the encoded previous action; 0 if the agent does not observe it.
+    """
 
     sensors: tuple[ObservationInput, ...]
     continuous: int
     branches: tuple[int, ...]
     memory: int
-    previous: int = 0  # numbers of the memory that are the previous action
+    previous: int = 0
 
     @classmethod
-    def of(cls, role: Role, state: int) -> Signature:
-        """Of a role whose agent remembers `state` numbers. Raises UserError for what Unity cannot tell an agent."""
+    def of(cls, role: Role, state_size: int) -> Signature:
+        """Return the signature of a role whose agent has a state of `state_size` values.
+
+        Raises:
+            UserError: If the agent observes its previous reward, which Unity does not pass to a model.
+        """
         if "reward" in find_previous_kinds(role):
             raise UserError(
-                f"this agent observes {PREVIOUS_REWARD} (base_config.observe_previous), and Unity tells a model no "
-                "reward: train without it"
+                f"this agent observes {PREVIOUS_REWARD} (base_config.observe_previous), but Unity passes no reward to "
+                "a model: train without it"
             )
         observed = {name: spec for name, spec in role.obs_specs.items() if name not in (ACTION_MASK, PREVIOUS_ACTION)}
         action = role.action_spec
         previous = action.encoded_size if PREVIOUS_ACTION in role.obs_specs else 0
         sensors = tuple(ObservationInput.of(name, spec) for name, spec in observed.items())
-        return cls(sensors, action.continuous, action.branches, state + previous, previous)
+        return cls(
+            sensors=sensors,
+            continuous=action.continuous,
+            branches=action.branches,
+            memory=state_size + previous,
+            previous=previous,
+        )
 
     def inputs(self) -> dict[str, Shape]:
-        """Shapes by name, in order."""
+        """Return the shape of each input by name, in order."""
         found = {f"obs_{index}": sensor.shape for index, sensor in enumerate(self.sensors)}
         if self.branches:
             found[MASKS] = (sum(self.branches),)
@@ -82,7 +106,7 @@ class Signature:
         return found
 
     def constants(self) -> dict[str, np.ndarray]:
-        """What the file says of itself."""
+        """Return the value of each constant output by name."""
         found = {VERSION_NUMBER: [VERSION], MEMORY_SIZE: [float(self.memory)]}
         if self.continuous:
             found[CONTINUOUS_SIZE] = [float(self.continuous)]
@@ -92,7 +116,7 @@ class Signature:
         return arrays
 
     def computed_outputs(self) -> dict[str, Shape]:
-        """What is computed: shapes by name, in order."""
+        """Return the shape of each computed output by name, in order."""
         found: dict[str, Shape] = {}
         if self.continuous:
             found |= {CONTINUOUS: (self.continuous,), CONTINUOUS_MODE: (self.continuous,)}
@@ -103,7 +127,7 @@ class Signature:
         return found
 
     def make_feed(self, obs: dict[str, np.ndarray], memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Observations {name: [n, *own]} of an agent, and a memory [n, memory], as the file takes them."""
+        """Return the inputs of the file for an agent's observations {name: [n, ...]} and a memory [n, memory]."""
         n = len(memory)
         feed = {
             f"obs_{index}": (obs[sensor.name].astype(np.float32) / sensor.scale).reshape(n, *sensor.shape)
@@ -116,7 +140,7 @@ class Signature:
         return feed
 
 
-# The order of ML-Agents' own files.
+# The order of outputs in ML-Agents' own files.
 ORDER = (
     VERSION_NUMBER,
     MEMORY_SIZE,

@@ -1,1 +1,1 @@
-"""From a trainer configuration of Unity's ML-Agents to environment folders."""
+"""Import of trainer configurations of Unity's ML-Agents as environment folders."""

@@ -1,4 +1,4 @@
-"""`environment_parameters` in the grammar of `reset_config`: numbers, samplers, and lessons."""
+"""Conversion of `environment_parameters` to `reset_config`: numbers, samplers and lessons."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from algorithm.errors import UserError
-from algorithm.mlagents.rules import Converter, make_choice, to_bool, to_integer, to_number, to_text
-from algorithm.mlagents.trainer_config import suggest_key
+from algorithm.mlagents.trainer_config import (
+    Converter,
+    make_choice,
+    suggest_key,
+    to_bool,
+    to_integer,
+    to_number,
+    to_text,
+)
 
-NO_SMOOTHING = "the mean is that of the last min_lesson_length episodes of the lesson, without what it was before"
-NO_RESET = "a lesson begins with the next episode of each agent, the others go on"
+NO_SMOOTHING = "the measure is the plain mean of the last min_lesson_length episodes of the lesson"
+NO_RESET = "a lesson begins with the next episode of each agent; running episodes continue"
 
 
 def _intervals(value: Any) -> list[list[float]]:
@@ -26,14 +33,14 @@ def _range(low: float, high: float) -> list[float]:
     return [low, high]
 
 
-# Parameters of each sampler: their kind, and ML-Agents' default.
+# Parameters of each sampler: converter, and ML-Agents' default.
 SAMPLERS: Mapping[str, Mapping[str, tuple[Converter, Any]]] = {
     "constant": {"value": (to_number, 0.0)},
     "uniform": {"min_value": (to_number, 0.0), "max_value": (to_number, 1.0)},
     "gaussian": {"mean": (to_number, 1.0), "st_dev": (to_number, 1.0)},
     "multirangeuniform": {"intervals": (_intervals, [[0.0, 1.0]])},
 }
-# Of a lesson's end; what has no default must be given.
+# Keys of completion_criteria: converter, and ML-Agents' default; None for a key that is required or optional.
 CRITERIA: Mapping[str, tuple[Converter, Any]] = {
     "measure": (make_choice("reward", "progress"), "reward"),
     "behavior": (to_text, None),
@@ -45,16 +52,20 @@ CRITERIA: Mapping[str, tuple[Converter, Any]] = {
 LESSON: Mapping[str, Any] = {"name": None, "value": None, "completion_criteria": None}
 
 
-class EnvironmentParameters:
-    """What becomes of them: `reset_config`, and by key what has no counterpart and why.
+class ParameterReader:
+    """A reader of `environment_parameters`.
 
-    Raises UserError, naming `file` and key, for what ML-Agents would not take either.
+    Attributes:
+        reset_config: The parameters in the grammar of `reset_config`.
+        unsupported: Keys without a counterpart, each with the reason.
+        measured_behaviors: For each `completion_criteria.behavior`, the behavior whose episodes end the lesson.
     """
 
     def __init__(self, file: str, tree: Mapping[str, Any]):
+        """Read the section `tree`. Raise UserError, with `file` and key, for values that ML-Agents would reject."""
         self.file = file
         self.unsupported: dict[str, str] = {}
-        self.measured_behaviors: dict[str, str] = {}  # the behaviors that end lessons, by key
+        self.measured_behaviors: dict[str, str] = {}
         self.reset_config = {str(name): self._read_parameter(str(name), value) for name, value in tree.items()}
 
     def _read_parameter(self, name: str, given: Any) -> Any:
@@ -78,13 +89,13 @@ class EnvironmentParameters:
         criteria = given.get("completion_criteria")
         if last:
             if criteria is not None:
-                self.unsupported[f"{key}.completion_criteria"] = "the last lesson stays, as in ML-Agents"
+                self.unsupported[f"{key}.completion_criteria"] = "the last lesson does not end, as in ML-Agents"
             return {"name": str(given["name"]), "value": value}
         end = self._read_criteria(f"{key}.completion_criteria", criteria)
         return {"name": str(given["name"]), "value": value, "completion_criteria": end}
 
     def _read_criteria(self, key: str, given: Any) -> dict[str, Any]:
-        """When a lesson ends."""
+        """Return the criteria that end a lesson."""
         criteria = self._read_section(key, given, CRITERIA, strict=False)
         if criteria["behavior"] is None:
             raise self._make_error(key, given, "it must name the behavior whose episodes end the lesson")
@@ -104,7 +115,7 @@ class EnvironmentParameters:
         }
 
     def _read_value(self, key: str, given: Any) -> Any:
-        """A number, or a sampler with all its parameters."""
+        """Return a number, or a sampler with all its parameters."""
         if isinstance(given, (int, float)) and not isinstance(given, bool):
             return given
         parts = {"sampler_type": None, "sampler_parameters": None}
@@ -124,7 +135,7 @@ class EnvironmentParameters:
     def _read_section(
         self, key: str, given: Any, converters: Mapping[str, tuple[Converter, Any]], strict: bool = True
     ) -> dict[str, Any]:
-        """The value of each row, its default where there is none."""
+        """Return the value of each key, or its default."""
         if not isinstance(given, Mapping):
             raise self._make_error(key, given, f"it must be a mapping with {', '.join(converters)}")
         self._check_keys(key, given, converters, strict)
@@ -143,7 +154,7 @@ class EnvironmentParameters:
         """Raise UserError for an unknown key if ML-Agents is strict there; elsewhere ML-Agents ignores such a key."""
         for name in given:
             if name == "seed" and known in SAMPLERS.values():
-                self.unsupported[f"{key}.seed"] = "Unity draws with the seed of the run"
+                self.unsupported[f"{key}.seed"] = "Unity samples with the seed of the run"
             elif name not in known and strict:
                 raise UserError(f"{self.file}: {key}.{name}: ML-Agents has no such key{suggest_key(str(name), known)}")
             elif name not in known:

@@ -1,4 +1,4 @@
-"""`--import_mlagents`: an environment folder for every behavior of a trainer configuration."""
+"""The command `--import-mlagents`: an environment folder for every behavior of a trainer configuration."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.atomic_io import replace_text
 from algorithm.config.loader import Tree, load_defaults, read_variant, read_yaml, resolve
 from algorithm.errors import UserError
-from algorithm.mlagents.environment import EnvironmentParameters
+from algorithm.mlagents.environment import ParameterReader
 from algorithm.mlagents.mapping import RUN, WITHOUT_VALUE
-from algorithm.mlagents.rules import MapsTo
-from algorithm.mlagents.trainer_config import Entry, iterate_entries, merge_entries, suggest_key
+from algorithm.mlagents.trainer_config import Entry, MapsTo, iterate_entries, merge_entries, suggest_key
 from algorithm.mlagents.translation import Translation, make_trainer_config
 from algorithm.runs.env_folder import LOCAL_ENVS, MAX_NAME_LENGTH, is_file_name
 from algorithm.runs.run_folder import RunFolder
@@ -29,7 +28,7 @@ TOP_KEYS = ("behaviors", "default_settings", "environment_parameters", *SECTIONS
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What was written, what of the file has no counterpart and why (by key), and what else to know."""
+    """The folders that were written, the reasons for keys without a counterpart, and further lines for the user."""
 
     folders: list[Path]
     unsupported: Mapping[str, str]
@@ -37,11 +36,17 @@ class ImportResult:
 
 
 def import_file(path: Path, force: bool) -> ImportResult:
-    """Write envs/unity/<behavior> for each behavior of the trainer configuration `path`.
+    """Write envs/unity/<behavior> for each behavior of a trainer configuration.
 
-    A file with `default_settings` alone becomes one folder of the file's name. Folders that are there already are
-    refused; with `force` their config.yaml and nn.py are replaced. Raises UserError, before anything is written, for
-    what ML-Agents would refuse and what could not be trained.
+    A file with `default_settings` but no `behaviors` becomes one folder with the name of the file.
+
+    Args:
+        path: Trainer configuration.
+        force: Whether to replace config.yaml and nn.py of folders that exist.
+
+    Raises:
+        UserError: Before anything is written, if a folder exists, or ML-Agents would reject the file, or its settings
+            cannot be trained.
     """
     tree = read_yaml(path)
     if unknown := [str(key) for key in tree if key not in TOP_KEYS]:
@@ -51,7 +56,7 @@ def import_file(path: Path, force: bool) -> ImportResult:
     behaviors, unnamed = _read_section(path, tree, "behaviors"), _read_section(path, tree, "default_settings")
     if not behaviors and unnamed:
         behaviors = {path.stem: {}}
-    parameters = EnvironmentParameters(str(path), _read_section(path, tree, "environment_parameters"))
+    parameters = ParameterReader(str(path), _read_section(path, tree, "environment_parameters"))
     if not behaviors:
         raise UserError(
             f"{path}: there is no `behaviors` and no `default_settings`: a trainer configuration lists its behaviors "
@@ -59,9 +64,7 @@ def import_file(path: Path, force: bool) -> ImportResult:
         )
     names = choose_folder_names(behaviors)
     if existing := [name for name in names.values() if (LOCAL_ENVS / ENV_GROUP / name).exists() and not force]:
-        raise UserError(
-            f"{LOCAL_ENVS / ENV_GROUP / existing[0]} exists already, and is left as it is; --force replaces it"
-        )
+        raise UserError(f"{LOCAL_ENVS / ENV_GROUP / existing[0]} exists already; --force replaces it")
     unsupported: dict[str, str] = {}
     translations = {
         names[behavior]: Translation(make_trainer_config(path, behavior, entries), behavior, parameters)
@@ -79,7 +82,7 @@ def import_file(path: Path, force: bool) -> ImportResult:
 
 
 def choose_folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
-    """A folder's name for each behavior: its own where every system can have it, and no two alike on any."""
+    """Return a folder name for each behavior that is valid on every system, and unique without regard to case."""
     names: dict[str, str] = {}
     for behavior in behaviors:
         plain = re.sub(r"[^\w.-]", "_", behavior)[: MAX_NAME_LENGTH - 4].strip(".") or "_"
@@ -94,7 +97,7 @@ def choose_folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_section(path: Path, tree: Tree, key: str) -> dict[str, Any]:
-    """A section of the file, nothing where there is none."""
+    """Return a section of the file; empty if it is missing."""
     section = tree.get(key)
     if not isinstance(section, Mapping | None):
         raise UserError(f"{path}: {key} is {section!r}; it must be a mapping")
@@ -102,7 +105,7 @@ def _read_section(path: Path, tree: Tree, key: str) -> dict[str, Any]:
 
 
 def _read_behaviors(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Entry]]]:
-    """All that the file says of each behavior, and of the run."""
+    """Yield each behavior with the entries of the file that apply to it, those of the run included."""
     run = {key: tree[key] for key in SECTIONS + ("debug",) if key in tree}
     shared = dict(iterate_entries("", run)) | dict(
         iterate_entries("default_settings.", _read_section(path, tree, "default_settings"))
@@ -131,7 +134,7 @@ def _check_trainer(path: Path, shared: Mapping[str, Entry], own: Mapping[str, En
 
 
 def _write_folders(source: Path, translations: Mapping[str, Translation], names: Mapping[str, str]) -> None:
-    """Everything, once all of it was found to be what a run can be made from."""
+    """Write the files of all folders, after a check that every folder can be trained."""
     files: dict[Path, str] = {}
     with tempfile.TemporaryDirectory() as draft:
         for name, translation in translations.items():
@@ -157,7 +160,7 @@ def _write_folders(source: Path, translations: Mapping[str, Translation], names:
 
 
 def _check_folder(folder: Path, translation: Translation, source: Path) -> None:
-    """Raises UserError, by the key of `source` it comes from, for settings that could not be trained."""
+    """Raise UserError, with the key of `source`, for settings that cannot be trained."""
     try:
         settings = resolve([(str(source), read_variant(folder / "config.yaml", "default"))])
     except UserError as error:
@@ -179,19 +182,22 @@ def _list_default_notes(translation: Translation) -> Iterator[str]:
                 default_value = default_value[part]
             if default_value != rule.mlagents_default:
                 mlagents_text, default_text = json.dumps(rule.mlagents_default), json.dumps(default_value)
-                yield f"{path} is not in the file: its default in ML-Agents is {mlagents_text}, here {rule.setting} is {default_text}"
+                yield (
+                    f"{path} is not in the file: its default in ML-Agents is {mlagents_text}, "
+                    f"{rule.setting} is {default_text}"
+                )
 
 
 def _list_notes(
-    path: Path, names: Mapping[str, str], parameters: EnvironmentParameters, translations: Collection[Translation]
+    path: Path, names: Mapping[str, str], parameters: ParameterReader, translations: Collection[Translation]
 ) -> Iterator[str]:
-    """What else to know."""
+    """Yield further lines for the user."""
     yield from _list_default_notes(next(iter(translations)))
     for translation in translations:
         yield f"behaviors.{translation.behavior}.trainer_type: {translation.trainer.note}"
     for behavior, name in names.items():
         if behavior != name:
-            yield f"behaviors.{behavior}: its folder is called {name}; the role is called as the behavior is"
+            yield f"behaviors.{behavior}: its folder is {name}; the role has the name of the behavior"
     for key, behavior in parameters.measured_behaviors.items():
         if behavior not in names:
             yield f"{key}: {behavior} is no behavior of {path}; without one the lesson never ends"
@@ -204,8 +210,8 @@ def _list_notes(
                 yield f"{same_run}algorithm of {first.behavior}, since a run has one algorithm"
                 continue
             yield (
-                f"{same_run}settings and the network of {first.behavior}, unless ma_config.{other.behavior} there holds "
-                f"the {other.section} and replay_config of {ENV_GROUP}/{names[other.behavior]}, and base_config.nn a copy "
-                "of its nn.py by another name"
+                f"{same_run}settings and the network of {first.behavior}, unless ma_config.{other.behavior} there "
+                f"holds the {other.section} and replay_config of {ENV_GROUP}/{names[other.behavior]}, and "
+                "base_config.nn a copy of its nn.py by another name"
             )
         yield "base_config.max_step, and so progress, counts the decisions of all behaviors of a scene together"

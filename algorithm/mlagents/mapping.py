@@ -1,4 +1,4 @@
-"""What becomes of every key of ML-Agents 1.1: of a behavior, and of the run. Hyperparameters stand in trainers.py."""
+"""The rule for every key of ML-Agents 1.1, of a behavior and of the run; trainers.py has those for hyperparameters."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from algorithm.config.schema import normalize_device
-from algorithm.mlagents.rules import (
+from algorithm.mlagents.trainer_config import (
     USE_DEFAULT,
     Consumed,
     Converter,
     MapsTo,
     Rules,
+    TrainerConfig,
     Unsupported,
     UnsupportedValue,
     make_choice,
@@ -23,13 +24,12 @@ from algorithm.mlagents.rules import (
     to_text,
     to_text_list,
 )
-from algorithm.mlagents.trainer_config import TrainerConfig
 from algorithm.runs.env_folder import is_file_name
 
 MEMORY = "network_settings.memory"
-# Sections whose unknown keys ML-Agents ignores; it refuses them elsewhere.
+# Sections whose unknown keys ML-Agents ignores; it rejects those of other sections.
 LENIENT_SECTIONS = ("network_settings.", "torch_settings.")
-# Keys that ML-Agents takes without a value.
+# Keys that ML-Agents accepts without a value.
 WITHOUT_VALUE = (
     MEMORY,
     "reward_signals.curiosity.encoding_size",
@@ -47,11 +47,11 @@ WITHOUT_VALUE = (
     "checkpoint_settings.initialize_from",
 )
 NO_SELF_PLAY = "there is no self-play against earlier weights; the teams of a behavior share the current network"
-NO_CURIOSITY = "there is no curiosity; only the reward of the scene is learned from"
-NO_RND = "there is no random network distillation; only the reward of the scene is learned from"
+NO_CURIOSITY = "there is no curiosity; the reward of the scene is the only one"
+NO_RND = "there is no random network distillation; the reward of the scene is the only one"
 NO_DEMONSTRATIONS = "learning from demonstrations is not supported"
-NO_MODEL = "a model of ML-Agents cannot be read here"
-COMMAND_LINE_NOTE = "the command line says so here: {}"
+NO_MODEL = "models of ML-Agents cannot be loaded"
+COMMAND_LINE_NOTE = "it is an option of the command line: {}"
 
 
 def _to_even_integer(value: int) -> int:
@@ -62,12 +62,12 @@ def _to_even_integer(value: int) -> int:
 
 def _convert_strength(strength: float, config: TrainerConfig) -> float:
     if strength <= 0:
-        raise UnsupportedValue("the scene's reward is all that is learned from, and needs a strength above 0")
+        raise UnsupportedValue("the scene's reward is the only one, and needs a strength above 0")
     return strength
 
 
 def _convert_even_checkpoints(even: bool, config: TrainerConfig) -> Any:
-    """ML-Agents' even_checkpoints: as many over the run as are kept."""
+    """Return the interval at which as many checkpoints are saved in a run as are kept."""
     return max(1, config.get("max_steps") // config.get("keep_checkpoints", 5)) if even else USE_DEFAULT
 
 
@@ -80,7 +80,7 @@ def _convert_num_envs(count: int, config: TrainerConfig) -> int:
 def _convert_port(port: int, config: TrainerConfig) -> int:
     if config.get("env_settings.env_path") is None:
         raise UnsupportedValue(
-            "it is of players, and there is no env_settings.env_path; the editor listens to 5004 (--port)"
+            "it is the port of players, and there is no env_settings.env_path; the editor uses port 5004 (--port)"
         )
     return port
 
@@ -88,7 +88,7 @@ def _convert_port(port: int, config: TrainerConfig) -> int:
 def _convert_seed(seed: int, config: TrainerConfig) -> int:
     if seed < 0:
         raise UnsupportedValue(
-            "seeds are not drawn here; base_config.seed is the same for each run unless --seed is given"
+            "random seeds are not supported; base_config.seed is the same for each run unless --seed is given"
         )
     return seed
 
@@ -102,7 +102,7 @@ def _convert_device(name: str, config: TrainerConfig) -> str:
 
 def _convert_run_id(run_id: str, config: TrainerConfig) -> str:
     if not is_file_name(run_id) or "{" in run_id:
-        raise UnsupportedValue("it is no name of a folder; base_config.name")
+        raise UnsupportedValue("it cannot be the name of a folder; set base_config.name")
     return run_id
 
 
@@ -129,46 +129,47 @@ BEHAVIOR: Rules = {
         make_choice("hyper", "none"),
     ),
     "network_settings.deterministic": Unsupported(
-        "evaluation takes the most probable action, and --run does with --disable_sample", supported_values=(False,)
+        "evaluation uses the most probable action, and so does --run with --disable_sample", supported_values=(False,)
     ),
     "reward_signals.extrinsic.gamma": MapsTo("agent.gamma", to_number),
     "reward_signals.extrinsic.strength": MapsTo("agent.reward_scale", to_number, _convert_strength),
-    "reward_signals.extrinsic.network_settings": Unsupported("the critic's network is that of nn.py"),
-    **make_unsupported_section("reward_signals.curiosity", NO_CURIOSITY, strict=True, **SIGNAL),
+    "reward_signals.extrinsic.network_settings": Unsupported("nn.py defines the critic's network"),
+    **make_unsupported_section("reward_signals.curiosity", NO_CURIOSITY, SIGNAL, strict=True),
     "reward_signals.curiosity.network_settings": Unsupported(NO_CURIOSITY),
-    **make_unsupported_section("reward_signals.rnd", NO_RND, strict=True, **SIGNAL),
+    **make_unsupported_section("reward_signals.rnd", NO_RND, SIGNAL, strict=True),
     "reward_signals.rnd.network_settings": Unsupported(NO_RND),
     **make_unsupported_section(
         "reward_signals.gail",
         NO_DEMONSTRATIONS,
+        {**SIGNAL, "demo_path": to_text, "use_actions": to_bool, "use_vail": to_bool},
         strict=True,
         required=("demo_path",),
-        **SIGNAL,
-        demo_path=to_text,
-        use_actions=to_bool,
-        use_vail=to_bool,
     ),
     "reward_signals.gail.network_settings": Unsupported(NO_DEMONSTRATIONS),
     **make_unsupported_section(
         "behavioral_cloning",
         NO_DEMONSTRATIONS,
+        {
+            "demo_path": to_text,
+            "steps": to_integer,
+            "strength": to_number,
+            "samples_per_update": to_integer,
+            "num_epoch": to_integer,
+            "batch_size": to_integer,
+        },
         required=("demo_path",),
-        demo_path=to_text,
-        steps=to_integer,
-        strength=to_number,
-        samples_per_update=to_integer,
-        num_epoch=to_integer,
-        batch_size=to_integer,
     ),
     **make_unsupported_section(
         "self_play",
         NO_SELF_PLAY,
-        save_steps=to_integer,
-        team_change=to_integer,
-        swap_steps=to_integer,
-        window=to_integer,
-        play_against_latest_model_ratio=to_number,
-        initial_elo=to_number,
+        {
+            "save_steps": to_integer,
+            "team_change": to_integer,
+            "swap_steps": to_integer,
+            "window": to_integer,
+            "play_against_latest_model_ratio": to_number,
+            "initial_elo": to_number,
+        },
     ),
     "max_steps": MapsTo("base_config.max_step", make_positive(to_integer), default=500_000),
     "summary_freq": MapsTo("base_config.log_every", make_positive(to_integer)),
@@ -176,12 +177,12 @@ BEHAVIOR: Rules = {
     "keep_checkpoints": MapsTo("base_config.keep_checkpoints", make_positive(to_integer)),
     "even_checkpoints": MapsTo("base_config.save_every", to_bool, _convert_even_checkpoints),
     "time_horizon": Unsupported(
-        "it cuts trajectories for on-policy learning; sequences of sequence_length steps replace it",
+        "it divides trajectories for on-policy learning; sequences of sequence_length steps replace it",
         converter=to_integer,
     ),
-    "threaded": Unsupported("scenes go on while there is learning, always", supported_values=(True,)),
+    "threaded": Unsupported("scenes always run during updates", supported_values=(True,)),
     "init_path": Unsupported(NO_MODEL),
-    "framework": Unsupported("there is torch alone, as in ML-Agents", supported_values=("pytorch",)),
+    "framework": Unsupported("torch is the only framework, as in ML-Agents", supported_values=("pytorch",)),
 }
 
 RUN: Rules = {
@@ -190,7 +191,7 @@ RUN: Rules = {
     "env_settings.base_port": MapsTo("base_config.unity_args.base_port", to_integer, _convert_port),
     "env_settings.num_envs": MapsTo("base_config.n_envs", to_integer, _convert_num_envs, default=1),
     "env_settings.num_areas": Unsupported(
-        "areas are not replicated; build a scene that has them", (1,), make_positive(to_integer)
+        "areas are not replicated; build a scene that contains them", (1,), make_positive(to_integer)
     ),
     "env_settings.timeout_wait": MapsTo("base_config.unity_args.timeout_wait", to_number, mlagents_default=60),
     "env_settings.seed": MapsTo("base_config.seed", to_integer, _convert_seed),
@@ -201,7 +202,7 @@ RUN: Rules = {
         mlagents_default=10,
     ),
     "env_settings.restarts_rate_limit_n": Unsupported(
-        "a player that broke waits 1, 2, 4 ... 60 seconds for its next start", converter=to_integer
+        "a player that failed starts again after 1, 2, 4 ... 60 seconds", converter=to_integer
     ),
     "env_settings.restarts_rate_limit_period_s": Unsupported("as for restarts_rate_limit_n", converter=to_integer),
     "engine_settings.width": MapsTo("base_config.unity_args.width", to_integer, mlagents_default=84),
@@ -216,16 +217,16 @@ RUN: Rules = {
     ),
     "engine_settings.no_graphics": MapsTo("base_config.unity_args.no_graphics", to_bool, mlagents_default=False),
     "engine_settings.no_graphics_monitor": Unsupported(
-        "players are all alike; --run --render shows one", supported_values=(False,)
+        "all players have the same graphics; --run --render shows one", supported_values=(False,)
     ),
     "torch_settings.device": MapsTo("base_config.device", to_text, _convert_device),
     "checkpoint_settings.run_id": MapsTo("base_config.name", to_text, _convert_run_id),
-    "checkpoint_settings.results_dir": Unsupported("runs go to ./runs", supported_values=("results",)),
+    "checkpoint_settings.results_dir": Unsupported("runs are written to ./runs", supported_values=("results",)),
     "checkpoint_settings.initialize_from": Unsupported(NO_MODEL),
     "checkpoint_settings.load_model": Unsupported(COMMAND_LINE_NOTE.format("--resume"), supported_values=(False,)),
     "checkpoint_settings.resume": Unsupported(COMMAND_LINE_NOTE.format("--resume"), supported_values=(False,)),
     "checkpoint_settings.force": Unsupported(COMMAND_LINE_NOTE.format("--force"), supported_values=(False,)),
-    "checkpoint_settings.train_model": Unsupported("a command trains unless it says --run", supported_values=(False,)),
+    "checkpoint_settings.train_model": Unsupported("a command trains unless --run is given", supported_values=(False,)),
     "checkpoint_settings.inference": Unsupported(COMMAND_LINE_NOTE.format("--run"), supported_values=(False,)),
     "debug": Unsupported(COMMAND_LINE_NOTE.format("--debug"), supported_values=(False,)),
 }

@@ -1,4 +1,4 @@
-"""Which algorithm stands in for each trainer of ML-Agents, and what becomes of its hyperparameters."""
+"""The algorithm for each trainer of ML-Agents, and the rules for its hyperparameters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 from algorithm.cli.init import CONTINUOUS_SETTINGS, SUGGESTED_SETTINGS
 from algorithm.config.loader import load_defaults
 from algorithm.mlagents.mapping import MEMORY
-from algorithm.mlagents.rules import (
+from algorithm.mlagents.trainer_config import (
     Consumed,
     MapsTo,
     Rules,
+    TrainerConfig,
     Unsupported,
     UnsupportedValue,
     make_choice,
@@ -22,35 +23,42 @@ from algorithm.mlagents.rules import (
     to_integer,
     to_number,
 )
-from algorithm.mlagents.trainer_config import TrainerConfig
 
 SEQUENCE = f"{MEMORY}.sequence_length"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """An algorithm of ours in place of a trainer; `make_settings` tells settings of it that no key says: (value, why)."""
+    """A trainer of ML-Agents and the algorithm that replaces it.
+
+    Attributes:
+        algorithm: Name of the algorithm.
+        note: Line for the user about the replacement.
+        rules: Rules by the key of `hyperparameters`.
+        make_settings: Returns settings of the algorithm that follow from no key, as {setting: (value, comment)}.
+        batch_size: ML-Agents' default.
+    """
 
     algorithm: str
-    note: str  # what the user is told of it
-    rules: Rules  # by the key of `hyperparameters`
+    note: str
+    rules: Rules
     make_settings: Callable[[TrainerConfig], Mapping[str, tuple[Any, str]]]
-    batch_size: int  # ML-Agents' default
+    batch_size: int
 
 
 def _get_default(config: TrainerConfig, key: str) -> Any:
-    """The default of a setting of the algorithm that stands in."""
+    """Return Samara's default of a setting of the algorithm."""
     return load_defaults()[f"{TRAINERS[config.trainer].algorithm.lower()}_config"][key]
 
 
-def _convert_batch_size(rows: int, config: TrainerConfig) -> int:
-    """A batch of so many rows as windows of a replay."""
+def _convert_batch_size(steps: int, config: TrainerConfig) -> int:
+    """Return the number of replayed sequences that hold a batch of `steps` steps."""
     length = config.get(SEQUENCE) or _get_default(config, "sequence_length")
-    return max(1, round(rows / length))
+    return max(1, round(steps / length))
 
 
 def _convert_start(steps: int, config: TrainerConfig) -> int:
-    """ML-Agents also waits for a whole batch."""
+    """Return when learning starts: ML-Agents also waits for a full batch."""
     return max(steps, config.get("hyperparameters.batch_size"))
 
 
@@ -59,45 +67,45 @@ def _convert_entropy(alpha: float, config: TrainerConfig) -> float:
 
 
 def _convert_ratio(steps: float, config: TrainerConfig) -> Any:
-    """Updates per collected rollout, from steps per update.
+    """Return the updates per collected rollout that correspond to ML-Agents' steps per update.
 
-    ML-Agents counts the decisions of all agents and makes one update for every `steps_per_update` of them. Here a
-    rollout has `rollout_length` rows of every lane, and is followed by `replay_ratio` batches: as many updates as there
-    are rollout_length * lanes / steps_per_update, whatever the sequence_length is, since batches were brought to the
-    same number of rows. Lanes are copies times agents of a scene, which no trainer configuration tells. So this takes
-    one agent for each copy, which is the least; and where that is no more than our default, that stays.
+    ML-Agents counts the decisions of all agents and makes one update for every `steps_per_update` of them. A rollout
+    has `rollout_length` decisions of every agent and is followed by `replay_ratio` updates, so the ratio is
+    rollout_length * agents / steps_per_update; it does not depend on sequence_length, since a batch has as many steps
+    as in ML-Agents. A trainer configuration does not state the number of agents in a scene. The ratio assumes one agent
+    in each environment, the smallest number; Samara's default applies if it is larger.
     """
     ratio = _get_default(config, "rollout_length") * config.get("env_settings.num_envs") / steps
     if ratio <= _get_default(config, "replay_ratio"):
         raise UnsupportedValue(
-            f"as many updates would be a replay_ratio of {ratio:g} for each agent in the scene, whose number is not "
-            f"told; it stays {_get_default(config, 'replay_ratio'):g}"
+            f"as many updates need a replay_ratio of {ratio:g} for each agent in the scene, whose number is not known; "
+            f"it stays {_get_default(config, 'replay_ratio'):g}"
         )
     return ratio
 
 
 def _check_shared_critic(shared: bool, config: TrainerConfig) -> None:
-    """Whether policy and critic can have layers of their own."""
+    """Raise UnsupportedValue for separate networks with a memory."""
     if not shared and f"{MEMORY}.memory_size" in config.entries:
-        raise UnsupportedValue("a memory and what stands in front of it are of both policy and critic")
+        raise UnsupportedValue("policy and critic share a memory and the layers before it")
 
 
-_FROM_REPLAY = "it is of one round of on-policy learning; a replay is learned from here"
+_FROM_REPLAY = "it belongs to on-policy learning, which experience replay replaces"
 _SCHEDULE = make_choice("linear", "constant")
 _POCA: Rules = {
     "learning_rate": MapsTo("agent.learning_rate", make_positive(to_number), default=3e-4),
     "learning_rate_schedule": MapsTo("agent.learning_rate_schedule", _SCHEDULE, default="linear"),
     "beta": MapsTo("agent.entropy_coef", to_number),
     "beta_schedule": Unsupported("the weight of the entropy bonus is constant", ("constant",), _SCHEDULE),
-    "batch_size": Unsupported(f"{_FROM_REPLAY}, batch_size windows at a time", converter=to_integer),
-    "buffer_size": Unsupported(f"{_FROM_REPLAY}, of replay_config.capacity rows", converter=to_integer),
-    "num_epoch": Unsupported(f"{_FROM_REPLAY}, replay_ratio times per rollout", converter=to_integer),
+    "batch_size": Unsupported(f"{_FROM_REPLAY}: an update uses batch_size sequences", converter=to_integer),
+    "buffer_size": Unsupported(f"{_FROM_REPLAY}: its size is replay_config.capacity", converter=to_integer),
+    "num_epoch": Unsupported(f"{_FROM_REPLAY}: replay_ratio updates follow each rollout", converter=to_integer),
     "epsilon": Unsupported(
         "ratios are not clipped as in PPO; trust_region_delta limits the change of an update", converter=to_number
     ),
     "epsilon_schedule": Unsupported("ratios are not clipped as in PPO", converter=_SCHEDULE),
     "lambd": Unsupported(
-        "Retrace cuts its traces by the ratios of both policies; acer_config.trace_lambda would shorten them further",
+        "Retrace truncates traces by importance ratios; acer_config.trace_lambda shortens them further",
         converter=to_number,
     ),
 }
@@ -120,9 +128,12 @@ _SAC: Rules = {
     "init_entcoef": MapsTo("agent.init_log_alpha", make_positive(to_number), _convert_entropy, default=1.0),
 }
 
-_STD_NOTE = "of continuous actions, which it learns there too"
+_STD_NOTE = "for continuous actions, whose standard deviation ML-Agents learns too"
 _ACER: Mapping[str, tuple[Any, str]] = {
-    **{key: (value, "rewards of any size, as advantages are there") for key, value in SUGGESTED_SETTINGS.items()},
+    **{
+        key: (value, "rewards of any size, as ML-Agents normalizes advantages")
+        for key, value in SUGGESTED_SETTINGS.items()
+    },
     **{key: (CONTINUOUS_SETTINGS[key], _STD_NOTE) for key in ("std", "std_init", "std_min")},
 }
 
@@ -132,22 +143,32 @@ def _make_acer_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
 
 
 def _make_sac_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
-    settings: dict[str, tuple[Any, str]] = {"target_d_alpha": (0.2, "what the trainer aims at")}
+    settings: dict[str, tuple[Any, str]] = {"target_d_alpha": (0.2, "the trainer's target entropy")}
     if length := config.get(SEQUENCE):
-        settings["burn_in_step"] = (length // 2, f"half of {SEQUENCE}, so that memories of older networks do no harm")
+        settings["burn_in_step"] = (length // 2, f"half of {SEQUENCE}, since stored memories come from older networks")
     return settings
 
 
 TRAINERS: Mapping[str, Trainer] = {
-    "ppo": Trainer("ACER", "ppo becomes ACER, which also learns from replay", _PPO, _make_acer_settings, 1024),
+    "ppo": Trainer(
+        algorithm="ACER",
+        note="ppo becomes ACER, which also learns from replay",
+        rules=_PPO,
+        make_settings=_make_acer_settings,
+        batch_size=1024,
+    ),
     "poca": Trainer(
-        "ACER",
-        "poca becomes ACER: every agent gets its group's reward beside its own, and no critic sees the whole group",
-        _POCA,
-        _make_acer_settings,
-        1024,
+        algorithm="ACER",
+        note="poca becomes ACER: the reward of a group is added to that of each agent, without a critic of the group",
+        rules=_POCA,
+        make_settings=_make_acer_settings,
+        batch_size=1024,
     ),
     "sac": Trainer(
-        "SAC", "sac becomes SAC with target critics instead of a network of state values", _SAC, _make_sac_settings, 128
+        algorithm="SAC",
+        note="sac becomes SAC with target critics instead of a network of state values",
+        rules=_SAC,
+        make_settings=_make_sac_settings,
+        batch_size=128,
     ),
 }

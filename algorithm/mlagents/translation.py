@@ -1,4 +1,4 @@
-"""One behavior of a trainer configuration as the files of an environment folder."""
+"""One behavior of a trainer configuration as config.yaml and nn.py of an environment folder."""
 
 from __future__ import annotations
 
@@ -9,18 +9,60 @@ from typing import Any
 from algorithm.config.loader import Tree, load_defaults, merge
 from algorithm.config.yaml_text import dump, format_commented
 from algorithm.errors import UserError
-from algorithm.mlagents.environment import EnvironmentParameters
+from algorithm.mlagents.environment import ParameterReader
 from algorithm.mlagents.mapping import BEHAVIOR, LENIENT_SECTIONS, MEMORY, RUN
-from algorithm.mlagents.network import make_nn_file
-from algorithm.mlagents.rules import USE_DEFAULT, MapsTo, Rejected, Rule, Rules, Unsupported, UnsupportedValue
-from algorithm.mlagents.trainer_config import Entry, TrainerConfig, suggest_key
+from algorithm.mlagents.trainer_config import (
+    USE_DEFAULT,
+    Entry,
+    MapsTo,
+    Rejected,
+    Rule,
+    Rules,
+    TrainerConfig,
+    Unsupported,
+    UnsupportedValue,
+    suggest_key,
+)
 from algorithm.mlagents.trainers import TRAINERS
 
-NO_REWARD = "what is learned from is the scene's reward, which this file does not use"
+NO_REWARD = "the reward of the scene is the only one for learning, and this file does not use it"
+TEMPLATE = '''\
+"""{title}: {layers} x {units} units, {separation}{memory}."""
+
+from algorithm.networks import Blueprint, {names}
+
+
+def blueprint(units: int = {units}, layers: int = {layers}):
+    """The arguments come from nn_config in config.yaml."""
+    vector = {vector}
+{image}
+    def sensor(spec):
+        """Return the encoder for the shape of a sensor, since a trainer configuration does not name sensors."""
+        return (image if len(spec.shape) == 3 else vector)(spec)
+
+    hidden = Mlp(*[units] * layers)
+    return Blueprint({{"*": sensor}}, {heads})
+'''
+# Encoders with the layers, kernels and strides of ML-Agents' ones, by vis_encode_type.
+IMAGE_ENCODERS = {
+    "simple": "Conv((16, 8, 4), (32, 4, 2), units=units)",
+    "nature_cnn": "NatureCnn(units)",
+    "resnet": "ImpalaResNet(units=units)",
+    "match3": "Conv((35, 3, 1), (144, 3, 1), units=units)",
+}
+FLAT_ENCODER = '''
+    def image(spec):
+        """Return the encoder of an image as a vector of pixels from 0 to 1."""
+        return Vector(scale=1 / spec.high)(spec)
+'''
 
 
 def make_trainer_config(path: Path, behavior: str, entries: Mapping[str, Entry]) -> TrainerConfig:
-    """All that is said of a behavior, under the rows of its trainer. Raises UserError for a trainer there is not."""
+    """Return the keys of a behavior with the rules of its trainer.
+
+    Raises:
+        UserError: For an unknown trainer, and for combinations of keys that ML-Agents rejects.
+    """
     trainer_entry = entries.get("trainer_type", Entry(None, "ppo"))
     trainer = str(trainer_entry.value)
     if trainer not in TRAINERS:
@@ -28,7 +70,7 @@ def make_trainer_config(path: Path, behavior: str, entries: Mapping[str, Entry])
     if "trainer_type" not in entries and TrainerConfig.has_section("hyperparameters", entries):
         raise UserError(f"{path}: {behavior} has hyperparameters and no trainer_type, which ML-Agents requires then")
     entries = dict(entries)
-    if TrainerConfig.has_section(MEMORY, entries) or MEMORY in entries:  # ML-Agents' defaults of one that is there
+    if TrainerConfig.has_section(MEMORY, entries) or MEMORY in entries:  # ML-Agents' defaults of a memory
         entries.setdefault(f"{MEMORY}.memory_size", Entry(None, 128))
         entries.setdefault(f"{MEMORY}.sequence_length", Entry(None, 64))
     config = TrainerConfig(str(path), trainer, collect_rules(trainer), entries)
@@ -42,29 +84,36 @@ def make_trainer_config(path: Path, behavior: str, entries: Mapping[str, Entry])
 
 
 def collect_rules(trainer: str) -> Rules:
-    """What becomes of every key of a behavior with this trainer, and of the run."""
+    """Return the rules for all keys of a behavior with this trainer, and of the run."""
     hyperparameter_rules: dict[str, Rule] = dict(TRAINERS[trainer].rules)
     for other, other_trainer in TRAINERS.items():
         for key in other_trainer.rules:
-            hyperparameter_rules.setdefault(key, Rejected(f"it is of {other}, not of {trainer}"))
+            hyperparameter_rules.setdefault(key, Rejected(f"it is a key of {other}, not of {trainer}"))
     return {**RUN, **BEHAVIOR, **{f"hyperparameters.{key}": rule for key, rule in hyperparameter_rules.items()}}
 
 
 class Translation:
-    """Settings that differ from our defaults, each with a comment and its origin, and what has no counterpart."""
+    """The translation of one behavior.
 
-    def __init__(self, trainer_config: TrainerConfig, behavior: str, parameters: EnvironmentParameters):
+    Attributes:
+        tree: Settings that differ from Samara's defaults.
+        comments: Comment of each setting in config.yaml.
+        origin: For each setting, the key of the file from which it follows.
+        unsupported: Keys without a counterpart, each with the reason.
+    """
+
+    def __init__(self, trainer_config: TrainerConfig, behavior: str, parameters: ParameterReader):
         self.trainer_config, self.behavior, self.parameters = trainer_config, behavior, parameters
         self.trainer = TRAINERS[trainer_config.trainer]
         self.section = f"{self.trainer.algorithm.lower()}_config"
         self.tree: Tree = {}
         self.comments: dict[str, str] = {}
-        self.origin: dict[str, str] = {}  # keys of the file by the settings they became
+        self.origin: dict[str, str] = {}
         self.unsupported: dict[str, str] = {}
         self._defaults = load_defaults()
         self._set("base_config.env_type", "UNITY")
-        self._set("base_config.env_name", behavior, "what it is called; the scene is build_path's")
-        self._write("base_config.algorithm", self.trainer.algorithm, f"{trainer_config.trainer} there")
+        self._set("base_config.env_name", behavior, "name of the behavior; build_path names the scene")
+        self._write("base_config.algorithm", self.trainer.algorithm, f"for the trainer {trainer_config.trainer}")
         self._write("base_config.unity_args.build_path", "editor")
         for path in [
             *trainer_config.rules,
@@ -80,23 +129,23 @@ class Translation:
             self.unsupported[f"behaviors.{behavior}.reward_signals"] = NO_REWARD
 
     def make_config(self, source: str, name: str) -> str:
-        """The text of its config.yaml."""
+        """Return the text of config.yaml."""
         lines = [f"# {self.behavior!r} of {source}, a trainer configuration of ML-Agents: python main.py {name}"]
         lines += [
             "#",
-            "# Every setting stands in default_config.yaml; these override it. Behind each is where it comes from.",
+            "# Settings that differ from default_config.yaml; a comment names the key from which a setting follows.",
         ]
         lines += ["default:", *format_commented(self.tree, self.comments)]
         if self.parameters.reset_config:
             lines += _format_block({"reset_config": self.parameters.reset_config})
         return "\n".join(lines) + "\n"
 
-    def make_nn(self, called: str) -> str:
-        """The text of its nn.py."""
-        return make_nn_file(self.trainer_config, called)
+    def make_nn(self, title: str) -> str:
+        """Return the text of nn.py; `title` starts its docstring."""
+        return make_nn_file(self.trainer_config, title)
 
     def explain_error(self, message: str, source: str) -> str:
-        """What is wrong with a setting, by the key that it came from."""
+        """Return an error message about a setting with the key of the file from which the setting follows."""
         for setting, key in self.origin.items():
             if f" {setting} is " in message:
                 return f"{source}: {key} becomes {message.removeprefix(f'{source}: ')}"
@@ -110,9 +159,8 @@ class Translation:
                 f"ML-Agents has no such key and ignores it{suggest_key(path, self.trainer_config.rules)}"
             )
         elif rule is None:
-            raise UserError(
-                f"{self.trainer_config.file}: {key}: ML-Agents has no such key{suggest_key(path, self.trainer_config.rules)}"
-            )
+            suggestion = suggest_key(path, self.trainer_config.rules)
+            raise UserError(f"{self.trainer_config.file}: {key}: ML-Agents has no such key{suggestion}")
         elif isinstance(rule, Rejected):
             raise UserError(f"{self.trainer_config.file}: {key}: {rule.reason}, which ML-Agents rejects")
         elif isinstance(rule, Unsupported):
@@ -142,7 +190,7 @@ class Translation:
                 self._set(setting, value, comment if entry.key else default)
 
     def _set(self, setting: str, value: Any, comment: str = "") -> None:
-        """Write a setting, where it differs from our default."""
+        """Add a setting, if it differs from Samara's default."""
         default_value: Any = self._defaults
         for part in setting.split("."):
             default_value = default_value[part]
@@ -158,6 +206,36 @@ class Translation:
 
 
 def _format_block(tree: Mapping[str, Any]) -> Iterator[str]:
-    """A mapping in lines, its innermost mappings in one."""
+    """Yield the lines of a mapping, with innermost mappings on one line."""
     for line in dump(tree, default_flow_style=None, width=10**6, allow_unicode=True).splitlines():
         yield f"  {line}"
+
+
+def make_nn_file(config: TrainerConfig, title: str) -> str:
+    """Return the text of nn.py for a behavior; `title` starts its docstring."""
+    visual = config.get("network_settings.vis_encode_type", "simple")
+    image = IMAGE_ENCODERS.get(visual)
+    units = config.get("network_settings.hidden_units", 128)
+    layers = max(1, config.get("network_settings.num_layers", 2))  # ML-Agents has at least one
+    # ML-Agents' memory_size counts output and cell of the LSTM.
+    lstm_units = config.get(f"{MEMORY}.memory_size") // 2 if f"{MEMORY}.memory_size" in config.entries else None
+    shared = config.trainer == "ppo" and config.get("hyperparameters.shared_critic", False)
+    heads, names = "policy=hidden, critic=hidden", ["Mlp", "Vector"]
+    if lstm_units:
+        heads = f"body=hidden, memory=Lstm({lstm_units})"
+        names.append("Lstm")
+    elif shared:
+        heads = "body=hidden"
+    if image:
+        names.append(image.partition("(")[0])
+    return TEMPLATE.format(
+        title=title,
+        layers=layers,
+        units=units,
+        separation="separate for policy and critic" if heads.startswith("policy") else "shared by policy and critic",
+        memory=f", and an LSTM of {lstm_units} units" if lstm_units else "",
+        names=", ".join(sorted(names)),
+        vector=f"Vector(normalize={config.get('network_settings.normalize', False)})",
+        image=f"    image = {image}\n" if image else FLAT_ENCODER,
+        heads=heads,
+    )

@@ -1,9 +1,29 @@
-"""Targets: tensors in, [T, B] out. Nothing here reduces over rows or detaches."""
+"""Returns as pure functions over time-major tensors, and the table of the estimators made of them."""
 
-from algorithm.returns.n_step import n_step_return
+from algorithm.returns.estimators import (
+    ESTIMATORS,
+    Estimator,
+    EstimatorInputs,
+    Targets,
+    TraceClipping,
+    find_estimators,
+    get_estimator,
+)
+from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, vtrace
 from algorithm.returns.rescaling import rescale, unscale
-from algorithm.returns.retrace import retrace
-from algorithm.returns.scan import reverse_scan
-from algorithm.returns.vtrace import vtrace
 
-__all__ = ["n_step_return", "rescale", "retrace", "reverse_scan", "unscale", "vtrace"]
+__all__ = [
+    "ESTIMATORS",
+    "Estimator",
+    "EstimatorInputs",
+    "Targets",
+    "TraceClipping",
+    "find_estimators",
+    "get_estimator",
+    "n_step_return",
+    "rescale",
+    "retrace",
+    "reverse_scan",
+    "unscale",
+    "vtrace",
+]

@@ -1,273 +1,219 @@
-"""Settings and a run folder become parts; a run folder becomes agents that play."""
+"""Training of a run: its parts are built from its settings, in the order in which they are used, and run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from math import inf
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.adapters.unity.curriculum import SceneParameters
+from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
-from algorithm.agents.agent import Agent
-from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
+from algorithm.checkpointing.best import BestCheckpoint
+from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
+from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
-from algorithm.cli.display import make_line_display
-from algorithm.config.effects import check_action_effects
+from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.role_agents import list_unknown_roles
-from algorithm.errors import UserError
-from algorithm.networks import FlatParameters
+from algorithm.runs.callbacks import Callback, CallbackList, RunResult
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
-from algorithm.runs.lessons import MonitorWithCurriculum
-from algorithm.runs.make_env import count_evaluation_envs, describe_missing_limit, is_editor, make_adapter
+from algorithm.runs.make_env import (
+    count_evaluation_envs,
+    describe_missing_limit,
+    find_evaluation_obstacle,
+    make_adapter,
+)
 from algorithm.runs.roles import check_specs
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.seeding import EVALUATION, PLAY, PROCESS, TRAINING, draw_seed, make_seed_sequence, seed_process
-from algorithm.runs.team_builder import ComponentsBuilder, make_agent
-from algorithm.runs.torch_setup import choose_acting_device, configure_torch
+from algorithm.runs.seeding import RunSeeds, seed_process
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
-from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
-from algorithm.training.history import Counters, History
-from algorithm.training.limits import Limits
+from algorithm.training.evaluator import EvaluationResult, Evaluator
+from algorithm.training.history import Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.monitor import ConfirmedBy, Monitor
-from algorithm.training.progress import Progress
+from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
 from algorithm.training.timer import STARTING, Timer
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended."""
-
-    goal_reached: bool | None  # the goal, and it was confirmed; None without a goal
-    counters: Counters
-    returns: dict[str, float]  # of each role's last training episodes
-    evaluation: dict[str, EvaluationResult] | None  # the last one
-    best: Checkpoint | None  # on evaluation episodes
-    confirmed_by: ConfirmedBy | None = None  # whose episodes confirmed the goal
-
-    @classmethod
-    def of(cls, monitor: Monitor) -> RunResult:
-        """Return the result that a monitor has recorded."""
-        goal_reached = None if monitor.limits.goal is None else monitor.confirmed
-        best, confirmed_by = monitor.best.checkpoint, monitor.confirmed_by
-        return cls(goal_reached, monitor.counters, monitor.mean_returns, monitor.evaluation, best, confirmed_by)
-
-
 def train(
-    settings: Settings,
-    folder: RunFolder,
-    log: Callable[[str], None],
-    on_progress: Callable[[Progress], None] | None = None,
-    on_end: Callable[[RunResult], None] = lambda result: None,
-    on_checkpoint: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    settings: Settings, folder: RunFolder, log: Callable[[str], None], callbacks: Sequence[Callback] = ()
 ) -> RunResult:
-    """Train in `folder`, from its newest checkpoint where it has one.
+    """Train in a run folder, from its newest checkpoint if it has one.
 
-    `log` gets lines for the user. `on_progress` is told several times a second how the run stands; without it, there is a line
-    for each row of metrics. Whatever ends the run, `on_end` hears how far it came; `on_checkpoint` hears of
-    every checkpoint.
+    Args:
+        settings: the settings of the run.
+        folder: the run folder, which is locked by the caller.
+        log: receives lines for the user.
+        callbacks: receive the events of the run; a display is one of them.
+
+    Raises:
+        CheckpointError: no checkpoint can be read, or the final one could not be written.
+        Diverged: too many successive updates were skipped.
+        EnvironmentStartError: the environment does not start, or crashed too often.
+        UserError: a setting does not fit the run.
     """
-    timer = Timer()
+    timer, seeds, events, limits = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks), make_limits(settings)
     configure_torch()
-    base = settings.base
-    seed_process(draw_seed(make_seed_sequence(base.seed, PROCESS)))
-    checkpoints = folder.checkpoints(base.keep_checkpoints)
-    checkpoint = checkpoints.latest(log)
-    checkpoints.prepare(checkpoint, log, not folder.has_teams)
+    seed_process(seeds.process)
+    store, checkpoint = _prepare_checkpoints(settings, folder, log)
     counters = checkpoint.counters if checkpoint else Counters()
-    scene_parameters = SceneParameters(settings.reset, lambda: counters.env_steps / base.max_step)
-    teams = {name: role.teams for name, role in folder.read_roles().items()}
-    adapter = make_adapter(
+    with ExitStack() as stack:
+        parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
+        adapter = stack.enter_context(closing(_open_adapter(settings, folder, parameters)))
+        evaluation_adapter = stack.enter_context(closing(_defer_evaluation_adapter(settings, folder, parameters)))
+        _log_notes(settings, limits, log)
+        training = _build_components(adapter, ComponentsBuilder(settings, folder, checkpoint, log), timer)
+        history = History(training, counters)
+        stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
+        actor = Actor(training, seeds.get_training_seed(counters.env_steps))
+        _check_roles(settings, folder, adapter.roles, log)
+        states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
+        writer = CheckpointWriter(store, training, actor, states, log, events.on_checkpoint)
+        evaluate = _make_evaluate(settings, training, evaluation_adapter, seeds, counters)
+        metrics = MetricsWriter(folder.path, counters.env_steps, log)
+        reporter = Reporter(history, limits, metrics, log, events.on_progress)
+        monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
+        divergence = DivergenceDetector(training, settings.base.max_nonfinite_updates)
+        if checkpoint:
+            checkpoint.restore_run(actor, states)
+        folder.record_settings(settings.tree, counters.env_steps)
+        timer.lap(STARTING)
+        try:
+            _run_to_end(settings.base.runtime, training, actor, monitor, divergence, writer)
+        finally:
+            result = _make_result(monitor, store.best)
+            events.on_end(result)
+    return result
+
+
+def make_limits(settings: Settings) -> Limits:
+    """Return the limits, the intervals and the goal of a run."""
+    base = settings.base
+    return Limits(
+        max_step=base.max_step,
+        max_iter=base.max_iter,
+        log_every=base.log_every,
+        save_every=base.save_every,
+        evaluate_every=base.evaluate_every,
+        goal=settings.goal.return_ if settings.goal else None,
+    )
+
+
+def _prepare_checkpoints(
+    settings: Settings, folder: RunFolder, log: Callable[[str], None]
+) -> tuple[CheckpointStore, Checkpoint | None]:
+    """Return the checkpoints of a run, prepared for training, and the newest of them, if there is one."""
+    store = folder.checkpoints(settings.base.keep_checkpoints)
+    checkpoint = store.latest(log)
+    store.prepare(checkpoint, log, not folder.has_teams)
+    return store, checkpoint
+
+
+def _open_adapter(settings: Settings, folder: RunFolder, parameters: EnvironmentParameters) -> Adapter:
+    """Open the training environments."""
+    return make_adapter(
         settings,
         folder,
-        base.n_envs,
-        scene_parameters=scene_parameters,
-        on_episode_end=scene_parameters.record_episode,
-        teams=teams,
+        settings.base.n_envs,
+        parameters=parameters,
+        on_episode_end=parameters.record_episode,
+        teams={name: role.teams for name, role in folder.read_roles().items()},
     )
-    # Evaluation takes its own copies; as many as it plays episodes, since lanes of one process cost little.
-    evaluation = OnDemand(
+
+
+def _defer_evaluation_adapter(settings: Settings, folder: RunFolder, parameters: EnvironmentParameters) -> Adapter:
+    """Return an adapter that opens the evaluation environments at the first evaluation."""
+    return OnDemand(
         lambda: make_adapter(
             settings,
             folder,
             count_evaluation_envs(settings),
-            scene_parameters=scene_parameters,
-            n_other_envs=base.n_envs,
+            parameters=parameters,
+            n_other_envs=settings.base.n_envs,
         )
     )
-    try:
-        if note := describe_missing_limit(settings):
-            log(note)
-        training = _make_components(adapter, ComponentsBuilder(settings, folder, checkpoint, log), timer)
-        evaluator = Evaluator(evaluation, lambda role: training.get(role, evaluation).agent, base.evaluate_greedy)
-        history, limits = History(training, counters), make_limits(settings)
-        if is_editor(settings) and limits.evaluates:
-            log("nothing is evaluated, since there is one Unity editor; training episodes alone confirm a goal")
-        writer = CheckpointWriter(checkpoints, training, log, on_checkpoint)
-        monitor = Monitor(
-            history,
-            limits,
-            Reporter(
-                history,
-                limits,
-                MetricsWriter(folder.path, counters.env_steps, log),
-                log,
-                on_progress or make_line_display(log),
-            ),
-            # Seeds of the moment alone, so that a resumed run is evaluated as an unbroken one is.
-            None
-            if is_editor(settings)
-            else lambda episodes: evaluator.play(
-                episodes, draw_seed(make_seed_sequence(base.seed, EVALUATION, counters.env_steps))
-            ),
-            writer,
-            checkpoints.best,
-        )
-        with record_faults(folder.path / "faults.log", log, counters):
-            actor = Actor(training, draw_seed(make_seed_sequence(base.seed, TRAINING, counters.env_steps)))
-            _check_roles(settings, folder, adapter, log)
-            check_action_effects(settings, adapter.roles)
-            writer.bind(actor, MonitorWithCurriculum(monitor, scene_parameters))
-            if checkpoint:
-                checkpoint.restore_run(actor, MonitorWithCurriculum(monitor, scene_parameters))
-            folder.record_settings(settings.tree, counters.env_steps)
-            divergence = DivergenceDetector(training, base.max_nonfinite_updates)
-            timer.lap(STARTING)
-            try:
-                _run_to_end(find_class("runtime", base.runtime)(), training, actor, monitor, divergence, writer)
-            finally:
-                result = RunResult.of(monitor)
-                on_end(result)
-    finally:
-        adapter.close()
-        evaluation.close()
-    return result
 
 
-def _make_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
-    """The teams of all roles that are known already: what cannot be built is known before anything begins."""
-    training, checkpoint = (
-        TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow),
-        builder.checkpoint,
-    )
-    for role in dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])]):
-        training.by_role[role] = training.build(role, _check_role(builder.folder, adapter, role))
+def _log_notes(settings: Settings, limits: Limits, log: Callable[[str], None]) -> None:
+    """Log that episodes have no limit, or that no evaluation is possible."""
+    if note := describe_missing_limit(settings):
+        log(note)
+    obstacle = find_evaluation_obstacle(settings)
+    if obstacle and limits.evaluates:
+        log(f"nothing is evaluated, since {obstacle}; training episodes alone confirm a goal")
+
+
+def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
+    """Build the components of all roles that are known, so that errors in them are raised before training starts."""
+    training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
+    saved_roles = builder.checkpoint.roles if builder.checkpoint else []
+    for name in dict.fromkeys([*adapter.roles, *saved_roles]):
+        role = _check_role(builder.folder, name, adapter.roles.get(name))
+        training.by_role[name] = training.build(name, role)
     return training
 
 
-def _check_role(folder: RunFolder, adapter: Adapter, name: str) -> Role:
-    """A role as the simulator offers it, or as it was if it has yet to appear. Raises UserError where they differ."""
-    before, now = folder.read_roles().get(name), adapter.roles.get(name)
-    if before and now:
-        check_specs(folder.path, before, now)
-    return now or before
+def _check_role(folder: RunFolder, name: str, role: Role | None) -> Role:
+    """Return a role; the recorded one if it has not appeared yet. Raises UserError if the two differ."""
+    recorded = folder.read_roles().get(name)
+    if role is None:
+        assert recorded is not None, name  # roles of a checkpoint are recorded
+        return recorded
+    if recorded:
+        check_specs(folder.path, recorded, role)
+    return role
 
 
-def _check_roles(settings: Settings, folder: RunFolder, adapter: Adapter, log: Callable[[str], None]) -> None:
-    """What is known only once the simulator has started. Raises UserError where a role is not what it was."""
-    for role in adapter.roles:
-        _check_role(folder, adapter, role)
-    for line in list_unknown_roles(settings.tree["ma_config"], adapter.roles):
+def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role], log: Callable[[str], None]) -> None:
+    """Check the roles of an environment that has started, and the settings of roles."""
+    for name, role in roles.items():
+        _check_role(folder, name, role)
+    for line in list_unknown_roles(settings.tree["ma_config"], roles):
         log(line)
+    check_effects(settings, settings.command_line_layers, roles)
+
+
+def _make_evaluate(
+    settings: Settings, training: TrainingComponents, adapter: Adapter, seeds: RunSeeds, counters: Counters
+) -> Callable[[int], dict[str, EvaluationResult]] | None:
+    """Return the function that plays evaluation episodes; None if evaluation is not possible during training."""
+    if find_evaluation_obstacle(settings):
+        return None
+    evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, settings.base.evaluate_greedy)
+    return lambda episodes: evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
 
 
 def _run_to_end(
-    runtime,
+    runtime: str,
     training: TrainingComponents,
     actor: Actor,
     monitor: Monitor,
     divergence: DivergenceDetector,
     writer: CheckpointWriter,
 ) -> None:
-    """Raises CheckpointError where what a run that ended, or was interrupted, has learned could not be saved."""
+    """Run the parts. Raises CheckpointError if the final checkpoint of a run that ended or was interrupted failed."""
     try:
-        runtime.run(training, actor, monitor, divergence)
+        find_class("runtime", runtime)().run(training, actor, monitor, divergence)
     except (KeyboardInterrupt, Terminated):
         writer.raise_if_failed()
         raise
     writer.raise_if_failed()
 
 
-def make_limits(settings: Settings) -> Limits:
-    """When a run does what."""
-    base = settings.base
-    goal = settings.goal.return_ if settings.goal else None
-    return Limits(base.max_step, base.max_iter, base.log_every, base.save_every, base.evaluate_every, goal)
-
-
-def play(
-    settings: Settings,
-    folder: RunFolder,
-    episodes: int,
-    greedy: bool,
-    render: bool = False,
-    ckpt: str | None = None,
-    n_envs: int | None = None,
-    log: Callable[[str], None] = print,
-    new_episodes: bool = False,
-) -> dict[str, EvaluationResult]:
-    """Play whole episodes with the best weights of a run, or with the checkpoint that `ckpt` names.
-
-    The default of `n_envs` is the number of environments of an evaluation. The seeds are those of the evaluation of
-    these weights, which is therefore reproduced if mode, `episodes` and `n_envs` are the same; with `new_episodes`
-    they differ. `log` receives a line with checkpoint and mode, and one for each checkpoint that is skipped.
-    """
-    configure_torch()
-    checkpoint = folder.find_checkpoint(ckpt, log)
-    env_steps = checkpoint.counters.env_steps
-    log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
-    root = settings.base.seed
-    seed = draw_seed(
-        make_seed_sequence(root, PLAY) if new_episodes else make_seed_sequence(root, EVALUATION, env_steps)
+def _make_result(monitor: Monitor, best: BestCheckpoint) -> RunResult:
+    return RunResult(
+        goal_reached=None if monitor.limits.goal is None else monitor.confirmed,
+        counters=monitor.counters,
+        returns=monitor.mean_returns,
+        evaluation=monitor.evaluation,
+        best=best.checkpoint,
+        confirmed_by=monitor.confirmed_by,
+        stopped=monitor.stopped,
     )
-    agents: dict[str, Agent] = {}
-
-    def get_agent(role: str) -> Agent:
-        if role not in agents:
-            if role not in checkpoint.roles:
-                raise UserError(
-                    f"the environment has a role {role!r} that had not appeared in {folder} after {env_steps:,} env "
-                    "steps: train longer (--resume)"
-                )
-            agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
-        return agents[role]
-
-    adapter = make_adapter(settings, folder, n_envs or count_evaluation_envs(settings), render)
-    try:
-        return Evaluator(adapter, get_agent, greedy).play(episodes, seed)
-    finally:
-        adapter.close()
-
-
-def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
-    """The agent of one role with a checkpoint's weights, to play: nothing of it learns, or is noisy."""
-    settings = settings.for_role(name)
-    agent = make_agent(settings, folder, role, np.random.default_rng(make_seed_sequence(settings.base.seed, PLAY)))
-    parameters = FlatParameters(
-        {group: component.module for group, component in agent.groups.items()},
-        agent.target_networks,
-        agent.running_statistics(),
-        choose_acting_device(settings, agent, role),
-    )
-    weights = checkpoint.weights(name)
-    try:
-        parameters.load(weights)
-    except ValueError as error:
-        raise CheckpointError(f"{checkpoint.folder}: {error}") from error
-    agent.policy.eval()
-    return agent
-
-
-def check_network(settings: Settings, folder: RunFolder) -> None:
-    """Raises CheckpointError where the run's newest checkpoint is of another network than the one in `folder`."""
-    for name, role in folder.read_roles().items():
-        load_agent(settings, folder, folder.find_latest(), name, role)

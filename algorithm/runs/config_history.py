@@ -1,18 +1,22 @@
-"""The settings that a run used, from which env step on: configs/ in its folder."""
+"""The settings of a run over time: those that it used, and the changes with which `--resume` continues it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from algorithm.checkpointing.atomic_io import replace_text, set_aside
-from algorithm.config.loader import Tree, read_yaml
+from algorithm.annotations import FixedOnResume
+from algorithm.atomic_io import replace_text, set_aside
+from algorithm.config.effects import find_failure, iterate_annotations
+from algorithm.config.loader import Settings, Tree, read_yaml
 from algorithm.config.yaml_text import dump
 from algorithm.errors import UserError
 
 
 class ConfigHistory:
-    """The files configs/<env steps>.yaml of a run."""
+    """The files configs/<env steps>.yaml of a run: the settings that it used from this env step on."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -44,3 +48,59 @@ class ConfigHistory:
     def _files(self) -> list[Path]:
         """Return the files, oldest first."""
         return sorted(path for path in self.folder.glob("*.yaml") if path.stem.isdecimal())
+
+
+def list_changes(last: Tree, settings: Settings) -> list[str]:
+    """Return a line for each setting that differs from those that a run used last.
+
+    Args:
+        last: Settings that the run used last; empty if they are not known, which gives no line.
+        settings: Settings of the run's config.yaml, which may have been edited, with the command line on top.
+
+    Raises:
+        UserError: A change is not possible, or has no effect.
+    """
+    if not last:
+        return []
+    lines = _list_section_changes(last, settings.tree, settings, "")
+    old_roles, new_roles = last.get("ma_config") or {}, settings.tree["ma_config"]
+    for role in {**old_roles, **new_roles}:
+        old, new = old_roles.get(role) or {}, new_roles.get(role) or {}
+        lines += _list_section_changes(old, new, settings.for_role(role), f"ma_config.{role}.")
+    return lines
+
+
+def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settings: Settings, prefix: str) -> list[str]:
+    """Return a line for each difference between two trees, without those in the sections of roles."""
+    lines = []
+    for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
+        line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
+        fixed = (note for note, _ in iterate_annotations(settings, path) if isinstance(note, FixedOnResume))
+        if mark := next(fixed, None):
+            raise UserError(f"{line} is not possible with --resume: {mark.reason}; train a new run instead")
+        # A null may mean that the version of this program that wrote the settings did not have this one.
+        if before is not None and (failure := find_failure(settings, path)):
+            raise UserError(f"{line} {failure}")
+        lines.append(line)
+    return lines
+
+
+def find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield path, old and new value of every setting that differs.
+
+    A missing setting has the value null; words match without case.
+    """
+    for key in {**old, **new}:
+        path, before, after = f"{prefix}{key}", old.get(key), new.get(key)
+        if all(value is None or isinstance(value, Mapping) for value in (before, after)):
+            yield from find_changes(before or {}, after or {}, f"{path}.")
+        elif _fold_case(before) != _fold_case(after):
+            yield path, before, after
+
+
+def _fold_case(value: Any) -> Any:
+    return value.casefold() if isinstance(value, str) else value
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Environment folders and the names and paths that mean them. Imports nothing but the standard library."""
+"""Environment folders, and their names and paths. Imports no package outside of the standard library."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from algorithm.adapters.gym_ids import add_module_prefix
+from algorithm.data import DATA
 from algorithm.errors import UserError
 
-PROJECT_ENVS = Path(__file__).resolve().parents[2] / "envs"
+PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")
 CONFIG_FILE = "config.yaml"
-ORIGIN_FILE = "environment.txt"  # in a run folder: the environment that it was trained in
+ORIGIN_FILE = "environment.txt"  # file in a run folder with the name of its environment
 RUNS = Path("runs")
 
-# An id of Gymnasium, as gymnasium.make takes it.
+# An environment id of gymnasium.make.
 IDENTIFIER = re.compile(r"((?P<module>[\w.]+):)?((?P<namespace>[\w.-]+)/)?(?P<name>[\w.-]+)-v\d+")
-MAX_NAME_LENGTH = 100  # characters of a name; paths below it must fit into what file systems allow
-RESERVED_NAMES = {
-    "con",
-    "prn",
-    "aux",
-    "nul",
-    *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10)),
-}  # on Windows
+MAX_NAME_LENGTH = 100  # characters of a name, so that paths below it do not exceed the limits of file systems
+RESERVED_ON_WINDOWS = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 
 
 def list_environments() -> list[str]:
-    """The names of all environment folders, those of the working directory first."""
+    """Return the names of all environment folders, those of the working directory first."""
     found: dict[str, None] = {}
     for place in (LOCAL_ENVS, PROJECT_ENVS):
         found |= dict.fromkeys(sorted(path.parent.relative_to(place).as_posix() for path in place.rglob(CONFIG_FILE)))
@@ -36,7 +31,11 @@ def list_environments() -> list[str]:
 
 
 def normalize_environment(text: str) -> str:
-    """`text` as the name of an environment folder, its parts joined by `/`. Raises UserError for a path elsewhere."""
+    """Return the name of an environment folder, with its parts joined by `/`.
+
+    Raises:
+        UserError: `text` is a path outside of envs/.
+    """
     text = text.replace("\\", "/")
     parts = PurePosixPath(text).parts
     if not parts or text.startswith("/") or ".." in parts or not all(map(is_file_name, parts)):
@@ -45,7 +44,7 @@ def normalize_environment(text: str) -> str:
 
 
 def locate_environment(text: str) -> str:
-    """Return the environment that a name or a path means: its name below envs/, or its absolute path elsewhere.
+    """Return the environment that a name or a path refers to: its name below envs/, or its absolute path elsewhere.
 
     A name or path without a folder is accepted, since its runs may still exist. A name is looked for below envs/
     before the working directory, unless it starts with a dot. Raises UserError if `text` is neither a name nor a path.
@@ -72,14 +71,14 @@ def get_run_group(environment: str) -> str:
     if not path.is_absolute():
         return environment
     if not is_file_name(path.name):
-        raise UserError(f"environment {environment!r}: {path.name!r} is no plain name for the folder of its runs")
+        raise UserError(f"environment {environment!r}: {path.name!r} is not a plain name for the folder of its runs")
     return "/".join(part for part in path.parts[-2:] if is_file_name(part))
 
 
 def is_run_of(run: Path, environment: str) -> bool:
-    """Return whether a run was trained in this environment, not in another whose runs have the same place.
+    """Return whether a run was trained in this environment, not in another one with the same folder of runs.
 
-    A folder that no longer exists was moved, so its runs are those of the environment that has their place now.
+    If the folder of its environment no longer exists, it was moved, and the run belongs to this environment.
     """
     origin = _read_origin(run)
     folder, other = find_folder(environment), origin and find_folder(origin)
@@ -87,23 +86,23 @@ def is_run_of(run: Path, environment: str) -> bool:
 
 
 def check_origin(run: Path, environment: str) -> None:
-    """Raise UserError for a run of another environment, whose runs have the same place."""
+    """Raise UserError for a run of another environment with the same folder of runs."""
     if not is_run_of(run, environment):
         raise UserError(
-            f"run {run} was trained in {_read_origin(run)}, not in {environment}; their runs have the same place, "
+            f"run {run} was trained in {_read_origin(run)}, not in {environment}; both have the same folder of runs, "
             "so use another name (-n)"
         )
 
 
 def describe_first_step(environment: str) -> str:
-    """Return what to do for an environment without runs: train one, or name a folder that exists."""
+    """Return advice for an environment without runs: train one, or name a folder that exists."""
     if find_folder(environment) is None:
         return str(make_unknown_error(environment))
     return f"train one with: python main.py {environment}"
 
 
 def make_unknown_error(text: str) -> UserError:
-    """Return the error for an environment without a folder: it names near ones, or how to write one."""
+    """Return the error for an environment without a folder, with similar names or the command that writes one."""
     if Path(text).is_absolute():
         return UserError(f"no environment folder {text!r} with a {CONFIG_FILE}; give its name below envs/, or its path")
     known = list_environments()
@@ -119,19 +118,22 @@ def make_unknown_error(text: str) -> UserError:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether every system takes `name` for a file or a folder."""
+    """Return whether `name` is a valid name of a file or folder on every system."""
     is_plain = (
         0 < len(name) <= MAX_NAME_LENGTH
         and name.isprintable()
         and not any(character in name for character in '/\\:*?"<>|')
     )
     return (
-        is_plain and name[0] != "." and name[-1] not in ". " and name.partition(".")[0].casefold() not in RESERVED_NAMES
+        is_plain
+        and name[0] != "."
+        and name[-1] not in ". "
+        and name.partition(".")[0].casefold() not in RESERVED_ON_WINDOWS
     )
 
 
 def _has_config(folder: Path) -> bool:
-    """Return whether a folder is one of an environment; what no system takes for a path is none."""
+    """Return whether a folder exists and has a config.yaml; False for an invalid path."""
     try:
         return (folder / CONFIG_FILE).is_file()
     except (OSError, ValueError):
@@ -139,7 +141,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _read_origin(run: Path) -> str | None:
-    """Return the environment that a run folder records; None if it records none that can be read."""
+    """Return the environment that is recorded in a run folder; None if it cannot be read."""
     try:
         return (run / ORIGIN_FILE).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -147,7 +149,7 @@ def _read_origin(run: Path) -> str | None:
 
 
 def _to_environment(path: Path) -> str:
-    """Return the name of a folder below envs/, if that name means this folder, and its path otherwise."""
+    """Return the name of a folder below envs/, if this name refers to this folder, and its path otherwise."""
     for place in (LOCAL_ENVS.resolve(), PROJECT_ENVS):
         if path.is_relative_to(place) and path != place:
             name = path.relative_to(place).as_posix()
@@ -158,7 +160,7 @@ def _to_environment(path: Path) -> str:
 
 
 def _find_similar(text: str, known: list[str]) -> list[str]:
-    """Return the folders that `text` may mean: of this id, of this name without its version, or spelled alike."""
+    """Return the folders that `text` may refer to: with this id, this name without its version, or a similar name."""
     ids = {name: _read_ids(find_folder(name)) for name in known}
     exact = [name for name in known if text in ids[name]]
     alike = [name for name in known if _normalize(text) in {_normalize(name), *map(_normalize, ids[name])}]
@@ -167,7 +169,7 @@ def _find_similar(text: str, known: list[str]) -> list[str]:
 
 
 def _read_ids(folder: Path | None) -> list[str]:
-    """Return the ids that a folder's config.yaml names, read as text: it may be one that YAML cannot read."""
+    """Return the environment ids in the config.yaml of a folder; the file may be invalid YAML."""
     if folder is None:
         return []
     text = (folder / CONFIG_FILE).read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Faults that a run lives with: one line each to the user, all that is known to a file."""
+"""Faults that a run tolerates: a line for the user, and all details in a file."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from pathlib import Path
 
 from algorithm.training.history import Counters
 
-MAX_LINES = 20  # lines; a fault that goes on and on must not bury everything else
-MAX_BYTES = 2**20  # bytes of the file before it is turned over, once
+MAX_LINES = 20  # faults with a line for the user
+MAX_BYTES = 2**20  # size of the file, in bytes, at which it is rotated once
 
 
 @contextmanager
 def record_faults(path: Path, log: Callable[[str], None], counters: Counters) -> Iterator[None]:
-    """While it lasts, what the rooms below log as a warning is said, and what they log goes to the file `path`."""
+    """Record what the package logs within the block, with the number of env steps.
+
+    Args:
+        path: File that receives all messages from level INFO on.
+        log: Function that receives a line for each of the first warnings.
+        counters: Counters of the run.
+    """
     logger = logging.getLogger("algorithm")
     level = logger.level
-    formatter = logging.Formatter("%(asctime)s env step %(env_steps)s: %(message)s")
-    handlers = [
-        _FaultFile(path, maxBytes=MAX_BYTES, backupCount=1, delay=True, encoding="utf-8"),
-        _FaultLines(path, log),
-    ]
+    handlers: list[logging.Handler] = [_FaultFile(path), _FaultLines(path, log)]
 
-    def stamp(record: logging.LogRecord) -> bool:
-        record.env_steps = f"{counters.env_steps:,}"
+    def add_env_steps(record: logging.LogRecord) -> bool:
+        record.__dict__["env_steps"] = f"{counters.env_steps:,}"
         return True
 
     for handler in handlers:
-        handler.setFormatter(formatter)
-        handler.addFilter(stamp)
+        handler.addFilter(add_env_steps)
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
@@ -44,14 +45,18 @@ def record_faults(path: Path, log: Callable[[str], None], counters: Counters) ->
 
 
 class _FaultFile(RotatingFileHandler):
-    """Does without what a full disk does not take."""
+    """A file handler that drops messages if the disk is full."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, maxBytes=MAX_BYTES, backupCount=1, delay=True, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(asctime)s env step %(env_steps)s: %(message)s"))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         pass
 
 
 class _FaultLines(logging.Handler):
-    """Says the first faults of a run."""
+    """A handler that passes the first warnings of a run to `log`."""
 
     def __init__(self, path: Path, log: Callable[[str], None]):
         super().__init__(logging.WARNING)
@@ -60,6 +65,6 @@ class _FaultLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
         if self.count <= MAX_LINES:
-            self.log(f"env step {record.env_steps}: {' '.join(record.getMessage().split())}")
+            self.log(f"env step {record.__dict__['env_steps']}: {' '.join(record.getMessage().split())}")
         if self.count == MAX_LINES:
-            self.log(f"further faults are told in {self.path} only")
+            self.log(f"further faults are recorded in {self.path} only")

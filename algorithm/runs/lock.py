@@ -1,9 +1,12 @@
-"""The lock of a run folder: the operating system releases it when the process that holds it ends."""
+"""Exclusive use of a run folder: the lock of the process that trains in it, and the replacement of an old run."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from algorithm.errors import UserError
@@ -11,10 +14,11 @@ from algorithm.errors import UserError
 LOCK_FILE = ".lock"
 BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # if another process holds the lock
 
-if os.name == "nt":
+if sys.platform == "win32":
     import msvcrt
 
-    LOCK_OFFSET = 2**30  # position of the locked byte, which others cannot read; the process number is at the start
+    # Position of the locked byte, which other processes cannot read; the process id is at the start of the file.
+    LOCK_OFFSET = 2**30
 
     def _lock(descriptor: int) -> None:
         os.lseek(descriptor, LOCK_OFFSET, os.SEEK_SET)
@@ -30,7 +34,12 @@ else:
 class FolderLock:
     """A lock that one process at a time holds on a folder, within a `with` block.
 
-    `name` is the folder in messages. Entering raises UserError at once if another process holds the lock.
+    The operating system releases it when the process ends. Entering the block raises UserError at once if another
+    process holds the lock.
+
+    Args:
+        folder: Folder to lock.
+        name: Name of the folder in messages.
     """
 
     def __init__(self, folder: Path, name: str):
@@ -50,10 +59,43 @@ class FolderLock:
                 raise
             raise UserError(
                 f"run {self.name} is in training in process {holder or 'unknown'}: "
-                "end that one first, or give another name with -n"
+                "end that process first, or give another name with -n"
             ) from error
         self._descriptor = descriptor
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+class RunReplacement:
+    """The replacement of a run, which restores the old run if the new one fails before it has learned.
+
+    Args:
+        path: Folder of the run.
+        root: Folder of all runs, which is never removed.
+    """
+
+    def __init__(self, path: Path, root: Path):
+        self.path, self.root = path, root
+        self.backup = path.with_name(f".{path.name}")  # the name of a run never starts with a dot
+
+    def set_aside(self) -> None:
+        """Rename the folder of the old run."""
+        self.discard()
+        self.path.rename(self.backup)
+
+    def discard(self) -> None:
+        """Remove the old run."""
+        if self.backup.exists():
+            shutil.rmtree(self.backup)
+
+    def restore(self) -> None:
+        """Remove the new run, and put back the old one; parent folders below `root` that are empty are removed."""
+        shutil.rmtree(self.path)
+        if self.backup.exists():
+            self.backup.rename(self.path)
+        with suppress(OSError):  # of the first folder that is not empty
+            for parent in self.path.parents:
+                if self.root in (parent, *parent.parents):
+                    parent.rmdir()

@@ -1,4 +1,4 @@
-"""Whether the replay of a run fits into this machine's memory, or onto its disk, and is large enough to learn from."""
+"""Checks of the replays of a run: they fit into memory or on the disk, and are large enough to learn from."""
 
 from __future__ import annotations
 
@@ -18,24 +18,38 @@ MEMINFO = Path("/proc/meminfo")
 MB = 10**6
 
 
-def replay_size(config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None) -> ReplaySize:
-    """Return the size of an agent's replay; the `initial_lanes` (None: all lanes) share its capacity."""
-    per_start = SAMPLERS[config.sampler].BYTES_PER_START
+def compute_agent_replay_size(
+    config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None
+) -> ReplaySize:
+    """Return the size of an agent's replay, whose capacity the `initial_lanes` share (None: all lanes)."""
     schedule, statistics = agent.schedule, agent.family.statistics_size
     return compute_replay_size(
-        config.capacity, role, schedule.rollout_length, agent.stored_state_size, statistics, per_start, initial_lanes
+        config.capacity,
+        role,
+        schedule.rollout_length,
+        agent.stored_state_size,
+        statistics,
+        SAMPLERS[config.sampler].BYTES_PER_START,
+        initial_lanes,
     )
 
 
 def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
-    """Raise UserError if no batch would ever be replayed, or nothing be learned before the run ends."""
+    """Raise UserError if the replay never holds `learning_starts` rows, or the run ends before it does.
+
+    Args:
+        settings: the settings of the role.
+        agent: its agent.
+        lanes: its number of lanes.
+        initial_lanes: the number of lanes that share the capacity.
+    """
     schedule, capacity, max_step = agent.schedule, settings.replay.capacity, settings.base.max_step
     chunk, start = schedule.rollout_length, schedule.learning_starts
     if not schedule.replay_ratio:
         return
     setting_name = f"{settings.base.algorithm.lower()}_config.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
-    # One row of a lane stays free for the successor of the newest.
+    # One row of each lane stays free, for the observation after the newest row.
     maximum = lanes * (rows - 1)
     if start > maximum:
         needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * initial_lanes
@@ -52,24 +66,30 @@ def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_
 
 
 class MemoryBudget:
-    """Tells the size of each replay before it is allocated, and refuses what does not fit beside those before it."""
+    """The free memory of the machine, from which the replays of all roles are reserved before they are allocated."""
 
     def __init__(self, log: Callable[[str], None], disk: Path | None = None):
-        """Of the memory, or of the disk that holds the folder `disk`."""
+        """Measure the free memory, or the free space of the disk with the folder `disk`; `log` receives the sizes."""
         self.log = log
         self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (measure_free_memory(), "memory")
-        self._bytes: dict[str, int] = {}  # of each role
+        self._bytes: dict[str, int] = {}  # by role
 
     @property
     def reserved_bytes(self) -> int:
-        """Return the bytes of all replays."""
+        """Return the bytes of all reserved replays."""
         return sum(self._bytes.values())
 
     def reserve(self, role: str, size: ReplaySize, copied_bytes: int = 0, prefix: str = "") -> None:
-        """Report the replay of a role. Raises UserError if what was free at the start is too small for all replays.
+        """Reserve the replay of a role, in place of an earlier one of the role, and log its size.
 
-        A replay that grew replaces its former self, of which `copied_bytes` bytes are needed until they are copied; `prefix`
-        precedes the line.
+        Args:
+            role: the role.
+            size: the size of its replay.
+            copied_bytes: the bytes of an earlier replay that are needed until they are copied.
+            prefix: a text before the logged line.
+
+        Raises:
+            UserError: all replays together do not fit.
         """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
@@ -84,7 +104,7 @@ class MemoryBudget:
 
 
 def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
-    """Raise UserError if the rows of a replayed batch, as large as those of the replay, are more than fits."""
+    """Raise UserError if a replayed batch, with rows of the size of those in the replay, does not fit into memory."""
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
     free = measure_free_memory()
@@ -96,12 +116,12 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
 
 
 def measure_free_memory() -> int | None:
-    """Bytes that can still be used; where only the size of the memory is known, that; None where nothing is."""
+    """Return the bytes of free memory; those of all memory if only they are known; None if neither is known."""
     try:
         lines = MEMINFO.read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        pass  # not Linux, or a very old one
+        pass  # not Linux, or a very old kernel
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

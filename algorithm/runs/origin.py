@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Settings
+from algorithm.config.registry import find_class
+from algorithm.data import DATA
 from algorithm.runs.env_folder import LOCAL_ENVS, PROJECT_ENVS
 
 PACKAGES = {"samara": "samara-rl", "torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium"}
@@ -27,36 +29,37 @@ SIMULATORS = {
     "pettingzoo": "pettingzoo",
     "pybullet": "pybullet",
 }
-PACKAGES_BY_ENV_TYPE = {"unity": "mlagents-envs"}  # by env_type: simulators that other processes import
-GIT_LIMIT = 5.0  # seconds
+GIT_TIMEOUT = 5.0  # seconds
 
 
 def describe_origin(environment: str, settings: Settings, variant: str | None) -> dict[str, Any]:
-    """Return what identifies a run, as in result.json.
+    """Return the part of result.json that identifies a run.
 
     Args:
         environment: Name of the environment's folder.
         settings: Settings of the run.
         variant: Variant of the folder's config.yaml, None if it is not known.
 
-    `commit` is that of the checkout that holds the environment's folder, or else the project; absent without one.
+    Returns:
+        Environment, algorithm, variant, seed, versions, and `commit`: that of the checkout with the environment's
+        folder, or else with the project; missing without a checkout.
     """
-    found = find_commit(LOCAL_ENVS / environment, PROJECT_ENVS / environment, PROJECT_ENVS.parent)
+    is_checkout = (DATA / ".git").exists()  # otherwise a checkout around the installed package is not of this project
+    commit = find_commit(LOCAL_ENVS / environment, *([PROJECT_ENVS / environment, DATA] if is_checkout else []))
     return {
         "environment": environment,
         "algorithm": settings.base.algorithm.upper(),
         "variant": variant,
         "seed": settings.base.seed,
         "versions": read_versions(settings.base.env_type),
-        **({"commit": found} if found else {}),
+        **({"commit": commit} if commit else {}),
     }
 
 
 def read_versions(env_type: str) -> dict[str, str]:
-    """Return the versions of Python, of what every run uses, and of the simulators that this one uses."""
+    """Return the versions of Python, of the packages of every run, and of the simulators that this run uses."""
     simulators = {name: name for module, name in SIMULATORS.items() if module in sys.modules}
-    if other := PACKAGES_BY_ENV_TYPE.get(env_type.casefold()):
-        simulators[other] = other
+    simulators |= {package: package for package in find_class("env_type", env_type).packages}
     return {"python": platform.python_version(), **_find_versions({**PACKAGES, **simulators})}
 
 
@@ -71,12 +74,12 @@ def _find_versions(packages: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_commit(*folders: Path) -> str | None:
-    """Return the commit of the first of these folders that a git checkout holds; None if there is none, or no git."""
+    """Return the commit of the first of these folders that is in a git checkout; None if there is none, or no git."""
     for folder in folders:
         if folder.is_dir():
             try:
                 command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-                process = subprocess.run(command, capture_output=True, text=True, timeout=GIT_LIMIT, check=False)
+                process = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 return None
             if process.returncode == 0:
@@ -85,7 +88,7 @@ def find_commit(*folders: Path) -> str | None:
 
 
 def read_recorded_variant(result: Path) -> str | None:
-    """Return the variant that an earlier result.json of the run names; None if it names none, or cannot be read."""
+    """Return the variant in an earlier result.json of the run; None if it is missing, or the file cannot be read."""
     try:
         return json.loads(result.read_text(encoding="utf-8"))["variant"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What runs reached: result.json of one run, and the table of all of them."""
+"""Results of runs: the file result.json of a run, the list of all runs, and statistics over repeated runs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from algorithm.checkpointing.atomic_io import replace_text
+from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.formatting import format_number
-from algorithm.training.metrics_table import TABLE_FILE, read_table
+from algorithm.training.metrics import TABLE_FILE, format_number, read_table
 
-if TYPE_CHECKING:  # a table of runs needs neither torch nor rich until it is shown
-    from rich.table import Table
-
-    from algorithm.runs.build import RunResult
+if TYPE_CHECKING:  # results are listed without torch
+    from algorithm.runs.callbacks import RunResult
     from algorithm.training.evaluator import EvaluationResult
 
-Record = dict[str, Any]  # as it stands in result.json
+Record = dict[str, Any]  # content of result.json
 RESULT_FILE = "result.json"
+COLUMNS = ("run", "algorithm", "result", "env steps", "episodes", "seconds", "return", "evaluation")
 
 
 def make_record(result: RunResult, status: int) -> Record:
-    """A run that ended with exit status `status`."""
+    """Return the record of a run that ended with exit status `status`."""
     counters = result.counters
     return {
         "reached": result.goal_reached,
@@ -43,7 +41,7 @@ def make_record(result: RunResult, status: int) -> Record:
 
 
 def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record:
-    """Episodes that were played, for each role."""
+    """Return the record of evaluation episodes, by role."""
     return {
         role: {
             "mean": result.mean,
@@ -58,7 +56,7 @@ def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Put a record into a run folder, whole or not at all."""
+    """Write a record into a run folder, completely or not at all."""
     replace_text(folder / RESULT_FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
@@ -68,25 +66,25 @@ def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> No
 
 
 def read_record(folder: Path, log: Callable[[str], None]) -> Record:
-    """Return the result of a run. If it has none yet, or continued after it, `status` is null.
+    """Return the result of a run; `status` is null if it has none yet, or continued after it.
 
-    `log` receives a line for each damaged file; what can be read of it is used.
+    `log` receives a line for each damaged file, whose readable part is used.
     """
     path = folder / RESULT_FILE
-    so_far = _read_progress(folder, log)
+    progress = _read_progress(folder, log)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        _make_cells(record)  # raises if something that is shown is missing
-        return record if record["env_steps"] >= so_far["env_steps"] else {**record, **so_far}
+        format_record(record)  # raises an error for a missing value
+        return record if record["env_steps"] >= progress["env_steps"] else {**record, **progress}
     except FileNotFoundError:
-        return so_far
+        return progress
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        log(f"{path} is damaged ({type(error).__name__}: {error}): the run is listed by its metrics")
-        return so_far
+        log(f"{path} is damaged ({type(error).__name__}: {error}): the run is listed with its metrics")
+        return progress
 
 
 def _read_progress(folder: Path, log: Callable[[str], None]) -> Record:
-    """What metrics.csv tells of a run that has not ended."""
+    """Return the record of a run that has not ended, from its metrics.csv."""
     path = folder / TABLE_FILE
     rows: list[dict[str, str]] = []
     if path.exists():
@@ -128,23 +126,8 @@ def list_runs(environment: str | None, log: Callable[[str], None]) -> list[Recor
     return [{"run": path.parent.as_posix(), **read_record(path.parent, log)} for path in ordered]
 
 
-def make_table(records: list[Record]) -> Table:
-    """Runs as a table for people."""
-    from rich.table import Table
-
-    result = Table()
-    result.add_column("run", overflow="fold")
-    result.add_column("algorithm")
-    result.add_column("result")
-    for name in ("env steps", "episodes", "seconds", "return", "evaluation"):
-        result.add_column(name, justify="right")
-    for record in records:
-        result.add_row(Path(record["run"]).relative_to(RUNS).as_posix(), *_make_cells(record))
-    return result
-
-
-def _make_cells(record: Record) -> list[str]:
-    """Return the cells of a run's row after its name."""
+def format_record(record: Record) -> list[str]:
+    """Return the values of a record as text, in the order of `COLUMNS` after the run."""
     return [
         _format_algorithm(record),
         describe_state(record),
@@ -157,13 +140,13 @@ def _make_cells(record: Record) -> list[str]:
 
 
 def _format_algorithm(record: Record) -> str:
-    """Return the algorithm of a run, with the variant with which it was started."""
+    """Return the algorithm of a run, with its variant."""
     variant = record.get("variant") or "default"
     return record.get("algorithm", "-") + (f" ({variant})" if variant != "default" else "")
 
 
 def describe_state(record: Record) -> str:
-    """How a run ended, in a few words."""
+    """Return how a run ended, in a few words."""
     status = record["status"]
     if status == 0:
         if record.get("confirmed_by") == "training":
@@ -174,7 +157,7 @@ def describe_state(record: Record) -> str:
 
 
 def summarize_repeats(records: list[Record]) -> dict[str, dict[str, float | None]]:
-    """Mean and spread over repeated runs of every number in their records; `std` is null for a single one."""
+    """Return statistics over repeated runs of every number in their records; `std` is null for a single run."""
     columns: dict[str, list[float]] = {}
     for record in records:
         numbers = {name: record[name] for name in ("env_steps", "updates", "episodes", "seconds")}
@@ -199,7 +182,7 @@ def summarize_repeats(records: list[Record]) -> dict[str, dict[str, float | None
 
 
 def format_repeats(records: list[Record]) -> list[str]:
-    """`spread` for people."""
+    """Return lines with the statistics over repeated runs."""
     if not records:
         return []
     lines = [f"{len(records)} runs: {', '.join(Path(summary['run']).name for summary in records)}"]
@@ -220,7 +203,7 @@ def _format_mean_std(summary: Mapping[str, float | None]) -> str:
     return f"{format_number(summary['mean'])}{std}"
 
 
-def _join_roles(shown: Mapping[str, str]) -> str:
-    if len(shown) == 1:
-        return next(iter(shown.values()))
-    return "\n".join(f"{role} {text}" for role, text in shown.items()) or "-"
+def _join_roles(texts: Mapping[str, str]) -> str:
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "\n".join(f"{role} {text}" for role, text in texts.items()) or "-"

@@ -1,4 +1,4 @@
-"""The roles of a run on disk: what each observes and does, in its environment's own units too."""
+"""The file roles.json of a run: the observations and actions of each role, with those of its environment."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from algorithm.checkpointing import atomic_io as files
+from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 
 
 def write_roles(path: Path, roles: Mapping[str, Role]) -> None:
-    """All of them as JSON."""
-    files.replace_text(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
+    """Write the roles of a run as JSON."""
+    replace_text(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
 
 
 def read_roles(path: Path) -> Mapping[str, Role]:
-    """Return the roles in a file of `write`; none if there is no file. Raises UserError if it cannot be used."""
+    """Return the roles in a file; empty if it does not exist. Raises UserError if it cannot be read."""
     if not path.exists():
         return {}
     try:
@@ -31,10 +31,17 @@ def read_roles(path: Path) -> Mapping[str, Role]:
 
 
 def check_specs(run: Path, before: Role, now: Role) -> None:
-    """Raise UserError if a role of a run observes or does something else than before; its lanes may differ."""
+    """Raise UserError if the observations or actions of a role differ from before; its number of lanes may differ.
+
+    Args:
+        run: Folder of the run, for the message.
+        before: Role for which the run was created.
+        now: Role in the environment.
+    """
     if (before.obs_specs, before.action_spec) != (now.obs_specs, now.action_spec):
         raise UserError(
-            f"{run} was made for {_describe_specs(before)}; the environment has {_describe_specs(now)}: train a new run"
+            f"{run} was created for {_describe_specs(before)}; the environment has {_describe_specs(now)}: "
+            "train a new run"
         )
 
 
@@ -47,13 +54,13 @@ def _describe_specs(role: Role) -> str:
 
 
 def _read_role(fields: Mapping[str, Any]) -> Role:
-    observed = {name: ObsSpec(**_lists_to_tuples(spec)) for name, spec in fields["obs_specs"].items()}
-    acted = _lists_to_tuples(fields["action_spec"])
-    parts = tuple(ActionPart(**_lists_to_tuples(part)) for part in acted["parts"])
-    action = ActionSpec(**{**acted, "parts": parts})
-    return Role(fields["lanes"], observed, action, tuple(fields.get("teams", ())))
+    obs_specs = {name: ObsSpec(**_lists_to_tuples(spec)) for name, spec in fields["obs_specs"].items()}
+    action_fields = _lists_to_tuples(fields["action_spec"])
+    parts = tuple(ActionPart(**_lists_to_tuples(part)) for part in action_fields["parts"])
+    action = ActionSpec(**{**action_fields, "parts": parts})
+    return Role(fields["lanes"], obs_specs, action, teams=tuple(fields.get("teams", ())))
 
 
 def _lists_to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON made lists of them."""
+    """Return fields with tuples in place of the lists that JSON has instead."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

@@ -1,27 +1,54 @@
-"""Every number that is drawn in a run follows from its one seed."""
+"""The seeds of a run, all of which follow from `base_config.seed`."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-TRAINING, EVALUATION, PLAY, COMPONENTS, PROCESS = range(5)  # purposes with seeds of their own
-
-
-def make_seed_sequence(seed: int, *purpose: int) -> np.random.SeedSequence:
-    """Independent seeds for each purpose of a run."""
-    return np.random.SeedSequence([seed, *purpose])
+TRAINING, EVALUATION, PLAY, COMPONENTS, PROCESS = range(5)  # the purposes of seeds
 
 
 def draw_seed(sequence: np.random.SeedSequence) -> int:
-    """The next seed of a sequence, as simulators take them; every call gives another."""
+    """Return the next seed of a sequence, as simulators accept it; every call returns another."""
     return int(sequence.spawn(1)[0].generate_state(1)[0] >> 1)
 
 
 def seed_process(seed: int) -> None:
-    """Seed the generators of the process, which critics that sample draw from, and simulators and networks may."""
+    """Seed the generators of the process, which simulators, networks and critics may draw from."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class RunSeeds:
+    """The independent seeds of a run for different purposes; `root` is `base_config.seed`."""
+
+    root: int
+
+    @property
+    def process(self) -> int:
+        """Return the seed of the generators of the process."""
+        return draw_seed(self._make_sequence(PROCESS))
+
+    def get_training_seed(self, env_steps: int) -> int:
+        """Return the seed of the training environments that are started at `env_steps`."""
+        return draw_seed(self._make_sequence(TRAINING, env_steps))
+
+    def get_evaluation_seed(self, env_steps: int) -> int:
+        """Return the seed of an evaluation at `env_steps`; the same in a resumed run as in an uninterrupted one."""
+        return draw_seed(self._make_sequence(EVALUATION, env_steps))
+
+    def make_component_seeds(self, role: str) -> np.random.SeedSequence:
+        """Return the seeds of the components of a role, independent of the order in which roles appear."""
+        return self._make_sequence(COMPONENTS, *role.encode())
+
+    def make_play_seeds(self) -> np.random.SeedSequence:
+        """Return the seeds of a trained agent, and of episodes that evaluation does not play."""
+        return self._make_sequence(PLAY)
+
+    def _make_sequence(self, *purpose: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence([self.root, *purpose])

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from algorithm.cli.command_line import collect_overrides
+from algorithm.cli.command_line import collect_flag_layers
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, read_assignments, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
-from algorithm.runs.build import check_network
-from algorithm.runs.resume import list_changes
+from algorithm.runs.config_history import list_changes
+from algorithm.runs.play import check_network
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 
 
@@ -80,7 +80,7 @@ def resume_run(options: argparse.Namespace, log: Callable[[str], None]) -> Itera
     folder, settings = find_run(options, log)
     with folder.lock:
         folder.recover(log)
-        changes = list_changes(folder, settings)
+        changes = list_changes(folder.history.read_last(), settings)
         if options.use_env_nn:
             check_network(settings, folder)  # before the run's own copy is replaced
             folder.copy_network(settings)
@@ -130,5 +130,5 @@ def read_layers(options: argparse.Namespace) -> list[Layer]:
     return [
         ("--set", read_assignments(options.set or [])),
         ("--env_args", read_assignments(options.env_args or [], "--env_args", "base_config.env_args.")),
-        ("the command line", collect_overrides(options)),
+        *collect_flag_layers(options),
     ]

@@ -1,8 +1,9 @@
-"""The process and the devices of a run."""
+"""The devices of a run, and the settings of torch and of the process."""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,62 +11,117 @@ from pathlib import Path
 import torch
 
 from algorithm.agents.agent import Agent
-from algorithm.config.loader import Settings
+from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
 from algorithm.specs import Role
-from algorithm.training.placement import CPU, Placement, describe_device, find_accelerator, has_bfloat16, is_available
+from algorithm.training.learner import CPU, Placement
 
-SMALL_PARAMETERS = 1_000_000  # parameters
-
-
-def choose_device(settings: Settings, agent: Agent, role: Role) -> torch.device:
-    """Return the device on which an agent learns. Raises UserError if torch does not find it."""
-    if settings.base.device == "auto":
-        return CPU if _is_small(agent, role) else torch.device(find_accelerator() or CPU)
-    return get_named_device(settings)
+SMALL_PARAMETERS = 1_000_000  # number of parameters below which a network is small
+BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")  # instructions of x86 and ARM processors, as torch names them
 
 
-def get_named_device(settings: Settings) -> torch.device:
-    """Return the device that the settings name. Raises UserError if torch does not find it."""
-    name = settings.base.device
-    found = torch.device(name)
-    if not is_available(found):
-        raise UserError(f"base_config.device is {name}, but torch finds no such device; use cpu or auto")
-    return found
+def choose_placement(base: BaseConfig, agent: Agent, role: Role) -> Placement:
+    """Return the devices on which an agent learns and acts, and the precision.
 
-
-def choose_placement(settings: Settings, agent: Agent, role: Role) -> Placement:
-    """Return where learning and acting run. Raises UserError for a precision that the device only emulates."""
-    precision, learning = settings.base.precision, choose_device(settings, agent, role)
+    Raises:
+        UserError: torch does not find the device, or the device only emulates the precision.
+    """
+    precision, learning = base.precision, choose_device(base, agent, role)
     if precision == "bfloat16" and not has_bfloat16(learning):
         raise UserError(
             f"base_config.precision is bfloat16, which {describe_device(learning)} only emulates, several times "
             "slower than float32: use float32, or bfloat16_forced to emulate it"
         )
     dtype = torch.float32 if precision == "float32" else torch.bfloat16
-    return Placement(learning, dtype, choose_acting_device(settings, agent, role))
+    return Placement(learning, dtype, choose_acting_device(base, agent, role))
 
 
-def choose_acting_device(settings: Settings, agent: Agent, role: Role) -> torch.device:
-    """Return where an agent acts: the device of the settings, or the processor."""
-    inference_device = settings.base.inference_device
-    on_cpu = inference_device == "cpu" or (inference_device == "auto" and _is_small(agent, role))
-    return CPU if on_cpu else choose_device(settings, agent, role)
+def choose_device(base: BaseConfig, agent: Agent, role: Role) -> torch.device:
+    """Return the device on which an agent learns. Raises UserError if torch does not find it."""
+    if base.device == "auto":
+        return CPU if _is_small(agent, role) else torch.device(find_accelerator() or CPU)
+    return get_named_device(base)
+
+
+def get_named_device(base: BaseConfig) -> torch.device:
+    """Return the device that the settings name. Raises UserError if torch does not find it."""
+    device = torch.device(base.device)
+    if not is_available(device):
+        raise UserError(f"base_config.device is {base.device}, but torch finds no such device; use cpu or auto")
+    return device
+
+
+def choose_acting_device(base: BaseConfig, agent: Agent, role: Role) -> torch.device:
+    """Return the device on which an agent acts: that of learning, or the CPU."""
+    on_cpu = base.inference_device == "cpu" or (base.inference_device == "auto" and _is_small(agent, role))
+    return CPU if on_cpu else choose_device(base, agent, role)
 
 
 def _is_small(agent: Agent, role: Role) -> bool:
-    """Whether a few rows cost a processor less than a device takes to begin: few parameters and no images."""
+    """Return whether the CPU decides faster than another device can be called: few parameters and no images."""
     images = any(len(spec.shape) > 2 for spec in role.obs_specs.values())
     return not images and sum(parameter.numel() for parameter in agent.policy.parameters()) < SMALL_PARAMETERS
 
 
-def configure_torch() -> None:
-    """One thread, and memory that is kept.
+def find_accelerator() -> str | None:
+    """Return the type of the accelerator that torch can use: cuda, mps, or None."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else None
 
-    Small networks only lose with more threads, and processes beside this one keep their core. Freeing one large block
-    that was never touched lets glibc keep up to twice as much: otherwise it hands the pages of every activation back to
-    the system and faults them in again (with 6,400 rows, three times the time of a forward pass). Elsewhere it does
-    nothing.
+
+def is_available(device: torch.device) -> bool:
+    """Return whether torch finds this device."""
+    if device.type == "cuda":
+        return (device.index or 0) < torch.cuda.device_count()
+    return device.type != "mps" or torch.backends.mps.is_available()
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Return whether a device has instructions for bfloat16; without them torch emulates it, many times slower."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "mps":
+        return torch.backends.mps.is_macos_or_newer(14, 0)
+    return bool(list_bfloat16_instructions())
+
+
+def list_bfloat16_instructions() -> list[str]:
+    """Return the names of the processor's instructions for bfloat16."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        capabilities = torch.cpu.get_capabilities()
+    else:  # an older torch, which detects those of x86 only
+        capabilities = {
+            "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+            "amx_bf16": torch.cpu._is_amx_tile_supported(),
+        }
+    return [name for name in BFLOAT16 if capabilities.get(name)]
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the name of a device, its kind, and whether it computes in bfloat16."""
+    if device.type == "cpu":
+        names = ", ".join(list_bfloat16_instructions())
+        kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, "
+        return f"{device} ({kind}{f'bfloat16 by {names}' if names else 'no bfloat16'})"
+    kind = f"{torch.cuda.get_device_name(device)}, " if device.type == "cuda" else ""
+    return f"{device} ({kind}{'bfloat16' if has_bfloat16(device) else 'no bfloat16'})"
+
+
+def describe_placement(placement: Placement) -> str:
+    """Return the devices of learning and acting, for people."""
+    if placement.acting == placement.learning:
+        return f"learning and acting on {describe_device(placement.learning)}"
+    return f"learning on {describe_device(placement.learning)}, acting on {placement.acting}"
+
+
+def configure_torch() -> None:
+    """Use one thread, and let the C library keep freed memory.
+
+    More threads slow down small networks, and take the cores of other processes. Freeing one large block that was never
+    used makes glibc keep up to twice its size; otherwise glibc returns the pages of activations to the system, and each
+    forward pass has to fault them in again (three times its duration with 6,400 rows). Other C libraries ignore it.
     """
     torch.set_num_threads(1)
     torch.empty(31 * 2**20, dtype=torch.uint8)
@@ -73,7 +129,7 @@ def configure_torch() -> None:
 
 @contextmanager
 def preserve_working_directory() -> Iterator[None]:
-    """Return to the working directory at the end of the block, in which an environment may leave it."""
+    """Return to the working directory at the end of the block, if an environment has changed it."""
     directory = Path.cwd()
     try:
         yield

@@ -17,7 +17,7 @@ from algorithm.adapters.wrappers.previous_action_reward import (
 from algorithm.agents.agent import Agent
 from algorithm.errors import UserError
 from algorithm.rollout import Step
-from algorithm.runs.build import load_agent
+from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ACTION_MASK, Role, split_observation
@@ -80,7 +80,14 @@ class TrainedAgent:
             raise ValueError(f"{n} lanes after {len(self._memory)}: call reset() where episodes start")
         lanes, all_false, all_true = np.arange(n), np.zeros(n, bool), np.ones(n, bool)
         rewards = self._read_rewards(reward, first)
-        step = Step(lanes, arrays | self._previous(lanes, first, rewards), first, all_false, rewards, all_true)
+        step = Step(
+            lane=lanes,
+            obs=arrays | self._previous(lanes, first, rewards),
+            first=first,
+            is_bootstrap_row=all_false,
+            reward=rewards,
+            alive=all_true,
+        )
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, self._memory)
         self._memory = decision.memory
         self._previous.record_action(lanes, decision.action)

@@ -1,27 +1,107 @@
-"""The files of an environment's folder, nn.py and env.py, and the errors that come from them."""
+"""The code in the folder of an environment or a run, nn.py and env.py: import it, and locate its errors."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from algorithm.atomic_io import resolve_inside
 from algorithm.errors import UserError, summarize_error
 
-MODULE_PREFIX = "samara_environment_"  # before the names of their modules
+if TYPE_CHECKING:  # the errors of commands that need no network are located without torch
+    from algorithm.config.loader import Settings
+    from algorithm.networks import Blueprint
+
+MODULE_PREFIX = "samara_environment_"  # of the names of the imported modules
 
 
 def has_file(path: Path) -> bool:
-    """Return whether there is such a file. Raises UserError for a folder of that name."""
+    """Return whether a file exists. Raises UserError if it is a folder."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; expected a file")
     return path.is_file()
 
 
+def find_network_file(folder: Path, settings: Settings) -> Path:
+    """Return the path of the file with the network. Raises UserError if it is outside of the folder."""
+    return _resolve_file(folder, settings.base.nn, "base_config.nn")
+
+
+def load_blueprint(folder: Path, settings: Settings) -> Blueprint | None:
+    """Return the blueprint in the network's file of a folder; None if there is no nn.py.
+
+    Raises:
+        UserError: The file cannot be used, or is another one than nn.py and does not exist.
+    """
+    from algorithm.networks import Blueprint
+
+    path = find_network_file(folder, settings)
+    if not has_file(path):
+        if settings.base.nn != "nn.py":
+            raise UserError(f"base_config.nn: there is no {settings.base.nn} in {folder}")
+        if settings.nn:
+            raise UserError(f"nn_config: there is no nn.py in {folder} whose blueprint would take it")
+        return None
+    blueprint = getattr(import_file(path), "blueprint", None)
+    if callable(blueprint):
+        blueprint = _call_blueprint(blueprint, settings.nn, path)
+    elif settings.nn:
+        raise UserError(f"nn_config: blueprint in {path} takes no arguments, since it is not a function")
+    if not isinstance(blueprint, Blueprint):
+        raise UserError(f"{path}: expected `blueprint`, a Blueprint or a function that returns one")
+    return blueprint
+
+
+def load_environment(folder: Path, settings: Settings) -> str | Callable[..., Any]:
+    """Return the id of the environment, or the function `make` of the folder's env.py.
+
+    Raises:
+        UserError: There is no environment, or its file cannot be used.
+    """
+    name = settings.base.env_name
+    if name is None:
+        raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
+    if not name.endswith(".py"):
+        return name
+    path = _resolve_file(folder, name, "base_config.env_name")
+    if not has_file(path):
+        raise UserError(f"base_config.env_name: there is no {name} in the environment's folder")
+    make = getattr(import_file(path), "make", None)
+    if not callable(make):
+        raise UserError(f"{path}: expected a function make(**env_args) that returns a gymnasium.Env")
+    return make
+
+
+def _resolve_file(folder: Path, name: str, setting: str) -> Path:
+    """Return the path of a file that `setting` names. Raises UserError if it is outside of the folder."""
+    try:
+        return resolve_inside(folder, Path(name))
+    except ValueError as error:
+        raise UserError(f"{setting}: {name} is refused: {error}") from error
+
+
+def _call_blueprint(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Path) -> Any:
+    """Return the result of the function `blueprint`. Raises UserError if it does not take `nn_config`, or fails."""
+    try:
+        inspect.signature(blueprint).bind(**nn_config)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"nn_config does not fit {path}: {error}") from error
+    try:
+        return blueprint(**nn_config)
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        raise locate_error(path, error) from error
+
+
 def import_file(path: Path) -> ModuleType:
     """Import a file of an environment's folder. Raises UserError if that fails."""
     spec = importlib.util.spec_from_file_location(f"{MODULE_PREFIX}{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -41,7 +121,7 @@ def locate_error(path: Path, error: BaseException) -> UserError:
 
 
 def explain_network_error(path: Path, error: Exception) -> BaseException:
-    """Return a UserError for what building the network of `path` raised."""
+    """Return a UserError for an error that was raised when the network of the file `path` was built."""
     user_error = find_user_error(error)
     if user_error is not error:
         return user_error

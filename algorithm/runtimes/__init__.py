@@ -1,1 +1,1 @@
-"""Ways to run the same parts: in one process, and later in many."""
+"""Runtimes: ways to run the parts of a training run."""

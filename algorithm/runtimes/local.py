@@ -1,7 +1,8 @@
-"""Everything in one process, in turn."""
+"""The local runtime: everything in one process, in turn."""
 
 from __future__ import annotations
 
+from algorithm.rollout import Rollout
 from algorithm.runtimes.signals import DeferredSignals
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
@@ -10,10 +11,19 @@ from algorithm.training.monitor import Monitor
 
 
 class LocalRuntime:
-    """Act, learn while the simulator goes on, count, until the monitor says that the run is over."""
+    """A runtime that repeats one tick until the monitor ends the run.
+
+    In a tick, the actor decides and sends the actions, the learners learn while environments in other processes execute
+    them, the actor receives the next steps, and the monitor does what is due.
+    """
 
     def run(self, training: TrainingComponents, actor: Actor, monitor: Monitor, divergence: DivergenceDetector) -> None:
-        """Train; whatever ends it but divergence, the monitor saves what there is."""
+        """Train until the run is over. The monitor saves a final checkpoint, unless the run diverged.
+
+        Raises:
+            Diverged: too many successive updates were skipped.
+            KeyboardInterrupt, Terminated: a signal has ended the run, after a complete tick.
+        """
         with DeferredSignals() as signals:
             finish = monitor.finish
             try:
@@ -33,12 +43,17 @@ class LocalRuntime:
                 finish()
 
     @staticmethod
-    def _learn(role, training, rollout, monitor, divergence) -> None:
+    def _learn(
+        role: str, training: TrainingComponents, rollout: Rollout, monitor: Monitor, divergence: DivergenceDetector
+    ) -> None:
+        """Make the updates that follow one rollout."""
         components = training.get(role)
-        components.learner.observe(rollout)
-        for batch in components.scheduler(rollout):
-            report = components.learner.learn(batch)
-            components.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
+        learner, scheduler = components.learner, components.scheduler
+        learner.observe(rollout)
+        for batch in scheduler(rollout):
+            report = learner.compute_gradients(batch)
+            learner.apply_gradients()
+            scheduler.replay.prioritize(batch.index, report.compute_td_errors)
             monitor.record_update(role, report)
             divergence.count_update()
         training.timer.lap("learning")

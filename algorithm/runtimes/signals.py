@@ -1,4 +1,4 @@
-"""Signals that end a run: Ctrl-C, SIGTERM and SIGHUP (a terminal that is closed), where they do no harm."""
+"""Signals that end a run (SIGINT, SIGTERM and SIGHUP), raised as exceptions between two ticks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-BURST_SECONDS = 1.0  # seconds in which several signals are one
+BURST_SECONDS = 1.0  # seconds in which several signals count as one
 
 
 class Terminated(BaseException):
-    """SIGTERM came; like KeyboardInterrupt it is no Exception."""
+    """SIGTERM was received; like KeyboardInterrupt this is no Exception."""
 
 
 class TerminalClosed(Terminated):
-    """SIGHUP came: the terminal was closed."""
+    """SIGHUP was received: the terminal was closed."""
 
 
 STOP_EXCEPTIONS: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
@@ -28,16 +29,16 @@ if SIGHUP:
 
 
 def list_stop_signals() -> list[int]:
-    """Return the signals that end a run: those of `STOPS` without SIGHUP if it is ignored, as with nohup."""
+    """Return the signals that end a run: those of `STOP_EXCEPTIONS`, without SIGHUP if it is ignored (nohup)."""
     return [number for number in STOP_EXCEPTIONS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
 def raise_on_stop_signals() -> Iterator[None]:
-    """Raise the exception of each of `STOPS` within the block, once; further signals at the same time change nothing.
+    """Raise the exceptions of `STOP_EXCEPTIONS` for signals within the block.
 
-    So a key that is held down does not interrupt what the first signal has started. In the main thread only, which is
-    the one that receives signals.
+    Further signals in the next `BURST_SECONDS` are ignored, so that a key that is held down does not interrupt the
+    handling of the first signal. Has no effect outside of the main thread, which receives no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,7 +53,7 @@ def raise_on_stop_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-_raised_at = -math.inf  # signals are the process's, and so is when one was last heard
+_raised_at = -math.inf  # time of the last exception; global, as signal handlers are
 
 
 def _handle_stop(number: int, frame: FrameType | None) -> None:
@@ -67,15 +68,16 @@ def _raise(number: int) -> None:
 
 
 class DeferredSignals:
-    """Within it the first signal waits until `raise_pending`, so that no update is left half made; a second one does not.
+    """A context in which the first signal is deferred until `raise_pending`, so that no tick is left incomplete.
 
-    After `defer_all` all wait until its end. Signals reach the main thread only: in another one it does nothing.
+    A second signal is raised at once. After `defer_all`, all signals are deferred until the end of the context. Has no
+    effect outside of the main thread, which receives no signals.
     """
 
     def __init__(self) -> None:
         self._pending: list[int] = []
         self._defers_all = False
-        self._old_handlers: dict[int, object] = {}
+        self._old_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> DeferredSignals:
         if threading.current_thread() is threading.main_thread():
@@ -89,12 +91,12 @@ class DeferredSignals:
             self.raise_pending()
 
     def raise_pending(self) -> None:
-        """Raise the exception of the first signal that waits, if any."""
+        """Raise the exception of the first deferred signal, if there is one."""
         if self._pending:
             _raise(self._pending[0])
 
     def defer_all(self) -> None:
-        """No signal interrupts what comes now."""
+        """Defer all signals until the end of the context."""
         self._defers_all = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

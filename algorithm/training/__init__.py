@@ -1,1 +1,7 @@
-"""From a simulator's tick to an optimiser's step: the parts of every runtime."""
+"""Training, from a tick of the environments to a step of the optimizers.
+
+In the order of a tick: `actor` (decisions) with `sanitize`, `rollout_buffer` and `episodes`; `batch_scheduler` (what is
+learned from); `learner` with `rewards` and `optimizers`; `divergence`; `monitor` (what is due after a tick) with
+`history`, `evaluator`, `reporter`, `progress` and `metrics`. `components` holds the parts of each role; the loop is in
+`runtimes.local`.
+"""

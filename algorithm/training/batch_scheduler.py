@@ -1,4 +1,4 @@
-"""What is learned from, and how often."""
+"""The batches that an agent learns from, and their number."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from algorithm.rollout import Rollout
 
 
 class BatchScheduler:
-    """Stores each rollout and yields it, then replayed batches, by an agent's schedule."""
+    """A scheduler that stores each rollout in a replay, and yields the batches to learn from, by an agent's schedule.
+
+    Attributes:
+        remainder: the fraction of a batch that a fractional `replay_ratio` has left over (count distribution `fixed`).
+    """
 
     def __init__(self, replay: Replay, schedule: DataSchedule, rng: np.random.Generator):
         self.replay = replay
         self.schedule = schedule
         self.rng = rng
-        self.remainder = 0.0  # batches of a fractional ratio that are still to come (fixed draw)
+        self.remainder = 0.0
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
-        """Add `rollout` to the replay and yield the batches to learn from now."""
+        """Store `rollout`. Yield it if the agent learns on-policy, then the replayed batches, as they are sampled."""
         self.replay.add(rollout)
         if self.schedule.on_policy_updates:
             yield rollout
@@ -34,15 +38,15 @@ class BatchScheduler:
             yield batch
 
     def state(self) -> dict[str, float]:
-        """What a resumed run needs beside the replay and the generator."""
+        """Return what a checkpoint needs in addition to the replay and the generator."""
         return {"remainder": self.remainder}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Take over what `state` gave."""
+        """Restore what `state` returned."""
         self.remainder = state["remainder"]
 
     def _draw_batch_count(self) -> int:
-        """How many batches: Poisson(replay_ratio) (Wang et al. 2017, Algorithm 1), or its mean."""
+        """Draw the number of replayed batches: Poisson(replay_ratio) (Wang et al. 2017, Algorithm 1), or its mean."""
         if self.schedule.replay_count_distribution == "poisson":
             return int(self.rng.poisson(self.schedule.replay_ratio))
         self.remainder += self.schedule.replay_ratio

@@ -1,4 +1,4 @@
-"""What a runtime runs."""
+"""The components that a runtime connects: for each role an agent with its scheduler, learner and explorer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from algorithm.training.learner import Learner
 from algorithm.training.timer import Timer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AgentComponents:
-    """All that one role needs: its agent, what it learns from and with."""
+    """The components of one role: its agent, its replay (in the scheduler), its learner, and an explorer if set."""
 
     role: Role
     agent: Agent
@@ -25,7 +25,7 @@ class AgentComponents:
     explorer: Explorer | None = None
 
     def grow(self, role: Role) -> AgentComponents:
-        """Add lanes, up to those of `role`. Return the team that replaces this one."""
+        """Add lanes, so that there are those of `role`. Return the components that replace these."""
         self.scheduler.replay.grow(role.lanes)
         self.learner.grow(role.lanes)
         if self.explorer:
@@ -35,17 +35,24 @@ class AgentComponents:
 
 @dataclass
 class TrainingComponents:
-    """One adapter, a team for each role, built when the role first appears, and the clock of those who use them.
+    """The components of a run: its adapter, the components of each role, and the timer.
 
-    `grow_components` adds lanes to the team of a role, up to those that the role has by now, and returns the team that
-    replaces it.
+    Attributes:
+        adapter: the environments.
+        build: builds the components of a role, when the role first appears.
+        by_role: the components of each role that has appeared.
+        timer: the timer of the run.
+        grow_components: adds lanes to the components of a role, so that there are those of the given role, and returns
+            the components that replace them.
     """
 
     adapter: Adapter
     build: Callable[[str, Role], AgentComponents]
     by_role: dict[str, AgentComponents] = field(default_factory=dict)
     timer: Timer = field(default_factory=Timer)
-    grow_components: Callable[[str, AgentComponents, Role], AgentComponents] = lambda name, team, role: team.grow(role)
+    grow_components: Callable[[str, AgentComponents, Role], AgentComponents] = lambda name, components, role: (
+        components.grow(role)
+    )
 
     @property
     def team_names(self) -> dict[str, list[str]]:
@@ -55,17 +62,17 @@ class TrainingComponents:
 
     @property
     def has_teams(self) -> bool:
-        """Return whether teams share weights, so that their mean return does not measure these."""
+        """Return whether teams share an agent, so that their mean return does not measure its weights."""
         return any(len(names) > 1 for names in self.team_names.values())
 
     def get(self, role: str, other_adapter: Adapter | None = None) -> AgentComponents:
-        """The team of `role`, which may have appeared in an `other_adapter` adapter first."""
+        """Return the components of a role; build them if it is new, perhaps in `other_adapter`, as of evaluation."""
         if role not in self.by_role:
             known = self.adapter.roles if other_adapter is None else {**other_adapter.roles, **self.adapter.roles}
             self.by_role[role] = self.build(role, known[role])
         return self.by_role[role]
 
     def grow(self, role: str) -> AgentComponents:
-        """Add to the team of `role` the lanes that the simulator has added."""
+        """Add the lanes that the adapter has added to a role. Return the components of the role."""
         self.by_role[role] = self.grow_components(role, self.by_role[role], self.adapter.roles[role])
         return self.by_role[role]

@@ -1,4 +1,4 @@
-"""Learning that no longer leads anywhere."""
+"""Detection of divergence: updates that are skipped because their loss or gradient is not finite."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import logging
 from algorithm.training.components import TrainingComponents
 
 LOG = logging.getLogger(__name__)
-CHECK_INTERVAL = 100  # updates between looks: a look waits for the device
+CHECK_INTERVAL = 100  # updates between checks; a check waits for the device
 
 
 class Diverged(RuntimeError):
-    """Too many updates in a row had a loss or a gradient that is NaN or infinite."""
+    """Too many successive updates had a loss or gradient that is NaN or infinite."""
 
 
 class DivergenceDetector:
-    """Tells of skipped updates, and ends a run in which `limit` of one role follow each other."""
+    """A detector that logs skipped updates, and ends a run if `limit` successive updates of a role are skipped."""
 
     def __init__(self, training: TrainingComponents, limit: int):
         self.training, self.limit = training, limit
@@ -24,13 +24,17 @@ class DivergenceDetector:
         self._logged_skips = {role: components.learner.skipped_updates for role, components in training.by_role.items()}
 
     def count_update(self) -> None:
-        """An update was made. Raises Diverged."""
+        """Count an update, and check the learners at intervals. Raises Diverged."""
         self._updates += 1
         if self._updates % self._interval == 0:
             self.check()
 
     def check(self) -> None:
-        """Look at the learners of all roles now. Raises Diverged."""
+        """Check the learners of all roles.
+
+        Raises:
+            Diverged: the last `limit` updates of a role were skipped.
+        """
         for role, components in self.training.by_role.items():
             learner = components.learner
             skipped = learner.skipped_updates
@@ -43,7 +47,6 @@ class DivergenceDetector:
             if learner.consecutive_skips >= self.limit:
                 raise Diverged(
                     f"the last {learner.consecutive_skips} updates of role {role!r} had a NaN or infinite loss or "
-                    f"gradient (base_config.max_nonfinite_updates is {self.limit}); the last checkpoint is as it was; "
-                    "try a "
-                    "smaller learning_rate, or a reward_scale or reward_clip for large rewards"
+                    f"gradient (base_config.max_nonfinite_updates is {self.limit}); the last checkpoint is unchanged; "
+                    "try a smaller learning_rate, or a reward_scale or reward_clip for large rewards"
                 )

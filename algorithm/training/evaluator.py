@@ -1,4 +1,4 @@
-"""Playing whole episodes without learning from them."""
+"""Evaluation: whole episodes that are played without learning from them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Step
 from algorithm.specs import Role
-from algorithm.training.episode_returns import EpisodeReturns
-from algorithm.training.formatting import format_number
+from algorithm.training.episodes import EpisodeReturns
+from algorithm.training.metrics import format_number
 from algorithm.training.sanitize import StepSanitizer
 
-MAX_IDLE_TICKS = 500  # ticks without a row after which a lane is not waited for
+MAX_IDLE_TICKS = 500  # successive ticks without a row after which evaluation does not wait for a lane
 # Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
-# In between, 1 / degrees is interpolated, which is right to two decimals.
+# Between two of them, 1 / degrees is interpolated, which is exact to two decimals.
 DEGREES_OF_FREEDOM = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
 T_QUANTILES = np.array(
     [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.980, 1.960]
@@ -28,7 +28,13 @@ T_QUANTILES = np.array(
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Raw returns and lengths of evaluation episodes, and whether their actions were greedy or sampled."""
+    """The result of an evaluation, for one role or team.
+
+    Attributes:
+        returns: the undiscounted sum of the raw rewards of each episode.
+        lengths: the number of executed decisions of each episode.
+        greedy: whether actions were greedy; otherwise they were sampled.
+    """
 
     returns: list[float]
     lengths: list[int]
@@ -36,17 +42,17 @@ class EvaluationResult:
 
     @property
     def mean(self) -> float:
-        """Mean return."""
+        """Return the mean return."""
         return float(np.mean(self.returns))
 
     @property
     def std(self) -> float:
-        """Standard deviation of the returns."""
+        """Return the standard deviation of the returns."""
         return float(np.std(self.returns))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% confidence interval of the mean return, by Student's t; unbounded with one episode."""
+        """Return the 95% confidence interval of the mean return, by Student's t; unbounded for a single episode."""
         episodes = len(self.returns)
         if episodes == 1:
             return -inf, inf
@@ -56,7 +62,7 @@ class EvaluationResult:
 
     @property
     def length(self) -> float:
-        """Mean length in executed decisions."""
+        """Return the mean length, in executed decisions."""
         return float(np.mean(self.lengths))
 
     def __str__(self) -> str:
@@ -70,14 +76,20 @@ class EvaluationResult:
 
 
 def get_mode_name(greedy: bool) -> str:
-    """Return how actions are chosen, in one word for messages."""
+    """Return a word for the choice of actions, for messages."""
     return "greedy" if greedy else "sampled"
 
 
 class Evaluator:
-    """Plays episodes in an adapter of its own: the same number in every lane, so that short ones count no more.
+    """An evaluator, which plays episodes in an adapter of its own.
 
-    `get_agent` gives the agent of a role. Nothing that is learned or drawn afterwards depends on what is played here.
+    Every lane plays the same number of episodes, so that short episodes do not count more often. Evaluation changes
+    nothing that is learned, and no generator that training draws from.
+
+    Args:
+        adapter: the environments.
+        get_agent: returns the agent of a role.
+        greedy: whether actions are greedy; otherwise they are sampled.
     """
 
     def __init__(self, adapter: Adapter, get_agent: Callable[[str], Agent], greedy: bool):
@@ -86,10 +98,17 @@ class Evaluator:
         self.greedy = greedy
 
     def play(self, episodes: int, seed: int) -> dict[str, EvaluationResult]:
-        """Play at least `episodes` episodes of each role that appears; `seed` seeds simulators and samples.
+        """Play at least `episodes` episodes of each role that appears.
 
-        Teams that share an agent are roles of their own. There are fewer episodes if lanes never appear, or have no
-        row for `PATIENCE` ticks: a lane without an agent is not waited for.
+        There are fewer episodes if lanes never appear, or have no row for `MAX_IDLE_TICKS` ticks: evaluation does not
+        wait for a lane without an agent.
+
+        Args:
+            episodes: the number of episodes of each role, or of each team if teams share an agent.
+            seed: seeds the environments and the sampled actions.
+
+        Returns:
+            {role or team: result}.
         """
         with ExitStack() as stack:
             return self._play(episodes, seed, stack)
@@ -119,7 +138,7 @@ class Evaluator:
 
 @contextmanager
 def _isolate_agent(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
-    """Lend an agent that draws from `rng` and whose statistics stand still; give it back as it was."""
+    """Let an agent draw from `rng` and its policy be in evaluation mode, within the block."""
     training_rng, was_training = agent.rng, agent.policy.training
     agent.rng = rng
     agent.policy.eval()
@@ -131,7 +150,7 @@ def _isolate_agent(agent: Agent, rng: np.random.Generator) -> Iterator[Agent]:
 
 
 class _EpisodeCounter:
-    """A count of the episodes that the lanes of one role have played, by team."""
+    """A counter of the episodes that the lanes of one role have played, with their results by team."""
 
     def __init__(self, name: str, agent: Agent, role: Role, episodes: int, greedy: bool):
         self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy
@@ -139,20 +158,20 @@ class _EpisodeCounter:
         self.memory = np.zeros((role.lanes, agent.state_size), np.float32)
         self.episode_returns = EpisodeReturns(role.lanes)
         self.sanitizer = StepSanitizer(name, self.episode_returns, role.action_spec.branches)
-        self.finished = np.zeros(role.lanes, np.int64)  # episodes of each lane that count
-        self.last_ticks = np.full(role.lanes, -MAX_IDLE_TICKS)  # the last tick of each lane
+        self.finished = np.zeros(role.lanes, np.int64)  # counted episodes of each lane
+        self.last_ticks = np.full(role.lanes, -MAX_IDLE_TICKS)  # the last tick in which each lane had a row
         self._divide_episodes(role)
 
     def count(self) -> int:
-        """Return the number of episodes that count so far."""
+        """Return the number of counted episodes."""
         return int(self.finished.sum())
 
     def is_waiting(self, tick: int) -> bool:
-        """Return whether a lane with a row in the last `PATIENCE` ticks has episodes left to play."""
+        """Return whether a lane with a row in the last `MAX_IDLE_TICKS` ticks has episodes left to play."""
         return bool(((self.finished < self.quota) & (tick - self.last_ticks < MAX_IDLE_TICKS)).any())
 
     def grow(self, role: Role) -> None:
-        """Add lanes, up to those of `role`, and divide the episodes among all of them."""
+        """Add lanes, so that there are those of `role`, and divide the episodes among all of them."""
         padding = (0, role.lanes - self.role.lanes)
         self.memory = np.pad(self.memory, (padding, (0, 0)))
         self.finished = np.pad(self.finished, padding)
@@ -162,7 +181,7 @@ class _EpisodeCounter:
         self._divide_episodes(role)
 
     def act(self, step: Step, tick: int) -> np.ndarray:
-        """Take in one tick; the actions of its lanes. Episodes with NaN or infinity in them do not count."""
+        """Return the actions [n, size] for one tick. Episodes with NaN or infinity in them are not counted."""
         self.last_ticks[step.lane] = tick
         step, counted = self.sanitizer(step)
         decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.select_memory(self.memory))

@@ -1,4 +1,4 @@
-"""From a batch to a step: the only place that owns optimisers."""
+"""Learning: from a batch to a gradient, and from a gradient to a step of the optimizers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,42 @@ from torch import Tensor
 
 from algorithm.agents.agent import Agent, LossReport, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
-from algorithm.networks import FlatParameters, InferenceCopy, Noise
+from algorithm.networks import FlatParameters, InferenceCopy, Noise, TargetNetwork
 from algorithm.networks.flat_parameters import State
 from algorithm.networks.precision import set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.optimizers import Optimizer, make_optimizer
-from algorithm.training.placement import Placement
 from algorithm.training.rewards import RewardNormalizer
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The device of learning, the precision of its networks, and the device of acting, which is always in float32."""
+
+    learning: torch.device = CPU
+    precision: torch.dtype = torch.float32
+    acting: torch.device = CPU
 
 
 class Learner:
-    """Learns the parameters of one agent and of its auxiliaries from batches, whatever the algorithm.
+    """A learner of the parameters of one agent and of its auxiliaries, for any algorithm.
 
-    `max_step` is the number of rows at which linear schedules end.
+    An update is `compute_gradients`, then `apply_gradients`. Only the flat gradient (`parameters.gradient`) passes from
+    one to the other, so that it can be summed over several learners in between.
+
+    Args:
+        agent: the agent.
+        role: its role.
+        auxiliaries: {name: auxiliary}.
+        max_step: the number of valid collected rows at which linear learning rates are 0; None for constant ones.
+        placement: the devices, and the precision.
+
+    Attributes:
+        updates: the number of updates, with those that were skipped.
+        rows_seen: the number of valid rows that were collected.
     """
 
     def __init__(
@@ -42,22 +64,19 @@ class Learner:
         self.max_step = max_step
         placement = placement or Placement()
         self.device = placement.learning
-        self.checks_gradient = (
-            self.device.type == "cpu"
-        )  # at each gradient: cheaper than undoing, where nothing is waited for
+        # On the CPU, gradients are checked before each step. A check would wait for another device: there the step is
+        # undone.
+        self.checks_gradient = self.device.type == "cpu"
         self.updates = 0
+        self.rows_seen = 0
         self._kept_updates = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._last_kept_update = torch.zeros(
-            (), dtype=torch.int64, device=self.device
-        )  # updates up to the last kept one
-        self.rows_seen = 0  # valid rows observed; schedules run on them
+        self._last_kept_update = torch.zeros((), dtype=torch.int64, device=self.device)
         self.reward_normalizer = RewardNormalizer(agent.reward_transform, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
-        groups = {
-            **agent.groups,
-            **{f"auxiliary/{name}": _make_group(auxiliaries[name], m) for name, m in modules.items()},
-        }
-        # Before the policy becomes views of flat tensors on its device.
+        auxiliary_modules = {f"auxiliary/{name}": module for name, module in modules.items()}
+        auxiliary_groups = {f"auxiliary/{name}": _make_group(auxiliaries[name], modules[name]) for name in modules}
+        groups = {**agent.groups, **auxiliary_groups}
+        # The copy is made before the policy's parameters become views of flat tensors on the learning device.
         acting_policy = deepcopy(agent.policy) if placement.acting != placement.learning else None
         targets = {**agent.target_networks, **_collect_targets(auxiliaries)}
         statistics = agent.running_statistics()
@@ -65,28 +84,24 @@ class Learner:
         self.parameters = FlatParameters(
             {name: group.module for name, group in groups.items()},
             targets,
-            {
-                "returns": self.reward_normalizer.moments,
-                **statistics,
-                **{f"auxiliary/{name}": module for name, module in modules.items()},
-            },
+            {"returns": self.reward_normalizer.moments, **statistics, **auxiliary_modules},
             self.device,
         )
-        networks = [*(group.module for group in groups.values()), *(copy.network for copy in targets.values())]
+        networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
         self.noise = Noise(networks, self.device)
         self.noise.resample()
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
         self._steps = [self._make_group_step(name, group) for name, group in groups.items()]
-        # Everything an update changes; a bad gradient must leave all of it as it was.
+        # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
     def grow(self, lanes: int) -> None:
-        """Add lanes to the statistics of returns, up to `lanes` lanes."""
+        """Add lanes to the statistics of returns, so that there are `lanes` lanes."""
         self.reward_normalizer.grow(lanes)
 
     def observe(self, rollout: Rollout) -> None:
-        """Update running statistics from a collected rollout: once for each, and never from a replayed window."""
+        """Update running statistics with a collected rollout: once with each, and never with a replayed batch."""
         self.rows_seen += int(rollout.valid.sum())
         self.reward_normalizer.observe(rollout)
         if self._agent_observes:
@@ -95,8 +110,15 @@ class Learner:
             auxiliary.observe(rollout)
         self._mark_outdated()
 
-    def learn(self, rollout: Rollout) -> LossReport:
-        """One step from one batch. An infinite or undefined gradient changes nothing, and is counted in `skipped_updates`."""
+    def compute_gradients(self, rollout: Rollout) -> LossReport:
+        """Write the gradient of the losses of a batch to `parameters.gradient`; change nothing else.
+
+        Args:
+            rollout: a collected rollout or a replayed batch, in numpy.
+
+        Returns:
+            The report of the losses. Its TD errors are in numpy.
+        """
         batch = rollout.convert(self._upload)
         batch.reward = self._compute_reward(batch)
         losses, report = self.agent.loss(batch)
@@ -106,49 +128,52 @@ class Learner:
         }
         self.parameters.gradient.zero_()
         reduce(torch.add, [*losses.values(), *auxiliary_losses.values()]).backward()
-        self._apply_gradients()
-        self.updates += 1
-        # Behind the step, so that what acts until the next one is what that one begins with (Fortunato et al. 2018).
-        self.noise.resample()
-        self._mark_outdated()
         auxiliary_metrics = {f"train/{name}_loss": loss.detach() for name, loss in auxiliary_losses.items()}
-        # Without the features, which hold the whole graph of this update.
+        # Without the features, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
         return LossReport(lambda: {**metrics(), **auxiliary_metrics}, lambda: errors().cpu().numpy())
 
+    def apply_gradients(self) -> None:
+        """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
+
+        A gradient that is not finite changes no parameter; the update counts in `skipped_updates`.
+        """
+        self._step_if_finite()
+        self.updates += 1
+        # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
+        self.noise.resample()
+        self._mark_outdated()
+
     @property
     def skipped_updates(self) -> int:
-        """Updates that were undone because of their gradient."""
+        """Return the number of updates whose gradient was not finite; waits for the device."""
         return self.updates - int(self._kept_updates)
 
     @property
     def consecutive_skips(self) -> int:
-        """Skipped updates since the last good one. Like `skipped_updates` it waits for the device."""
+        """Return the number of skipped updates since the last one that was not; waits for the device."""
         return self.updates - int(self._last_kept_update)
 
     def load_parameters(self, state: State) -> None:
-        """Take over weights and copies from elsewhere and forget the moments."""
+        """Load parameters, target networks and statistics, and reset the optimizers."""
         self.parameters.load(state)
         for step in self._steps:
             step.optimizer.moments.zero_()
         self._mark_outdated()
 
     def state(self) -> dict[str, Tensor]:
-        """What a resumed run needs beside the parameters."""
+        """Return what a checkpoint needs in addition to the parameters."""
         moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
         counters = {
             "updates": torch.tensor(self.updates),
             "kept": self._kept_updates.cpu(),
             "seen": torch.tensor(self.rows_seen),
         }
-        others = {
-            "returns": torch.from_numpy(self.reward_normalizer.running_sums.copy()),
-            "noise": self.noise.values.cpu().clone(),
-        }
-        return {**moments, **counters, **others}
+        returns = torch.from_numpy(self.reward_normalizer.running_sums.copy())
+        return {**moments, **counters, "returns": returns, "noise": self.noise.values.cpu().clone()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, behind the parameters."""
+        """Restore what `state` returned, after the parameters have been loaded."""
         for step in self._steps:
             step.optimizer.moments.copy_(state[f"moments/{step.name}"])
         self.updates, self.rows_seen = int(state["updates"]), int(state["seen"])
@@ -159,16 +184,16 @@ class Learner:
         self._mark_outdated()
 
     def _mark_outdated(self) -> None:
-        """Let the copy that acts, where there is one, fetch what the networks have become."""
+        """Mark the copy of the policy that acts, if there is one: it fetches the parameters before it acts again."""
         if self._acting_copy:
             self._acting_copy.is_outdated = True
 
     @torch.inference_mode()
-    def _apply_gradients(self) -> None:
-        """Clip and step each group, then sync; nothing changes where the gradient is not finite."""
+    def _step_if_finite(self) -> None:
+        """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
         finite = sum(step.clip(self.checks_gradient) for step in self._steps) < torch.inf
         if not self.checks_gradient:
-            self._step_or_undo(finite)
+            self._step_and_undo(torch.as_tensor(finite))
         elif finite:
             self._step_groups()
         self._kept_updates += finite
@@ -182,13 +207,15 @@ class Learner:
         for auxiliary in self.auxiliaries.values():
             auxiliary.update_targets()
 
-    def _step_or_undo(self, finite: Tensor) -> None:
+    def _step_and_undo(self, finite: Tensor) -> None:
+        """Step, and undo the step on the device if the gradient was not finite."""
         before = [tensor.clone() for tensor in self._undoable_tensors]
         self._step_groups()
         for tensor, old in zip(self._undoable_tensors, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
 
     def _compute_reward(self, batch: Rollout) -> Tensor:
+        """Return the transformed rewards [T, B] with the rewards that auxiliaries add."""
         reward = self.reward_normalizer.scale(batch.reward)
         for auxiliary in self.auxiliaries.values():
             with torch.no_grad():
@@ -204,16 +231,14 @@ class Learner:
         return AuxiliaryInputs(
             rollout=batch.drop_burn_in(),
             features=features,
-            target_features=lambda: agent.target_features(batch),
             encode=agent.encode,
-            q=agent.q,
         )
 
     def _upload(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
         if self.device.type != "cuda" or not array.size:
             return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)  # torch keeps it until the copy is done
+        return tensor.pin_memory().to(self.device, non_blocking=True)  # torch frees it after the copy
 
     def _make_group_step(self, name: str, group: ParameterGroup) -> _GroupStep:
         part = self.parameters.group_slices[name]
@@ -223,7 +248,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class _GroupStep:
-    """Clip and step one group of the parameters."""
+    """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
 
     name: str
     group: ParameterGroup
@@ -232,28 +257,29 @@ class _GroupStep:
     optimizer: Optimizer
 
     def clip(self, checks_first: bool) -> Tensor | float:
-        """Clip, and return the norm of the gradient as it was; who `checks_first` first leaves alone what is short enough."""
-        norm = self.gradient.dot(self.gradient).sqrt()  # a third of what torch's norm costs
+        """Clip the gradient to the group's largest norm, and return the norm that it had.
+
+        With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
+        """
+        norm = self.gradient.dot(self.gradient).sqrt()  # three times as fast as torch's norm
         if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
             return short_norm
         self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
         return norm
 
     def __call__(self, progress: float) -> None:
-        """Step."""
+        """Step the group; `progress` is the fraction of a linear schedule that is done."""
         scale = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
         self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)
 
 
 def _make_group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:
-    return ParameterGroup(
-        module, auxiliary.learning_rate, "constant", "adam", 0.99, 1e-8, False, auxiliary.max_grad_norm
-    )
+    return ParameterGroup(module=module, learning_rate=auxiliary.learning_rate, max_grad_norm=auxiliary.max_grad_norm)
 
 
-def _collect_targets(auxiliaries: Mapping[str, Auxiliary]):
+def _collect_targets(auxiliaries: Mapping[str, Auxiliary]) -> dict[str, TargetNetwork]:
     return {
-        f"auxiliary/{name}/{copy}": target
+        f"auxiliary/{name}/{key}": target
         for name, auxiliary in auxiliaries.items()
-        for copy, target in auxiliary.make_target_networks().items()
+        for key, target in auxiliary.make_target_networks().items()
     }

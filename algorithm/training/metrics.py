@@ -1,25 +1,109 @@
-"""Where numbers go: TensorBoard events and one CSV table."""
+"""The metrics of a run: the table metrics.csv, TensorBoard events, and the format of numbers in text."""
 
 from __future__ import annotations
 
 import csv
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import floor, isfinite, isnan, log10
 from pathlib import Path
+from statistics import fmean
 
-from algorithm.checkpointing.atomic_io import DAMAGED_PREFIX
-from algorithm.training.metrics_table import STEPS_COLUMN, TABLE_FILE, read_table
+from algorithm.atomic_io import DAMAGED_PREFIX
+
+TABLE_FILE = "metrics.csv"
+STEPS_COLUMN = "env_steps"  # the only column without empty cells
+EVALUATION_COLUMN = "eval/return"  # mean return over evaluation episodes; with several roles, /<role> follows
+UNKNOWN = "-"
+MAX_EXACT = 1e9  # numbers below it are formatted with all digits before the decimal point
+
+
+def format_number(value: float | None) -> str:
+    """Return `value` with four significant digits, three below 1; a dash for None and NaN.
+
+    Digits before the decimal point are never rounded away: 0.955, 12.35, 478.2, 12,346.
+    """
+    if value is None or isnan(value):
+        return UNKNOWN
+    size = abs(float(f"{value:.4g}"))
+    if size < 1:
+        return f"{value:#.3g}"
+    if size >= MAX_EXACT or not isfinite(size):
+        return f"{value:.4g}"
+    return f"{value:,.{max(0, 3 - floor(log10(size)))}f}"
+
+
+@dataclass(frozen=True)
+class MetricsTable:
+    """The columns of a metrics table, its rows with each cell as text, and the number of its damaged lines."""
+
+    columns: list[str]
+    rows: list[dict[str, str]]
+    damaged: int
+
+
+def read_table(path: Path) -> MetricsTable:
+    """Read a metrics table without its damaged lines.
+
+    An incomplete last line is left out and not counted as damaged. If the first line, which has the names of the
+    columns, is damaged, all lines count as damaged.
+
+    Raises:
+        FileNotFoundError: there is no table.
+    """
+    lines = path.read_bytes().decode("utf-8", errors="replace").rpartition("\n")[0].splitlines()
+    columns = _split_cells(lines[0]) if lines else []
+    if STEPS_COLUMN not in columns or any("\ufffd" in name for name in columns) or len(set(columns)) < len(columns):
+        return MetricsTable([], [], len(lines))
+    rows = [
+        dict(zip(columns, cells, strict=True))
+        for line in lines[1:]
+        if _is_complete(columns, cells := _split_cells(line))
+    ]
+    return MetricsTable(columns, rows, len(lines) - 1 - len(rows))
+
+
+def mean_evaluations(table: MetricsTable) -> dict[int, float]:
+    """Return {env steps: mean evaluation return over all roles}."""
+    result = {}
+    for row in table.rows:
+        means = [float(cell) for name, cell in row.items() if f"{name}/".startswith(f"{EVALUATION_COLUMN}/") and cell]
+        if means:
+            result[int(row[STEPS_COLUMN])] = fmean(means)
+    return result
+
+
+def _split_cells(line: str) -> list[str]:
+    """Return the cells of one line, which is parsed alone: a stray quotation mark affects no other line."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
+def _is_complete(columns: list[str], cells: list[str]) -> bool:
+    """Return whether these are the cells of a row: integer env steps, and a number or nothing in all others."""
+    if len(cells) != len(columns):
+        return False
+    try:
+        int(cells[columns.index(STEPS_COLUMN)])
+        for cell in cells:
+            float(cell or 0)
+    except ValueError:
+        return False
+    return True
 
 
 class MetricsWriter:
-    """Writes rows of named numbers by env_steps; a CSV column appears when its name does.
+    """A writer of rows of named numbers, by env steps, to the table and to TensorBoard.
 
-    Rows of a resumed run after `env_steps` are dropped: they come again. So are damaged lines of its table; `log`
-    receives their number, and a copy is kept.
+    The table gets a new column with each new name. When a run is resumed at `env_steps`, later rows are removed from
+    the table. Damaged lines are removed as well: a copy of the damaged table is kept, and `log` receives a line.
     """
 
     def __init__(self, folder: Path, env_steps: int = 0, log: Callable[[str], None] = print):
-        from torch.utils.tensorboard import SummaryWriter  # which takes a while to import
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self.table = folder / TABLE_FILE
         resumed = env_steps > 0 or self.table.exists()
@@ -39,11 +123,11 @@ class MetricsWriter:
             csv.DictWriter(file, self.columns).writerow(row)
 
     def close(self) -> None:
-        """Flush everything."""
+        """Write what is buffered, and close the files."""
         self.events.close()
 
     def _rewind(self, env_steps: int, log: Callable[[str], None]) -> None:
-        """Rewrite the table without later rows, damaged ones, and a last one that was not written to its end."""
+        """Rewrite the table without rows after `env_steps`, damaged lines, and an incomplete last line."""
         try:
             table = read_table(self.table)
         except FileNotFoundError:
@@ -60,12 +144,12 @@ class MetricsWriter:
         self._rewrite([row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
 
     def _add_columns(self, new: list[str]) -> None:
-        """Rewrite the table with more columns, whole or not at all."""
         rows = read_table(self.table).rows if self.table.exists() else []
         self.columns += new
         self._rewrite(rows)
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        """Replace the table in one operation, so that an interruption leaves the old table or the new one."""
         temporary = self.table.with_suffix(".new")
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns)

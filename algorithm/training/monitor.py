@@ -1,31 +1,65 @@
-"""Deciding: when a run is reported, evaluated and saved, which of its weights are the best, and when it is over."""
+"""The monitor of a run: when it is logged, evaluated and saved, which weights are the best, and when it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.agents.agent import LossReport
-from algorithm.checkpointing.best import BestCheckpoint
-from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.training.actor import Actor
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import WINDOW, Counters, History, RecentEpisodes
-from algorithm.training.limits import Limits
+from algorithm.training.history import WINDOW, Counters, History, Limits, RecentEpisodes
 from algorithm.training.reporter import Reporter
 
-ConfirmedBy = Literal["evaluation", "training"]  # whose episodes confirmed a goal
+ConfirmedBy = Literal["evaluation", "training"]  # the kind of episodes that confirmed a goal
 
-DISPLAY_INTERVAL = 0.25  # seconds between pictures of the run
+DISPLAY_INTERVAL = 0.25  # seconds between two calls of the display
+
+
+class BestRecord(Protocol):
+    """A record of the checkpoint with the best evaluation."""
+
+    @property
+    def mean(self) -> float:
+        """Return the mean return of its evaluation; minus infinity without one."""
+
+    def set_best(self, checkpoint: Any, mean: float) -> None:
+        """Record that a checkpoint, as `save` returned it, is the best."""
+
+    def clear(self) -> None:
+        """Record that no checkpoint is the best."""
+
+
+class RunCallbacks(Protocol):
+    """The callbacks of a run, as the monitor uses them; `stop_requested` ends the run."""
+
+    stop_requested: bool
+
+    def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> object:
+        """Receive the result of an evaluation, by role or team."""
 
 
 class Monitor:
-    """Watches one run: `evaluate` plays so many evaluation episodes, `save` writes a checkpoint, or reports why not.
+    """A monitor, which is called after each tick and does what is due.
 
-    If evaluation is not possible (`evaluate` is None, or raises EnvironmentStartError), the run continues
-    without it, and a goal that was reached is confirmed by as many later training episodes of every role.
+    If evaluation is not possible (`evaluate` is None, or raises EnvironmentStartError), the run continues without it.
+    A goal that was reached is then confirmed by the next `WINDOW` training episodes of every role.
+
+    Args:
+        history: the counters and the recent episodes.
+        limits: the limits, intervals and goal of the run.
+        reporter: writes metrics, and shows the progress.
+        evaluate: plays the given number of evaluation episodes per role; None if evaluation is not possible.
+        save: writes a checkpoint and returns it; None if it could not be written.
+        best: the record of the best checkpoint.
+        callbacks: the callbacks of the run.
+
+    Attributes:
+        evaluation: the results of the last evaluation.
+        confirmed_by: the kind of episodes that confirmed the goal; None if it is not confirmed.
+        stopped: whether a callback has stopped the run.
     """
 
     def __init__(
@@ -34,41 +68,38 @@ class Monitor:
         limits: Limits,
         reporter: Reporter,
         evaluate: Callable[[int], dict[str, EvaluationResult]] | None,
-        save: Callable[[Counters], Checkpoint | None],
-        best: BestCheckpoint,
+        save: Callable[[Counters], Any],
+        best: BestRecord,
+        callbacks: RunCallbacks,
     ):
         self.history, self.limits, self.reporter = history, limits, reporter
         self.training, self.counters, self.timer = history.training, history.counters, history.training.timer
-        self.evaluate, self.save, self.best = evaluate, save, best
-        self.evaluation: dict[str, EvaluationResult] | None = None  # the last evaluation
+        self.evaluate, self.save, self.best, self.callbacks = evaluate, save, best, callbacks
+        self.evaluation: dict[str, EvaluationResult] | None = None
         self.confirmed_by: ConfirmedBy | None = None
-        self._trial_counts: dict[str, int] | None = (
-            None  # training episodes of each role when a confirmation by them began
-        )
+        self.stopped = False
+        # The number of training episodes of each role when a confirmation by training episodes began.
+        self._trial_counts: dict[str, int] | None = None
         self._evaluated_at = -1  # env steps of the last evaluation
-        self._episodes_until_check = 0  # training episodes before the goal may be checked again
-        self._pending_best: float | None = None  # mean return of the weights that are the best and not yet saved
-        # Saving comes last in a tick, so that a resumed run does nothing of this moment again.
-        self._intervals: list[tuple[int, Callable[[], None]]] = [
-            (every, action)
-            for every, action in [
-                (limits.log_every, reporter.log_metrics),
-                (limits.evaluate_every, self._evaluate),
-                (limits.save_every, self._save),
-            ]
-            if every
+        self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
+        # Saving is last, so that a resumed run does not repeat the others.
+        actions: list[tuple[int | None, Callable[[], object]]] = [
+            (limits.log_every, reporter.log_metrics),
+            (limits.evaluate_every, self._evaluate),
+            (limits.save_every, self._save),
         ]
-        self._last_checked = self.counters.env_steps  # when the intervals were last looked at
+        self._intervals = [(every, action) for every, action in actions if every]
+        self._last_checked = self.counters.env_steps  # env steps when the intervals were last checked
         self._next_due = self._find_next_due()
         self._next_display = -inf
 
     def record_update(self, role: str, report: LossReport) -> None:
-        """An update was made."""
+        """Count an update, and record its metrics."""
         self.counters.updates += 1
         self.reporter.record_update(role, report)
 
     def tick(self, actor: Actor) -> bool:
-        """The simulator has moved on: do what is due. True when the run is over."""
+        """Do what is due after a tick of `actor`. Return whether the run is over."""
         counters = self.counters
         counters.env_steps += actor.env_steps
         actor.env_steps = 0
@@ -76,59 +107,48 @@ class Monitor:
             self._count_episodes(actor)
         if counters.env_steps >= self._next_due:
             self._run_intervals()
-        over = self._is_over()
-        if over and self.limits.evaluates:
+        is_over = self._is_over()
+        if is_over and self.limits.evaluates:
             self._evaluate()
         if self._pending_best is not None:
             self._save()
         if self.timer.last_lap >= self._next_display:
             self._next_display = self.timer.last_lap + DISPLAY_INTERVAL
             self.reporter.show_progress()
-        return over
+        return is_over
 
     @property
     def confirmed(self) -> bool:
         """Return whether the goal was reached and confirmed."""
         return self.confirmed_by is not None
 
+    @property
+    def mean_returns(self) -> dict[str, float]:
+        """Return the mean return of the last training episodes of every role or team; NaN before the first ended."""
+        return {name: recent.mean for name, recent in self.history.collect_recent().items()}
+
     def finish(self) -> None:
-        """Save and log what there is; log even where it cannot be saved."""
+        """Save a final checkpoint, and log the last metrics even if it could not be saved."""
         try:
             self._save()
         finally:
             self.reporter.close()
 
-    def state(self) -> dict[str, Any]:
-        """What decides beside the counters, as values that JSON holds. The intervals follow from the counters."""
-        return {**self.history.state(), "until_check": self._episodes_until_check}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
-        self.history.restore(state)
-        self._episodes_until_check = state["until_check"]
-
     def abort(self) -> None:
-        """Log, and leave the checkpoints as they are."""
+        """Log the last metrics without saving."""
         self.reporter.close()
 
-    @property
-    def mean_returns(self) -> dict[str, float]:
-        """Return the mean return of the last training episodes of every team; NaN before the first has ended."""
-        return {name: recent.mean for name, recent in self._collect_recent().items()}
-
     def _count_episodes(self, actor: Actor) -> None:
-        """Count the episodes that ended; check the goal."""
-        if actor.episodes:  # at most ticks none has ended
-            self._episodes_until_check -= len(actor.episodes)
-            self.history.add_episodes(actor.episodes, actor.active_lanes)
-            actor.episodes.clear()
+        """Count the episodes that ended, and check the goal."""
+        self.history.add_episodes(actor.episodes, actor.active_lanes)
+        actor.episodes.clear()
         if self._trial_counts is not None:
             self._confirm_by_training(self._trial_counts)
         elif self._is_goal_met():
             self._confirm()
 
     def _run_intervals(self) -> None:
-        """Do what the intervals ask for."""
+        """Run the actions whose intervals have ended."""
         for every, action in self._intervals:
             if self.counters.env_steps // every > self._last_checked // every:
                 action()
@@ -136,38 +156,37 @@ class Monitor:
         self._next_due = self._find_next_due()
 
     def _find_next_due(self) -> int:
-        """The env step at which an interval ends next."""
+        """Return the env steps at which the next interval ends."""
         return min((self._last_checked // every + 1) * every for every, _ in self._intervals)
 
     def _is_over(self) -> bool:
-        fraction_done = self.limits.fraction_done(self.counters)
-        return self.confirmed or (fraction_done is not None and fraction_done >= 1)
+        if self.confirmed_by is not None or self.limits.are_reached(self.counters):
+            return True
+        self.stopped = self.callbacks.stop_requested
+        return self.stopped
 
     def _is_goal_met(self) -> bool:
-        """Every role's last training episodes reach the goal."""
+        """Return whether the last training episodes of every role or team reach the goal."""
         goal = self.limits.goal
-        if goal is None or self._episodes_until_check > 0:
+        if goal is None or self.history.episodes_until_check > 0:
             return False
-        return all(recent.is_full and recent.mean >= goal for recent in self._collect_recent().values())
-
-    def _collect_recent(self) -> dict[str, RecentEpisodes]:
-        """Return the last training episodes of every team."""
-        return {name: self.history.recent[name] for names in self.training.team_names.values() for name in names}
+        return all(recent.is_full and recent.mean >= goal for recent in self.history.collect_recent().values())
 
     def _confirm(self) -> None:
-        """Check whether evaluation episodes reach the goal too. Weights that do count as the best from then on."""
+        """Check whether evaluation episodes reach the goal, too; weights that do are then the best."""
         evaluation = self._evaluate()
         if evaluation is None:
-            self._trial_counts = {name: recent.count for name, recent in self._collect_recent().items()}
+            self._trial_counts = {name: recent.count for name, recent in self.history.collect_recent().items()}
             return
-        self._episodes_until_check = WINDOW
-        if all(result.mean >= self.limits.goal for result in evaluation.values()):
+        self.history.episodes_until_check = WINDOW
+        goal = self.limits.goal
+        if goal is not None and all(result.mean >= goal for result in evaluation.values()):
             self._set_confirmed("evaluation", evaluation.values())
 
-    def _confirm_by_training(self, trial: Mapping[str, int]) -> None:
-        """Check whether the episodes that ended since the goal was met reach it, once every role has enough of them."""
-        recent = self._collect_recent()
-        if all(recent[name].count - start >= WINDOW for name, start in trial.items()):
+    def _confirm_by_training(self, trial_counts: Mapping[str, int]) -> None:
+        """Check whether the next episodes reach the goal, too, once every role or team has played `WINDOW` of them."""
+        recent = self.history.collect_recent()
+        if all(recent[name].count - start >= WINDOW for name, start in trial_counts.items()):
             self._trial_counts = None
             if self._is_goal_met():
                 self._set_confirmed("training", recent.values())
@@ -179,9 +198,10 @@ class Monitor:
         self._mark_best(_mean(episodes))
 
     def _mark_best(self, mean: float) -> None:
-        """Name the next checkpoint the best.
+        """Make the next checkpoint the best.
 
-        Not if teams share an agent: a better return of one team is a worse one of another, and the newest is played.
+        Not if teams share an agent: a higher return of one team is a lower one of another, so that returns do not
+        measure weights, and the newest weights are played.
         """
         if not self.training.has_teams:
             self._pending_best = mean
@@ -203,16 +223,17 @@ class Monitor:
             self._evaluated_at = self.counters.env_steps
             mean = _mean(self.evaluation.values())
             self._pending_best = None
-            if mean >= self.best.mean:  # of weights that do equally well, as in a game of zero sum, the latest
+            if mean >= self.best.mean:  # of equally good weights the newest are the best
                 self._mark_best(mean)
             self.reporter.report_evaluation(self.evaluation)
+            self.callbacks.on_evaluation(self.evaluation)
         return self.evaluation
 
     def _save(self) -> None:
         self.timer.lap("acting")
         self.history.update_seconds()
         checkpoint = self.save(self.counters)
-        if self.training.has_teams:  # since now, perhaps: what was the best before had no opponent
+        if self.training.has_teams:  # they may have appeared after a checkpoint became the best
             self.best.clear()
         elif checkpoint and self._pending_best is not None:
             self.best.set_best(checkpoint, self._pending_best)
@@ -221,5 +242,5 @@ class Monitor:
 
 
 def _mean(episodes: Collection[EvaluationResult | RecentEpisodes]) -> float:
-    """Return the mean return over roles."""
+    """Return the mean over roles of the mean return."""
     return sum(each.mean for each in episodes) / len(episodes)

@@ -1,4 +1,4 @@
-"""Optimisers on one flat vector, in place: a handful of operations whatever the network."""
+"""Optimizers of one flat vector, in place: a few operations, independent of the number of layers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from algorithm.agents.agent import ParameterGroup
 
 
 class Optimizer(ABC):
-    """Steps `vector` by `gradient`; `moments` is all it remembers, as one flat tensor."""
+    """An optimizer of a flat vector; `moments` is its whole state, as one flat tensor."""
 
     moments: Tensor
 
     @abstractmethod
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
-        """One step of size `rate`."""
+        """Change `vector` in place by one step with the learning rate `rate`."""
 
 
 class Adam(Optimizer):
-    """Kingma & Ba 2015, Algorithm 1, as the one operation that torch's own optimiser is when it is `fused`.
+    """Adam (Kingma & Ba 2015, Algorithm 1), by the operation of torch's fused optimizer.
 
-    `moments`: first, second, and the number of steps.
+    `moments` are the first moments, the second moments, and the number of steps.
     """
 
     def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float = 0.9):
@@ -51,9 +51,9 @@ class Adam(Optimizer):
 
 
 class RmsProp(Optimizer):
-    """Tieleman & Hinton 2012: theta <- theta - rate g / (sqrt(s) + eps), or / sqrt(s + eps) where epsilon is inside.
+    """RMSprop (Tieleman & Hinton 2012): theta <- theta - rate g / (sqrt(s) + eps).
 
-    Inside is what Mnih et al. 2016 and Wang et al. 2017 use; behind the root is what torch has.
+    With `epsilon_inside` the divisor is sqrt(s + eps), as in Mnih et al. 2016 and Wang et al. 2017.
     """
 
     def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, epsilon_inside: bool):
@@ -70,9 +70,9 @@ class RmsProp(Optimizer):
 
 
 def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
-    """The optimiser that `group` asks for. Raises ValueError for an unknown name."""
+    """Return the optimizer of a parameter group of `size` parameters. Raises ValueError for an unknown name."""
     if group.optimizer == "adam":
-        return Adam(size, device, group.optimizer_decay, group.optimizer_epsilon, group.beta1)
+        return Adam(size, device, group.optimizer_decay, group.optimizer_epsilon, group.optimizer_beta1)
     if group.optimizer == "rmsprop":
         return RmsProp(size, device, group.optimizer_decay, group.optimizer_epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")

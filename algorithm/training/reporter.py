@@ -1,4 +1,4 @@
-"""Telling what happens in a run: rows of metrics, lines of text, and how it stands for whoever shows it."""
+"""Reports of a run: rows of metrics, lines of text, and its progress for a display."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from torch import Tensor
 from algorithm.agents.agent import LossReport
 from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import History
-from algorithm.training.limits import Limits
+from algorithm.training.history import History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.progress import Progress, RoleProgress, Snapshot, Throughput
 
-SAMPLE_INTERVAL = 16  # of so many updates, one is asked for its metrics
-DISPLAYED_UPDATES = 10  # of those, so many make the measures of a Standing
-MIN_SECONDS = 1.0  # seconds behind a row before a pace of its own means anything
-DISPLAYED_METRICS = {  # metrics of a policy that are shown, and their names there
+SAMPLE_INTERVAL = 16  # updates of which the metrics of one are computed
+DISPLAYED_UPDATES = 10  # updates with metrics whose mean is displayed
+MIN_SECONDS = 1.0  # seconds after a row before the throughput since then is displayed
+DISPLAYED_METRICS = {  # the displayed metrics of a policy, and their displayed names
     "train/entropy": "entropy",
     "train/entropy_discrete": "discrete entropy",
     "train/entropy_continuous": "continuous entropy",
@@ -27,11 +26,19 @@ DISPLAYED_METRICS = {  # metrics of a policy that are shown, and their names the
     "train/alpha_continuous": "continuous temperature",
     "train/kl_to_average": "KL to average",
 }
-LOSS_PREFIX = "_loss"  # every metric with this ending is shown
+LOSS_SUFFIX = "_loss"  # every metric with this ending is displayed
 
 
 class Reporter:
-    """Tells of one run: `log` gets lines for the user, `on_progress` how it stands."""
+    """A reporter of one run.
+
+    Args:
+        history: the counters and the recent episodes.
+        limits: the limits and the goal of the run.
+        metrics: writes the rows of metrics.
+        log: receives lines for the user.
+        on_progress: receives the progress of the run, for a display.
+    """
 
     def __init__(
         self,
@@ -39,7 +46,7 @@ class Reporter:
         limits: Limits,
         metrics: MetricsWriter,
         log: Callable[[str], None],
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[Progress], object],
     ):
         self.history, self.limits, self.metrics = history, limits, metrics
         self.training, self.timer = history.training, history.training.timer
@@ -50,27 +57,26 @@ class Reporter:
         self._throughput = Throughput.between(self._last_row, self._last_row)
 
     def record_update(self, role: str, report: LossReport) -> None:
-        """An update was made and counted."""
+        """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
         if not self._sampled[role] or self.history.counters.updates % SAMPLE_INTERVAL == 0:
             self._sampled[role].append(report.compute_metrics())
 
     def log_metrics(self) -> None:
-        """Write a row of metrics, unless nothing has happened since the last one."""
+        """Write a row of metrics, unless there was no env step since the last row."""
         now = self._take_snapshot()
         if now.counters.env_steps > self._last_row.counters.env_steps:
             self._update_latest()
             self._throughput = Throughput.between(self._last_row, now)
-            scene_statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
-            self.metrics.write(
-                now.counters.env_steps, {**self._collect_times(now), **self._collect_metrics(), **scene_statistics}
-            )
+            statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
+            values = {**self._collect_times(now), **self._collect_metrics(), **statistics}
+            self.metrics.write(now.counters.env_steps, values)
             self._sampled.clear()
             self._last_row = now
             self.on_progress(self._make_progress(now, wrote_row=True))
         self.timer.lap("reporting")
 
     def show_progress(self) -> None:
-        """Show how the run stands now."""
+        """Pass the current progress to the display."""
         now = self._take_snapshot()
         self._update_latest()
         if self._last_row is self._start or now.running_seconds - self._last_row.running_seconds > MIN_SECONDS:
@@ -79,9 +85,9 @@ class Reporter:
         self.timer.lap("reporting")
 
     def report_evaluation(self, evaluation: Mapping[str, EvaluationResult]) -> None:
-        """Report the evaluation episodes that were played."""
+        """Write a row with the results of an evaluation, and log a line for each."""
         env_steps = self.history.counters.env_steps
-        values = {}
+        values: dict[str, float] = {}
         for role, result in evaluation.items():
             low, high = result.interval
             measured = {
@@ -97,16 +103,16 @@ class Reporter:
         self.timer.lap("reporting")
 
     def report_evaluation_error(self, error: Exception) -> None:
-        """Report that evaluation is not possible."""
+        """Log that evaluation is not possible, and why."""
         instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"
-        why = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         self.log(
-            f"evaluation at {self.history.counters.env_steps:,} env steps is not possible: {why}; "
+            f"evaluation at {self.history.counters.env_steps:,} env steps is not possible: {reason}; "
             f"training continues without evaluation{instead}"
         )
 
     def close(self) -> None:
-        """Write the last row, show how the run ended with the pace of the whole session, and flush everything."""
+        """Write the last row, show the final progress with the throughput of the whole process, and close the files."""
         try:
             self.log_metrics()
             now = self._take_snapshot()
@@ -126,7 +132,7 @@ class Reporter:
             "time/updates_per_second": self._throughput.updates,
             "time/episodes": now.counters.episodes,
             "time/updates": now.counters.updates,
-            **{f"time/{part}_fraction": share for part, share in self._throughput.shares.items()},
+            **{f"time/{phase}_fraction": share for phase, share in self._throughput.shares.items()},
         }
 
     def _collect_metrics(self) -> dict[str, float]:
@@ -156,7 +162,7 @@ class Reporter:
             max_step=limits.max_step,
             goal=limits.goal,
             fraction_done=fraction_done,
-            seconds_left=None if has_ended else self._seconds_left(now.running_seconds, fraction_done),
+            seconds_left=None if has_ended else self._estimate_seconds_left(now.running_seconds, fraction_done),
             throughput=self._throughput,
             roles={
                 name: self._make_role_progress(name, role if index == 0 else None)
@@ -166,7 +172,12 @@ class Reporter:
         )
 
     def _make_role_progress(self, name: str, role: str | None) -> RoleProgress:
-        """Return the summary of one team, with the metrics of `role`, which are shown once for all its teams."""
+        """Return the progress of one team or role.
+
+        Args:
+            name: the team, or the role if it has no teams.
+            role: the role whose losses and policy metrics are included; None for the further teams of a role.
+        """
         recent, latest = self.history.recent[name], {} if role is None else self._latest_metrics.get(role, {})
         return RoleProgress(
             mean=recent.mean,
@@ -177,13 +188,13 @@ class Reporter:
                 DISPLAYED_METRICS[name]: value for name, value in latest.items() if name in DISPLAYED_METRICS
             },
             losses={
-                name.removeprefix("train/").removesuffix(LOSS_PREFIX): value
+                name.removeprefix("train/").removesuffix(LOSS_SUFFIX): value
                 for name, value in latest.items()
-                if name.endswith(LOSS_PREFIX)
+                if name.endswith(LOSS_SUFFIX)
             },
         )
 
-    def _seconds_left(self, running_seconds: float, fraction_done: float | None) -> float | None:
+    def _estimate_seconds_left(self, running_seconds: float, fraction_done: float | None) -> float | None:
         start_fraction = self.limits.fraction_done(self._start.counters)
         if fraction_done is None or start_fraction is None or fraction_done <= start_fraction:
             return None
@@ -194,12 +205,12 @@ class Reporter:
 
 
 def _make_tag(role: str, name: str) -> str:
-    """Tags carry the role where it has a name."""
+    """Return the name of a metric of a role; the default role is left out."""
     return name if role == DEFAULT_ROLE else f"{name}/{role}"
 
 
 def _mean_metrics(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """The mean of each metric over these updates."""
+    """Return the mean of each metric over `updates`; nothing without an update."""
     if not updates:
         return {}
     return {name: torch.stack([metrics[name] for metrics in updates]).mean().item() for name in updates[0]}

@@ -49,7 +49,7 @@ class TablePolicy(ShowingAgent):
 
     def act(self, step, memory):
         sample = self.actions[step.obs["obs"].argmax(-1)][:, None]
-        return Decision(sample, sample, step.obs["obs"], memory)
+        return Decision(raw_action=sample, action=sample, behavior=step.obs["obs"], memory=memory)
 
 
 def collect(name: str, *actions: int, limit: int | None = None):

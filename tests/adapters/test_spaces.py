@@ -218,7 +218,7 @@ def test_every_observation_is_encoded(kind, seed):
 def test_an_observation_outside_its_space_is_an_error_with_its_name():
     observations = ObservationConverter(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
     for wrong in (0, 4):
-        with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the whole numbers from 1 to 3"):
+        with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the integers from 1 to 3"):
             observations((np.zeros((2, 1)), np.array([1, wrong])))
     make = {"observation_space": spaces.Discrete(3), "action_space": spaces.Discrete(5)}
     adapter = GymAdapter(config(EchoingActions, 1, make))
@@ -237,12 +237,12 @@ def test_a_plain_box_is_not_copied():
 @pytest.mark.parametrize(
     ("leaf", "right"),
     [
-        (spaces.Box(0, 255, (84, 84, 4), np.uint8), ObsSpec((4, 84, 84), "uint8", (84, 84, 4), high=255)),
+        (spaces.Box(0, 255, (84, 84, 4), np.uint8), ObsSpec((4, 84, 84), "uint8", env_shape=(84, 84, 4), high=255)),
         (spaces.Box(0, 255, (4, 84, 84), np.uint8), ObsSpec((4, 84, 84), "uint8", high=255)),
-        (spaces.Box(0, 255, (84, 84), np.uint8), ObsSpec((1, 84, 84), "uint8", (84, 84), high=255)),
-        (spaces.Box(0, 9, (5, 4, 5), np.uint8), ObsSpec((5, 5, 4), "uint8", (5, 4, 5), high=9)),
-        (spaces.Box(0, 0, (2, 2), np.uint8), ObsSpec((1, 2, 2), "uint8", (2, 2))),
-        (spaces.Box(0, 1, (10, 10, 4), bool), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))),
+        (spaces.Box(0, 255, (84, 84), np.uint8), ObsSpec((1, 84, 84), "uint8", env_shape=(84, 84), high=255)),
+        (spaces.Box(0, 9, (5, 4, 5), np.uint8), ObsSpec((5, 5, 4), "uint8", env_shape=(5, 4, 5), high=9)),
+        (spaces.Box(0, 0, (2, 2), np.uint8), ObsSpec((1, 2, 2), "uint8", env_shape=(2, 2))),
+        (spaces.Box(0, 1, (10, 10, 4), bool), ObsSpec((4, 10, 10), "uint8", env_shape=(10, 10, 4))),
         (spaces.MultiBinary((3, 6, 6)), ObsSpec((3, 6, 6), "uint8")),
         (spaces.Box(-1, 1, (8, 9, 3)), ObsSpec((3, 8, 9), env_shape=(8, 9, 3))),
         (spaces.Box(0, 255, (8, 9)), ObsSpec((8, 9))),
@@ -379,7 +379,7 @@ def test_a_mask_is_flat_or_one_array_for_each_branch():
         assert spec.flatten_mask(mask).tolist() == [1, 0, 1, 0, 1]
     assert spec.flatten_mask(None).tolist() == [1] * 5
     for mask in ([1, 0], ([1, 0], [1, 0, 1]), np.ones(6), (), ([1, 0, 1],)):
-        with pytest.raises(ValueError, match="numbers where the discrete actions are 3 and 2"):
+        with pytest.raises(ValueError, match="numbers, but the branches have 3 and 2 actions"):
             spec.flatten_mask(mask)
 
 
@@ -460,7 +460,7 @@ def test_a_bound_on_one_side_is_rejected_with_a_limit_too():
 
 def test_a_mask_of_the_wrong_length_in_an_info_is_an_error():
     with pytest.raises(
-        UnsupportedEnvironment, match=r"info\['action_mask'\] of environment 0: the mask has 4 numbers where"
+        UnsupportedEnvironment, match=r"info\['action_mask'\] of environment 0: the mask has 4 numbers, but"
     ):
         GymAdapter(config(Masked, 2, {"how": "short"}))
 

@@ -1,4 +1,4 @@
-"""The best checkpoint has a name, and is never pruned."""
+"""The record of the best checkpoint, which is never removed."""
 
 import shutil
 
@@ -7,15 +7,19 @@ import pytest
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.training.components import TrainingComponents
 from algorithm.training.history import Counters
 
 
 class Nothing:
-    """An actor that cannot be put back, and a monitor that decides nothing."""
+    """An actor whose episodes cannot be restored."""
 
     def state(self):
-        return {}
+        return None
+
+    def restore(self, state):
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -25,7 +29,8 @@ def checkpoints(tmp_path):
 
 def save(checkpoints, *env_steps):
     for each in env_steps:
-        checkpoint = checkpoints.save(TrainingComponents(None, None), Counters(each), Nothing(), Nothing())
+        writer = CheckpointWriter(checkpoints, TrainingComponents(None, None), Nothing(), {}, print)
+        checkpoint = writer.write(Counters(env_steps=each))
     return checkpoint
 
 
@@ -38,7 +43,7 @@ def test_without_an_evaluation_there_is_no_best(checkpoints):
     assert checkpoints.best.mean == float("-inf")
 
 
-def test_the_best_outlives_the_newest_and_goes_when_there_is_a_better_one(checkpoints):
+def test_the_best_is_kept_until_there_is_a_better_one(checkpoints):
     checkpoints.best.set_best(save(checkpoints, 1, 2), 7.5)
     save(checkpoints, 3, 4, 5)
     assert kept(checkpoints) == [2, 4, 5]
@@ -49,7 +54,7 @@ def test_the_best_outlives_the_newest_and_goes_when_there_is_a_better_one(checkp
     assert checkpoints.latest(print).counters.env_steps == 7
 
 
-def test_another_process_finds_it(checkpoints):
+def test_another_process_reads_the_record(checkpoints):
     checkpoints.best.set_best(save(checkpoints, 3), -12.25)
     again = BestCheckpoint(checkpoints.folder)
     assert (again.checkpoint.counters.env_steps, again.mean) == (3, -12.25)
@@ -69,7 +74,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("text", DAMAGED)
-def test_a_file_that_is_damaged_or_points_elsewhere_is_named(checkpoints, text):
+def test_a_damaged_record_is_an_error_with_its_path(checkpoints, text):
     saved = save(checkpoints, 1)
     shutil.copytree(saved.folder, checkpoints.folder.parent / "elsewhere")
     (checkpoints.folder / "000000000009").symlink_to(checkpoints.folder.parent / "elsewhere")
@@ -79,7 +84,7 @@ def test_a_file_that_is_damaged_or_points_elsewhere_is_named(checkpoints, text):
 
 
 def evaluated(checkpoints, means):
-    """A checkpoint for each number of env steps; those with a mean return were evaluated, by the metrics of the run."""
+    """Return a store with a checkpoint for each number of env steps; those with a mean return have an evaluation."""
     (checkpoints.folder.parent / "metrics.csv").write_text(
         "env_steps,eval/return/red,eval/return_low/red,eval/return/blue\n"
         + "".join(f"{steps},{mean - 1},-99,{mean + 1}\n" for steps, mean in means.items() if mean is not None)
@@ -100,37 +105,37 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_it_is_found_again_among_the_checkpoints(tmp_path, harm):
+def test_a_damaged_record_is_recovered_from_the_metrics(tmp_path, harm):
     checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
     evaluated(checkpoints, {1: 5.0, 2: 5.0, 3: None, 4: 7.0, 5: 4.0})
     (checkpoints.folder / "000000000004" / "counters.json").write_text("{}")
     HARM[harm](checkpoints.folder)
-    said = []
+    logged = []
     again = CheckpointStore(checkpoints.folder, keep=9)
-    again.prepare(again.latest(print), said.append)
-    assert len(said) == 1 and said[0].endswith("checkpoint 000000000002 has the best evaluation")
+    again.prepare(again.latest(print), logged.append)
+    assert len(logged) == 1 and logged[0].endswith("checkpoint 000000000002 has the best evaluation")
     for best in (again.best, BestCheckpoint(checkpoints.folder)):
         assert (best.checkpoint.folder.name, best.mean) == ("000000000002", 5.0)
 
 
-def test_what_cannot_be_found_again_is_none(checkpoints):
+def test_without_metrics_there_is_no_best(checkpoints):
     save(checkpoints, 1)
     checkpoints.best.path.write_text("[]")
-    said = []
+    logged = []
     again = CheckpointStore(checkpoints.folder, keep=2)
-    again.prepare(None, said.append)
-    assert len(said) == 1 and said[0].endswith("no other checkpoint was evaluated")
+    again.prepare(None, logged.append)
+    assert len(logged) == 1 and logged[0].endswith("no other checkpoint was evaluated")
     assert again.best.checkpoint is None and not again.best.path.exists()
 
 
-def test_a_checkpoint_that_was_set_aside_is_named_as_no_longer_there(tmp_path):
+def test_a_best_checkpoint_that_was_renamed_is_reported_as_missing(tmp_path):
     checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
     evaluated(checkpoints, {1: 3.0, 2: 5.0})
     (checkpoints.folder / "000000000002" / "counters.json").write_text("{}")
-    said = []
+    logged = []
     again = CheckpointStore(checkpoints.folder, keep=9)
-    again.prepare(again.latest(lambda line: None), said.append)
-    assert said == [
+    again.prepare(again.latest(lambda line: None), logged.append)
+    assert logged == [
         f"{again.best.path} names checkpoint 000000000002, which is no longer there; "
         "checkpoint 000000000001 has the best evaluation"
     ]

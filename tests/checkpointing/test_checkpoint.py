@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, and one that is damaged is passed over aloud."""
+"""Checkpoints are complete or absent, and damaged ones are reported and not used."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ import pytest
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import resolve
-from algorithm.runs.build import make_limits, train
+from algorithm.runs.build import train
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.make_env import make_adapter
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.history import Counters, History
-from algorithm.training.monitor import Monitor
-from algorithm.training.reporter import Reporter
 
 FILES = ["manifest.json", "counters.json", "actor.npz", "agent/weights.pt", "agent/learner.pt", "agent/replay.npz"]
 
 
 class Run:
-    """Small parts on a probe, and their checkpoints."""
+    """The parts of a run on a probe environment, and their checkpoints."""
 
     def __init__(self, tmp_path, keep=3):
         (tmp_path / "envs").mkdir()
@@ -37,21 +36,18 @@ class Run:
         builder = ComponentsBuilder(settings, self.folder, None, lambda line: None)
         self.parts = TrainingComponents(make_adapter(settings, self.folder, 2), builder)
         self.actor = Actor(self.parts, seed=0)
-        self.monitor = self._monitor(settings)
         self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)
-        self.said = []
-
-    def _monitor(self, settings):
-        history, ends = History(self.parts, Counters()), make_limits(settings)
-        return Monitor(history, ends, Reporter(history, ends, None, print, print), None, None, None)
+        states = {"history": History(self.parts, Counters())}
+        self.writer = CheckpointWriter(self.checkpoints, self.parts, self.actor, states, print)
+        self.logged = []
 
     def save(self, env_steps: int):
         for _ in range(5):
             self.actor.collect()
-        return self.checkpoints.save(self.parts, Counters(env_steps=env_steps), self.actor, self.monitor)
+        return self.writer.write(Counters(env_steps=env_steps))
 
     def latest(self, name=None):
-        return self.checkpoints.latest(self.said.append, name)
+        return self.checkpoints.latest(self.logged.append, name)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.checkpoints.folder.iterdir())
@@ -77,18 +73,18 @@ HARM = {
 
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("name", FILES)
-def test_whatever_is_missing_or_cut_is_named_and_the_one_before_it_is_used(run, name, harm):
+def test_a_missing_or_truncated_file_is_logged_and_the_previous_checkpoint_is_used(run, name, harm):
     good, bad = run.save(10), run.save(20)
-    assert run.latest().folder == bad.folder and not run.said
+    assert run.latest().folder == bad.folder and not run.logged
     HARM[harm](bad.folder / name)
     assert run.latest().folder == good.folder
-    assert len(run.said) == 1 and "\n" not in run.said[0]
-    assert run.said[0].startswith(f"{bad.folder / name} is {'missing' if harm == 'missing' else 'damaged'}")
-    assert run.said[0].endswith(f"checkpoint {good.folder.name} is used instead")
+    assert len(run.logged) == 1 and "\n" not in run.logged[0]
+    assert run.logged[0].startswith(f"{bad.folder / name} is {'missing' if harm == 'missing' else 'damaged'}")
+    assert run.logged[0].endswith(f"checkpoint {good.folder.name} is used instead")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_one_wrong_bit_is_found_wherever_it_is(run, name):
+def test_a_flipped_bit_is_detected_anywhere(run, name):
     good, bad = run.save(10), run.save(20)
     path = bad.folder / name
     content = path.read_bytes()
@@ -98,9 +94,9 @@ def test_one_wrong_bit_is_found_wherever_it_is(run, name):
         wrong = bytearray(content)
         wrong[place] ^= 1 << rng.randrange(8)
         path.write_bytes(wrong)
-        run.said.clear()
+        run.logged.clear()
         assert run.latest().folder == good.folder, place
-        assert len(run.said) == 1 and run.said[0].startswith(f"{path} is damaged"), place
+        assert len(run.logged) == 1 and run.logged[0].startswith(f"{path} is damaged"), place
     path.write_bytes(content)
     assert run.latest().folder == bad.folder
 
@@ -111,14 +107,14 @@ def test_every_file_is_in_the_manifest(run):
     assert files == set(FILES) == set(Manifest.read(saved).digests) | {"manifest.json"}
 
 
-def test_only_what_is_needed_is_read(run):
+def test_only_the_requested_file_is_checked(run):
     run.save(10)
     last = run.save(20)
     damage(last.folder / "agent" / "replay.npz")
     assert run.latest("weights.pt").folder == last.folder
 
 
-def test_where_none_can_be_read_all_are_named_and_where_there_is_none_nothing_is(run):
+def test_an_error_names_all_checkpoints_if_none_can_be_read(run):
     assert run.latest() is None
     places = [run.save(10).folder, run.save(20).folder]
     for place in places:
@@ -128,16 +124,16 @@ def test_where_none_can_be_read_all_are_named_and_where_there_is_none_nothing_is
     assert all(f"{place / 'counters.json'} is missing" in str(error.value) for place in places)
 
 
-def test_a_save_that_was_killed_leaves_nothing_that_is_taken_for_a_checkpoint(run):
+def test_a_killed_save_leaves_no_checkpoint(run):
     saved = run.save(10)
     shutil.copytree(saved.folder, run.checkpoints.folder / "saving")
     shutil.copytree(saved.folder, run.checkpoints.folder / "removing")
     assert run.latest().folder == saved.folder
-    run.checkpoints.prepare(saved, run.said.append)
+    run.checkpoints.prepare(saved, run.logged.append)
     assert run.names() == ["000000000010"]
 
 
-def test_leftovers_do_not_hinder_the_next_save(run):
+def test_incomplete_folders_do_not_prevent_the_next_save(run):
     saved = run.save(10)
     for name in ("saving", "removing"):
         shutil.copytree(saved.folder, run.checkpoints.folder / name)
@@ -146,11 +142,11 @@ def test_leftovers_do_not_hinder_the_next_save(run):
     assert run.names() == ["000000000020", "000000000030", "000000000040"]
 
 
-def test_damaged_ones_make_place_for_what_comes_instead(run):
+def test_damaged_checkpoints_are_renamed_when_training_continues(run):
     run.save(10)
     bad = run.save(20)
     (bad.folder / "actor.npz").unlink()
-    run.checkpoints.prepare(run.latest(), run.said.append)
+    run.checkpoints.prepare(run.latest(), run.logged.append)
     assert run.names() == ["000000000010", "damaged-000000000020"]
     assert (run.save(20).folder / "actor.npz").exists()
     for env_steps in (30, 40):
@@ -158,7 +154,7 @@ def test_damaged_ones_make_place_for_what_comes_instead(run):
     assert run.names() == ["000000000020", "000000000030", "000000000040", "damaged-000000000020"]
 
 
-def test_nothing_in_a_checkpoint_could_run(run):
+def test_a_checkpoint_contains_no_code(run):
     saved = run.save(10)
     for path in saved.folder.rglob("*.npz"):
         with np.load(path, allow_pickle=False) as arrays:
@@ -167,7 +163,7 @@ def test_nothing_in_a_checkpoint_could_run(run):
 
 @pytest.fixture
 def full_disk():
-    """No file may become larger than some kilobytes, as on a disk that is nearly full."""
+    """Limit the size of files to some kilobytes, as on a disk that is nearly full."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -178,7 +174,7 @@ def full_disk():
     limit(None)
 
 
-def test_what_cannot_be_written_leaves_everything_as_it_was(run, full_disk):
+def test_a_failed_save_leaves_the_other_checkpoints_unchanged(run, full_disk):
     saved = run.save(10)
     full_disk(6_000)
     with pytest.raises(OSError):
@@ -189,20 +185,20 @@ def test_what_cannot_be_written_leaves_everything_as_it_was(run, full_disk):
     assert run.save(30).folder == run.latest().folder
 
 
-def test_a_save_that_fails_is_told_and_only_the_last_one_ends_the_run(run, full_disk):
-    said = []
+def test_a_failed_save_is_logged_and_only_that_of_the_final_checkpoint_is_an_error(run, full_disk):
+    logged = []
 
     def log(line: str) -> None:
-        said.append(line)
+        logged.append(line)
         if limited and "cannot be written" in line:
             full_disk(None)
 
     limited = True
     full_disk(12_000)
     train(run.folder.load_settings(), run.folder, log)
-    told = [line for line in said if "cannot be written" in line]
-    assert len(told) == 1
-    assert "40 env steps" in told[0] and "kept" in told[0] and "the next save tries again" in told[0]
+    messages = [line for line in logged if "cannot be written" in line]
+    assert len(messages) == 1
+    assert "40 env steps" in messages[0] and "kept" in messages[0] and "the next save tries again" in messages[0]
     assert [int(path.name) for path in sorted((run.folder.path / "checkpoints").glob("0*"))] == [80, 100]
 
     limited = False

@@ -1,4 +1,4 @@
-"""A run that goes on is the run that was never interrupted."""
+"""A resumed run is equal to an uninterrupted one, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import merge, read_variant, resolve
-from algorithm.runs import team_builder
-from algorithm.runs.build import make_limits, train
+from algorithm.runs import components_builder
+from algorithm.runs.build import train
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.make_env import make_adapter
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
-from algorithm.runs.team_builder import ComponentsBuilder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.history import History
-from algorithm.training.metrics import MetricsWriter
-from algorithm.training.monitor import Monitor
-from algorithm.training.placement import CPU, Placement
-from algorithm.training.reporter import Reporter
+from algorithm.training.learner import CPU, Placement
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 
@@ -37,7 +36,7 @@ blueprint = Blueprint(encoders={{"*": {encoder}}}, body={body}{memory})
 """
 SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
-    "replay_config": {"capacity": 150},  # which is full before the end
+    "replay_config": {"capacity": 150},  # full before the end of the run
     "acer_config": {
         "rollout_length": 8,
         "sequence_length": 12,
@@ -53,7 +52,7 @@ SETTINGS = {
         "replay_ratio": 1.5,
     },
 }
-# What each run has beside these.
+# Further settings of each run.
 RUNS = {
     "probe": {"base_config": {"env_type": "PROBE", "env_name": "chain"}},
     "normalised observations": {
@@ -63,7 +62,7 @@ RUNS = {
     "goal and evaluation": {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
         "acer_config": {"reward_normalization": "return_std", "optimizer": "rmsprop"},
-        "goal": {"return": 0.85},  # passed by luck in training and not in every evaluation
+        "goal": {"return": 0.85},  # reached by chance in training, and not in every evaluation
     },
     "recurrent and skipping": {"base_config": {"env_type": "SKIPPING", "env_name": "skipping"}, "memory": "RunningSum"},
     "gru and last action": {
@@ -80,7 +79,7 @@ RUNS = {
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Lstm(6)",
     },
-    # A critic that samples draws from torch's generator of the process.
+    # A critic that samples actions draws from torch's global generator.
     "continuous, noisy and normalised": {
         "base_config": {"env_type": "ANY_ACTION", "env_name": "any", "env_args": {"continuous": 2}},
         "acer_config": {"std": "learned"},
@@ -166,13 +165,13 @@ def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
     return RunFolder.create("fake/task", source, name, tree)
 
 
-def go_on(folder: RunFolder) -> Checkpoint:
+def train_run(folder: RunFolder) -> Checkpoint:
     train(folder.load_settings(), folder, lambda line: None)
     return folder.find_latest()
 
 
-def shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
-    """A copy of a run as if it had been killed some time behind one of its first checkpoints."""
+def copy_shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
+    """Return a copy of a run that has only its first checkpoints, as if it had been killed after them."""
     copy = RunFolder(folder.path.with_name(name))
     shutil.copytree(folder.path, copy.path)
     for later in sorted((copy.path / "checkpoints").glob("0*"))[checkpoints:]:
@@ -181,7 +180,7 @@ def shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
 
 
 def content(checkpoint: Checkpoint) -> dict:
-    """Every number in a checkpoint, but for the time it took."""
+    """Return every value in a checkpoint but the seconds."""
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     about["counters"].pop("seconds")
     found = {"about": about}
@@ -215,15 +214,15 @@ def rows(folder: RunFolder) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_run_that_was_killed_and_goes_on_ends_bit_for_bit_where_it_would_have(kind, seed, tmp_path):
+def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(kind, seed, tmp_path):
     straight = new_run(tmp_path, "straight", kind, seed=seed)
-    end = go_on(straight)
+    end = train_run(straight)
     saved = sorted((straight.path / "checkpoints").glob("0*"))
     assert len(saved) >= 3
     assert any(int(path.name) % (3 * 8) for path in saved[:-1])  # in the middle of a rollout
     for point in {1, len(saved) - 2}:
-        resumed = shortened(straight, f"from {point}", point)
-        assert_equal(go_on(resumed), end)
+        resumed = copy_shortened(straight, f"from {point}", point)
+        assert_equal(train_run(resumed), end)
         assert [row["env_steps"] for row in rows(resumed)] == [row["env_steps"] for row in rows(straight)]
         assert list(rows(resumed)[0]) == list(rows(straight)[0])
         for name in rows(straight)[0]:
@@ -232,9 +231,9 @@ def test_a_run_that_was_killed_and_goes_on_ends_bit_for_bit_where_it_would_have(
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_saving_on_the_way_changes_nothing(kind, tmp_path):
-    often = go_on(new_run(tmp_path, "often", kind))
-    never = go_on(new_run(tmp_path, "never", kind, save_every=None))
+def test_saving_changes_nothing(kind, tmp_path):
+    often = train_run(new_run(tmp_path, "often", kind))
+    never = train_run(new_run(tmp_path, "never", kind, save_every=None))
     assert_equal(often, never)
 
 
@@ -248,29 +247,29 @@ def test_saving_on_the_way_changes_nothing(kind, tmp_path):
         "several roles, one of them late",
     ],
 )
-def test_acting_on_a_copy_changes_nothing_and_goes_on_as_well(kind, tmp_path, monkeypatch):
-    plain = go_on(new_run(tmp_path, "plain", kind))
-    apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # to torch the same processor
-    monkeypatch.setattr(team_builder, "choose_placement", lambda settings, agent, role: apart)
+def test_acting_on_a_copy_changes_nothing_also_after_a_resume(kind, tmp_path, monkeypatch):
+    plain = train_run(new_run(tmp_path, "plain", kind))
+    apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # the same device for torch
+    monkeypatch.setattr(components_builder, "choose_placement", lambda base, agent, role: apart)
     copied = new_run(tmp_path, "copied", kind)
-    assert_equal(go_on(copied), plain)
-    assert_equal(go_on(shortened(copied, "resumed", 2)), plain)
+    assert_equal(train_run(copied), plain)
+    assert_equal(train_run(copy_shortened(copied, "resumed", 2)), plain)
 
 
-def test_stopping_at_half_the_steps_and_going_on_is_the_same_too(tmp_path):
-    straight = go_on(new_run(tmp_path, "straight", "probe"))
+def test_a_run_that_is_extended_is_equal_to_a_longer_one(tmp_path):
+    straight = train_run(new_run(tmp_path, "straight", "probe"))
     halves = new_run(tmp_path, "halves", "probe", max_step=115)
-    go_on(halves)
+    train_run(halves)
     halves.record_settings(merge(halves.load_settings().tree, {"base_config": {"max_step": 230}}), 115)
-    assert_equal(go_on(halves), straight)
+    assert_equal(train_run(halves), straight)
 
 
-def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
+def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
     source = find_environment_folder("gym/cartpole")
     short = {"base_config": {"max_step": 1300, "log_every": 400}, "acer_config": {"reward_normalization": "return_std"}}
     settings = resolve([("test", read_variant(source / "config.yaml", "default")), ("test", short)])
     folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
-    saved = go_on(folder)
+    saved = train_run(folder)
     assert not (saved.folder / "actor.npz").exists()
 
     parts = TrainingComponents(
@@ -283,13 +282,12 @@ def test_with_gymnasium_everything_is_back_right_after_loading(tmp_path):
     counters = saved.counters
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(5)
-    history, ends = History(parts, counters), make_limits(settings)
-    monitor = Monitor(
-        history, ends, Reporter(history, ends, MetricsWriter(tmp_path / "m"), print, print), None, None, None
-    )
-    saved.restore_run(actor, monitor)
+    history = History(parts, counters)
+    states = {"history": history, "curriculum": EnvironmentParameters({})}
+    saved.restore_run(actor, states)
     assert history.recent["agent"].is_full
-    assert_equal(CheckpointStore(tmp_path / "again", 1).save(parts, counters, actor, monitor), saved)
+    writer = CheckpointWriter(CheckpointStore(tmp_path / "again", 1), parts, actor, states, print)
+    assert_equal(writer.write(counters), saved)
 
     rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())
     assert not rollout.continues_previous.any()
@@ -301,15 +299,15 @@ def test_new_episodes_start_with_the_next_seeds(tmp_path):
     source = find_environment_folder("gym/cartpole")
     settings = resolve([("test", {"base_config": {"env_name": "CartPole-v1", "max_step": 100, "n_envs": 2}})])
     folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
-    go_on(folder)
+    train_run(folder)
     folder.record_settings(merge(settings.tree, {"base_config": {"max_step": 300}}), 100)
-    go_on(folder)
+    train_run(folder)
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         starts = arrays["obs/obs"][arrays["first"]]
     assert len(np.unique(starts, axis=0)) == len(starts)
 
 
-def test_an_actor_that_was_interrupted_in_a_tick_keeps_nothing_unfinished(tmp_path):
+def test_an_actor_that_was_interrupted_in_a_tick_has_no_state(tmp_path):
     folder = new_run(tmp_path, "a", "probe")
     settings = folder.load_settings()
     parts = TrainingComponents(

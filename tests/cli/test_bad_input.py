@@ -89,13 +89,13 @@ COMMANDS = [
     ("mine/task --max_step -5", "base_config.max_step is -5"),
     ("mine/task --max-iter 0", "--max_iter is 0; it must be at least 1"),
     ("mine/task --seed 1.5", "invalid int value: '1.5'"),
-    ("mine/task --seed 010", "invalid int value: '010': 010 is no decimal number"),
-    ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is no decimal number"),
+    ("mine/task --seed 010", "invalid int value: '010': 010 is not a decimal number"),
+    ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is not a decimal number"),
     ("mine/task --seed yes", "invalid int value: 'yes'"),
     ("mine/task --seed -1", "base_config.seed is -1"),
     ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
-    ("mine/task --port 5005", "--port is for env_type UNITY"),
-    ("mine/task --editor", "--editor is for env_type UNITY"),
+    ("mine/task --port 5005", "--port: base_config.unity_args.base_port is for env_type UNITY"),
+    ("mine/task --editor", "--editor: base_config.unity_args.build_path is for env_type UNITY"),
     ("mine/task --render", "--render goes with --run, not with training"),
     ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
@@ -111,18 +111,24 @@ COMMANDS = [
     ("mine/task --num-workers 4", "it is now --agents"),
     ("mine/task --t-max 1000", "it is now --max_step"),
     ("mine/task --env-name CartPole-v1", "the folder's name, first on the command line"),
-    ("mine/task --no-lock", "gone: one process learns"),
+    ("mine/task --no-lock", "not needed: one process learns"),
     ("mine/task --set base_config.write_summary_per_step=9", "it is now base_config.log_every"),
     ("mine/task --set acer_config.save_model_per_step=9", "it is now base_config.save_every"),
-    ("mine/task --set base_config.reset_on_iteration=true", "gone: every lane starts its next episode by itself"),
+    (
+        "mine/task --set base_config.reset_on_iteration=true",
+        "not supported: every agent starts its next episode automatically",
+    ),
     ("mine/task --set base_config.port=5006", "it is now base_config.unity_args.base_port"),
     ("mine/task --set sac_config.learning_rate=1e-3", "it is now learning_rate_critic, learning_rate_policy and"),
-    ("mine/task --set sac_config.siamese=ATC", "gone: nothing but the task's own losses shapes the features"),
-    ("mine/task --set net_config.learner_port=61001", "gone: one process collects and learns"),
+    ("mine/task --set sac_config.siamese=ATC", "not supported: features are learned from the losses of the task only"),
+    ("mine/task --set net_config.learner_port=61001", "not needed: one process collects and learns"),
     ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
     ("mine/task --u-port 5006", "it is now --port"),
     ("mine/task --replay-start 9", "it is now --set acer_config.learning_starts=..."),
-    ("mine/task --set acer_config.entropy=0.1", "is no setting; it is now acer_config.entropy_coef"),
+    (
+        "mine/task --set acer_config.entropy=0.1",
+        "unknown setting acer_config.entropy; it is now acer_config.entropy_coef",
+    ),
     ("mine/task --tau 0.99", "it is now --set acer_config.average_policy_decay=..."),
     # places
     ("mine/tusk", "did you mean mine/task?"),
@@ -133,7 +139,7 @@ COMMANDS = [
     ("mine/task -n ..", "use a plain folder name"),
     ("mine/task -n a:b", "use a plain folder name"),
     ("mine/task -n con", "use a plain folder name"),
-    ("mine/task -n {tme}", "{time} in it for the start time"),
+    ("mine/task -n {tme}", "with {time} for the start time"),
     ("mine/task -c fast", "no variant 'fast'; there is default"),
     ("mine/task --run", "there is no run under runs"),
     ("mine/task --run -n b", "there is no run 'b' under runs"),
@@ -156,9 +162,12 @@ COMMANDS = [
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
     ("mine/task --set =1", "--set =1: expected section.key=value"),
     ("mine/task --set acer_config.gamma=[", "the value cannot be read: not YAML"),
-    ("mine/task --set base_config.seed=1:30", "base_config.seed=1:30: the value cannot be read: 1:30 is no decimal"),
-    ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is no decimal number"),
-    ("mine/task --env_args limit=1:30", "--env_args limit=1:30: the value cannot be read: 1:30 is no decimal number"),
+    ("mine/task --set base_config.seed=1:30", "base_config.seed=1:30: the value cannot be read: 1:30 is not a decimal"),
+    ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is not a decimal number"),
+    (
+        "mine/task --env_args limit=1:30",
+        "--env_args limit=1:30: the value cannot be read: 1:30 is not a decimal number",
+    ),
     ("mine/task --set acer_config.gama=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config.gamma=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config=1", "base_config is a section"),
@@ -175,7 +184,7 @@ COMMANDS = [
     ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
     (
         "mine/task --set base_config.device=tpu",
-        "it must be cpu, cuda, cuda:1 (a certain one), gpu (the same as cuda), mps or auto",
+        "it must be cpu, cuda, cuda:1 (the device with this index), gpu (the same as cuda), mps or auto",
     ),
     ("mine/task --set base_config.precision=float16", "input should be 'float32', 'bfloat16' or 'bfloat16_forced'"),
     (
@@ -204,7 +213,7 @@ COMMANDS = [
     ("mine/task --set acer_config.on_policy_updates=false acer_config.replay_ratio=0", "leaves nothing to learn from"),
     (
         "mine/task --set acer_config.estimator=tree_backup acer_config.critic=state_value",
-        "acer_config: estimator tree_backup is",
+        "acer_config: estimator tree_backup needs action values",
     ),
     (
         "mine/task --set acer_config.std=state_dependent acer_config.std_min=0.7",
@@ -224,7 +233,7 @@ COMMANDS = [
     ),
     # sizes
     ("mine/task --agents 9223372036854775808", "base_config.n_envs is 9223372036854775808;"),
-    ("mine/task --agents 100000", "base_config.n_envs is 100000; input should be less than or equal to 65536"),
+    ("mine/task --agents 100000", "base_config.n_envs is 100000; it must be from 1 to 65,536"),
     ("mine/task --set acer_config.reward_clip=1e200", "reward_clip is 1e+200; it must be at most 3.40282e+38, the la"),
     ("mine/task --set replay_config.capacity=1e18", "replay_config.capacity: 1,000,000,000,000,000,000 rows"),
     ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
@@ -238,7 +247,7 @@ COMMANDS = [
     (f"mine/task --set {'a.' * 3000}b=1", "a setting is at most 40 levels deep"),
     (f"mine/task --set base_config.env_args={'[' * 3000}", "nested more than 40 levels deep"),
     ("mine/task --repeat 1000000", "--repeat is 1000000; it must be at most 1000"),
-    ("mine/task --set acer_config.critic=state_value", "acer_config: estimator retrace is of action values"),
+    ("mine/task --set acer_config.critic=state_value", "acer_config: estimator retrace needs action values"),
     ("mine/task --set acer_config.std=learned acer_config.std_min=0.6", "must be above std_min 0.6"),
     ("mine/task --set acer_config.estimator=vtrace acer_config.rho_clip=0.5", "must not be below trace_clip"),
     (
@@ -257,8 +266,8 @@ COMMANDS = [
 
 FOLDERS = [
     # config.yaml
-    (default(acer_config={"gama": 0.9}), {}, 2, "config.yaml: acer_config.gama is no setting; did you mean"),
-    (default(base_config={"gamma": 0.9}), {}, 2, "base_config.gamma is no setting; did you mean acer_config.gamma?"),
+    (default(acer_config={"gama": 0.9}), {}, 2, "config.yaml: unknown setting acer_config.gama; did you mean"),
+    (default(base_config={"gamma": 0.9}), {}, 2, "unknown setting base_config.gamma; did you mean acer_config.gamma?"),
     (default(replay_config={"batch_size": 3}), {}, 2, "did you mean acer_config.batch_size?"),
     (default(acer_config={"collect_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
     (default(acer_config={"worker_steps": 5}), {}, 2, "it is now acer_config.rollout_length"),
@@ -271,13 +280,13 @@ FOLDERS = [
     ({"default": None, "fast": {"inherit": 3}}, {}, 2, "'fast' inherits 3; expected the name of a variant"),
     (default(base_config={"n_envs": "many"}), {}, 2, "config.yaml: base_config.n_envs is 'many'"),
     ({"default": 3}, {}, 2, "the variant 'default' is 3"),
-    ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which is not there"),
+    ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which does not exist"),
     ({"default": {"inherited": "default"}}, {}, 2, "it is now inherit, in the variant itself"),
     ({"fast": None}, {}, 2, "no variant 'default'; there is fast"),
     ("default: [", {}, 2, "config.yaml: not YAML"),
     ("- 1", {}, 2, "expected a mapping of sections, found list"),
     ("default: {goal: null}\ndefault: {}", {}, 2, "default is defined twice"),
-    ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is no decimal number"),
+    ("default:\n  base_config: {seed: 010}", {}, 2, "config.yaml: line 2: 010 is not a decimal number"),
     (f"default: {'[' * 3000}", {}, 2, "config.yaml: it is nested more than 40 levels deep"),
     ({"default": None}, {}, 2, "base_config.env_name is not set"),
     # environments
@@ -358,7 +367,7 @@ FOLDERS = [
     (None, {"nn": "def blueprint():\n    import sys\n    sys.exit(5)"}, 2, "nn.py, line 3: SystemExit: 5"),
     (None, {"nn": BODY % "raise KeyError('x')"}, 2, "nn.py, line 8: KeyError: 'x'"),
     (None, {"nn": NN + "blueprint = Blueprint(policy=Gru(4))"}, 2, "Gru made a GruMemory, which has no `forward`"),
-    (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a Layers, which has no `step`"),
+    (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a LayerStack, which has no `step`"),
     (
         default(acer_config={"critic": "action_value"}),
         {"nn": NN + "blueprint = Blueprint(critic=int)"},
@@ -459,7 +468,7 @@ def test_the_folder_that_these_rows_break_works_when_whole(capsys):
 
 
 EXISTING = [
-    ("mine/task -n a", 2, "run runs/mine/task/a exists already; --resume goes on with it, --force replaces it"),
+    ("mine/task -n a", 2, "run runs/mine/task/a exists already; --resume continues it, --force replaces it"),
     ("mine/task -n b --repeat 2", 2, "run runs/mine/task/b-2 exists already"),
     ("mine/task -n a --run --ckpt 39", 2, "--ckpt 39: there is no such checkpoint; runs/mine/task/a has 40"),
     ("mine/task -n a --run --ckpt runs", 2, "/runs is outside of"),
@@ -468,7 +477,7 @@ EXISTING = [
     ("mine/task -n a --run --render", 2, "a probe cannot be rendered"),
     ("mine/task -n a --resume --use_env_nn", 2, "--use_env_nn: there is no nn.py in "),
     ("mine/task -n a --resume --set base_config.env_name=chain", 2, "the saved experience is of this environment"),
-    ("mine/task -n a --resume --agents 3", 2, "the saved replay has a lane for each copy"),
+    ("mine/task -n a --resume --agents 3", 2, "the saved replay has a lane for each environment"),
     ("mine/task -n . --run", 2, "there is no run '.'"),
     ("mine/other --list", 2, "there is no run under runs/mine/other yet"),
     ("mine --force -n task", 2, "no environment folder 'mine'"),
@@ -506,7 +515,7 @@ def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
 
 def test_an_unexpected_error_is_named_and_debug_shows_where(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    monkeypatch.setattr("algorithm.runs.results.make_table", lambda records: 1 / 0)
+    monkeypatch.setattr("algorithm.cli.run_table.make_table", lambda records: 1 / 0)
     status, line = fails(capsys, "--list")
     assert status == 1
     assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.cli.command_line import collect_overrides, make_start_page, parse_arguments
+from algorithm.cli.command_line import collect_flag_layers, make_start_page, parse_arguments
 from algorithm.cli.options import FLAGS, OPTIONS, TRAIN
 from algorithm.config import renamed_settings as former
-from algorithm.config.loader import load_defaults, resolve
+from algorithm.config.loader import load_defaults, merge, resolve
 from algorithm.runs.env_folder import is_file_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,9 +76,17 @@ def test_folders_are_named_as_shells_complete_them(env):
     assert parse_arguments([env]).env == "gym/cartpole"
 
 
+def read_flags(words):
+    """Return the settings of all flags in a command line."""
+    tree = {}
+    for _, layer in collect_flag_layers(parse_arguments(words.split())):
+        tree = merge(tree, layer)
+    return tree
+
+
 def test_flags_are_short_for_settings():
     words = "gym/cartpole -n a --agents 3 --max_step 8 --max_iter 7 --seed 5 --device cpu --nn x.py"
-    tree = collect_overrides(parse_arguments(words.split()))
+    tree = read_flags(words)
     assert tree == {
         "base_config": {
             "name": "a",
@@ -91,9 +99,9 @@ def test_flags_are_short_for_settings():
         }
     }
     assert resolve([("flags", tree)]).base.n_envs == 3
-    unity = collect_overrides(parse_arguments("unity/3dball --editor --port 6000".split()))
+    unity = read_flags("unity/3dball --editor --port 6000")
     assert unity == {"base_config": {"unity_args": {"build_path": "editor", "base_port": 6000}}}
-    assert collect_overrides(parse_arguments("gym/cartpole -n a --run".split())) == {}  # it names a run that is there
+    assert read_flags("gym/cartpole -n a --run") == {}  # it names a run that is there
 
 
 @pytest.mark.parametrize("name", [name for name, instead in former.NAMES_ELSEWHERE.items() if " " not in instead])
@@ -130,7 +138,7 @@ def documented(page: str) -> set[str]:
     return found | set(alone)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md", "docs/options.md"])
 def test_documented_options_exist(page):
     shorts = {option.short for option in OPTIONS if option.short}
     found = documented(page)
@@ -141,7 +149,7 @@ def test_documented_options_exist(page):
 
 
 def test_the_reference_lists_every_option():
-    assert documented("docs/configuration.md") >= SPELLINGS - {"--help"}
+    assert documented("docs/options.md") >= SPELLINGS - {"--help"}
 
 
 @pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])

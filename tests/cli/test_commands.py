@@ -82,7 +82,7 @@ def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monke
     from algorithm.cli import display
 
     shown = []
-    monkeypatch.setattr(display, "make_line_display", lambda log: shown.append)
+    monkeypatch.setattr(display.LineDisplay, "on_progress", lambda self, progress: shown.append(progress))
     assert main.main("mine/task -n a".split()) == 0
     seconds = result("a")["seconds"]
     assert shown[-1].has_ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)
@@ -308,7 +308,7 @@ def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(c
 def test_force_leaves_a_folder_that_is_no_run(capsys):
     Path("runs/mine/task/a").mkdir(parents=True)
     assert main.main("mine/task -n a --force".split()) == 2
-    assert "is no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
     assert Path("runs/mine/task/a").exists()
 
 
@@ -367,11 +367,11 @@ def test_an_iteration_wants_an_end_of_every_lane_since_the_last_one(task, capsys
 
 
 def test_a_checkpoint_is_played_by_its_env_steps_or_its_folder(monkeypatch, capsys):
-    from algorithm.runs import build as assembly
+    from algorithm.runs import play as playing
 
     played = []
-    load = assembly.load_agent
-    monkeypatch.setattr(assembly, "load_agent", lambda *args: played.append(args[2].folder.name) or load(*args))
+    load = playing.load_agent
+    monkeypatch.setattr(playing, "load_agent", lambda *args: played.append(args[2].folder.name) or load(*args))
     assert main.main("mine/task -n a".split()) == 0
     for which in ("30", "runs/mine/task/a/checkpoints/000000000060", None):
         assert main.main(["mine/task", "--run", *(["--ckpt", which] if which else [])]) == 0

@@ -7,12 +7,12 @@ from rich.console import Console
 from algorithm.cli.display import (
     BAR_WIDTH,
     COLORS,
+    LineDisplay,
     ProgressView,
     _compute_goal_fraction,
     _round_to_total,
     format_line,
     live_display,
-    make_line_display,
 )
 from algorithm.training.history import Counters
 from algorithm.training.progress import Progress, RoleProgress, Throughput
@@ -30,7 +30,7 @@ STANDING = RoleProgress(
 )
 PROGRESS = Progress(
     wrote_row=False,
-    counters=Counters(412_000, 9000, 1234, 600, 75.4),
+    counters=Counters(env_steps=412_000, updates=9000, episodes=1234, iterations=600, seconds=75.4),
     max_step=1_000_000,
     goal=200.0,
     fraction_done=0.412,
@@ -99,7 +99,9 @@ def test_one_line_holds_the_facts():
 
 def test_what_is_not_known_is_left_out():
     unknown = RoleProgress(mean=NAN, first=None, best=None, length=NAN, policy_metrics={}, losses={})
-    progress = replace(PROGRESS, max_step=None, done=None, seconds_left=None, goal=None, roles={"agent": unknown})
+    progress = replace(
+        PROGRESS, max_step=None, fraction_done=None, seconds_left=None, goal=None, roles={"agent": unknown}
+    )
     assert format_line(progress).startswith("412,000 steps  return -  8,123 steps/s")
     rows = "\n".join(drawn(progress))
     assert "no episode yet" in rows
@@ -108,7 +110,7 @@ def test_what_is_not_known_is_left_out():
 
 
 def test_a_slow_simulator_has_a_rate():
-    slow = format_line(replace(PROGRESS, pace=Throughput(3.24, 0.04, SHARES)))
+    slow = format_line(replace(PROGRESS, throughput=Throughput(3.24, 0.04, SHARES)))
     assert "3.2 steps/s  0.04 updates/s" in slow
 
 
@@ -121,7 +123,7 @@ def test_roles_are_named_if_there_are_several():
 
 def test_lines_are_said_for_rows_of_metrics_only():
     said = []
-    show = make_line_display(said.append)
+    show = LineDisplay(said.append).on_progress
     show(PROGRESS)
     assert said == []
     show(replace(PROGRESS, wrote_row=True))
@@ -130,11 +132,11 @@ def test_lines_are_said_for_rows_of_metrics_only():
 
 def test_a_picture_is_drawn_when_somebody_looks_and_not_for_rows_of_metrics():
     console = terminal()
-    with live_display(console, console.print) as show:
+    with live_display(console, console.print) as display:
         empty = console.file.tell()
-        show(replace(PROGRESS, wrote_row=True))
+        display.on_progress(replace(PROGRESS, wrote_row=True))
         assert console.file.tell() == empty
-        show(PROGRESS)
+        display.on_progress(PROGRESS)
         assert console.file.tell() > empty
 
 
@@ -218,20 +220,20 @@ def test_a_picture_follows_the_width_of_its_terminal():
 
 def test_what_is_said_meanwhile_stands_above_the_picture():
     console = terminal()
-    with live_display(console, console.print) as show:
-        show(PROGRESS)
+    with live_display(console, console.print) as display:
+        display.on_progress(PROGRESS)
         console.print("evaluation at 5")
-        show(PROGRESS)
+        display.on_progress(PROGRESS)
     assert "evaluation at 5" in console.file.getvalue()
     assert console.file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
 def test_the_last_picture_stays():
     console = terminal()
-    with live_display(console, console.print) as show:
-        show(PROGRESS)
+    with live_display(console, console.print) as display:
+        display.on_progress(PROGRESS)
         before = console.file.tell()
-        show(replace(PROGRESS, has_ended=True, seconds_left=None))
+        display.on_progress(replace(PROGRESS, has_ended=True, seconds_left=None))
     console.file.seek(before)
     last = console.file.read()
     assert "in all" in last and "8,123 steps/s" in last and "123.4" in last
@@ -242,6 +244,6 @@ def test_the_last_picture_stays():
 def test_without_a_terminal_there_are_lines(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
-    with live_display(console, console.print) as show:
-        show(replace(PROGRESS, wrote_row=True))
+    with live_display(console, console.print) as display:
+        display.on_progress(replace(PROGRESS, wrote_row=True))
     assert file.getvalue() == format_line(PROGRESS) + "\n"

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 import pytest
 
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.cli import report as module
 from algorithm.cli.report import report_result
 from algorithm.config.loader import resolve
-from algorithm.runs.build import RunResult
+from algorithm.runs.callbacks import RunResult
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult
@@ -26,7 +27,7 @@ def folder(tmp_path):
 def told(folder, monkeypatch=None, **changes) -> list[str]:
     values = {
         "goal_reached": True,
-        "counters": Counters(18_040, 900, 312, 100, 6.1),
+        "counters": Counters(env_steps=18_040, updates=900, episodes=312, iterations=100, seconds=6.1),
         "returns": {"agent": 478.25},
         "evaluation": {"agent": PLAYED},
         "best": None,
@@ -65,14 +66,11 @@ def test_windows_quotes_in_its_own_way(monkeypatch):
 
 
 def test_weights_that_did_better_than_the_last_ones_are_named(folder):
-    checkpoint = CheckpointStore(folder.path / "checkpoints", 5).save(
-        TrainingComponents(None, None),
-        Counters(12_000),
-        SimpleNamespace(state=lambda: None),
-        SimpleNamespace(state=dict),
-    )
+    store, actor = CheckpointStore(folder.path / "checkpoints", 5), SimpleNamespace(state=lambda: None)
+    writer = CheckpointWriter(store, TrainingComponents(None, None), actor, {}, print)
+    checkpoint = writer.write(Counters(env_steps=12_000))
     assert "best in evaluation, used by --run: the weights after 12,000 env steps" in told(folder, best=checkpoint)
-    assert not any("best" in line for line in told(folder, best=checkpoint, counters=Counters(12_000)))
+    assert not any("best" in line for line in told(folder, best=checkpoint, counters=Counters(env_steps=12_000)))
 
 
 def test_roles_are_named_where_there_are_several(folder):

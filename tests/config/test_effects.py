@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 import main
-from algorithm.agents.acer.agent import AcerSettings
-from algorithm.agents.sac.agent import SacSettings
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.annotations import Condition
-from algorithm.config.effects import check_action_effects, check_effects, find_failure
+from algorithm.config.effects import check_effects, find_failure
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.config.schema import BaseConfig, ReplayConfig
 from algorithm.errors import UserError
@@ -161,7 +161,11 @@ def test_a_file_may_need_the_command_line(capsys):
         (CONFIG, ["-c", "sac", "--set", "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER"),
         (CONFIG, ["--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER"),
         (CONFIG, ["--doctor", "--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC"),
-        (CONFIG, ["--port", "5005"], "--port is for env_type UNITY, not for PROBE, and so has no effect"),
+        (
+            CONFIG,
+            ["--port", "5005"],
+            "--port: base_config.unity_args.base_port is for env_type UNITY, not for PROBE, and so has no effect",
+        ),
         ({"default": CONFIG["default"]}, [], "config.yaml: sac_config.gamma is for algorithm SAC, not for ACER"),
     ],
 )
@@ -205,6 +209,6 @@ def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(ca
 def test_a_setting_for_actions_of_one_role_has_an_effect():
     settings = replace(resolve([("test", {})]), command_line_layers=[("--set", {"acer_config": {"std": "learned"}})])
     discrete, box = (Role(1, {}, ActionSpec(**kind)) for kind in ({"branches": (2,)}, {"continuous": 1}))
-    check_action_effects(settings, {"a": discrete, "b": box})
+    check_effects(settings, settings.command_line_layers, {"a": discrete, "b": box})
     with pytest.raises(UserError, match="acer_config.std is for continuous actions"):
-        check_action_effects(settings, {"a": discrete})
+        check_effects(settings, settings.command_line_layers, {"a": discrete})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from algorithm.agents.acer.agent import AcerSettings
+from algorithm.agents.acer.settings import AcerSettings
 from algorithm.config.loader import (
     BaseConfig,
     Goal,
@@ -88,9 +88,9 @@ def test_a_bare_off_is_the_word_off():
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("acer_config.gama=0.9", "acer_config.gama is no setting; did you mean acer_config.gamma?"),
-        ("base_config.gamma=0.9", "base_config.gamma is no setting; did you mean acer_config.gamma?"),
-        ("gamma=0.9", "gamma is no setting; did you mean acer_config.gamma?"),
+        ("acer_config.gama=0.9", "unknown setting acer_config.gama; did you mean acer_config.gamma?"),
+        ("base_config.gamma=0.9", "unknown setting base_config.gamma; did you mean acer_config.gamma?"),
+        ("gamma=0.9", "unknown setting gamma; did you mean acer_config.gamma?"),
         ("acer_config.gamma=high", "acer_config.gamma is 'high'; input should be a valid number"),
         ("acer_config.gamma=1.5", "acer_config.gamma is 1.5; it must be from 0 to 1"),
         ("acer_config.batch_size=0", "acer_config.batch_size is 0; it must be at least 1"),
@@ -98,14 +98,14 @@ def test_a_bare_off_is_the_word_off():
         ("acer_config.trust_region=full", "acer_config.trust_region is 'full'; input should be 'off' or 'efficient'"),
         ("acer_config.optimizer=sgd", "acer_config.optimizer is 'sgd'; input should be 'adam' or 'rmsprop'"),
         ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
-        ("base_config.n_envs=0", "base_config.n_envs is 0; input should be greater than or equal to 1"),
+        ("base_config.n_envs=0", "base_config.n_envs is 0; it must be from 1 to 65,536"),
         ("base_config.device=tpu", "base_config.device is 'tpu'"),
         ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
         ("base_config.env_type=ROS", "env_type 'ROS' is unknown; there is GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY"),
         ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; there is LOCAL"),
         ("replay_config.capacity=-1", "replay_config.capacity is -1"),
         ("replay_config.sampler=rank", "replay_config.sampler is 'rank'; input should be 'uniform', 'prioritized' or"),
-        ("replay_config.td_error_min=0", "replay_config.td_error_min is 0; input should be greater than 0"),
+        ("replay_config.td_error_min=0", "replay_config.td_error_min is 0.0; it must be above 0"),
         ("replay_config.td_error_min=2", "replay_config: td_error_min 2.0 must not be above td_error_max 1.0"),
         ("goal.return=much", "goal.return is 'much'"),
         ("nn_config=3", "nn_config is 3; it must be a mapping"),
@@ -141,7 +141,7 @@ def test_variants_stand_on_default_and_on_what_they_inherit(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("default: {inherit: other}", "inherits 'other', which is not there"),
+        ("default: {inherit: other}", "inherits 'other', which does not exist"),
         ("default: {inherit: default}", "inherits 'default', which inherits it"),
         ("default: [", "not YAML"),
         ("- 1", "expected a mapping"),

@@ -35,14 +35,14 @@ OF_ROLES = [entry for entry in RENAMED if entry[0] not in ("base_config", "goal"
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)
 def test_an_earlier_name_is_an_error_that_names_the_setting(section, old, new):
     assert new in load_defaults()[section] and old not in load_defaults()[section]
-    with pytest.raises(UserError, match=f"here: {section}.{old} is no setting; it is now {section}.{new}"):
+    with pytest.raises(UserError, match=f"here: unknown setting {section}.{old}; it is now {section}.{new}"):
         resolve([("here", {section: {old: 1}})])
     assert new in find_renamed_flag(old, FLAGS)
 
 
 @pytest.mark.parametrize(("section", "old", "new"), OF_ROLES)
 def test_so_it_is_in_the_sections_of_a_role(section, old, new):
-    with pytest.raises(UserError, match=f"ma_config.a: {section}.{old} is no setting; it is now {section}.{new}"):
+    with pytest.raises(UserError, match=f"ma_config.a: unknown setting {section}.{old}; it is now {section}.{new}"):
         resolve([("here", {"ma_config": {"a": {section: {old: 1}}}})])
 
 

@@ -56,7 +56,9 @@ def test_a_word_is_what_people_take_it_for(text, value):
     "text", ["010", "-010", "08", "00", "00.5", "1:30", "12:00:00", "1:30.5", "0x1F", "0b11", "0o17", "1_", "1__0"]
 )
 def test_a_number_that_is_not_decimal_is_refused(text):
-    with pytest.raises(ValueError, match=f"^{text} is no decimal number; write one without leading zeros, or text in"):
+    with pytest.raises(
+        ValueError, match=f"^{text} is not a decimal number; write one without leading zeros, or text in"
+    ):
         yaml_text.load(text)
     assert yaml_text.load(yaml_text.dump([text])) == [text]
 
@@ -64,7 +66,7 @@ def test_a_number_that_is_not_decimal_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 010", "line 2: 010 is no decimal number"),
+        ("a: 1\nb: 010", "line 2: 010 is not a decimal number"),
         ("[" * 3000, "it is nested more than 40 levels deep"),
         ("{a: " * 3000, "it is nested more than 40 levels deep"),
         ("1" * 301, "an integer has more than 300 digits"),

@@ -1,4 +1,4 @@
-"""What every distribution is held against: autograd, and the noise of an average."""
+"""Oracles of the tests of distributions: autograd, and the sampling error of a mean."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ def close(actual, expected, atol=1e-10):
 
 
 def gradient(function, at):
-    """The gradient of a sum over rows, by autograd."""
+    """Return the gradient of a sum over rows, by autograd."""
     at = at.clone().requires_grad_()
     return torch.autograd.grad(function(at).sum(), at)[0]
 
@@ -25,5 +25,5 @@ def one_hot(sample, actions):
 
 
 def within_noise(mean, expected, std):
-    """A mean of DRAWS numbers lies within four of its standard deviations."""
+    """Assert that a mean of DRAWS numbers is within four of its standard errors."""
     assert (np.abs(mean - expected) <= 4 * std / np.sqrt(DRAWS) + 1e-12).all(), (mean, expected)

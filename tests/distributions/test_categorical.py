@@ -20,7 +20,7 @@ def test_values_equal_torch_distributions():
     average = torch.distributions.Categorical(logits=AVERAGE)
     close(policy.probs, theirs.probs)
     close(policy.log_probs, theirs.logits)
-    for sample in (SAMPLE, SAMPLE.float()):  # as it is taken, and as it is stored
+    for sample in (SAMPLE, SAMPLE.float()):  # the dtype when sampled, and when stored
         log_prob = theirs.log_prob(SAMPLE.squeeze(-1))
         close(policy.log_prob(sample), log_prob)
         close(policy.log_ratio(Categorical(AVERAGE), sample), log_prob - average.log_prob(SAMPLE.squeeze(-1)))
@@ -29,14 +29,14 @@ def test_values_equal_torch_distributions():
     close(policy.expectation(WEIGHT), (theirs.probs * WEIGHT).sum(-1))
 
 
-def test_gradients_in_logits_equal_autograd():
+def test_gradients_with_respect_to_logits_equal_autograd():
     policy = Categorical(LOGITS)
     close(policy.summed_score(WEIGHT), gradient(lambda x: WEIGHT * x.log_softmax(-1), LOGITS))
     close(policy.entropy_gradient(), gradient(lambda x: -x.softmax(-1) * x.log_softmax(-1), LOGITS))
     close(policy.kl_gradient(Categorical(AVERAGE)), gradient(lambda x: kl_from_average(x.log_softmax(-1)), LOGITS))
 
 
-def test_the_score_of_a_sample_is_that_of_all_actions_with_weight_on_this_one():
+def test_the_score_of_a_sample_is_the_summed_score_with_its_weight_only():
     policy, weight = Categorical(LOGITS), WEIGHT[..., 0]
     expected = gradient(lambda x: weight * Categorical(x).log_prob(SAMPLE), LOGITS)
     for sample in (SAMPLE, SAMPLE.float()):
@@ -44,14 +44,14 @@ def test_the_score_of_a_sample_is_that_of_all_actions_with_weight_on_this_one():
     close(policy.summed_score(one_hot(SAMPLE, 4) * weight.unsqueeze(-1)), expected)
 
 
-def test_gradients_in_probabilities_equal_autograd():
+def test_gradients_with_respect_to_probabilities_equal_autograd():
     policy = Categorical(LOGITS)
     probs = LOGITS.softmax(-1)
     close(policy.score_wrt_probs(WEIGHT), gradient(lambda p: WEIGHT * p.log(), probs))
     close(policy.kl_gradient_wrt_probs(Categorical(AVERAGE)), gradient(lambda p: kl_from_average(p.log()), probs))
 
 
-def test_a_step_in_probabilities_reaches_the_logits_along_policy_minus_average():
+def test_a_projection_in_probabilities_changes_logits_along_policy_minus_average():
     policy, average = Categorical(LOGITS), Categorical(AVERAGE)
     kappa = random(5, 2, 1, seed=4).abs()
     step = policy.score_wrt_probs(WEIGHT) - kappa * policy.kl_gradient_wrt_probs(average)
@@ -59,7 +59,7 @@ def test_a_step_in_probabilities_reaches_the_logits_along_policy_minus_average()
     close(reaching, policy.summed_score(WEIGHT) - kappa * policy.kl_gradient(average))
 
 
-def test_the_layout_in_memory_does_not_matter():
+def test_the_memory_layout_has_no_effect():
     by_action = LOGITS.movedim(-1, 0).contiguous().movedim(0, -1)
     assert not by_action.is_contiguous()
     plain, laid_out, average = Categorical(LOGITS), Categorical(by_action), Categorical(AVERAGE)
@@ -71,13 +71,13 @@ def test_the_layout_in_memory_does_not_matter():
     close(laid_out.score(SAMPLE, WEIGHT[..., 0]), plain.score(SAMPLE, WEIGHT[..., 0]))
     for name in ("summed_score", "score_wrt_probs"):
         close(getattr(laid_out, name)(WEIGHT), getattr(plain, name)(WEIGHT))
-    for name in ("kl_gradient", "kl_gradient_in_probs"):
+    for name in ("kl_gradient", "kl_gradient_wrt_probs"):
         close(getattr(laid_out, name)(average), getattr(plain, name)(average))
 
 
-def test_some_rows_of_a_policy_are_the_policy_of_those_rows():
+def test_selected_rows_are_the_policy_of_these_rows():
     policy = Categorical(LOGITS)
-    for _ in range(2):  # before and after its probabilities are known
+    for _ in range(2):  # before and after its probabilities are cached
         part = policy.select_rows(slice(1, 4))
         close(part.statistics, LOGITS[1:4])
         close(part.probs, LOGITS[1:4].softmax(-1))
@@ -85,14 +85,14 @@ def test_some_rows_of_a_policy_are_the_policy_of_those_rows():
         assert policy.probs.shape == LOGITS.shape
 
 
-def test_masked_actions_keep_everything_finite():
+def test_masked_actions_give_finite_results():
     no = MASKED_LOGIT
     logits = torch.tensor([[1.0, no, 0.5], [no, no, 3.0], [no, no, no]])
     policy, average = Categorical(logits), Categorical(torch.zeros(3, 3))
     weight = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
     sample = torch.tensor([[2.0], [2.0], [0.0]])
     assert policy.probs[0, 1] == 0
-    masked = Categorical(logits + torch.tensor([0.5, 0.0, -0.5]))  # the average policy sees the same mask
+    masked = Categorical(logits + torch.tensor([0.5, 0.0, -0.5]))  # the average policy has the same mask
     for value in (
         policy.entropy,
         policy.entropy_gradient(),
@@ -103,26 +103,26 @@ def test_masked_actions_keep_everything_finite():
         masked.kl(average),
     ):
         assert value.isfinite().all()
-    assert (policy.kl(masked)[:2].abs() < 10).all()  # and what is forbidden to both is nowhere in it
+    assert (policy.kl(masked)[:2].abs() < 10).all()  # actions that are forbidden in both have no effect
     for value in (policy.score_wrt_probs(weight), policy.kl_gradient_wrt_probs(average)):
         assert value.square().isfinite().all()
 
 
-def drawn_in_numpy(logits, seed=0):
+def sample_in_numpy(logits, seed=0):
     statistics = np.tile(np.float32(logits), (DRAWS, 1))
     sample = CategoricalFamily(len(logits)).sample(statistics, np.random.default_rng(seed))
     assert sample.shape == (DRAWS, 1) and sample.dtype == np.float32
     return sample[:, 0]
 
 
-def drawn_in_torch(logits, seed=0):
+def sample_in_torch(logits, seed=0):
     torch.manual_seed(seed)
     sample = Categorical(torch.tensor([[logits]])).draw_samples(DRAWS)
     assert sample.shape == (DRAWS, 1, 1, 1) and sample.dtype == torch.float32
     return sample.flatten().numpy()
 
 
-both = pytest.mark.parametrize("drawn", [drawn_in_numpy, drawn_in_torch])
+both = pytest.mark.parametrize("draw", [sample_in_numpy, sample_in_torch])
 
 
 @both
@@ -137,24 +137,24 @@ both = pytest.mark.parametrize("drawn", [drawn_in_numpy, drawn_in_torch])
         [0.0, MASKED_LOGIT, 1.0],
     ],
 )
-def test_samples_follow_the_policy(drawn, logits):
-    frequency = np.bincount(drawn(logits).astype(int), minlength=len(logits)) / DRAWS
+def test_samples_follow_the_policy(draw, logits):
+    frequency = np.bincount(draw(logits).astype(int), minlength=len(logits)) / DRAWS
     probs = softmax(logits)
     within_noise(frequency, probs, np.sqrt(probs * (1 - probs)))
 
 
 @both
 @pytest.mark.parametrize("masked", [(0,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
-def test_masked_actions_are_never_drawn(drawn, masked):
+def test_masked_actions_are_never_sampled(draw, masked):
     logits = np.zeros(3)
     logits[list(masked)] = MASKED_LOGIT
-    sample = np.unique(drawn(logits.tolist()))
+    sample = np.unique(draw(logits.tolist()))
     if len(masked) < 3:
         assert set(sample) == {0, 1, 2} - set(masked)
-    assert set(sample) <= {0, 1, 2}  # also where nothing is allowed
+    assert set(sample) <= {0, 1, 2}  # also if no action is allowed
 
 
-def test_the_last_actions_are_not_drawn_by_rounding(monkeypatch):
+def test_rounding_does_not_select_the_last_actions(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "uniform_", lambda self: self.fill_(1 - 2**-24))
     for seed in range(200):
         logits = torch.cat((3 * random(50, 7, seed=seed).float(), torch.full((50, 2), MASKED_LOGIT)), -1)
@@ -163,7 +163,7 @@ def test_the_last_actions_are_not_drawn_by_rounding(monkeypatch):
     assert Categorical(torch.tensor([MASKED_LOGIT, 0.0])).draw_samples(1).item() == 1
 
 
-def test_each_row_is_drawn_from_its_own_logits_independently():
+def test_each_row_is_sampled_from_its_own_logits_independently():
     rows = np.float32([[0.0, 0.0], [30.0, -30.0], [-30.0, 30.0], [0.0, 0.0]])
     in_numpy = CategoricalFamily(2).sample(np.tile(rows, (2000, 1)), np.random.default_rng(0)).reshape(2000, 4)
     torch.manual_seed(0)
@@ -181,7 +181,7 @@ def test_the_mode_is_the_most_probable_action():
     assert branch.to_action(mode) is mode
 
 
-def test_a_critic_reads_one_hot_indices():
+def test_encoded_samples_are_one_hot():
     branch = CategoricalFamily(4)
     assert (branch.size, branch.statistics_size, branch.dimensions, branch.encoded_size) == (1, 4, 1, 4)
     encoded = branch.encode(SAMPLE.float())
@@ -194,16 +194,16 @@ def test_a_critic_reads_one_hot_indices():
 STATISTICS = np.float32([[1.0, -2.0, 0.3, 0.0], [0.5, MASKED_LOGIT, 900.0, -300.0], [MASKED_LOGIT] * 4])
 
 
-def test_noise_mixes_in_a_uniform_choice_of_the_allowed_actions():
+def test_noise_is_a_mixture_with_the_uniform_policy_over_allowed_actions():
     noisy = CategoricalFamily(4).with_noise(STATISTICS, np.float64([0.25, 0.4, 0.4]))
     assert noisy.dtype == np.float32
     np.testing.assert_allclose(softmax(noisy[0]), 0.75 * softmax(STATISTICS[0]) + 0.25 / 4, atol=1e-6)
     np.testing.assert_allclose(softmax(noisy[1]), [0.4 / 3, 0, 0.6 + 0.4 / 3, 0.4 / 3], atol=1e-6)
-    np.testing.assert_allclose(np.exp(noisy[:2]).sum(-1), 1, atol=1e-5)  # they are logarithms of probabilities
+    np.testing.assert_allclose(np.exp(noisy[:2]).sum(-1), 1, atol=1e-5)  # the noisy statistics are log-probabilities
     np.testing.assert_array_equal(noisy == MASKED_LOGIT, STATISTICS == MASKED_LOGIT)
 
 
-def test_no_noise_leaves_the_policy_and_full_noise_nothing_of_it():
+def test_noise_of_level_0_has_no_effect_and_level_1_is_uniform():
     with np.errstate(all="raise", under="ignore"):
         same, uniform = (CategoricalFamily(4).with_noise(STATISTICS, np.full(3, level)) for level in (0.0, 1.0))
     ours, theirs = (Categorical(torch.from_numpy(s)).log_probs[:2] for s in (same, STATISTICS))
@@ -212,7 +212,7 @@ def test_no_noise_leaves_the_policy_and_full_noise_nothing_of_it():
     assert np.isfinite(same).all() and np.isfinite(uniform).all()
 
 
-def test_noise_is_that_of_drawing_at_random_now_and_then():
+def test_noisy_samples_are_random_with_probability_level():
     rng, level = np.random.default_rng(1), 0.3
     logits = np.tile(STATISTICS[:1], (DRAWS, 1))
     policy = CategoricalFamily(4).sample(logits, rng)[:, 0]

@@ -1,4 +1,4 @@
-"""What a graph executes is what is executed where agents act: modes exactly, draws in distribution, masks always."""
+"""Actions for export are those of acting: modes are equal, samples have the same distribution, masks are respected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def columns(executed) -> np.ndarray:
 
 @pytest.mark.parametrize("bounded", [ClippedGaussianFamily, TanhGaussianFamily])
 @pytest.mark.parametrize(("continuous", "branches"), [(2, ()), (0, (3,)), (0, (3, 2)), (2, (3, 2))])
-def test_what_is_executed_is_the_families_own(bounded, continuous, branches):
+def test_exported_actions_are_those_of_the_family(bounded, continuous, branches):
     family = make_family(continuous, branches, bounded, Gaussian)
     assert family.branches == branches
     many = statistics(family)
@@ -31,16 +31,16 @@ def test_what_is_executed_is_the_families_own(bounded, continuous, branches):
 
     one = np.tile(many[:1], (ROWS, 1))
     torch.manual_seed(0)
-    drawn = columns(family.sample_for_export(torch.from_numpy(one), torch.ones(ROWS, sum(branches))))
+    sample = columns(family.sample_for_export(torch.from_numpy(one), torch.ones(ROWS, sum(branches))))
     expected = family.to_action(family.sample(one, np.random.default_rng(1)))
     error = 5 * np.sqrt(2 / ROWS) * np.maximum(expected.std(0), 0.05)
-    assert (np.abs(drawn.mean(0) - expected.mean(0)) < error).all()
-    assert (np.abs(drawn.std(0) - expected.std(0)) < error).all()
+    assert (np.abs(sample.mean(0) - expected.mean(0)) < error).all()
+    assert (np.abs(sample.std(0) - expected.std(0)) < error).all()
 
 
-def test_what_is_forbidden_is_never_executed_and_nothing_is_infinite():
+def test_forbidden_actions_are_never_executed_and_results_are_finite():
     family = make_family(1, (3, 2), ClippedGaussianFamily, Gaussian)
-    many = torch.from_numpy(50 * statistics(family, ROWS))  # logits that love what is forbidden
+    many = torch.from_numpy(50 * statistics(family, ROWS))  # large logits of forbidden actions
     allowed = torch.ones(ROWS, 5)
     allowed[:, [0, 2, 4]] = 0
     for execute in (family.sample_for_export, family.mode_for_export):

@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as arrays
 from torch.distributions import Independent, Normal, kl_divergence
 
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
-from algorithm.losses import project_gradient, trust_region_multiplier
+from algorithm.losses import trust_region_multiplier
 from tests.distributions.oracles import DRAWS, close, gradient, random, within_noise
 
 STATISTICS, AVERAGE = (0.7 * random(5, 2, 6, seed=seed) for seed in (1, 2))
@@ -26,7 +26,7 @@ def tensor(*values):
 
 
 def with_std(std, *mean):
-    """Statistics of a Gaussian with the same deviation in every dimension."""
+    """Return statistics of a Gaussian with the same std in every dimension."""
     return torch.cat((tensor(*mean), tensor(std).log().expand(len(mean))))
 
 
@@ -59,7 +59,7 @@ def test_gradients_equal_autograd(statistics, average, sample):
         torch.testing.assert_close(policy.kl_gradient(kind(average)), moves * expected["kl"])
 
 
-def test_a_given_deviation_is_exactly_not_moved():
+def test_gradients_of_a_fixed_std_are_exactly_0():
     policy, average = FixedStdGaussian(STATISTICS), FixedStdGaussian(AVERAGE)
     for value in (policy.score(SAMPLE, WEIGHT), policy.kl_gradient(average), policy.entropy_gradient()):
         assert value.shape == STATISTICS.shape and value[..., 3:].eq(0).all()
@@ -84,11 +84,12 @@ def test_known_step_within_the_trust_region():
     close(g, tensor(20 / 3, 20 / 3, 0, 0))
     close(k, tensor(0.5 / 0.09, -0.2 / 0.09, 0, 0))
     close(trust_region_multiplier(g, k, 1.0), tensor(0.592759), atol=1e-6)
-    close(project_gradient(g, k, 1.0), tensor(3.373564, 7.983908, 0, 0), atol=1e-6)
-    assert project_gradient(g, policy.kl_gradient(policy), 1.0).equal(g)
+    close(g - trust_region_multiplier(g, k, 1.0) * k, tensor(3.373564, 7.983908, 0, 0), atol=1e-6)
+    k = policy.kl_gradient(policy)
+    assert (g - trust_region_multiplier(g, k, 1.0) * k).equal(g)
 
 
-def test_the_kl_is_from_the_average_to_the_policy_and_not_the_other_way():
+def test_the_kl_is_that_from_the_average_to_the_policy():
     statistics, average = with_std(0.3, 0.5, -0.2), with_std(0.5, 0.0, 0.0)
     ours = Gaussian(statistics).kl_gradient(Gaussian(average))
     step = 1e-6 * torch.eye(4, dtype=torch.float64)
@@ -102,7 +103,7 @@ def test_the_kl_is_from_the_average_to_the_policy_and_not_the_other_way():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sample_far_away_keeps_everything_finite(kind):
+def test_a_sample_far_from_the_mean_gives_finite_results(kind):
     policy, average = (kind(with_std(std, *[mean] * 21).float()) for std, mean in ((0.1, 0.0), (0.3, 1.0)))
     sample = torch.full((21,), 5.0)
     log_ratio = policy.log_prob(sample) - average.log_prob(sample)
@@ -112,7 +113,7 @@ def test_a_sample_far_away_keeps_everything_finite(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_result_has_the_shape_of_its_rows(kind):
+def test_results_have_the_batch_shape(kind):
     for shape in ((6, 6), (6, 1), (1,), ()):
         policy, average = (kind(random(*shape, 2, seed=seed)) for seed in (1, 2))
         sample, weight = random(*shape, 1, seed=3), random(*shape, seed=4)
@@ -124,7 +125,7 @@ def test_every_result_has_the_shape_of_its_rows(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_some_rows_of_a_policy_are_the_policy_of_those_rows(kind):
+def test_selected_rows_are_the_policy_of_these_rows(kind):
     policy = kind(STATISTICS)
     part = policy.select_rows(slice(1, 4))
     close(part.statistics, STATISTICS[1:4])
@@ -136,7 +137,7 @@ ROWS = np.float32([[0.4, -2.0, np.log(0.3), np.log(2.0)], [3.0, 0.0, np.log(0.1)
 
 
 def moments(sample, statistics):
-    """Means, deviations and the correlation of samples [DRAWS, d] are those of one row of statistics."""
+    """Assert that samples [DRAWS, d] have the means, stds and no correlation of one row of statistics."""
     mean, log_std = np.split(statistics, 2)
     within_noise(sample.mean(0), mean, np.exp(log_std))
     within_noise(((sample - mean) ** 2).mean(0), np.exp(2 * log_std), np.sqrt(2) * np.exp(2 * log_std))
@@ -144,7 +145,7 @@ def moments(sample, statistics):
 
 
 @pytest.mark.parametrize("bounded", FAMILIES)
-def test_draws_have_the_moments_of_the_statistics(bounded):
+def test_samples_have_the_moments_of_the_statistics(bounded):
     family = bounded(2, Gaussian)
     in_numpy = family.sample(np.tile(ROWS, (DRAWS, 1)), np.random.default_rng(0))
     assert in_numpy.shape == (2 * DRAWS, 2) and in_numpy.dtype == np.float32
@@ -159,7 +160,7 @@ def test_draws_have_the_moments_of_the_statistics(bounded):
 @pytest.mark.parametrize(
     ("bounded", "bound"), [(ClippedGaussianFamily, lambda x: np.clip(x, -1, 1)), (TanhGaussianFamily, np.tanh)]
 )
-def test_the_sample_is_the_raw_draw_while_the_action_lies_within_bounds(bounded, bound):
+def test_samples_are_unbounded_and_actions_are_bounded(bounded, bound):
     family = bounded(2, FixedStdGaussian)
     assert (family.size, family.statistics_size, family.dimensions, family.encoded_size) == (2, 4, 2, 2)
     sample = family.sample(np.tile(ROWS, (100, 1)), np.random.default_rng(0))
@@ -168,20 +169,20 @@ def test_the_sample_is_the_raw_draw_while_the_action_lies_within_bounds(bounded,
     assert action.dtype == np.float32 and np.abs(action).max() <= 1
     np.testing.assert_array_equal(action, bound(sample))
     encoded = family.encode(torch.from_numpy(sample))
-    np.testing.assert_allclose(encoded.numpy(), action, atol=1e-6)  # a critic reads what was executed
+    np.testing.assert_allclose(encoded.numpy(), action, atol=1e-6)  # the input of a critic is the executed action
     policy, wide = family(torch.from_numpy(ROWS[1:])), torch.tensor([[1.5, 0.0]])
-    assert policy.log_prob(wide) != policy.log_prob(family.encode(wide))  # the density is of the draw
+    assert policy.log_prob(wide) != policy.log_prob(family.encode(wide))  # the density is that of the sample
 
 
 @pytest.mark.parametrize("bounded", FAMILIES)
-def test_the_mode_is_the_mean_before_the_bounds(bounded):
+def test_the_mode_is_the_mean(bounded):
     mode = bounded(2, Gaussian).mode(ROWS)
     np.testing.assert_array_equal(mode, ROWS[:, :2])
     assert mode.dtype == np.float32 and not np.shares_memory(mode, ROWS)
 
 
 @pytest.mark.parametrize("bounded", FAMILIES)
-def test_noise_widens_each_deviation(bounded):
+def test_noise_increases_each_std(bounded):
     family, before = bounded(2, Gaussian), ROWS.copy()
     noisy = family.with_noise(ROWS, np.float64([0.4, 0.0]))
     assert noisy.dtype == np.float32

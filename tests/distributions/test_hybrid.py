@@ -1,4 +1,4 @@
-"""Branches and the numbers that depend on them, against torch's distributions, autograd, and what is drawn."""
+"""Hybrid distributions equal torch's distributions and autograd, and samples follow them."""
 
 from itertools import product
 
@@ -22,12 +22,12 @@ every_space = pytest.mark.parametrize("family", [HybridFamily(*space) for space 
 
 
 def combinations(family):
-    """The indices of each, the last branch's fastest."""
+    """Return the indices of each combination, the last branch varying fastest."""
     return list(product(*map(range, family.branches)))
 
 
 def theirs(family, statistics, place):
-    """The distributions of a combination's numbers before squashing, and of each branch."""
+    """Return torch's distributions of a combination's continuous dimensions before tanh, and of each branch."""
     k, count = family.n_continuous, family.n_combinations
     mean, log_std = (statistics[..., : 2 * count * k].unflatten(-1, (2, count, k))[..., i, place, :] for i in (0, 1))
     branches = statistics[..., 2 * count * k :].split(family.branches, -1) if family.branches else []
@@ -35,14 +35,14 @@ def theirs(family, statistics, place):
 
 
 def log_prob_of(family, statistics, place):
-    """log pi(d) of one combination."""
+    """Return log pi(d) of one combination."""
     _, branches = theirs(family, statistics, place)
     terms = [b.log_prob(torch.tensor(i)) for b, i in zip(branches, combinations(family)[place], strict=True)]
     return sum(terms, torch.zeros(statistics.shape[:-1], dtype=statistics.dtype))
 
 
 def some(family, *shape, seed=0):
-    """Statistics, and samples of them."""
+    """Return statistics, and samples of them."""
     rng = np.random.default_rng(seed)
     indices = (
         rng.integers(family.branches, size=(*shape, len(family.branches))) if family.branches else np.zeros((*shape, 0))
@@ -53,7 +53,7 @@ def some(family, *shape, seed=0):
 
 @pytest.fixture
 def noise(monkeypatch):
-    """What the next proposals draw: one number, or a tensor that fits."""
+    """Return a function that sets the noise of the next samples: one number, or a tensor."""
 
     def draw(values):
         monkeypatch.setattr(torch.Tensor, "normal_", lambda self: self.copy_(torch.as_tensor(values)))
@@ -61,7 +61,7 @@ def noise(monkeypatch):
     return draw
 
 
-def test_the_known_density_of_a_squashed_draw(noise):
+def test_the_known_density_of_a_squashed_sample(noise):
     mean, std, draw = (torch.tensor(x).double() for x in ((0.1, -0.3, 0.8), (0.5, 1, 0.7), (0.4, 0.4, 4)))
     noise(((draw - mean) / std).view(1, 3))
     proposal = HybridDistribution(torch.cat((mean, std.log())), 3, ()).rsample()
@@ -69,12 +69,12 @@ def test_the_known_density_of_a_squashed_draw(noise):
     close(proposal.mean_offset, (draw - mean).view(1, 3))
     close(proposal.log_prob, torch.tensor([-5.654783]).double(), atol=1e-6)
     correction = (1 - draw.tanh() ** 2).log().sum()
-    counted_thrice = Independent(Normal(mean, std), 1).log_prob(draw) - 3 * correction
-    close(counted_thrice, torch.tensor(8.1976).double(), atol=1e-4)  # and that is not it
+    corrected_three_times = Independent(Normal(mean, std), 1).log_prob(draw) - 3 * correction
+    close(corrected_three_times, torch.tensor(8.1976).double(), atol=1e-4)  # a wrong density
 
 
 @every_space
-def test_the_density_of_proposals_is_that_of_torchs_squashed_gaussians(family):
+def test_the_density_of_samples_is_that_of_torchs_squashed_gaussians(family):
     statistics, _ = some(family, 5, 4)
     proposal = family(statistics).rsample()
     assert proposal.actions.shape == (5, 4, family.n_combinations, family.n_continuous)
@@ -83,24 +83,24 @@ def test_the_density_of_proposals_is_that_of_torchs_squashed_gaussians(family):
         gaussian, _ = theirs(family, statistics, place)
         draw = gaussian.mean + proposal.mean_offset[..., place, :]
         close(proposal.actions[..., place, :], draw.tanh())
-        tanh = TanhTransform(cache_size=1)  # which inverts exactly what it made
+        tanh = TanhTransform(cache_size=1)  # inverts its own output exactly
         close(proposal.log_prob[..., place], TransformedDistribution(gaussian, tanh).log_prob(tanh(draw)))
 
 
 @pytest.mark.parametrize("far", [20.0, 100.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_far_out_a_proposal_is_finite_and_right(dtype, far, noise):
+def test_a_sample_far_from_0_is_finite_and_right(dtype, far, noise):
     noise(torch.tensor([[1.0, -1.0]], dtype=dtype))
     policy = HybridDistribution(torch.tensor([far - 1, 1 - far, 0.0, 0.0], dtype=dtype), 2, ())
     proposal = policy.rsample()
-    # log(1 - tanh(u)^2) = 2 (log 2 - |u|) out there
+    # log(1 - tanh(u)^2) = 2 (log 2 - |u|) for large |u|
     wanted = 2 * (-0.5 * np.log(2 * np.pi) - 0.5 - 2 * (np.log(2) - far))
     assert proposal.log_prob.item() == pytest.approx(wanted, rel=1e-5)
     slope = torch.ones(1, 2, dtype=dtype)
     assert policy.soft_policy_gradient(proposal, torch.ones(1, dtype=dtype), slope, 0.2).isfinite().all()
 
 
-def test_proposals_are_standard_draws_of_every_combination():
+def test_the_noise_of_samples_is_standard_normal_for_every_combination():
     family = HybridFamily(1, (2,))
     torch.manual_seed(0)
     proposal = family(torch.tensor([0.3, -0.5, -1.0, 0.2, 0.0, 1.0]).expand(DRAWS, 6)).rsample()
@@ -112,7 +112,7 @@ def test_proposals_are_standard_draws_of_every_combination():
 
 
 @every_space
-def test_log_probabilities_are_those_of_the_parts(family):
+def test_log_probabilities_are_sums_over_the_parts(family):
     statistics, sample = some(family, 5, 4)
     behavior, _ = some(family, 5, 4, seed=7)
     policy, places = family(statistics), family.find_combination(sample).squeeze(-1)
@@ -151,7 +151,7 @@ def test_log_probabilities_of_executed_actions_are_those_of_squashed_gaussians(f
 
 
 @every_space
-def test_the_entropy_is_that_of_branches_and_of_the_draws_given_them(family):
+def test_the_entropy_is_that_of_branches_and_of_samples_given_them(family):
     statistics, _ = some(family, 6)
     expected = torch.zeros(6).double()
     for place in range(family.n_combinations):
@@ -196,7 +196,7 @@ def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
 
 
 @every_space
-def test_what_a_critic_reads_of_a_choice_is_what_it_reads_of_its_sample(family):
+def test_encoded_combinations_equal_encoded_samples(family):
     _, sample = some(family, 40)
     place, numbers = family.find_combination(sample), sample[:, : family.n_continuous].tanh()
     encoded = family.encode(sample)
@@ -215,7 +215,7 @@ def test_what_a_critic_reads_of_a_choice_is_what_it_reads_of_its_sample(family):
 
 
 @every_space
-def test_samples_in_numpy_follow_the_probabilities_and_the_numbers_their_branches(family):
+def test_samples_in_numpy_follow_the_branches_and_the_gaussians_of_their_combination(family):
     row = some(family, 1, seed=3)[0][0]
     sample = family.sample(np.tile(row.float().numpy(), (DRAWS, 1)), np.random.default_rng(0))
     assert sample.shape == (DRAWS, family.size) and sample.dtype == np.float32
@@ -238,7 +238,7 @@ def test_samples_in_numpy_follow_the_probabilities_and_the_numbers_their_branche
 
 
 @every_space
-def test_the_mode_is_the_likeliest_index_of_each_branch_and_the_mean_that_goes_with_it(family):
+def test_the_mode_is_the_most_probable_index_of_each_branch_and_the_mean_of_this_combination(family):
     statistics = some(family, 30)[0].float()
     mode = family.mode(statistics.numpy())
     assert mode.dtype == np.float32 and mode.shape == (30, family.size)
@@ -251,7 +251,7 @@ def test_the_mode_is_the_likeliest_index_of_each_branch_and_the_mean_that_goes_w
 
 
 @every_space
-def test_noise_widens_every_deviation_and_mixes_every_branch(family):
+def test_noise_increases_every_std_and_mixes_every_branch(family):
     before = some(family, 2, seed=5)[0].float().numpy()
     kept = before.copy()
     noisy = family.with_noise(before, np.float64([0.4, 0.0]))
@@ -276,7 +276,7 @@ def columns(executed):
 
 
 @every_space
-def test_what_a_graph_executes_is_what_is_executed_where_agents_act(family):
+def test_exported_actions_are_those_of_acting(family):
     many = some(family, 50)[0].float()
     allowed = torch.ones(len(many), sum(family.branches))
     found = columns(family.mode_for_export(many, allowed))
@@ -284,19 +284,19 @@ def test_what_a_graph_executes_is_what_is_executed_where_agents_act(family):
 
     one = many[:1].expand(DRAWS, -1)
     torch.manual_seed(0)
-    drawn = columns(family.sample_for_export(one, torch.ones(DRAWS, sum(family.branches))))
+    sampled = columns(family.sample_for_export(one, torch.ones(DRAWS, sum(family.branches))))
     own = family.to_action(family.sample(one.numpy(), np.random.default_rng(1)))
-    # Also how numbers go with branches.
-    for mine, other in ((drawn, own), (drawn[:, :1] * drawn, own[:, :1] * own)):
+    # The joint distribution of branches and continuous dimensions, too.
+    for mine, other in ((sampled, own), (sampled[:, :1] * sampled, own[:, :1] * own)):
         mine, other = np.float64(mine), np.float64(other)
         within_noise(mine.mean(0), other.mean(0), np.sqrt(2) * np.maximum(other.std(0), 0.01))
         within_noise(mine.std(0), other.std(0), np.sqrt(2) * np.maximum(other.std(0), 0.05))
 
 
-def test_a_graph_minds_masks_in_the_branches_and_in_the_numbers_that_follow():
+def test_exported_actions_respect_masks_in_branches_and_continuous_dimensions():
     family = HybridFamily(1, (3, 2))
     many = some(family, 500)[0].float()
-    many[:, -5:] *= 50  # logits that love what is forbidden
+    many[:, -5:] *= 50  # large logits of forbidden actions
     allowed = torch.ones(500, 5)
     allowed[:, [0, 2, 4]] = 0
     masked = torch.cat((many[:, :-5], many[:, -5:].masked_fill(allowed == 0, MASKED_LOGIT)), -1).numpy()
@@ -307,11 +307,11 @@ def test_a_graph_minds_masks_in_the_branches_and_in_the_numbers_that_follow():
         assert (columns(execute(many, allowed))[:, 1:] == [1, 0]).all()
 
 
-def test_what_is_forbidden_has_no_part_in_anything_and_nothing_is_infinite():
+def test_forbidden_actions_have_no_effect_and_results_are_finite():
     family = HybridFamily(1, (3, 2))
     rows = some(family, 2)[0].float()
     rows[0, -4] = rows[0, -1] = MASKED_LOGIT
-    rows[1, -5:] = MASKED_LOGIT  # all of it, which is as good as none
+    rows[1, -5:] = MASKED_LOGIT  # all actions forbidden, which has the effect of none forbidden
     policy = family(rows)
     sample = torch.from_numpy(family.sample(rows.numpy(), np.random.default_rng(0)))
     proposal = policy.rsample()
@@ -326,14 +326,14 @@ def test_what_is_forbidden_has_no_part_in_anything_and_nothing_is_infinite():
     assert (in_numpy[:, 1] != 1).all() and (in_numpy[:, 2] == 0).all()
 
 
-def test_some_rows_of_a_proposal_are_the_proposal_of_those_rows():
+def test_selected_rows_of_a_sample_are_the_sample_of_these_rows():
     whole = HybridFamily(1, (2,))(random(4, 2, 6)).rsample()
     part = whole.select_rows(slice(1, 3))
     for name in ("actions", "log_prob", "mean_offset"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[1:3])
 
 
-def test_more_combinations_than_are_summed_over_and_no_action_at_all_are_refused():
+def test_too_many_combinations_and_an_empty_action_raise():
     assert HybridFamily(1, (2,) * 9).n_combinations == 512
     with pytest.raises(ValueError, match=r"513 combinations of discrete branches \[513\].*at most 512"):
         HybridFamily(0, (513,))

@@ -20,7 +20,7 @@ from algorithm.distributions import (
 from tests.distributions.oracles import DRAWS, close, gradient, one_hot, random, within_noise
 from tests.oracles import softmax
 
-# Two numbers, then branches of 3 and 2: statistics are 2 means, 2 log std, 3 logits, 2 logits.
+# Two continuous dimensions, branches of 3 and 2: statistics are 2 means, 2 log std, 3 logits, 2 logits.
 HYBRID = make_family(2, (3, 2), ClippedGaussianFamily, Gaussian)
 STATISTICS, AVERAGE = (0.7 * random(5, 4, 9, seed=seed) for seed in (1, 2))
 INDICES = np.random.default_rng(0).integers((3, 2), size=(5, 4, 2))
@@ -63,7 +63,7 @@ def test_gradients_equal_autograd():
     assert fixed[..., 2:4].eq(0).all()
 
 
-def test_every_result_has_the_shape_of_its_rows():
+def test_results_have_the_batch_shape():
     for shape in ((6, 6), (6, 1), (1,), ()):
         policy, average = (HYBRID(random(*shape, 9, seed=seed)) for seed in (1, 2))
         sample = policy.draw_samples(4)
@@ -75,9 +75,9 @@ def test_every_result_has_the_shape_of_its_rows():
             assert value.shape == (*shape, 9)
 
 
-def test_some_rows_of_a_policy_are_the_policy_of_those_rows():
+def test_selected_rows_are_the_policy_of_these_rows():
     policy = HYBRID(STATISTICS)
-    branch = policy.parts[1].probs  # known before it is divided
+    branch = policy.parts[1].probs  # cached before rows are selected
     part = policy.select_rows(slice(1, 4))
     assert part.parts[1].probs.data_ptr() == branch[1:4].data_ptr()
     close(part.statistics, STATISTICS[1:4])
@@ -97,9 +97,9 @@ def in_torch():
     return HYBRID(torch.from_numpy(ROW[None])).draw_samples(DRAWS)[:, 0].numpy()
 
 
-@pytest.mark.parametrize("drawn", [in_numpy, in_torch])
-def test_draws_follow_each_part_independently(drawn):
-    sample = drawn()
+@pytest.mark.parametrize("draw", [in_numpy, in_torch])
+def test_samples_follow_each_part_independently(draw):
+    sample = draw()
     assert sample.shape == (DRAWS, 4) and sample.dtype == np.float32
     sample = np.float64(sample)
     within_noise(sample[:, :2].mean(0), [0.4, -2.0], np.array([0.3, 2.0]))
@@ -124,7 +124,7 @@ def test_each_part_reads_its_own_columns():
     np.testing.assert_array_equal(HYBRID.mode(ROW[None]), np.float32([[0.4, -2.0, 0, 1]]))
 
 
-def test_noise_reaches_each_part():
+def test_noise_is_added_to_each_part():
     noisy = HYBRID.with_noise(np.stack((ROW, ROW)), np.float32([0.4, 0.0]))
     assert noisy.dtype == np.float32
     np.testing.assert_allclose(noisy[0, :4], [0.4, -2.0, np.log(0.5), np.log(np.sqrt(4.16))], atol=1e-6)
@@ -134,7 +134,7 @@ def test_noise_reaches_each_part():
     np.testing.assert_allclose(softmax(noisy[1, 7:]), softmax(ROW[7:]), atol=1e-6)
 
 
-def test_masked_branches_keep_everything_finite():
+def test_masked_branches_give_finite_results():
     statistics = torch.from_numpy(np.stack((ROW, np.where(np.arange(9) < 4, ROW, np.float32(MASKED_LOGIT)))))
     policy, average = HYBRID(statistics), HYBRID(statistics + 0.1)
     sample = policy.draw_samples(1)[0]
@@ -149,7 +149,7 @@ def test_masked_branches_keep_everything_finite():
         assert value.isfinite().all()
 
 
-def test_one_kind_of_action_alone_is_its_own_family():
+def test_a_single_kind_of_action_has_its_own_family():
     assert isinstance(make_family(0, (3,), ClippedGaussianFamily, Gaussian), CategoricalFamily)
     assert isinstance(make_family(0, (3,), ClippedGaussianFamily, Gaussian)(random(2, 3)), Categorical)
     for bounded in (ClippedGaussianFamily, TanhGaussianFamily):
@@ -161,6 +161,6 @@ def test_one_kind_of_action_alone_is_its_own_family():
     assert all(isinstance(family, DistributionFamily) for family in (HYBRID, branches))
 
 
-def test_an_action_of_no_numbers_is_refused():
+def test_an_empty_action_raises():
     with pytest.raises(ValueError, match="at least one"):
         make_family(0, (), ClippedGaussianFamily, Gaussian)

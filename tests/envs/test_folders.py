@@ -6,7 +6,6 @@ from algorithm.config.effects import check_effects
 from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
 from algorithm.runs.env_folder import PROJECT_ENVS
-from algorithm.runs.make_env import is_unity
 from tests.envs.folders import FOLDERS, OWN, load
 
 
@@ -19,7 +18,7 @@ def test_every_variant_resolves(name):
         # A scene of Unity cannot be had where this is tested, so that nothing is claimed of it.
         # A variant that is measured after so many steps stops at none.
         goal = settings.goal
-        assert is_unity(settings) or goal is None or goal.step_budget <= settings.base.max_step
+        assert settings.base.env_type == "UNITY" or goal is None or goal.step_budget <= settings.base.max_step
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -58,13 +58,20 @@ class Fixed:
     def act(self, step, memory):
         behavior = np.tile(self.statistics, (len(step.lane), 1))
         sample = self.family.sample(behavior, self.rng)
-        return Decision(sample, self.family.to_action(sample), behavior, memory + 1)
+        return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory + 1)
 
 
 def step_of(lane) -> Step:
     lane = np.asarray(lane)
     none, all_of = np.zeros(len(lane), bool), np.ones(len(lane), bool)
-    return Step(lane, {"obs": lane[:, None].astype(np.float32)}, none, none, np.zeros(len(lane), np.float32), all_of)
+    return Step(
+        lane=lane,
+        obs={"obs": lane[:, None].astype(np.float32)},
+        first=none,
+        is_bootstrap_row=none,
+        reward=np.zeros(len(lane), np.float32),
+        alive=all_of,
+    )
 
 
 def decide(agent, levels, lane, lanes=None, spec=None) -> Decision:

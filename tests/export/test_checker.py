@@ -1,4 +1,4 @@
-"""Each line of the checklist is broken once, and named."""
+"""Each rule is violated once, and reported with its number."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from onnx import TensorProto, helper, numpy_helper
 
 from algorithm.export.checker import find_violations
 from algorithm.export.signature import ObservationInput, Signature
-from tests.export.brains import export_of
+from tests.export.exported_agents import export_of
 
-SCENE = Signature((ObservationInput("a", (5,), (5,)), ObservationInput("b", (3, 2), (6,))), 2, (3, 2), 12)
+SENSORS = (
+    ObservationInput(name="a", shape=(5,), agent_shape=(5,)),
+    ObservationInput(name="b", shape=(3, 2), agent_shape=(6,)),
+)
+SCENE = Signature(sensors=SENSORS, continuous=2, branches=(3, 2), memory=12)
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """A file with everything, in opset 9 and 15: hybrid, with a memory."""
+    """Return files of a hybrid policy with a memory, in opsets 9 and 15."""
     return {opset: export_of("lstm", "hybrid", tmp_path_factory.mktemp(str(opset)), opset).path for opset in (9, 15)}
 
 
 def port(proto, name):
-    """An input or output by its name."""
+    """Return an input or output by its name."""
     return next(one for one in (*proto.graph.input, *proto.graph.output) if one.name == name)
 
 
 def shape(proto, name, *axes):
-    """Say another shape of an input or output."""
+    """Declare another shape of an input or output."""
     one = port(proto, name)
     kind = one.type.tensor_type.elem_type
     one.CopyFrom(helper.make_tensor_value_info(name, kind, axes))
@@ -39,13 +43,13 @@ def kind(proto, name, elem_type):
 
 
 def constant(proto, name, value):
-    """Another initializer."""
+    """Replace an initializer."""
     (old,) = (one for one in proto.graph.initializer if one.name == name)
     old.CopyFrom(numpy_helper.from_array(np.asarray(value), name))
 
 
 def rename(proto, old, new):
-    """An input or output, and all that reads or makes it."""
+    """Rename an input or output wherever it is used."""
     port(proto, old).name = new
     for node in proto.graph.node:
         node.input[:] = [new if name == old else name for name in node.input]
@@ -53,7 +57,7 @@ def rename(proto, old, new):
 
 
 def without(proto, name):
-    """Not among the outputs any more."""
+    """Remove an output."""
     proto.graph.output.remove(port(proto, name))
 
 
@@ -62,7 +66,7 @@ def operator(proto, old, new):
 
 
 def between(proto, name, *makes):
-    """`makes` nodes of what computed the output `name` before; the last of them makes it now."""
+    """Append the nodes of `makes`, the last of which computes the output `name` from its previous value."""
     for node in proto.graph.node:
         node.output[:] = [f"{name}_before" if made == name else made for made in node.output]
     proto.graph.node.extend(makes)
@@ -104,7 +108,7 @@ def masks_read_by_nobody(proto):
 
 
 def masks_of_the_drawn_actions_alone(proto):
-    """The deterministic ones are made constant."""
+    """Make the deterministic actions constant."""
     initializer(proto, "zero", np.int64(0))
     between(
         proto,
@@ -121,7 +125,7 @@ def infinite_masks(proto):
 
 
 def divided_by_an_observation(proto):
-    """Finite for any observation but zeros."""
+    """Make an output infinite for zeros only."""
     name = "deterministic_continuous_actions"
     initializer(proto, "one", np.ones(1, np.float32))
     between(
@@ -218,8 +222,8 @@ BROKEN = {
         lambda p: constant(p, "memory_size", FLOATS([0])),
     ),
     "I5 unknown": ("I5: the input speed is unknown", lambda p: unused_input(p, "speed", "batch", 1)),
-    "I5 broken": ("I5: the input prev_action has broken", lambda p: unused_input(p, "prev_action", "batch", 2)),
-    "I6 nothing": ("I6: obs_2 FLOAT [batch, 0] holds nothing", lambda p: unused_input(p, "obs_2", "batch", 0)),
+    "I5 broken": ("I5: the input prev_action fails", lambda p: unused_input(p, "prev_action", "batch", 2)),
+    "I6 nothing": ("I6: obs_2 FLOAT [batch, 0] is empty", lambda p: unused_input(p, "obs_2", "batch", 0)),
     "I7 NaN on zeros": ("I7: deterministic_continuous_actions is not finite", divided_by_an_observation),
     "I7 infinite masks": ("holds infinity or NaN; forbidden logits", infinite_masks),
     "C1 whole": ("C1: version_number is int64", lambda p: constant(p, "version_number", np.array([3]))),
@@ -258,15 +262,15 @@ BROKEN = {
         "C6: there is no output deterministic_discrete_actions",
         lambda p: without(p, "deterministic_discrete_actions"),
     ),
-    "C6 values": ("C6: outputs that are not Unity's", another_output),
+    "C6 values": ("C6: outputs unknown to Unity", another_output),
     "C6 no actions": ("C6: there are no actions", no_actions),
     "C7 another order": ("C7: outputs are in the order memory_size, version_number", swapped),
-    "C8 a computed constant": ("C8: memory_size is no initializer", through_identity),
+    "C8 a computed constant": ("C8: memory_size is not an initializer", through_identity),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_broken_is_named(what, good, tmp_path):
+def test_a_violation_is_reported(what, good, tmp_path):
     expected, damage = BROKEN[what]
     proto = onnx.load(good[15])
     damage(proto)
@@ -316,11 +320,11 @@ def test_barracuda_imports_less(good, tmp_path):
         ({"continuous": 3}, "S2: continuous actions are 2; the scene has 3"),
         ({"branches": (2, 3)}, "S3: branches are 3, 2; the scene has 2, 3"),
         ({"branches": (3, 2, 2)}, "S4: action_masks has the shape"),
-        ({"memory": 10}, "S6: memory_size is 12; the agent remembers 10"),
+        ({"memory": 10}, "S6: memory_size is 12; the agent's memory has 10 values"),
         ({"memory": 10}, "S6: recurrent_in has the shape"),
     ],
 )
-def test_what_does_not_fit_the_scene_is_named(change, expected, good):
+def test_a_difference_from_the_scene_is_reported(change, expected, good):
     found = find_violations(good[15], Signature(**{**vars(SCENE), **change}))
     assert any(violation.startswith(expected) for violation in found), found
 

@@ -1,4 +1,4 @@
-"""`--export` and the setting `export`: runs from the command line to files, and runs that no export touches."""
+"""The option `--export` and the setting `export`, from the command line to the files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 import yaml
 
 import main
-from algorithm.export import export as exporting
-from algorithm.export import file as written
+from algorithm.export import export, graph
 from algorithm.export.checker import find_violations
 from algorithm.runs.run_folder import RunFolder
 from tests.unity_player.launcher import make_player
@@ -24,7 +23,7 @@ NN = "from algorithm.networks import Blueprint, Gru, Mlp\nblueprint = Blueprint(
 
 @pytest.fixture
 def task():
-    """The folder mine/task: CartPole with a small network."""
+    """Create the folder mine/task: CartPole with a small network."""
     return folder("mine/task", {"env_type": "GYM", "env_name": "CartPole-v1", "n_envs": 2, "max_step": 300})
 
 
@@ -38,7 +37,7 @@ def folder(name: str, base: dict, memory: str = "") -> Path:
 
 
 def call(capsys, *arguments: str) -> dict:
-    """What a command tells a script."""
+    """Return the output of a command for scripts."""
     capsys.readouterr()
     status = main.main([*arguments, "--json"])
     record = json.loads(capsys.readouterr().out)
@@ -81,7 +80,7 @@ def test_every_behavior_of_a_scene_is_exported_as_it_is_called(tmp_path, capsys)
     assert [one["inputs"]["recurrent_in"] for one in record["exports"]] == [["batch", 1, 4]] * 2
 
 
-def test_a_file_stands_in_each_checkpoint_and_goes_with_it(task):
+def test_each_checkpoint_holds_a_file_that_is_deleted_with_it(task):
     setting = ["base_config.export=checkpoints", "base_config.save_every=60", "base_config.keep_checkpoints=2"]
     assert main.main(["mine/task", "-n", "a", "--set", *setting]) == 0
     run = RunFolder(Path("runs/mine/task/a"))
@@ -92,7 +91,7 @@ def test_a_file_stands_in_each_checkpoint_and_goes_with_it(task):
 
 
 def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monkeypatch, capsys):
-    (task / "nn.py").write_text(NN.replace("Mlp", "NoisyMlp").format(""))  # which draws from torch as it learns
+    (task / "nn.py").write_text(NN.replace("Mlp", "NoisyMlp").format(""))  # which draws from torch's generator
     train = ["mine/task", "--set", "base_config.save_every=100"]
     assert main.main([*train, "-n", "without"]) == 0
     assert main.main([*train, "base_config.export=checkpoints", "-n", "with"]) == 0
@@ -102,7 +101,7 @@ def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monk
         torch.rand(3)
         raise RuntimeError("the exporter\nbroke")
 
-    monkeypatch.setattr(written, "_trace", broken)
+    monkeypatch.setattr(graph, "_trace", broken)
     assert main.main([*train, "base_config.export=checkpoints", "-n", "broken"]) == 0
     said = capsys.readouterr().out
     told = said.count("this network has no form in opset 15: RuntimeError: the exporter broke")
@@ -123,14 +122,14 @@ def test_an_error_of_any_kind_costs_the_run_nothing(task, monkeypatch, capsys):
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exporting, "open_synced", full)
+    monkeypatch.setattr(export, "open_synced", full)
     assert main.main(["mine/task", "-n", "a", "--set", "base_config.export=end"]) == 0
     assert "failed: OSError: [Errno 28] No space left on device" in capsys.readouterr().out
 
 
 def test_violations_are_a_line_each_and_status_1(task, monkeypatch, capsys):
     assert main.main(["mine/task", "-n", "a"]) == 0
-    monkeypatch.setattr(exporting, "find_violations", lambda *given: ["C1: no version", "C2: no memory"])
+    monkeypatch.setattr(export, "find_violations", lambda *given: ["C1: no version", "C2: no memory"])
     capsys.readouterr()
     assert main.main(["mine/task", "-n", "a", "--export"]) == 1
     shown = capsys.readouterr()
@@ -154,7 +153,7 @@ def test_a_missing_package_is_one_line_with_the_command(package, task, monkeypat
     assert not Path("runs/mine/task/b").exists()
 
 
-def test_what_cannot_be_exported_is_one_line(task, capsys):
+def test_a_failed_export_is_one_line(task, capsys):
     assert main.main(["mine/task", "-n", "a", "--set", "base_config.observe_previous=[reward]"]) == 0
     assert main.main(["mine/task", "-n", "a", "--export"]) == 2
     assert "observes previous_reward (base_config.observe_previous)" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every kind of agent becomes a file that is what Unity takes and does what the agent does."""
+"""Every kind of agent can be exported to a file that Unity accepts and that computes the same actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD
 from algorithm.errors import UserError
-from algorithm.export import export as exporting
+from algorithm.export import export
 from algorithm.export.checker import find_violations
 from algorithm.export.export import ExportFailed, export_role
 from algorithm.export.onnx_model import OnnxModel, make_session, run_session
@@ -19,7 +19,7 @@ from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_acer, make_sac
-from tests.export.brains import ACTIONS, NETS, agent_of, export_of, role_of
+from tests.export.exported_agents import ACTIONS, NETS, agent_of, export_of, role_of
 
 EVERY = ["mlp", "convnet", "gru", "lstm", "attention", "frames"]
 KINDS = [
@@ -30,7 +30,7 @@ KINDS = [
 
 @pytest.mark.parametrize("opset", [9, 15])
 @pytest.mark.parametrize(("net", "action"), KINDS)
-def test_every_kind_passes_the_checker_and_does_what_its_agent_does(net, action, opset, tmp_path):
+def test_every_kind_passes_the_checker_and_equals_its_agent(net, action, opset, tmp_path):
     exported = export_of(net, action, tmp_path, opset)
     assert exported.path == tmp_path / "Brain.onnx"
     assert exported.parity < 1e-5
@@ -48,14 +48,14 @@ OF_SAC = [
 @pytest.mark.parametrize("opset", [pytest.param(9, marks=pytest.mark.slow), 15])
 @pytest.mark.parametrize("net", ["mlp", "lstm", "frames"])
 @pytest.mark.parametrize(("action", "changes"), OF_SAC)
-def test_what_sac_learned_passes_the_checker_and_does_what_its_agent_does(action, changes, net, opset, tmp_path):
+def test_a_trained_sac_agent_passes_the_checker_and_equals_its_agent(action, changes, net, opset, tmp_path):
     exported = export_of(net, action, tmp_path, opset, make=make_sac, **changes)
     assert exported.parity < 1e-5
     assert find_violations(exported.path) == []
 
 
 @pytest.mark.parametrize(("action", "changes"), [("hybrid", {}), ("multi-discrete", LIKE_DQN)], ids=str)
-def test_a_branch_of_which_all_is_forbidden_leaves_the_others_masks_alone(action, changes, tmp_path):
+def test_a_fully_masked_branch_does_not_affect_other_branches(action, changes, tmp_path):
     specs, blueprint = NETS["mlp"]
     role = role_of(specs, ACTIONS[action])
     agent = agent_of(role, blueprint, make=make_sac, **changes)
@@ -78,8 +78,8 @@ def test_squashed_actions_and_every_deviation(changes, tmp_path):
         assert export_of("mlp", action, tmp_path, **changes).parity < 1e-5
 
 
-def test_what_is_drawn_is_the_policy(tmp_path):
-    """20,000 draws on one observation: means, deviations and frequencies within five standard errors."""
+def test_samples_follow_the_policy(tmp_path):
+    """Compare means, standard deviations and frequencies of 20,000 samples, within five standard errors."""
     rows = 20_000
     role = role_of({"obs": ObsSpec((3,))}, ActionSpec(2, (3, 2)))
     agent = agent_of(role, Blueprint(body=Mlp(8)), std="state_dependent", std_init=0.2, std_min=0.1)
@@ -111,7 +111,7 @@ def test_observations_keep_their_order_and_shape_and_images_are_from_0_to_1(tmp_
 
 
 @pytest.mark.parametrize("net", ["convnet", "frames"])
-def test_an_image_from_0_to_1_is_what_its_bytes_are_to_the_agent(net, tmp_path):
+def test_an_image_from_0_to_1_equals_its_bytes_for_the_agent(net, tmp_path):
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS["continuous"])
     agent = agent_of(role, blueprint)
@@ -119,14 +119,21 @@ def test_an_image_from_0_to_1_is_what_its_bytes_are_to_the_agent(net, tmp_path):
     image = rng.integers(256, size=(2, 3, 9, 8), dtype=np.uint8)
     speed = rng.standard_normal((2, 2), np.float32)
     no = np.zeros(2, bool)
-    step = Step(np.arange(2), {"Camera": image, "Speed": speed}, ~no, no, np.zeros(2, np.float32), ~no)
+    step = Step(
+        lane=np.arange(2),
+        obs={"Camera": image, "Speed": speed},
+        first=~no,
+        is_bootstrap_row=no,
+        reward=np.zeros(2, np.float32),
+        alive=~no,
+    )
     decision = agent.greedy(step, np.zeros((2, agent.state_size), np.float32))
     feed = {"obs_0": image.astype(np.float32) / 255, "obs_1": speed}
     if agent.state_size:
         feed["recurrent_in"] = np.zeros((2, 1, agent.state_size), np.float32)
     outputs = run_session(runner, feed)
     np.testing.assert_allclose(outputs["deterministic_continuous_actions"], decision.action, atol=1e-5)
-    assert np.abs(decision.action).min() < 0.9  # not all at a bound, where they are equal whatever is seen
+    assert np.abs(decision.action).min() < 0.9  # not all at a bound, where they would be equal for any observation
 
 
 def test_an_action_that_is_not_masked_by_the_simulator_can_be_masked_by_unity(tmp_path):
@@ -155,13 +162,13 @@ def test_the_previous_action_is_part_of_the_memory(action, memory, opset, tmp_pa
 
 def test_a_previous_reward_is_refused_with_the_reason(tmp_path):
     role = role_of({"obs": ObsSpec((3,)), PREVIOUS_REWARD: ObsSpec((1,))}, ActionSpec(1))
-    with pytest.raises(UserError, match="observes previous_reward .* Unity tells a model no reward"):
+    with pytest.raises(UserError, match="observes previous_reward .* Unity passes no reward to a model"):
         export_role(agent_of(role, Blueprint()), "a", role, 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 class Layers(nn.Module):
-    """A body of one's own."""
+    """A user's own body."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -172,14 +179,14 @@ class Layers(nn.Module):
 
 
 class Unflattened(Layers):
-    """In operators that opset 9 does not have."""
+    """A body with operators that opset 9 does not have."""
 
     def forward(self, x):
         return super().forward(x).unflatten(-1, (2, 4)).flatten(-2)
 
 
 class Recurrent(Layers):
-    """A GRU of torch's, which becomes the operator that Unity does not import."""
+    """A body with torch's GRU, whose operator Unity does not import."""
 
     def __init__(self, size: int):
         super().__init__(size)
@@ -196,7 +203,7 @@ def own(body: type) -> tuple:
     return agent, "Brain", role, 0
 
 
-def test_what_an_opset_has_not_is_refused_with_the_reason(tmp_path):
+def test_a_network_without_a_form_in_the_opset_is_refused_with_the_reason(tmp_path):
     assert export_role(*own(Layers), tmp_path, 9).opset == 9
     assert export_role(*own(Unflattened), tmp_path, 15).opset == 15
     (tmp_path / "Brain.onnx").unlink()
@@ -205,23 +212,23 @@ def test_what_an_opset_has_not_is_refused_with_the_reason(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_violation_is_told_and_no_file_is_left(tmp_path):
+def test_every_violation_is_reported_and_no_file_remains(tmp_path):
     with pytest.raises(ExportFailed, match="Brain was not exported: ") as caught:
         export_role(*own(Recurrent), tmp_path)
     assert "O3: Sentis imports no operator GRU" in caught.value.violations
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_was_there_stays_where_the_next_export_fails(tmp_path, monkeypatch):
+def test_a_failed_export_keeps_the_previous_file(tmp_path, monkeypatch):
     before = export_of("mlp", "continuous", tmp_path).path.read_bytes()
-    monkeypatch.setattr(exporting, "find_violations", lambda *given: ["O1: broken", "C3: broken too"])
+    monkeypatch.setattr(export, "find_violations", lambda *given: ["O1: broken", "C3: broken too"])
     with pytest.raises(ExportFailed, match="2 violations"):
         export_of("mlp", "continuous", tmp_path)
     assert (tmp_path / "Brain.onnx").read_bytes() == before
 
 
 def test_weights_stand_in_the_file_as_barracuda_reads_them(tmp_path):
-    """Of fresh networks, whose equal biases the exporter would share through Identity."""
+    """Test new networks, whose equal biases the exporter would share through Identity."""
     role = role_of({"obs": ObsSpec((3,))}, ActionSpec(1))
     agent = make_acer(role, Blueprint(policy=Mlp(8, 8), critic=Mlp(8)))
     model = OnnxModel(export_role(agent, "a", role, 0, tmp_path, 9).path)

@@ -1,4 +1,4 @@
-"""A file that does something else than its agent is found out."""
+"""Differences between a file and its agent are detected."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from algorithm.export.parity import check_parity, sample_masks, sample_observati
 from algorithm.export.signature import Signature
 from algorithm.networks import Blueprint, Lstm, Mlp
 from algorithm.specs import ObsSpec
-from tests.export.brains import ACTIONS, NETS, agent_of, role_of
+from tests.export.exported_agents import ACTIONS, NETS, agent_of, role_of
 
 
 def exported(net: str, action: str, into):
-    """An agent, its role and signature, and the model of its file."""
+    """Return an agent, its role and signature, and the model of its file."""
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS[action])
     agent = agent_of(role, blueprint)
@@ -26,7 +26,7 @@ def exported(net: str, action: str, into):
 
 
 def change(proto: onnx.ModelProto, name: str, function) -> None:
-    """Other numbers in the initializer whose name ends so."""
+    """Change the values of the initializer whose name has this end."""
     (tensor,) = (one for one in proto.graph.initializer if one.name.endswith(name))
     tensor.CopyFrom(numpy_helper.from_array(function(numpy_helper.to_array(tensor)).astype(np.float32), tensor.name))
 
@@ -55,7 +55,7 @@ def test_another_memory_is_noticed(tmp_path):
 
 
 def test_a_memory_that_drifts_is_noticed_over_twenty_steps(tmp_path):
-    """From no memory, the first step shows nothing of this weight."""
+    """With an empty memory, the first step does not depend on this weight."""
     role = role_of({"obs": ObsSpec((3,))}, ACTIONS["continuous"])
     agent = agent_of(role, Blueprint(body=Mlp(4), memory=Lstm(3)))
     signature = Signature.of(role, agent.state_size)
@@ -65,7 +65,7 @@ def test_a_memory_that_drifts_is_noticed_over_twenty_steps(tmp_path):
     assert found.violations
 
 
-def test_a_file_that_does_not_mind_masks_is_noticed(tmp_path):
+def test_a_file_that_ignores_masks_is_detected(tmp_path):
     agent, role, signature, proto = exported("mlp", "multi-discrete", tmp_path)
     for node in proto.graph.node:
         for attribute in node.attribute:
@@ -73,14 +73,14 @@ def test_a_file_that_does_not_mind_masks_is_noticed(tmp_path):
                 attribute.t.CopyFrom(numpy_helper.from_array(np.float32(0)))
     found = check_parity(agent, role, signature, proto.SerializeToString())
     for branch in range(2):
-        assert any(f"what is forbidden in branch {branch}" in violation for violation in found.violations)
+        assert any(f"a masked action of branch {branch}" in violation for violation in found.violations)
 
 
-def test_random_observations_are_what_the_specs_say():
+def test_random_observations_match_the_specs():
     rng = np.random.default_rng(0)
     specs = {
         "image": ObsSpec((1, 4, 4), "uint8", high=255.0),
-        "choice": ObsSpec((5,), "uint8", (2,), (2, 3)),
+        "choice": ObsSpec((5,), "uint8", env_shape=(2,), n_values=(2, 3)),
         "vector": ObsSpec((2,)),
     }
     role = role_of(specs, ACTIONS["multi-discrete"])

@@ -1,4 +1,4 @@
-"""An agent to a file and back."""
+"""The export of an untrained agent, as --doctor runs it."""
 
 import pytest
 
@@ -6,15 +6,17 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from algorithm.distributions.gaussian import GaussianFamily  # noqa: E402
-from algorithm.export import round_trip  # noqa: E402
-from algorithm.export.export import ExportFailed  # noqa: E402
+from algorithm.export.export import (
+    ExportFailed,  # noqa: E402
+    run_round_trip,  # noqa: E402
+)
 
 
 def test_the_file_computes_what_torch_does():
-    assert "opset 15" in round_trip.run_round_trip()
+    assert "opset 15" in run_round_trip()
 
 
-def test_another_file_is_told(monkeypatch):
+def test_a_different_file_is_an_error(monkeypatch):
     monkeypatch.setattr(GaussianFamily, "mode", lambda self, statistics: statistics[:, : self.size] + 0.1)
     with pytest.raises(ExportFailed, match="agent was not exported"):
-        round_trip.run_round_trip()
+        run_round_trip()

@@ -113,13 +113,13 @@ make = Sensors
 )
 def test_a_faulty_sensor_or_mask_is_logged_and_excluded_from_training(fault, message, capsys, monkeypatch):
     learned = []
-    learn = Learner.learn
+    compute_gradients = Learner.compute_gradients
 
     def record(self, rollout):
         learned.append(rollout)
-        return learn(self, rollout)
+        return compute_gradients(self, rollout)
 
-    monkeypatch.setattr(Learner, "learn", record)
+    monkeypatch.setattr(Learner, "compute_gradients", record)
     write_task(SENSORS.format(fault=fault))
     assert main.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()

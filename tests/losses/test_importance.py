@@ -12,7 +12,7 @@ def tensor(*values):
 
 
 def policy_gradient(pi, mu, q, action, target, clip):
-    """[A] the gradient of Eq. 9 with respect to logits for one row."""
+    """Return the gradient of Eq. 9 with respect to the logits [A] of one row."""
     policy = Categorical(pi.log())
     v = policy.expectation(q)
     weight = bias_correction(pi, mu, q - v, clip)
@@ -21,12 +21,12 @@ def policy_gradient(pi, mu, q, action, target, clip):
 
 
 def expected_gradient(pi, mu, q, clip):
-    """The mean over every action that mu can take, with an exact critic."""
+    """Return the mean over the actions of mu, with an exact critic."""
     return sum(mu[a] * policy_gradient(pi, mu, q, a, q[a], clip) for a in range(len(mu)) if mu[a] > 0)
 
 
 def exact_gradient(pi, q):
-    """d/dlogits sum_a pi(a) q(a), by autograd."""
+    """Return d/dlogits sum_a pi(a) q(a), by autograd."""
     logits = pi.log().requires_grad_()
     (gradient,) = torch.autograd.grad((logits.softmax(-1) * q).sum(), logits)
     return gradient
@@ -61,29 +61,29 @@ def test_truncation_alone_is_biased():
     assert not torch.allclose(policy.summed_score(weight), exact_gradient(PI, q), atol=1e-2)
 
 
-def test_the_correction_also_covers_actions_that_are_never_taken():
+def test_the_correction_includes_actions_with_mu_0():
     mu = tensor(0.5, 0, 0.5)
     for clip in (0.0, 1.0, 3.0):
         torch.testing.assert_close(expected_gradient(PI, mu, Q, clip), exact_gradient(PI, Q), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("clip", [1.0, 10.0])
-def test_on_policy_nothing_is_corrected(clip):
+def test_on_policy_there_is_no_correction(clip):
     assert bias_correction(PI, PI, Q - 1, clip).eq(0).all()
     assert truncated_importance(torch.ones(3).double(), Q, clip).eq(Q).all()
 
 
-def test_without_truncation_nothing_is_corrected():
+def test_without_truncation_there_is_no_correction():
     assert bias_correction(PI, MU, Q - 1, 1e9).eq(0).all()
 
 
-def test_known_answers_of_the_correction_by_a_sample():
-    """[1 - c / rho]_+ A: nothing up to rho = c, and nearly the whole advantage far beyond it."""
+def test_known_answers_of_the_sampled_correction():
+    """[1 - c / rho]_+ A is 0 up to rho = c, and close to the advantage for large rho."""
     corrected = sampled_bias_correction(tensor(0.5, 5, 10, 1e6), tensor(3, 3, 3, -2), 5.0)
     torch.testing.assert_close(corrected, tensor(0, 0, 1.5, -1.99999))
 
 
 @pytest.mark.parametrize("clip", [0.5, 1.0, 3.0])
-def test_the_correction_by_a_sample_is_in_the_mean_that_of_all_actions(clip):
+def test_the_mean_of_the_sampled_correction_is_that_of_all_actions(clip):
     mean = (PI * sampled_bias_correction(PI / MU, Q - 1, clip)).sum()
     torch.testing.assert_close(mean, bias_correction(PI, MU, Q - 1, clip).sum())

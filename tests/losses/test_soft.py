@@ -18,8 +18,8 @@ FIRST, SECOND = tensor(1, 2, 3), tensor(1.5, 1, 4)  # two critics
 ENTROPY = 0.897946
 
 
-def test_known_targets_of_drawn_actions():
-    """One drawn action: there is nothing to sum over. A death takes the reward alone, a cut goes on behind it."""
+def test_known_targets_of_sampled_actions():
+    """With one sampled action K is 1. After a termination the target is the reward; a truncation bootstraps."""
     q, log_prob = torch.minimum(tensor(2, 0.5), tensor(1.5, 0.7)), tensor(-1, 0.5)
     v = soft_state_value(torch.ones(2, 1).double(), q.unsqueeze(-1), ALPHA * log_prob.unsqueeze(-1))
     close(tensor(1, -1) + 0.99 * tensor(1, 0) * v, [2.683, -1])
@@ -32,8 +32,8 @@ def test_known_values_of_discrete_actions():
     close(soft_state_value(PI, tensor(0, 0, 0), PI.log()), ENTROPY)
 
 
-def test_the_value_of_a_hybrid_choice_counts_both_entropies():
-    """V = sum_d pi(d) (Q(d, c_d) - alpha_d log pi(d) - alpha_c log pi(c_d|d)), added up by hand."""
+def test_the_value_of_hybrid_actions_includes_both_entropies():
+    """V = sum_d pi(d) (Q(d, c_d) - alpha_d log pi(d) - alpha_c log pi(c_d|d)), summed by hand."""
     q, log_d, log_c = tensor(2, -1), tensor(0.25, 0.75).log(), tensor(-0.5, 1.5)
     expected = 0.25 * (2 + 0.3 * math.log(4) + 0.1 * 0.5) + 0.75 * (-1 + 0.3 * math.log(4 / 3) - 0.1 * 1.5)
     close(soft_state_value(log_d.exp(), q, 0.3 * log_d + 0.1 * log_c), expected)
@@ -45,8 +45,8 @@ def slope(logits, q):
     return torch.autograd.grad(-soft_state_value(log_prob.exp(), q, ALPHA * log_prob), logits)[0]
 
 
-def test_the_policy_rests_at_the_softmax_of_q_over_alpha_and_elsewhere_goes_there():
+def test_the_gradient_is_0_at_the_softmax_of_q_over_alpha_and_leads_there_from_the_uniform_policy():
     close(slope(FIRST / ALPHA, FIRST), [0, 0, 0], atol=1e-12)
     close(slope(FIRST / ALPHA + 7, FIRST), [0, 0, 0], atol=1e-12)
     uniform = slope(tensor(0, 0, 0), FIRST)
-    assert uniform[0] > 0 > uniform[2]  # descended: less of the worst, more of the best
+    assert uniform[0] > 0 > uniform[2]  # gradient descent: less of the worst action, more of the best

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from algorithm.distributions import Categorical
-from algorithm.losses import project_gradient, surrogate_loss, trust_region_multiplier
+from algorithm.losses import surrogate_loss, trust_region_multiplier
 
 PI, AVERAGE = (0.7, 0.2, 0.1), (0.4, 0.4, 0.2)
 
@@ -15,7 +15,7 @@ def tensor(*values):
 
 
 def directions(pi, average, action, advantage):
-    """g and k of one row in both spaces: the gradients of A log pi(a) and of KL[average || pi]."""
+    """Return g and k of one row in both spaces: the gradients of A log pi(a) and of KL[average || pi]."""
     policy, average = Categorical(tensor(*pi).log()), Categorical(tensor(*average).log())
     weight = torch.zeros(3).double()
     weight[action] = advantage
@@ -26,10 +26,15 @@ def directions(pi, average, action, advantage):
 
 
 def step_in_logits(pi, average, action, advantage, space, delta=1.0):
-    """What reaches the logits after the projection in `space`."""
+    """Return the step in the logits after the projection in `space`."""
     spaces = directions(pi, average, action, advantage)
     gradient, kl_gradient = spaces["logits"]
     return gradient - trust_region_multiplier(*spaces[space], delta) * kl_gradient
+
+
+def project_gradient(gradient, kl_gradient, delta):
+    """Return z of Eq. 12."""
+    return gradient - trust_region_multiplier(gradient, kl_gradient, delta) * kl_gradient
 
 
 def close(actual, expected, atol=1e-6):
@@ -43,7 +48,7 @@ def test_known_answers_for_a_step_away_from_the_average():
     close(trust_region_multiplier(gradient, kl_gradient, 1.0), tensor(1.8 / 0.14))
     close(project_gradient(gradient, kl_gradient, 1.0), tensor(2.142857, -1.428571, -0.714286))
 
-    gradient, kl_gradient = spaces["probs"]  # never binds where the advantage is positive
+    gradient, kl_gradient = spaces["probs"]  # never active if the advantage is positive
     close(kl_gradient @ gradient, tensor(-16.326531)[0])
     assert project_gradient(gradient, kl_gradient, 1.0).equal(gradient)
 
@@ -64,12 +69,12 @@ def test_at_the_average_policy_the_step_is_the_gradient_in_every_space():
     spaces = directions(AVERAGE, AVERAGE, 2, -5.0)
     close(
         trust_region_multiplier(*spaces["probs"], 1.0), tensor(8)
-    )  # it binds, along a direction that no policy can see
+    )  # active, along a direction that does not change the policy
     for space in spaces:
         close(step_in_logits(AVERAGE, AVERAGE, 2, -5.0, space), spaces["logits"][0], atol=1e-12)
 
 
-def test_each_row_is_projected_by_itself():
+def test_each_row_is_projected_separately():
     rows = [directions(PI, AVERAGE, 0, 20.0)["logits"], directions(PI, AVERAGE, 2, -0.5)["logits"]]
     gradient, kl_gradient = (torch.stack(parts) for parts in zip(*rows, strict=True))
     together = project_gradient(gradient, kl_gradient, 1.0)
@@ -91,7 +96,7 @@ def test_the_projection_is_feasible_and_the_nearest_such_point(gradient, kl_grad
     z, kappa = project_gradient(g, k, delta), trust_region_multiplier(g, k, delta)
     room = 1e-9 * (1 + (g * k).abs().sum())
     assert k @ z <= delta + room
-    # The conditions of Karush, Kuhn and Tucker: z = g - kappa k, kappa >= 0, and 0 where the constraint does not bind.
+    # The conditions of Karush, Kuhn and Tucker: z = g - kappa k, kappa >= 0, and 0 if the constraint is not active.
     assert kappa >= 0
     torch.testing.assert_close(z, g - kappa * k)
     if k @ g <= delta:
@@ -100,7 +105,7 @@ def test_the_projection_is_feasible_and_the_nearest_such_point(gradient, kl_grad
         assert (k @ z - delta).abs() <= room
 
 
-def test_no_kl_gradient_leaves_the_gradient():
+def test_without_a_kl_gradient_the_step_is_the_gradient():
     for dtype in (torch.float32, torch.float64):
         gradient = torch.tensor([[1.0, -2.0], [1e30, 3.0]], dtype=dtype)
         assert project_gradient(gradient, torch.zeros_like(gradient), 0.0).equal(gradient)
@@ -112,7 +117,7 @@ def test_a_vanishing_kl_gradient_stays_finite_in_float32(size):
     assert project_gradient(gradient, kl_gradient, 0.0).isfinite().all()
 
 
-def test_the_surrogate_sends_the_direction_through_as_ascent():
+def test_the_gradient_of_the_surrogate_loss_is_minus_the_direction():
     statistics, direction = torch.zeros(2, 3).requires_grad_(), torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]])
     (gradient,) = torch.autograd.grad(surrogate_loss(direction, statistics), statistics)
     assert gradient.equal(-direction)

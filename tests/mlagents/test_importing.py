@@ -1,4 +1,4 @@
-"""`--import_mlagents`: folders that can be trained, and a word for every key that is not in them."""
+"""`--import_mlagents` writes folders that can be trained, and reports every key without a counterpart."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 import yaml
 
 import main
-from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform
+from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_variant, resolve
 from algorithm.mlagents import importing
 from algorithm.mlagents.importing import choose_folder_names, import_file
-from algorithm.mlagents.rules import MapsTo
+from algorithm.mlagents.trainer_config import MapsTo
 from algorithm.mlagents.trainers import TRAINERS
 from algorithm.mlagents.translation import collect_rules
+from algorithm.runs.components_builder import make_agent
 from algorithm.runs.env_folder import is_file_name
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.team_builder import make_agent
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.mlagents.configurations import EXAMPLES, HYPERPARAMETERS, OF_ANY, OF_RUN
 from tests.unity_player.launcher import make_player
@@ -41,7 +41,7 @@ def write(text: str | dict, name: str = "trainer.yaml") -> Path:
 
 
 def settings_of(name: str):
-    """The settings of a folder that was written."""
+    """Return the settings of a folder that was written."""
     config = Path("envs/unity", name, "config.yaml")
     layers = [(str(config), read_variant(config, "default"))]
     settings = resolve(layers)
@@ -80,7 +80,7 @@ def test_its_network_reads_every_sensor(name, action):
 
 
 def walked(tree: dict, above: str = ""):
-    """The path of every value."""
+    """Yield the path of every value."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from walked(value, f"{above}{key}.")
@@ -105,7 +105,7 @@ def texts_and_lost(tree: dict):
 
 
 @pytest.mark.parametrize("trainer", HYPERPARAMETERS)
-def test_every_key_of_ml_agents_says_something_here_or_is_told_to_be_lost(trainer):
+def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     behavior = {"trainer_type": trainer, "hyperparameters": HYPERPARAMETERS[trainer], **OF_ANY}
     whole = {"behaviors": {"A": behavior}, **OF_RUN}
     config, nn, lost = texts_and_lost(whole)
@@ -116,10 +116,10 @@ def test_every_key_of_ml_agents_says_something_here_or_is_told_to_be_lost(traine
     # Others say it already: even_checkpoints the one, a memory, which is always shared, the other.
     hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
     for key in keys:
-        others = trainer != "ppo" and ".hyperparameters." not in key  # which are the same for all trainers
+        others = trainer != "ppo" and ".hyperparameters." not in key  # keys that are the same for all trainers
         if key not in lost and key not in hidden and not others:
             less = without(whole, key)
-            if key == "env_settings.env_path":  # which others need
+            if key == "env_settings.env_path":  # which other keys need
                 less["env_settings"] = {"timeout_wait": 77}
             assert texts_and_lost(less)[:2] != (config, nn), key
     interval = without(whole, "behaviors.A.even_checkpoints")
@@ -146,7 +146,7 @@ def test_a_rate_of_sac_is_that_of_all_its_groups():
     assert rates == [0.002] * 3
 
 
-def test_what_sac_is_not_told_is_ml_agents_own():
+def test_missing_keys_of_sac_have_the_defaults_of_ml_agents():
     imported = import_file(write({"behaviors": {"A": {"trainer_type": "sac"}}}), force=False)
     given = settings_of("A").tree["sac_config"]
     assert (given["batch_size"], given["learning_starts"]) == (128, 128)
@@ -157,7 +157,7 @@ def test_what_sac_is_not_told_is_ml_agents_own():
     assert settings_of("A").tree["sac_config"]["init_log_alpha"] == pytest.approx(-2.3026)
 
 
-def test_what_a_value_comes_from_stands_behind_it():
+def test_a_comment_names_the_origin_of_a_value():
     import_file(write(EXAMPLES["Crawler"].text), force=False)
     text = Path("envs/unity/Crawler/config.yaml").read_text()
     assert "# 'Crawler' of trainer.yaml" in text
@@ -166,7 +166,7 @@ def test_what_a_value_comes_from_stands_behind_it():
     assert lines["capacity"].endswith("# hyperparameters.buffer_size")
     assert lines["n_envs"].endswith("# ML-Agents' default of env_settings.num_envs")
     import_file(write(EXAMPLES["Hallway"].text), force=False)
-    assert "gamma" not in Path("envs/unity/Hallway/config.yaml").read_text()  # which is our default, too
+    assert "gamma" not in Path("envs/unity/Hallway/config.yaml").read_text()  # Samara's default is the same
 
 
 def test_policy_and_critic_are_apart_where_they_can_be():
@@ -201,15 +201,18 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         (behavior(reward_signals={"rnd": {"strengh": 1}}), "rnd.strengh: ML-Agents has no such key"),
         (behavior() | {"engine_setings": {"width": 3}}, "engine_setings: ML-Agents has no such key; did you mean eng"),
         (behavior() | {"env_settings": {"num_env": 1}}, "env_settings.num_env: ML-Agents has no such key"),
-        (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is of ppo, not of sac, which"),
-        (behavior("poca", hyperparameters={"shared_critic": True}), "shared_critic: it is of ppo, not of poca, which"),
+        (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is a key of ppo, not of sac, which"),
+        (
+            behavior("poca", hyperparameters={"shared_critic": True}),
+            "shared_critic: it is a key of ppo, not of poca, which",
+        ),
         (
             {"behaviors": {"A": {"hyperparameters": {"beta": 1}}}},
             "A has hyperparameters and no trainer_type, which ML-Agents requires then",
         ),
-        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be a whole number"),
+        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be an integer"),
         (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
-        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be a whole number"),
+        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be an integer"),
         (behavior(hyperparameters={"beta_schedule": "cosine"}), "beta_schedule is 'cosine'; there is linear, constant"),
         (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; there is simple, "),
         (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; there is"),
@@ -234,7 +237,7 @@ def test_a_file_that_ml_agents_refuses_is_refused(given, said, capsys):
     assert shown.out == "" and not Path("envs").exists()
 
 
-def test_a_key_that_ml_agents_ignores_is_told():
+def test_a_key_that_ml_agents_ignores_is_reported():
     given = behavior(network_settings={"num_layer": 3}, self_play={"windw": 3})
     lost = import_file(write(given | {"torch_settings": {"devise": "cpu"}}), force=False).unsupported
     assert lost["behaviors.A.network_settings.num_layer"] == (
@@ -253,16 +256,16 @@ def test_a_file_with_default_settings_alone_is_that_of_any_behavior():
     assert imported.notes[0].startswith("default_settings: they apply to any behavior; envs/unity/my_trainer has")
 
 
-def test_defaults_of_the_engine_that_differ_are_told():
+def test_different_defaults_of_the_engine_are_reported():
     def notes(**engine):
         given = behavior() | {"engine_settings": engine}
         return [note for note in import_file(write(given), force=True).notes if "its default in ML-Agents" in note]
 
     assert notes(time_scale=3) == [
         "engine_settings.quality_level is not in the file: its default in ML-Agents is 5, "
-        "here base_config.unity_args.quality_level is 1",
+        "base_config.unity_args.quality_level is 1",
         "engine_settings.no_graphics is not in the file: its default in ML-Agents is false, "
-        "here base_config.unity_args.no_graphics is true",
+        "base_config.unity_args.no_graphics is true",
     ]
     assert notes(quality_level=1, no_graphics=True) == []
 
@@ -276,7 +279,7 @@ def test_defaults_of_the_engine_that_differ_are_told():
         ("behaviors.A.reward_signals.extrinsic.strength", 0, "acer_config.reward_scale", 1.0),
     ],
 )
-def test_a_value_without_a_counterpart_is_told_and_our_default_stays(path, value, setting, kept):
+def test_a_value_without_a_counterpart_is_reported_and_the_default_stays(path, value, setting, kept):
     tree = value
     for key in reversed(path.split(".")):
         tree = {key: tree}
@@ -315,7 +318,7 @@ def parameter(given) -> dict:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (None, "trainer.yaml: there is no such file"),
+        (None, "trainer.yaml: the file does not exist"),
         ("behaviors: [1", "trainer.yaml: not YAML"),
         ("- 1", "trainer.yaml: expected a mapping"),
         ("debug: true", "trainer.yaml: there is no `behaviors` and no `default_settings`"),
@@ -325,7 +328,7 @@ def parameter(given) -> dict:
         ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
         ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
         ({"behaviors": {"A": {"trainer_type": "a2c"}}}, "behaviors.A.trainer_type is 'a2c'; there is ppo, poca, sac"),
-        ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be a whole number"),
+        ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be an integer"),
         ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
         ({"behaviors": {"A": {"network_settings": 3}}}, "behaviors.A.network_settings is 3; it must be a mapping"),
         ({"behaviors": {"A": {"max_steps": {"b": 1}}}}, "behaviors.A.max_steps.b: max_steps is one value"),
@@ -359,7 +362,10 @@ def parameter(given) -> dict:
         ),
         ({"behaviors": {"A": {}}, "default_settings": [1]}, "default_settings is [1]; it must be a mapping"),
         (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
-        (parameter({"sampler_type": "unifrom", "sampler_parameters": {}}), "p.sampler_type is 'unifrom'; there is"),
+        (
+            parameter({"sampler_type": "unifrom", "sampler_parameters": {}}),
+            "p.sampler_type is 'unifrom'; there is",
+        ),
         (
             parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
             "p.sampler_parameters.min_value is 'a'; it must be a number",
@@ -385,7 +391,7 @@ def parameter(given) -> dict:
         ),
     ],
 )
-def test_what_cannot_be_is_one_line_and_nothing_is_written(given, said, capsys):
+def test_an_invalid_file_is_one_line_and_writes_nothing(given, said, capsys):
     if given is not None:
         write(given)
     assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
@@ -403,7 +409,7 @@ def test_a_folder_is_overwritten_only_by_force(capsys):
     own.parent.mkdir(parents=True)
     own.write_text("1")
     assert main.main(["--import_mlagents", str(path)]) == 2
-    assert "B exists already, and is left as it is; --force replaces it" in capsys.readouterr().err
+    assert "B exists already; --force replaces it" in capsys.readouterr().err
     assert not Path("envs/unity/A").exists()
     assert main.main(["--import_mlagents", str(path), "--force"]) == 0
     write({"behaviors": {"A": {"max_steps": 8}}})
@@ -413,7 +419,7 @@ def test_a_folder_is_overwritten_only_by_force(capsys):
     assert own.read_text() == "1"
 
 
-def test_what_breaks_while_it_is_written_leaves_nothing(monkeypatch, capsys):
+def test_an_error_while_writing_leaves_nothing(monkeypatch, capsys):
     written = []
 
     def full(path, text):
@@ -438,7 +444,7 @@ def test_names_of_folders_are_safe_and_differ_everywhere():
     assert names["Läufer"] == "Läufer"
     imported = import_file(write({"behaviors": {"a/b": {}, 'quoted """ \\': {}}}), force=False)
     assert [folder.name for folder in imported.folders] == ["a_b", "quoted______"]
-    assert "behaviors.a/b: its folder is called a_b; the role is called as the behavior is" in imported.notes
+    assert "behaviors.a/b: its folder is a_b; the role has the name of the behavior" in imported.notes
 
 
 def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
@@ -467,7 +473,7 @@ def test_a_run_has_one_algorithm():
     assert [note for note in alike if "unless ma_config.B there holds the sac_config and replay_config" in note]
 
 
-def test_a_lesson_that_waits_for_nobody_is_told():
+def test_a_lesson_for_an_unknown_behavior_is_reported():
     notes = import_file(write(parameter({"curriculum": [LESSON, LESSON]})), force=False).notes
     assert not [note for note in notes if "never ends" in note]
     other = LESSON | {"completion_criteria": {"behavior": "Other"}}
@@ -476,7 +482,7 @@ def test_a_lesson_that_waits_for_nobody_is_told():
 
 
 @pytest.mark.parametrize("words", [["unity/3dball"], ["--run"], ["--name", "a"], ["--set", "base_config.seed=1"]])
-def test_it_goes_with_nothing_else(words, capsys):
+def test_the_option_excludes_others(words, capsys):
     path = write(EXAMPLES["3DBall"].text)
     assert main.main(["--import_mlagents", str(path), *words]) == 2
     assert "--import_mlagents" in capsys.readouterr().err

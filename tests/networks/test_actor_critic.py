@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from algorithm.networks import ActorCritic, Blueprint, FlatParameters, FrameStack, Mlp, Vector
 from algorithm.specs import ObsSpec
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 ONE = {"obs": ObsSpec((3,))}
 SEVERAL = {"camera": ObsSpec((2, 3), "uint8"), "speed": ObsSpec((4,)), "place": ObsSpec((2,))}
@@ -132,7 +132,7 @@ def test_acting_follows_updates_of_a_learner():
     obs, memory = observations(ONE, 6), np.zeros((6, 0), np.float32)
     before = agent.policy.act(obs, memory)[0]
     for seed in range(3):
-        learner.learn(random_rollout(np.random.default_rng(seed)))
+        update(learner, random_rollout(np.random.default_rng(seed)))
     after = agent.policy.act(obs, memory)[0]
     assert np.abs(after - before).max() > 1e-3
     expected = agent.policy(tensors(obs), torch.zeros(6, 0))[0].detach()

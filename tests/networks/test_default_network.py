@@ -9,7 +9,7 @@ from algorithm.config.registry import find_class
 from algorithm.networks.default_network import make_default_blueprint, make_nn_file
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
-FRAMES, BOARD = ObsSpec((4, 84, 84), "uint8", high=255), ObsSpec((4, 10, 10), "uint8", (10, 10, 4))
+FRAMES, BOARD = ObsSpec((4, 84, 84), "uint8", high=255), ObsSpec((4, 10, 10), "uint8", env_shape=(10, 10, 4))
 VECTOR, MANY = ObsSpec((3,)), ObsSpec((100,), "uint8", n_values=(100,))
 
 

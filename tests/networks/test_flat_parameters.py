@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from algorithm.networks import Blueprint, FlatParameters, Mlp, RunningMoments, TargetNetwork
 from algorithm.networks.flat_parameters import choose_dtype
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 
 def two_groups(size: int = 3) -> tuple[dict[str, nn.Module], dict[str, TargetNetwork], dict[str, nn.Module]]:
@@ -102,7 +102,7 @@ def test_updates_change_values_and_move_no_tensor(optimizer):
     for seed in range(3):
         rollout = random_rollout(np.random.default_rng(seed))
         learner.observe(rollout)
-        learner.learn(rollout)
+        update(learner, rollout)
         assert_laid_out(learner.parameters, groups, agent.target_networks, statistics)
     for old, new in zip(before, everything(learner.parameters), strict=True):
         assert not torch.equal(old, new)

@@ -12,7 +12,7 @@ from torch import nn
 from algorithm.networks import Blueprint, Conv, FlatParameters, ImpalaResNet, Mlp, NatureCnn, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, random_rollout
+from tests.builders import make_acer, random_rollout, update
 
 FRAMES = ObsSpec((4, 84, 84), "uint8", high=255)
 SMALL = ObsSpec((3, 10, 12), "uint8", high=255)
@@ -137,7 +137,7 @@ def test_the_smallest_image_of_nature_cnn_has_36_pixels():
 
 @every_encoder
 def test_updates_do_not_move_the_parameters(factory):
-    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", (9, 9)), "vector": ObsSpec((3,))}
+    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", env_shape=(9, 9)), "vector": ObsSpec((3,))}
     role = Role(2, specs, ActionSpec(branches=(3,)))
     blueprint = Blueprint(encoders={"vector": Vector(), "*": factory}, body=Mlp(16))
     learner = Learner(make_acer(role, blueprint), role, {}, None)
@@ -152,7 +152,7 @@ def test_updates_do_not_move_the_parameters(factory):
 
     laid_out = places()
     for _ in range(2):
-        learner.learn(rollout)
+        update(learner, rollout)
     assert places() == laid_out
     assert learner.skipped_updates == 0
     assert (learner.parameters.vector != before).float().mean() > 0.5

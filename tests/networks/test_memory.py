@@ -61,7 +61,12 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
         600, role.lanes, 7, 9, np.random.default_rng(0), schedule.burn_in, schedule.warmup_rows, agent.stored_state_size
     )
     actor, rollouts = (
-        Actor(TrainingComponents(simulator, lambda name, role: AgentComponents(role, agent, None, learner)), seed=0),
+        Actor(
+            TrainingComponents(
+                simulator, lambda name, role: AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
+            ),
+            seed=0,
+        ),
         [],
     )
     for _ in range(150):

@@ -8,7 +8,7 @@ from algorithm.networks import Blueprint, Mlp, Noise, NoisyMlp
 from algorithm.networks.noisy import NoisyLinear, scale_noise
 from algorithm.training.evaluator import _isolate_agent
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 OBS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 BLUEPRINTS = {
@@ -81,7 +81,7 @@ def test_noise_is_drawn_by_each_update_and_stays_until_the_next(name):
     before = acted(agent)
     np.testing.assert_array_equal(acted(agent), before)
     np.testing.assert_allclose(before, module(agent), atol=1e-6)
-    learner.learn(random_rollout(np.random.default_rng(0)))
+    update(learner, random_rollout(np.random.default_rng(0)))
     after = acted(agent)
     assert not np.allclose(after, before, atol=1e-5)
     np.testing.assert_allclose(after, module(agent), atol=1e-6)
@@ -106,7 +106,7 @@ def test_sigmas_are_learned():
     sigmas = {name: p for name, p in agent.policy.named_parameters() if ".sigma." in name}
     assert len(sigmas) == 4
     before = {name: p.detach().clone() for name, p in sigmas.items()}
-    learner.learn(random_rollout(np.random.default_rng(0)))
+    update(learner, random_rollout(np.random.default_rng(0)))
     for name, parameter in sigmas.items():
         assert parameter.grad.abs().max() > 0, name
         assert not torch.equal(parameter, before[name]), name
@@ -137,7 +137,7 @@ def test_acting_and_the_next_update_have_the_same_noise():
         return loss(rollout)
 
     agent.loss = watched
-    learner.learn(random_rollout(np.random.default_rng(0)))
+    update(learner, random_rollout(np.random.default_rng(0)))
     np.testing.assert_allclose(outputs[0], statistics, atol=1e-6)
 
 
@@ -145,7 +145,7 @@ def test_networks_without_noisy_layers_draw_nothing():
     agent = make_acer()
     learner = Learner(agent, make_role(), {}, max_step=None)
     before = torch.get_rng_state()
-    learner.learn(random_rollout(np.random.default_rng(0)))
+    update(learner, random_rollout(np.random.default_rng(0)))
     assert torch.equal(torch.get_rng_state(), before)
     assert len(learner.noise.values) == 0
 

@@ -12,9 +12,8 @@ from algorithm.networks import Blueprint, Mlp, NoisyMlp, Vector
 from algorithm.networks.encoders.vector import Scale
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from algorithm.training.learner import Learner
-from algorithm.training.placement import CPU, Placement
-from tests.builders import make_acer, make_role, make_sac, random_rollout
+from algorithm.training.learner import CPU, Learner, Placement
+from tests.builders import make_acer, make_role, make_sac, random_rollout, update
 from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observations, tensors
 
 # The same CPU for torch, another device for a placement.
@@ -48,7 +47,7 @@ class SeparateDevices:
         self.seed += 1
         rollout = rollout_of(self.agent, np.random.default_rng(self.seed))
         self.learner.observe(rollout)
-        self.learner.learn(rollout)
+        update(self.learner, rollout)
 
     def acted(self) -> np.ndarray:
         return self.agent.policy.act(observations(ONE, 6), np.ones((6, self.agent.state_size), np.float32))[0].copy()
@@ -196,13 +195,13 @@ def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, chan
     rollout.obs = {name: rng.normal(size=(7, 4, size)).astype(np.float32) for name, size in sizes.items()}
     rollout.obs |= {name: np.ones((7, 4, *spec.shape), np.uint8) for name, spec in masks.items()}
     learner.observe(rollout)
-    learner.learn(rollout)  # the first update copies constants
+    update(learner, rollout)  # the first update copies constants
     rollout = rollout.convert(learner._upload)
     learner._upload = lambda tensor: tensor
     reports, loss = [], agent.loss
     agent.loss = lambda batch: (made := loss(batch), reports.append(made[1]))[0]
     with RefuseCpuTensors():
-        report = learner.learn(rollout)  # its errors are copied to the CPU
+        report = update(learner, rollout)  # its errors are copied to the CPU
         results = [
             *report.compute_metrics().values(),
             reports[0].compute_td_errors(),

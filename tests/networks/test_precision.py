@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
-from algorithm.training.learner import Learner
-from algorithm.training.placement import Placement
-from tests.builders import make_acer, make_role, random_rollout
+from algorithm.training.learner import Learner, Placement
+from tests.builders import make_acer, make_role, random_rollout, update
 from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
 
 BF16 = Placement(precision=torch.bfloat16)
@@ -28,7 +27,7 @@ def gradient(placement: Placement, blueprint: Blueprint, burn_in: int = 0) -> to
             parameter.data.mul_(1.5)  # otherwise the gradients of the body are small: the policy is close to uniform
     rollout = random_rollout(np.random.default_rng(0), rows=12, columns=8)
     memory = np.zeros((8, learner.agent.state_size), np.float32)
-    learner.learn(replace(rollout, memory=memory, burn_in=burn_in))
+    update(learner, replace(rollout, memory=memory, burn_in=burn_in))
     return learner.parameters.gradient
 
 
@@ -74,7 +73,7 @@ def test_acting_is_exact_and_both_networks_learn_in_bfloat16():
 
 def test_outputs_stay_float32():
     learner = learner_of(BF16, Blueprint(body=Mlp(16)), reward_normalization="return_std")
-    report = learner.learn(random_rollout(np.random.default_rng(0)))
+    report = update(learner, random_rollout(np.random.default_rng(0)))
     assert {value.dtype for value in report.compute_metrics().values()} == {torch.float32}
     assert report.compute_td_errors().dtype == np.float32
     assert all(

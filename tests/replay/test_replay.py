@@ -343,7 +343,7 @@ def test_files_store_the_same_as_memory(tmp_path, lanes):
 
 @pytest.mark.parametrize("memory", [0, 5])
 def test_the_size_is_computed_before_anything_is_written(memory):
-    eye = ObsSpec((4, 9, 9), "uint8", (9, 9, 4), high=255)
+    eye = ObsSpec((4, 9, 9), "uint8", env_shape=(9, 9, 4), high=255)
     role = Role(3, {"eye": eye, "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
     replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), stored_state_size=memory)
     rows, lanes = 8, np.arange(3)

@@ -1,4 +1,4 @@
-"""Where estimators must agree with one another, and where they must not."""
+"""Estimators agree with one another in special cases, and differ otherwise."""
 
 from dataclasses import replace
 
@@ -6,33 +6,35 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.returns.estimators import ESTIMATORS, EstimatorInputs, TraceClipping
+from algorithm.returns import ESTIMATORS, EstimatorInputs, TraceClipping
 from tests.builders import random_boundaries
 
 FULL = TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0)
 
 
 def rows(seed, on_policy=False):
-    """Random rows of three actions that cross episode borders, with V = sum pi Q."""
+    """Return random rows with three actions and ends of episodes, with V = sum pi Q."""
     rng = np.random.default_rng(seed)
     first, alive, final = random_boundaries(rng, 8, 4)
     q, pi, mu = rng.normal(size=(9, 4, 3)), rng.dirichlet(np.ones(3), (9, 4)), rng.dirichlet(np.ones(3), (9, 4))
     action = rng.integers(3, size=(8, 4, 1))
     prob = np.take_along_axis(pi[:-1], action, -1)[..., 0]
     rho = np.ones((8, 4)) if on_policy else prob / np.take_along_axis(mu[:-1], action, -1)[..., 0]
-    arrays = (
-        np.where(final, 0, rng.normal(size=(8, 4))),
-        0.9 * alive,
-        ~(first[1:] & alive),
-        (pi * q).sum(-1),
-        np.take_along_axis(q[:-1], action, -1)[..., 0],
-        rho,
-    )
-    return EstimatorInputs(*map(torch.from_numpy, (*arrays, rho)), lambda: torch.from_numpy(prob))
+    arrays = {
+        "reward": np.where(final, 0, rng.normal(size=(8, 4))),
+        "discount": 0.9 * alive,
+        "valid": ~(first[1:] & alive),
+        "v": (pi * q).sum(-1),
+        "q_taken": np.take_along_axis(q[:-1], action, -1)[..., 0],
+        "rho": rho,
+        "rho_per_dimension": rho,
+    }
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return EstimatorInputs(**tensors, prob_taken=lambda: torch.from_numpy(prob))
 
 
 def q_target(name, batch, truncation=FULL):
-    return ESTIMATORS[name](batch, truncation).q_target[batch.valid]
+    return ESTIMATORS[name].estimate(batch, truncation).q_target[batch.valid]
 
 
 def equal(actual, expected):
@@ -44,7 +46,7 @@ def different(actual, expected):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_a_trace_all_are_the_one_step_target(seed):
+def test_with_lambda_0_all_are_the_one_step_target(seed):
     batch = rows(seed)
     one_step = (batch.reward + batch.discount * batch.v[1:])[batch.valid]
     for name in ESTIMATORS:
@@ -60,11 +62,11 @@ def test_on_policy_retrace_is_q_lambda_and_vtrace_is_the_n_step_return(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_where_q_is_v_the_control_variates_agree(seed):
+def test_if_q_equals_v_the_control_variates_are_equal(seed):
     batch = rows(seed)
     batch = replace(batch, q_taken=batch.v[:-1])
     equal(q_target("q_lambda", batch), q_target("n_step", batch))
-    # The ratio stands at t + 1 in Retrace, and at t in the V-trace of the row behind.
+    # Retrace has the ratio of row t + 1 where V-trace of the next row has its own.
     equal(q_target("retrace", batch), q_target("vtrace", batch))
 
 
@@ -78,20 +80,21 @@ def test_off_policy_they_differ(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_only_the_estimators_that_say_so_read_the_ratio_of_their_own_row(seed):
+def test_only_value_targets_depend_on_the_ratio_of_their_own_row(seed):
     batch = rows(seed)
     other = batch.rho.clone()
     other[0] *= 3
     changed = replace(batch, rho=other, rho_per_dimension=other)
     for name in ESTIMATORS:
-        equal(ESTIMATORS[name](changed, FULL).q_target[0], ESTIMATORS[name](batch, FULL).q_target[0])
+        equal(ESTIMATORS[name].estimate(changed, FULL).q_target[0], ESTIMATORS[name].estimate(batch, FULL).q_target[0])
     free = replace(FULL, rho_clip=10.0)
     different(
-        ESTIMATORS["vtrace"](changed, free).value_target()[0], ESTIMATORS["vtrace"](batch, free).value_target()[0]
+        ESTIMATORS["vtrace"].estimate(changed, free).value_target()[0],
+        ESTIMATORS["vtrace"].estimate(batch, free).value_target()[0],
     )
 
 
-def test_each_clip_is_where_its_name_says():
+def test_each_estimator_reads_the_clips_that_it_declares():
     batch = rows(1)
     for name, reads in {"retrace": "trace_clip", "vtrace": "trace_clip"}.items():
         different(q_target(name, batch, replace(FULL, **{reads: 0.3})), q_target(name, batch))
@@ -101,12 +104,12 @@ def test_each_clip_is_where_its_name_says():
         equal(q_target(name, batch, replace(FULL, trace_clip=0.3, rho_clip=5.0)), q_target(name, batch))
 
 
-def test_rows_that_are_not_learned_change_nothing_before_them():
+def test_invalid_rows_do_not_change_the_targets_of_earlier_rows():
     batch = rows(2)
     assert not batch.valid.all()
-    spoilt = {
+    corrupted = {
         name: torch.where(batch.valid, getattr(batch, name), 1e6)
         for name in ("reward", "q_taken", "rho", "rho_per_dimension")
     }
     for name in ESTIMATORS:
-        equal(q_target(name, replace(batch, **spoilt)), q_target(name, batch))
+        equal(q_target(name, replace(batch, **corrupted)), q_target(name, batch))

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from algorithm.returns import n_step_return
 from tests.oracles import vtrace_by_definition
-from tests.returns.test_vtrace import ALIVE, BOUNDARY_REWARD, FIRST, REAL, REWARD, V, close, random_trace, tensor
+from tests.returns.test_vtrace import ALIVE, BOUNDARY_REWARD, FIRST, REAL, REWARD, V, close, random_record, tensor
 
 GAMMA = 0.9
 
 
-def target(decay=1.0, horizon=None, v=V):
+def target(trace_lambda=1.0, horizon=None, v=V):
     valid = torch.ones(3, dtype=torch.bool)
-    return n_step_return(REWARD, torch.full_like(REWARD, GAMMA), valid, v, decay, horizon)
+    return n_step_return(REWARD, torch.full_like(REWARD, GAMMA), valid, v, trace_lambda, horizon)
 
 
 def test_known_answers():
@@ -21,37 +21,37 @@ def test_known_answers():
     close(target(horizon=1), 1.9, 0.72, 4.7)
     close(target(horizon=2), 1 + 0.81 * 0.8, 1.8 + 0.81 * 3, 4.7)
     valid = torch.ones(3, dtype=torch.bool)
-    close(n_step_return(REWARD, torch.full_like(REWARD, GAMMA), valid, V), 4.807, 4.23, 4.7)  # without decay
+    close(n_step_return(REWARD, torch.full_like(REWARD, GAMMA), valid, V), 4.807, 4.23, 4.7)  # default lambda 1
 
 
-def test_known_answers_of_generalised_advantage_estimation_at_boundaries():
+def test_known_answers_of_generalized_advantage_estimation_at_boundaries():
     v = tensor(0.3, 0.6, 0.4, 0.2, 4, 0.8, 2)
     valid = ~(FIRST[1:] & ALIVE)
     advantage = n_step_return(BOUNDARY_REWARD, GAMMA * ALIVE.double(), valid, v, 0.95) - v[:-1]
     close(advantage[REAL], 1.582, 0.4, 4.542, 4.4, 2)
     close(advantage[4:5], 0)
-    v[2] = 1e6  # behind a death
+    v[2] = 1e6  # after a termination
     changed = n_step_return(BOUNDARY_REWARD, GAMMA * ALIVE.double(), valid, v, 0.95)
     close(changed[:2] - v[:2], 1.582, 0.4)
 
 
-def test_a_horizon_beyond_the_record_is_the_whole_record():
+def test_a_horizon_longer_than_the_record_has_no_effect():
     for horizon in (3, 4, 100):
         torch.testing.assert_close(target(horizon=horizon), target(), rtol=0, atol=1e-12)
 
 
-def test_without_decay_it_is_the_one_step_target():
-    torch.testing.assert_close(target(decay=0.0), REWARD + GAMMA * V[1:], rtol=0, atol=1e-12)
+def test_with_lambda_0_it_is_the_one_step_target():
+    torch.testing.assert_close(target(trace_lambda=0.0), REWARD + GAMMA * V[1:], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("horizon", [None, 1, 2, 5])
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1))
-def test_windows_across_episodes_equal_each_episode_alone(horizon, seed):
-    trace = random_trace(seed)
-    ones = np.ones_like(trace["reward"])
-    expected, _ = vtrace_by_definition(**{**trace, "rho": ones, "trace": ones}, horizon=horizon)
-    reward, alive, first, v = (torch.from_numpy(trace[name]) for name in ("reward", "alive", "first", "v"))
+def test_sequences_with_several_episodes_equal_each_episode_alone(horizon, seed):
+    record = random_record(seed)
+    ones = np.ones_like(record["reward"])
+    expected, _ = vtrace_by_definition(**{**record, "rho": ones, "trace": ones}, horizon=horizon)
+    reward, alive, first, v = (torch.from_numpy(record[name]) for name in ("reward", "alive", "first", "v"))
     valid = ~(first[1:] & alive)
-    actual = n_step_return(reward, trace["gamma"] * alive.double(), valid, v, trace["decay"], horizon).numpy()
+    actual = n_step_return(reward, record["gamma"] * alive.double(), valid, v, record["trace_lambda"], horizon).numpy()
     np.testing.assert_allclose(actual, np.where(valid, expected, v[:-1]), rtol=0, atol=1e-10)

@@ -20,13 +20,13 @@ def test_known_answers():
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.floats(-1e6, 1e6))
-def test_each_undoes_the_other(x):
+def test_each_is_the_inverse_of_the_other(x):
     number = tensor(x)
     assert unscale(rescale(number)).item() == pytest.approx(x, rel=1e-6, abs=1e-6)
     assert rescale(unscale(number)).item() == pytest.approx(x, rel=1e-6, abs=1e-6)
 
 
-def test_each_rises_and_is_odd():
+def test_each_is_increasing_and_odd():
     x = torch.linspace(-1000, 1000, 999, dtype=torch.float64)
     for function in (rescale, unscale):
         y = function(x)
@@ -36,13 +36,13 @@ def test_each_rises_and_is_odd():
 
 
 @pytest.mark.parametrize("x", [0.0, 1e-3, 0.1, 1.0, 30.0, 1e4])
-def test_float32_is_enough(x):
+def test_float32_is_precise_enough(x):
     for sign in (1, -1):
         y = rescale(torch.tensor([sign * x]))
         assert unscale(y).item() == pytest.approx(sign * x, rel=2e-6, abs=1e-6)
 
 
-def test_gradients_are_finite_also_at_nothing():
+def test_gradients_are_finite_at_0():
     for function in (rescale, unscale):
         x = torch.tensor([0.0, 1e-8, -3.0], dtype=torch.float64, requires_grad=True)
         (found,) = torch.autograd.grad(function(x).sum(), x)

@@ -1,4 +1,4 @@
-"""What the settings say reaches the simulator."""
+"""Settings reach the adapter."""
 
 import numpy as np
 import pytest
@@ -24,6 +24,6 @@ def test_the_scale_of_actions_without_bounds(tmp_path):
     assert native["gas"].tolist() == [[-2.5], [2.5]]
     adapter.close()
     with pytest.raises(
-        UserError, match="base_config: action 'gas' is a Box without bounds; base_config.unbounded_action_limit"
+        UserError, match="base_config: action 'gas' is a Box without bounds; set base_config.unbounded_action_limit"
     ):
         make_adapter(resolve([("test", {"base_config": {"env_name": "env.py"}})]), RunFolder(tmp_path), 1)

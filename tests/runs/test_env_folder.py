@@ -83,7 +83,7 @@ def test_a_path_elsewhere_is_absolute_and_its_runs_have_its_last_two_names(outsi
     assert locate_environment("my/task") == outside.as_posix()
     assert get_run_group(outside.as_posix()) == "my/task"
     assert get_run_group("/home/.hidden/task") == get_run_group("/task") == "task"
-    with pytest.raises(UserError, match="no plain name"):
+    with pytest.raises(UserError, match="not a plain name"):
         get_run_group("/home/my/.task")
 
 

@@ -1,4 +1,4 @@
-"""What does not fit into memory is refused before it is allocated, and a replay that nothing is ever drawn from."""
+"""Replays and batches that do not fit into memory, and replays that are too small, are rejected."""
 
 import re
 from dataclasses import replace
@@ -16,46 +16,53 @@ from tests.builders import make_acer, make_role, make_sac
 from tests.doubles import EncodedLanes
 
 
-def test_the_memory_of_this_machine_is_known_where_it_says_so():
+def test_the_free_memory_of_this_machine_is_plausible_or_unknown():
     free = measure_free_memory()
     assert free is None or 10**7 < free < 10**15
 
 
-def test_available_memory_is_what_linux_calls_so(tmp_path, monkeypatch):
+def test_free_memory_is_what_linux_reports_as_available(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
     (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemFree: 5 kB\nMemAvailable:   400 kB\n")
     assert measure_free_memory() == 400 * 1024
 
 
-def test_sizes_are_told_and_added_up(monkeypatch):
-    said = []
+def test_sizes_are_logged_and_summed(monkeypatch):
+    logged = []
     monkeypatch.setattr(memory, "measure_free_memory", lambda: 10_000_000)
-    budget = MemoryBudget(said.append)
+    budget = MemoryBudget(logged.append)
     budget.reserve("agent", ReplaySize(10_000, 600_000))
-    assert said == ["replay: 10,000 rows of 60 bytes are 0.6 MB"]
+    assert logged == ["replay: 10,000 rows of 60 bytes are 0.6 MB"]
     with pytest.raises(UserError, match=r"capacity: 100,000 rows.*9\.5 MB.*but 9\.4 MB.*at most 98,947 rows fit"):
         budget.reserve("other", ReplaySize(100_000, 9_500_000))
-    assert said[1].startswith("replay of other:")
+    assert logged[1].startswith("replay of other:")
 
 
-def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
+def test_a_batch_that_does_not_fit_is_rejected(monkeypatch):
     monkeypatch.setattr(memory, "measure_free_memory", lambda: 1_000_000)
-    schedule = DataSchedule(8, 10, 100, 4, "fixed", 32)
+    schedule = DataSchedule(
+        rollout_length=8,
+        sequence_length=10,
+        batch_size=100,
+        replay_ratio=4,
+        replay_count_distribution="fixed",
+        learning_starts=32,
+    )
     check_batch(schedule, ReplaySize(1000, 1_000_000))
     with pytest.raises(UserError, match=r"batch_size: 101 windows of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
         check_batch(replace(schedule, batch_size=101), ReplaySize(1000, 1_000_000))
     check_batch(replace(schedule, batch_size=101, replay_ratio=0), ReplaySize(1000, 1_000_000))
 
 
-def test_nothing_is_refused_where_the_memory_is_unknown(monkeypatch):
+def test_nothing_is_rejected_if_the_memory_is_unknown(monkeypatch):
     monkeypatch.setattr(memory, "measure_free_memory", lambda: None)
-    said = []
-    MemoryBudget(said.append).reserve("agent", ReplaySize(10**12, 10**15))
-    assert len(said) == 1
+    logged = []
+    MemoryBudget(logged.append).reserve("agent", ReplaySize(10**12, 10**15))
+    assert len(logged) == 1
 
 
 def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
-    """Return the line that refuses these settings, or None if they are accepted."""
+    """Return the error for these settings, or None if they are accepted."""
     algorithm = make_agent.__name__.removeprefix("make_").upper()
     base = {"algorithm": algorithm, "max_step": max_step}
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
@@ -72,7 +79,7 @@ def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
     ("lanes", "chunk", "start"),
     [(1, 1, 1000), (1, 1, 1), (3, 5, 57), (3, 5, 58), (4, 20, 156), (4, 20, 157), (7, 3, 100)],
 )
-def test_the_capacity_that_a_refusal_names_is_the_least_that_holds_learning_starts(make_agent, lanes, chunk, start):
+def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(make_agent, lanes, chunk, start):
     changes = {"rollout_length": chunk, "learning_starts": start}
     line = refusal(make_agent, lanes, capacity=lanes * chunk, **changes)
     most, needed = (int(number) for number in re.findall(r"at most (\d+) rows .* at least (\d+),", line)[0])
@@ -90,13 +97,13 @@ def test_the_capacity_that_a_refusal_names_is_the_least_that_holds_learning_star
     assert f"at most {replay.rows} rows" in refusal(make_agent, lanes, capacity=needed, **changes)
 
 
-def test_a_run_that_ends_before_its_first_update_is_refused():
+def test_a_run_that_ends_before_its_first_update_is_rejected():
     assert "base_config.max_step 999 ends the run" in refusal(make_sac, 1, max_step=999)
     assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy_updates=False)
     assert refusal(make_sac, 1, max_step=1000) is refusal(make_sac, 1) is None
-    assert refusal(make_acer, 1, max_step=10) is None  # which learns from its rollouts
+    assert refusal(make_acer, 1, max_step=10) is None  # learns on-policy
 
 
-def test_without_replay_its_start_is_of_no_account():
+def test_without_replay_learning_starts_has_no_effect():
     assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
     assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)

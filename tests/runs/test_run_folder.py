@@ -58,16 +58,19 @@ def test_the_latest_run_is_found_without_a_name(folder):
 def test_roles_survive_the_disk(folder):
     gear = ActionPart("gear", (2,), "int64", n_values=(4, 2), start=(1, 0))
     gas = ActionPart("gas", (1,), "float32", low=(-0.1,), high=(1.0,))
-    observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", (), (5,), (1,))}
+    observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", env_shape=(), n_values=(5,), start=(1,))}
     one = Role(2, observed, ActionSpec.from_parts([gear, gas]))
     two = Role(1, {"eye": ObsSpec((2, 2))}, ActionSpec(continuous=2))
     folder.add_role("one", one)
     folder.add_role("two", two)
-    assert folder.read_roles() == {"one": one, "two": two}
-    assert list(folder.read_roles()) == ["one", "two"]
+    again = RunFolder(folder.path)
+    assert folder.read_roles() == again.read_roles() == {"one": one, "two": two}
+    assert list(again.read_roles()) == ["one", "two"]
     places = Role(1, {"obs": ObsSpec((1,))}, ActionSpec.from_parts([replace(gear, key=0), replace(gas, key=1)]))
     folder.add_role("three", places)
-    assert isinstance(folder.read_roles()["three"].action_spec.to_env_units(np.zeros((1, 3), np.float32)), tuple)
+    assert isinstance(
+        RunFolder(folder.path).read_roles()["three"].action_spec.to_env_units(np.zeros((1, 3), np.float32)), tuple
+    )
 
 
 def test_roles_of_another_version_are_one_line(folder):

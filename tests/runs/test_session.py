@@ -12,7 +12,7 @@ import main
 from algorithm import load
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.runs.run_folder import RunFolder
-from algorithm.training.metrics_table import read_table
+from algorithm.training.metrics import read_table
 
 CONFIG = """
 default:
@@ -80,7 +80,7 @@ def test_a_damaged_record_is_told_and_written_again_by_the_run_that_goes_on(run,
     assert len([line for line in out.splitlines() if said in line]) == 1 or not said
     assert "base_config.max_step: 90 -> 150" in out or "configs" in said or "damaged-0" in said
     assert list(run.read_roles()) == ["agent"]
-    assert run.read_last_settings() == run.load_settings().tree and run.load_settings().base.max_step == 150
+    assert run.history.read_last() == run.load_settings().tree and run.load_settings().base.max_step == 150
     assert json.loads((run.path / "result.json").read_text())["env_steps"] == 150
     table = read_table(run.path / "metrics.csv")
     assert table.damaged == 0 and table.rows[-1]["env_steps"] == "150"

@@ -8,9 +8,9 @@ import torch
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
-from algorithm.runs.torch_setup import choose_placement
+from algorithm.runs.torch_setup import choose_placement, describe_placement, list_bfloat16_instructions
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.placement import CPU, Placement, list_bfloat16_instructions
+from algorithm.training.learner import CPU, Placement
 from tests.builders import make_acer, make_role
 
 GPU = torch.device("cuda:0")
@@ -20,12 +20,12 @@ SEEING = Role(2, {"camera": ObsSpec((3, 8, 8), "uint8")}, ActionSpec(branches=(2
 def placed(role=None, units=8, **base):
     role = role or make_role()
     agent = make_acer(role, Blueprint(body=Mlp(units, units)))
-    return choose_placement(resolve([("test", {"base_config": base})]), agent, role)
+    return choose_placement(resolve([("test", {"base_config": base})]).base, agent, role)
 
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Two devices, as torch would report them, of which the second has bfloat16; nothing can be put there."""
+    """Let torch report two devices, of which the second has bfloat16; they cannot be used."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old one")
@@ -36,7 +36,7 @@ def two_gpus(monkeypatch):
 
 @pytest.fixture
 def apple(monkeypatch):
-    """Apple's device, as torch would report it; nothing can be put there."""
+    """Let torch report the device of Apple; it cannot be used."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, minor: (major, minor) <= (13, 5))
@@ -46,12 +46,12 @@ def apple(monkeypatch):
     params=[{"avx2": True}, {"avx512_bf16": True, "amx_bf16": False}, {"architecture": "arm64", "bf16": True}]
 )
 def processor(request, monkeypatch):
-    """The instructions of a processor, as torch would report them."""
+    """Let torch report the instructions of a processor."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: request.param, raising=False)
     return request.param
 
 
-def test_a_precision_that_a_gpu_only_emulates_is_refused(two_gpus):
+def test_a_precision_that_a_gpu_only_emulates_is_rejected(two_gpus):
     assert placed(device="cuda:1", precision="bfloat16").precision == torch.bfloat16
     assert placed(device="cuda:0").precision == torch.float32
     wrong = r"precision is bfloat16, which cuda:0 \(an old one, no bfloat16\) only emulates.*use float32, or bfloat16_f"
@@ -60,7 +60,7 @@ def test_a_precision_that_a_gpu_only_emulates_is_refused(two_gpus):
     assert placed(device="cuda:0", precision="bfloat16_forced").precision == torch.bfloat16
 
 
-def test_bfloat16_is_for_processors_that_have_it_unless_it_is_forced(processor):
+def test_bfloat16_needs_a_processor_with_its_instructions_unless_it_is_forced(processor):
     assert placed(precision="BFloat16_Forced").precision == torch.bfloat16
     if "avx2" in processor:
         with pytest.raises(UserError, match=r"bfloat16, which cpu \(.*no bfloat16\) only emulates"):
@@ -79,9 +79,10 @@ def test_an_older_torch_reports_the_instructions_of_x86(monkeypatch):
 def test_a_device_is_described_with_its_bfloat16(processor, two_gpus):
     *_, last = processor
     described = "no bfloat16" if last == "avx2" else "bfloat16 by "
-    assert str(Placement()).startswith("learning and acting on cpu (") and described in str(Placement())
+    line = describe_placement(Placement())
+    assert line.startswith("learning and acting on cpu (") and described in line
     apart = Placement(learning=torch.device("cuda:1"))
-    assert str(apart) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
+    assert describe_placement(apart) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
 
 
 @pytest.mark.parametrize(("role", "units", "learning"), [(None, 8, "cpu"), (None, 1000, "cuda"), (SEEING, 8, "cuda")])
@@ -90,25 +91,25 @@ def test_auto_is_a_gpu_for_images_and_large_networks(two_gpus, role, units, lear
 
 
 @pytest.mark.parametrize(("role", "units", "learning"), [(None, 8, "cpu"), (None, 1000, "mps"), (SEEING, 8, "mps")])
-def test_auto_is_apples_device_where_there_is_no_other(apple, role, units, learning):
+def test_auto_is_the_device_of_apple_without_cuda(apple, role, units, learning):
     assert placed(role, units).learning == torch.device(learning)
 
 
-def test_apples_device_can_be_named(apple):
+def test_the_device_of_apple_can_be_set(apple):
     found = placed(device="MPS")
     assert (found.learning, found.acting) == (torch.device("mps"), CPU)
     with pytest.raises(UserError, match=r"bfloat16, which mps \(no bfloat16\) only emulates"):
         placed(device="mps", precision="bfloat16")
 
 
-def test_auto_is_the_processor_where_there_is_nothing_else(monkeypatch):
+def test_auto_is_the_cpu_without_an_accelerator(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert placed(SEEING, 1000).learning == CPU
 
 
 @pytest.mark.parametrize("name", ["mps", "cuda", "gpu", "cuda:7"])
-def test_a_device_that_torch_does_not_find_is_refused(name, monkeypatch):
+def test_a_device_that_torch_does_not_find_is_rejected(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(UserError, match="but torch finds no such device; use cpu or auto"):
@@ -127,12 +128,12 @@ def test_a_device_that_torch_does_not_find_is_refused(name, monkeypatch):
     ],
     ids=str,
 )
-def test_small_networks_act_on_the_processor_unless_told_otherwise(two_gpus, role, units, inference_device, acting):
+def test_small_networks_act_on_the_cpu_by_default(two_gpus, role, units, inference_device, acting):
     found = placed(role, units, device="cuda:0", inference_device=inference_device)
     assert (found.learning, found.acting) == (GPU, acting)
 
 
 @pytest.mark.parametrize("inference_device", ["auto", "cpu", "device"])
-def test_what_learns_on_the_processor_acts_there(inference_device):
+def test_an_agent_that_learns_on_the_cpu_acts_there(inference_device):
     found = placed(inference_device=inference_device)
     assert found.learning == found.acting == CPU

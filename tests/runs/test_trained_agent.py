@@ -40,7 +40,9 @@ class Drawing:
     def act(self, step, memory):
         self.shown.append(step.obs)
         action = np.concatenate([random_actions(self.spec, 1, np.random.default_rng(row)) for row in step.lane])
-        return Decision(action, action, np.zeros((len(action), 0), np.float32), memory + 1)
+        return Decision(
+            raw_action=action, action=action, behavior=np.zeros((len(action), 0), np.float32), memory=memory + 1
+        )
 
 
 def player_of(make, **env_args) -> tuple[TrainedAgent, Drawing]:
@@ -79,9 +81,9 @@ def test_what_does_not_fit_is_told():
     for wrong in ({"door": [1]}, {"speed": np.zeros((2, 2))}, {"door": [1, 1], "speed": np.zeros((2, 2, 3))}):
         with pytest.raises(ValueError, match=r"observations have the shapes .*'speed': \(2, 3\)"):
             player.act({**whole, **wrong})
-    with pytest.raises(ValueError, match="has the parts door, place, speed; this one is ndarray"):
+    with pytest.raises(ValueError, match="expected an observation with the parts door, place, speed, got ndarray"):
         player.act(np.zeros(3))
-    with pytest.raises(ValueError, match="2 is not one of the whole numbers from 0 to 1"):
+    with pytest.raises(ValueError, match="2 is not one of the integers from 0 to 1"):
         player.act({**whole, "door": 2})
 
 
@@ -110,7 +112,7 @@ def test_a_mask_that_is_missing_or_does_not_fit_is_told():
     player, _ = player_of(Masked)
     with pytest.raises(ValueError, match=r'are masked: call act\(obs, info\["action_mask"\]\)'):
         player.act(np.zeros(1))
-    with pytest.raises(ValueError, match="the mask has 4 numbers where the discrete actions are 3 and 2"):
+    with pytest.raises(ValueError, match="the mask has 4 numbers, but the branches have 3 and 2 actions"):
         player.act(np.zeros(1), np.ones(4))
     with pytest.raises(ValueError, match="5 masks for 2 observations"):
         player.act(np.zeros((2, 1)), np.ones(5))

@@ -1,4 +1,4 @@
-"""Runs in scenes of the scripted player, from the command line; and settings that are Unity's."""
+"""Runs in scenes of the scripted player, from the command line, and the settings of Unity."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 import main
-from algorithm.adapters.unity import supervised_scene as supervised
-from algorithm.adapters.unity.curriculum import Gaussian, Lesson, MultiRange, Uniform
+from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
+from algorithm.adapters.unity import scene_process
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
@@ -56,9 +56,9 @@ def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
     checkpoint = folder.find_latest()
-    assert checkpoint.roles == ["Walker", "Watcher"]  # agents are called as their behaviors are, metrics as the teams
-    assert folder.load_settings().of("Walker").agent.rollout_length == 4
-    assert folder.load_settings().of("Watcher").agent.rollout_length == 8
+    assert checkpoint.roles == ["Walker", "Watcher"]  # agents have the names of behaviors, metrics those of teams
+    assert folder.load_settings().for_role("Walker").agent.rollout_length == 4
+    assert folder.load_settings().for_role("Watcher").agent.rollout_length == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     assert about["counters"]["updates"] > 20
     header = (folder.path / "metrics.csv").read_text().splitlines()[0]
@@ -80,7 +80,7 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     row = list(csv.DictReader((folder.path / "metrics.csv").open()))[-1]
     assert {"rollout/return/Duel", "rollout/return/Duel-team1", "train/skipped_updates/Duel"} <= set(row)
     assert not [name for name in row if name.startswith("train/") and name.endswith("team1")]
-    # One wins what the other one loses: no goal is reached and no weights are the best.
+    # It is a zero-sum game: no goal is reached, and no weights are the best.
     record = json.loads((folder.path / "result.json").read_text())
     assert record["reached"] is False and not (folder.path / "checkpoints" / "best.json").exists()
     means = [record["evaluation"][team]["mean"] for team in ("Duel", "Duel-team1")]
@@ -98,7 +98,7 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     assert "is not possible with --resume" in capsys.readouterr().err
 
 
-def test_teams_have_networks_of_their_own_where_settings_say_so(tmp_path, capsys):
+def test_teams_have_separate_networks_if_the_settings_request_it(tmp_path, capsys):
     own = {"Duel-team1": {"agent": "Duel-team1", "acer_config": {"gamma": 0.5}}}
     write(tmp_path, "duel", steps=60, ma_config=own)
     folder = run()
@@ -156,7 +156,7 @@ def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
     assert "role 'Watcher' that had not appeared in runs/unity/task/a after 12 env steps" in capsys.readouterr().err
 
 
-def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, capsys):
+def test_late_agents_learn_with_the_others_after_a_resume_too(tmp_path, capsys):
     write(tmp_path, "arrivals", copies=2, steps=500)
     folder = run("--set", "acer_config.reward_normalization=return_std")
     said = " ".join(capsys.readouterr().out.split())
@@ -178,7 +178,7 @@ def test_agents_that_ask_late_learn_with_the_others_through_a_resume(tmp_path, c
         assert (arrays["head"] > 0).all()
 
 
-def test_more_agents_than_the_limit_end_a_run_that_goes_on_with_another_limit(tmp_path, capsys):
+def test_more_agents_than_the_limit_end_a_run_that_resumes_with_another_limit(tmp_path, capsys):
     write(tmp_path, "arrivals", steps=400)
     assert main.main(["unity/task", "-n", "a", "--set", "base_config.unity_args.agents=5"]) == 2
     line = capsys.readouterr().err.strip()
@@ -199,7 +199,7 @@ def test_evaluation_and_playing_take_more_agents_than_training_had(tmp_path, cap
     assert re.search(r"over 2[1-9] episodes, .* mean length [4-9]\.\d", " ".join(capsys.readouterr().out.split()))
 
 
-def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
+def test_lessons_continue_in_a_resumed_run(tmp_path, capsys):
     criteria = {"measure": "reward", "behavior": "Hybrid", "min_lesson_length": 12, "threshold": -1000}
     lessons = [{"name": str(k), "value": k, "completion_criteria": criteria} for k in range(2)]
     lessons.append({"name": "last", "value": 9})
@@ -208,7 +208,7 @@ def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
     assert "height: lesson 1 begins" in " ".join(capsys.readouterr().out.split())
 
     def at():
-        return json.loads((folder.find_latest().folder / "counters.json").read_text())["monitor"]["lessons"]["height"]
+        return json.loads((folder.find_latest().folder / "counters.json").read_text())["states"]["curriculum"]["height"]
 
     before = at()
     assert before["lesson"] == 1
@@ -219,7 +219,7 @@ def test_lessons_go_on_where_a_run_is_resumed(tmp_path, capsys):
     assert [table[0]["scene/lesson/height"], table[-1]["scene/lesson/height"]] == ["0.0", "2.0"]
 
 
-def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
+def test_lessons_by_progress_use_env_steps_after_a_resume_too(tmp_path):
     criteria = {"measure": "progress", "behavior": "Hybrid", "min_lesson_length": 1}
     lessons = [
         {"name": str(share), "value": share, "completion_criteria": {**criteria, "threshold": share}}
@@ -232,7 +232,7 @@ def test_lessons_by_progress_go_by_env_steps_through_a_resume(tmp_path):
 
     def at():
         about = json.loads((folder.find_latest().folder / "counters.json").read_text())
-        return about["counters"]["env_steps"], about["monitor"]["lessons"]["height"]["lesson"]
+        return about["counters"]["env_steps"], about["states"]["curriculum"]["height"]["lesson"]
 
     env_steps, lesson = at()
     assert 240 <= env_steps < 300 and lesson == 1
@@ -270,7 +270,7 @@ def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, ca
     assert "goal reached (training episodes only)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
+def test_a_role_whose_sensor_had_another_shape_is_refused(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
@@ -282,11 +282,11 @@ def test_a_role_whose_sensor_had_another_shape_is_told_apart(tmp_path, capsys):
 
 
 def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(supervised, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(scene_process, "FIRST_PAUSE", 0.0)
     write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
     folder = run("--set", "base_config.max_env_restarts=null")
     said = " ".join(capsys.readouterr().out.split())
-    assert "its episodes are cut, and it is started again" in said
+    assert "its episodes are truncated, and it starts again" in said
     assert folder.find_latest().counters.env_steps >= 1200
 
 
@@ -302,11 +302,11 @@ def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
         play.start()
         run("--editor", "--port", str(port), *arguments)
         assert editor[0].wait(20) == 0
-    assert f"press Play in Unity: it is waited for on port {port}" in capsys.readouterr().out
+    assert f"Waiting for Unity on port {port}: press Play in the editor" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
+def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     write(tmp_path, "balance_ball", steps=100_000)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -316,7 +316,7 @@ def test_ctrl_c_is_heard_while_play_is_waited_for(tmp_path):
     press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
     subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
     said = ""
-    while "its episodes are cut" not in said:
+    while "its episodes are truncated" not in said:
         said += trainer.stdout.readline()
     trainer.send_signal(signal.SIGINT)
     rest, _ = trainer.communicate(timeout=30)
@@ -372,30 +372,36 @@ def by_progress(threshold, **base):
         ({"reset_config": {"g": "heavy"}}, r"reset_config.g is 'heavy'; it must be a number"),
         (
             {"reset_config": {"g": {"sampler_type": "unifrom", "sampler_parameters": {}}}},
-            r"reset_config.g.sampler_type is 'unifrom'; there is uniform, gaussian",
+            r"reset_config.g.sampler_type is 'unifrom'; the samplers are uniform, gaussian",
         ),
         (
             {"reset_config": {"g": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1}}}},
             r"reset_config.g.sampler_parameters.max_value .* required",
         ),
         ({"reset_config": {"g": {"curriculum": [{"name": "a"}]}}}, r"reset_config.g.curriculum\[0\] .* a lesson has"),
-        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress go by .*max_step, which is not set"),
+        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress use .*max_step, which is not set"),
         (by_progress(50), r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
-        ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: acer_config.gama is no setting; did you"),
+        ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: unknown setting acer_config.gama; did you"),
         ({"ma_config": {"A": {"acer_config": {"gamma": 2.0}}}}, r"ma_config.A: acer_config.gamma is 2.0; it must be"),
         ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),
         ({"ma_config": {"A": {"agent": 3}}}, r"ma_config.A.agent is 3; it must be the name of an agent"),
         ({"ma_config": {"A": {"agent": "B", "nn_config": {}}}}, r"ma_config.A.nn_config has no effect: A is played by"),
         (
             {"base_config": {"unity_args": {"agents": 0}}},
-            r"unity_args.agents is 0; input should be greater than or equal",
+            r"unity_args.agents is 0; it must be at least 1",
         ),
-        ({"base_config": {"unity_args": {"width": 0}}}, r"test: base_config.unity_args.width is 0; input should be"),
-        ({"base_config": {"unity_args": {"witdh": 1}}}, r"unity_args.witdh is no setting; did you mean .*width"),
+        (
+            {"base_config": {"unity_args": {"width": 0}}},
+            r"test: base_config.unity_args.width is 0; it must be at least 1",
+        ),
+        (
+            {"base_config": {"unity_args": {"witdh": 1}}},
+            r"unknown setting base_config.unity_args.witdh; did you mean .*width",
+        ),
         ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),
     ],
 )
-def test_what_cannot_be_is_one_line_with_its_place(tree, message):
+def test_an_invalid_setting_is_one_line_with_its_path(tree, message):
     with pytest.raises(UserError, match=message):
         resolve([("test", tree)])
 
@@ -411,7 +417,7 @@ def test_what_cannot_be_is_one_line_with_its_place(tree, message):
         ("base_config.unity_args.build_path=nothing", "there is no player at nothing"),
     ],
 )
-def test_what_unity_decides_is_refused(setting, message, tmp_path, capsys):
+def test_settings_that_unity_replaces_are_refused(setting, message, tmp_path, capsys):
     write(tmp_path, "balance_ball")
     assert main.main(["unity/task", "--set", setting]) in (2, 3)
     assert message in capsys.readouterr().err

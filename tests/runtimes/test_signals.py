@@ -8,7 +8,7 @@ from algorithm.runtimes.signals import STOP_EXCEPTIONS, DeferredSignals, Termina
 
 @pytest.fixture(autouse=True)
 def _not_ignored():
-    """Signals are as in a process that was not started by nohup, whatever started the tests."""
+    """Set the handlers of signals as in a process without nohup."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in STOP_EXCEPTIONS if number != signal.SIGINT}
     yield
     for number, handler in before.items():
@@ -20,7 +20,7 @@ def handlers():
 
 
 @pytest.mark.parametrize(("number", "kind"), STOP_EXCEPTIONS.items())
-def test_the_first_signal_waits_until_it_is_asked_for(number, kind):
+def test_the_first_signal_is_deferred_until_it_is_raised(number, kind):
     before, reached = handlers(), []
     with pytest.raises(kind):
         with DeferredSignals() as signals:
@@ -33,14 +33,14 @@ def test_the_first_signal_waits_until_it_is_asked_for(number, kind):
     assert handlers() == before
 
 
-def test_a_second_signal_does_not_wait():
+def test_a_second_signal_is_raised_at_once():
     with pytest.raises(KeyboardInterrupt), DeferredSignals():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         pytest.fail("it waited")
 
 
-def test_held_signals_come_at_the_end():
+def test_deferred_signals_are_raised_at_the_end():
     saved = False
     with pytest.raises(KeyboardInterrupt), DeferredSignals() as signals:
         signals.defer_all()
@@ -50,7 +50,7 @@ def test_held_signals_come_at_the_end():
     assert saved
 
 
-def test_what_goes_wrong_is_not_hidden_by_a_signal():
+def test_a_signal_does_not_replace_an_error():
     with pytest.raises(ValueError), DeferredSignals() as signals:
         signals.defer_all()
         signal.raise_signal(signal.SIGINT)
@@ -58,7 +58,7 @@ def test_what_goes_wrong_is_not_hidden_by_a_signal():
 
 
 @pytest.mark.parametrize(("number", "kind"), STOP_EXCEPTIONS.items())
-def test_each_signal_is_an_exception_of_its_own_for_a_while(number, kind):
+def test_each_signal_raises_its_exception_once_in_a_burst(number, kind):
     before = handlers()
     with pytest.raises(kind), raise_on_stop_signals():
         signal.raise_signal(number)
@@ -66,7 +66,7 @@ def test_each_signal_is_an_exception_of_its_own_for_a_while(number, kind):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of POSIX")
-def test_a_process_that_ignores_a_closed_terminal_as_under_nohup_still_does():
+def test_an_ignored_sighup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with raise_on_stop_signals(), DeferredSignals() as signals:
@@ -79,7 +79,7 @@ def test_a_process_that_ignores_a_closed_terminal_as_under_nohup_still_does():
         signal.raise_signal(signal.SIGHUP)
 
 
-def test_other_threads_are_left_alone():
+def test_other_threads_are_unaffected():
     failed = []
 
     def work():

@@ -1,4 +1,4 @@
-"""What is stored of an action, and what its environment gets: they differ exactly where they should."""
+"""The raw actions that are stored, and the actions that environments receive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from algorithm.training.actor import Actor
 from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.adapters.spaced import Sampling
-from tests.builders import make_acer
+from tests.builders import make_acer, update
 from tests.doubles import lanes_of, parts_of
 from tests.guessing import SPACES
 
@@ -24,7 +24,7 @@ BOUNDED = {"clipped": (CLIPPED, lambda sample: np.clip(sample, -1, 1)), "squashe
 
 
 class Recording(Sampling):
-    """Keeps every action that it gets."""
+    """An environment that records the actions it receives."""
 
     def __init__(self, action_space, render_mode=None):
         super().__init__(spaces.Box(0, 1, (2,)), action_space, render_mode=render_mode)
@@ -36,7 +36,7 @@ class Recording(Sampling):
 
 
 def collect(space, means=0.0, **changes):
-    """The stored samples [n, size] of every lane, one after the other, what its environment got, and all rollouts."""
+    """Return the stored raw actions [n, size] of all lanes, the actions of their environments, and all rollouts."""
     adapter = GymAdapter(config(Recording, LANES, {"action_space": space, "vectorization_mode": "sync"}))
     agent = make_acer(adapter.roles["agent"], Blueprint(), rollout_length=CHUNK, **changes)
     with torch.no_grad():
@@ -46,18 +46,18 @@ def collect(space, means=0.0, **changes):
     assert adapter.restarts == 0
     stored, taken = [], []
     for lane, record in lanes_of(rollouts).items():
-        stored.append(record.raw_action[record.valid])  # final rows are not executed, and every episode has one
+        stored.append(record.raw_action[record.valid])  # without bootstrap rows, which are not executed
         taken += adapter.env.envs[lane].unwrapped.taken[: len(stored[-1])]
     return np.concatenate(stored), taken, rollouts
 
 
 def scaled(box, numbers):
-    """Numbers from -1 to 1 in the range of a box."""
+    """Return values from -1 to 1, scaled to the range of a box."""
     return box.low + (numbers + 1) / 2 * (box.high - box.low)
 
 
 @pytest.mark.parametrize(("changes", "bounded"), BOUNDED.values(), ids=BOUNDED)
-def test_numbers_are_stored_as_drawn_and_sent_within_their_bounds(changes, bounded):
+def test_continuous_actions_are_stored_as_sampled_and_clipped_when_executed(changes, bounded):
     box = SPACES["box"]
     stored, taken, _ = collect(box, std_init=1.5, **changes)
     assert (np.abs(stored) > 1).mean() > 0.3
@@ -67,7 +67,7 @@ def test_numbers_are_stored_as_drawn_and_sent_within_their_bounds(changes, bound
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi-discrete", "multi-binary"])
-def test_branches_are_stored_as_indices_and_sent_as_the_environments_own_numbers(kind):
+def test_discrete_actions_are_stored_as_indices_and_executed_as_values_of_the_environment(kind):
     space = SPACES[kind]
     stored, taken, _ = collect(space)
     sent = np.array(taken).reshape(len(stored), -1)
@@ -77,7 +77,7 @@ def test_branches_are_stored_as_indices_and_sent_as_the_environments_own_numbers
 
 
 @pytest.mark.parametrize(("changes", "bounded"), BOUNDED.values(), ids=BOUNDED)
-def test_a_mixed_action_is_sent_in_the_environments_own_order(changes, bounded):
+def test_a_hybrid_action_is_executed_in_the_order_of_the_environment(changes, bounded):
     gear, wheel = SPACES["dict"]["gear"], SPACES["dict"]["wheel"]
     stored, taken, _ = collect(SPACES["dict"], std_init=1.5, **changes)
     assert (np.abs(stored[:, :2]) > 1).mean() > 0.3
@@ -86,7 +86,7 @@ def test_a_mixed_action_is_sent_in_the_environments_own_order(changes, bounded):
     np.testing.assert_array_equal([action["gear"] for action in taken], stored[:, 2] + gear.start)
 
 
-def test_1_9_stays_1_9_from_the_actor_to_the_loss(monkeypatch):
+def test_a_sample_outside_of_the_bounds_reaches_the_loss_unclipped(monkeypatch):
     box = SPACES["box"]
     stored, taken, rollouts = collect(box, means=1.9, std_init=0.01)
     np.testing.assert_allclose(stored, 1.9, rtol=0, atol=0.05)
@@ -100,10 +100,10 @@ def test_1_9_stays_1_9_from_the_actor_to_the_loss(monkeypatch):
     agent = make_acer(role, Blueprint())
     loss = agent.loss
     monkeypatch.setattr(agent, "loss", lambda batch: seen.append(batch) or loss(batch))
-    Learner(agent, role, {}, max_step=None).learn(replay.sample(8))
+    update(Learner(agent, role, {}, max_step=None), replay.sample(8))
     (batch,) = seen
     assert batch.raw_action.dtype == torch.float32
     torch.testing.assert_close(batch.raw_action, torch.full_like(batch.raw_action, 1.9), rtol=0, atol=0.05)
-    # The density is that of the draw: 1.9 under a policy whose mean it is, not of 1, which was executed.
+    # The density is that of the sample 1.9, which is the mean of the policy, not that of the executed action 1.
     log_mu = agent.family(batch.behavior).log_prob(batch.raw_action)
     assert log_mu.mean() == pytest.approx(2 * (-np.log(0.01) - 0.5 * np.log(2 * np.pi) - 0.5), abs=0.5)

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.training.actor import Actor, Episode
+from algorithm.training.actor import Actor
+from algorithm.training.episodes import Episode
 from tests.doubles import Clock, Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
-# Lane 0 is asked at every tick, lane 1 at every other one. Lane 0 is cut behind 12 and shows it (13), then dies; lane 1
-# dies. Rewards tell where they belong.
+# Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then
+# it terminates; lane 1 terminates. Every reward is different.
 SCRIPT = [
     {"agent": step_of(Row(0, 10, first=True), Row(1, 50, first=True))},
     {"agent": step_of(Row(0, 11, 1))},
@@ -33,11 +34,11 @@ def collect(actor: Actor, ticks: int) -> list:
     return [rollout for _ in range(ticks) for _, rollout in actor.collect()]
 
 
-def test_rollouts_are_handed_over_when_as_many_columns_are_full_as_there_are_lanes(actor):
+def test_a_rollout_is_returned_when_as_many_slots_are_full_as_there_are_lanes(actor):
     assert [len(actor.collect()) for _ in range(9)] == [0, 0, 0, 0, 1, 0, 1, 0, 1]
 
 
-def test_columns_come_oldest_first_whichever_lane_they_are_of(actor):
+def test_a_rollout_has_the_oldest_full_slots_of_any_lanes(actor):
     assert [rollout.lane.tolist() for rollout in collect(actor, 9)] == [[0, 0], [1, 0], [0, 1]]
 
 
@@ -63,7 +64,7 @@ def test_the_stored_rows_are_those_of_the_script(actor):
     assert third.valid.all()
 
 
-def test_row_0_of_a_column_continues_the_last_row_of_the_one_before(actor):
+def test_a_slot_continues_the_previous_slot_of_its_lane(actor):
     rollouts = collect(actor, 9)
     assert [rollout.continues_previous.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
     lanes = lanes_of(rollouts)
@@ -71,26 +72,26 @@ def test_row_0_of_a_column_continues_the_last_row_of_the_one_before(actor):
     assert lanes[1].obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61]
 
 
-def test_memory_is_zero_at_first_and_kept_over_ticks_without_the_lane(actor):
+def test_memory_is_zero_at_the_start_of_an_episode_and_kept_in_ticks_without_a_row(actor):
     lanes = lanes_of(collect(actor, 9))
     assert lanes[0].behavior[:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
     assert lanes[1].behavior[:, 0, 1].tolist() == [0, 1, 2, 0]
 
 
-def test_a_column_keeps_the_memory_from_before_its_row_0(actor):
+def test_a_rollout_has_the_memory_before_its_first_row(actor):
     rollouts = collect(actor, 9)
     continued = [(rollout.memory[b, 0], rollout.behavior[0, b, 1]) for rollout in rollouts for b in (0, 1)]
     assert [kept for kept, seen in continued if seen] == [2, 2]
     assert all(kept == seen for kept, seen in continued if seen)
 
 
-def test_behavior_is_what_was_decided_on_that_row(actor):
+def test_behavior_is_that_of_the_decision_in_the_same_row(actor):
     for rollout in collect(actor, 9):
         np.testing.assert_array_equal(rollout.behavior[..., 0], rollout.obs["obs"][:-1, :, 0])
         np.testing.assert_array_equal(rollout.raw_action[..., 0], rollout.behavior[..., 0] % 2)
 
 
-def test_fresh_rollouts_have_no_index_and_weigh_one(actor):
+def test_collected_rollouts_have_no_index_and_weight_one(actor):
     for rollout in collect(actor, 9):
         assert rollout.index.tolist() == [-1, -1]
         assert rollout.weight.tolist() == [1, 1]
@@ -107,10 +108,14 @@ def test_only_executed_decisions_count_as_env_steps(actor):
 
 def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
     collect(actor, 9)
-    assert list(actor.episodes) == [Episode("agent", 0, 6, 3), Episode("agent", 0, 11, 2), Episode("agent", 1, 19, 3)]
+    assert list(actor.episodes) == [
+        Episode(role="agent", lane=0, episode_return=6, length=3),
+        Episode(role="agent", lane=0, episode_return=11, length=2),
+        Episode(role="agent", lane=1, episode_return=19, length=3),
+    ]
 
 
-def test_a_column_is_stamped_with_the_updates_before_its_row_0():
+def test_the_version_is_the_number_of_updates_before_the_first_row():
     learner = Clock()
     actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2), learner), seed=0)
     rollouts = []
@@ -120,7 +125,7 @@ def test_a_column_is_stamped_with_the_updates_before_its_row_0():
     assert [rollout.version.tolist() for rollout in rollouts] == [[100, 102], [100, 104], [106, 104]]
 
 
-def test_the_simulator_gets_the_actions_of_the_lanes_that_it_asked(actor):
+def test_the_environment_receives_the_actions_of_the_lanes_with_rows(actor):
     collect(actor, 9)
     assert [actions["agent"].ravel().tolist() for actions in actor.training.adapter.actions[:4]] == [
         [0, 0],
@@ -130,7 +135,7 @@ def test_the_simulator_gets_the_actions_of_the_lanes_that_it_asked(actor):
     ]
 
 
-def test_a_handed_over_rollout_is_not_written_again(actor):
+def test_a_returned_rollout_is_not_changed_later(actor):
     rollouts = collect(actor, 5)
     before = rollouts[0].obs["obs"].copy(), rollouts[0].reward.copy(), rollouts[0].behavior.copy()
     collect(actor, 4)
@@ -141,23 +146,26 @@ def test_a_handed_over_rollout_is_not_written_again(actor):
 @pytest.mark.parametrize(
     ("ending", "score"),
     [
-        ([Row(0, 12, 3, final=True), Row(0, 20, 0, first=True)], 4),  # cut, and shown
-        ([Row(0, 12, 3, alive=False, final=True), Row(0, 20, 0, first=True)], 4),  # death, and shown
-        ([Row(0, 20, 3, alive=False, first=True)], 4),  # death
-        ([Row(0, 20, 3, first=True)], 4),  # cut, and the last observation is not known
+        ([Row(0, 12, 3, final=True), Row(0, 20, 0, first=True)], 4),  # truncation with a final observation
+        (
+            [Row(0, 12, 3, alive=False, final=True), Row(0, 20, 0, first=True)],
+            4,
+        ),  # termination with a final observation
+        ([Row(0, 20, 3, alive=False, first=True)], 4),  # termination
+        ([Row(0, 20, 3, first=True)], 4),  # truncation without a final observation
     ],
     ids=["cut", "shown death", "death", "lost"],
 )
-def test_every_way_to_end_is_one_episode(ending, score):
+def test_every_kind_of_end_is_one_episode(ending, score):
     rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]
     script = [{"agent": step_of(row)} for row in rows] + [{}]
     actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length=2)), seed=0)
     collect(actor, len(rows))
-    assert list(actor.episodes) == [Episode("agent", 0, score, 2)]
+    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=score, length=2)]
     assert actor.env_steps == 4
 
 
-def test_roles_are_collected_apart_and_may_appear_late():
+def test_roles_are_collected_separately_and_may_appear_later():
     script = [{"early": step_of(Row(0, 10, first=True))}]
     script += [
         {"early": step_of(Row(0, 10 + t, t)), "late": step_of(Row(0, 50 + t, -t, first=t == 1))} for t in range(1, 5)
@@ -174,7 +182,7 @@ def test_roles_are_collected_apart_and_may_appear_late():
 
 @pytest.mark.parametrize("asked", [(1, 1, 1), (1, 0.5, 0.2), (1, 0.01, 0.01), (1, 0, 0)], ids=str)
 @pytest.mark.parametrize("added", [(0, 0, 0), (0, 1, 70), (0, 40, 40)], ids=str)
-def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
+def test_lanes_with_rows_in_any_ticks_are_stored_completely_and_in_order(asked, added):
     rng = np.random.default_rng(0)
     lanes = len(asked)
     shown = [[lane * 1000.0] for lane in range(lanes)]
@@ -200,25 +208,25 @@ def test_lanes_of_any_pace_are_stored_without_loss_and_in_order(asked, added):
     assert full - lanes < handed_over <= full
 
 
-def test_lanes_that_are_added_change_nothing_of_the_others(actor):
+def test_added_lanes_leave_the_others_unchanged(actor):
     collect(actor, 6)
     columns, team = actor._buffers["agent"], actor.training.by_role["agent"]
     before = {name: value.copy() for name, value in columns.state().items()}
     columns.grow(replace(team, role=replace(team.role, lanes=5)))
     after = columns.state()
     assert after.keys() == before.keys()
-    used = [*before["slot"], *before["waiting"]]
+    used = [*before["slot"], *before["full"]]
     for name, value in before.items():
         part = used if len(value) == 6 else (slice(None), used) if 6 in value.shape else slice(len(value))
         if name != "free":
             np.testing.assert_array_equal(after[name][part], value[part], name)
             assert after[name].dtype == value.dtype
-    assert sorted([*after["free"], *after["slot"], *after["waiting"]]) == list(range(15))
+    assert sorted([*after["free"], *after["slot"], *after["full"]]) == list(range(15))
     assert after["lane"][after["slot"]].tolist() == [0, 1, 2, 3, 4]
-    assert not after["joined"][after["slot"][2:]].any()
+    assert not after["continues_previous"][after["slot"][2:]].any()
 
 
-def test_what_was_shown_is_known_until_it_is_cleared():
+def test_active_lanes_are_recorded_until_they_are_cleared():
     actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(rollout_length=2)), seed=0)
     actor.collect()
     assert actor.active_lanes["agent"].tolist() == [True, True, False]

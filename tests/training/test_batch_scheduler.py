@@ -1,4 +1,4 @@
-"""What is learned from: the fresh rollout or not, and replayed windows once there are enough rows."""
+"""The batches that are learned from: the collected rollout, and replayed sequences once there are enough rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LANES, ROWS = 4, 6
 def feed_of(**changes) -> BatchScheduler:
     agent = make_acer(make_role(LANES), rollout_length=ROWS, sequence_length=ROWS, batch_size=2, **changes)
     rng = np.random.default_rng(0)
-    # As many batches for every rollout, to be counted.
+    # A fixed number of batches for each rollout.
     return BatchScheduler(
         Replay(96, LANES, ROWS, ROWS, rng), replace(agent.schedule, replay_count_distribution="fixed"), rng
     )
 
 
 @pytest.mark.parametrize("on_policy_updates", [True, False])
-def test_the_fresh_rollout_is_learned_from_where_the_agents_settings_say_so(on_policy_updates):
+def test_the_collected_rollout_is_a_batch_with_on_policy_updates_only(on_policy_updates):
     feed = feed_of(on_policy_updates=on_policy_updates, replay_ratio=3.0, learning_starts=0)
     for number in range(3):
         rollout = random_rollout(np.random.default_rng(number), ROWS, LANES)
@@ -32,7 +32,7 @@ def test_the_fresh_rollout_is_learned_from_where_the_agents_settings_say_so(on_p
         assert feed.replay.rows == LANES * ROWS * (number + 1)
 
 
-def test_nothing_is_replayed_before_enough_rows_are_stored():
+def test_nothing_is_replayed_before_learning_starts():
     feed = feed_of(on_policy_updates=False, replay_ratio=1.0, learning_starts=60)
     counts = [len(list(feed(random_rollout(np.random.default_rng(0), ROWS, LANES)))) for _ in range(4)]
     assert counts == [0, 0, 1, 1]  # 24, 48, 72 rows

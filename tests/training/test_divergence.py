@@ -6,7 +6,7 @@ import pytest
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 GOOD = random_rollout(np.random.default_rng(0))
 BAD = random_rollout(np.random.default_rng(0))
@@ -16,7 +16,7 @@ BAD.reward[:] = np.nan
 def team() -> AgentComponents:
     role = make_role()
     agent = make_acer(role)
-    return AgentComponents(role, agent, None, Learner(agent, role, {}, None))
+    return AgentComponents(role=role, agent=agent, scheduler=None, learner=Learner(agent, role, {}, None))
 
 
 def parts_of(**teams: AgentComponents) -> TrainingComponents:
@@ -25,11 +25,11 @@ def parts_of(**teams: AgentComponents) -> TrainingComponents:
 
 def learn(divergence: DivergenceDetector, one: AgentComponents, *batches) -> None:
     for batch in batches:
-        one.learner.learn(batch)
+        update(one.learner, batch)
         divergence.count_update()
 
 
-def test_bad_updates_in_a_row_end_the_run():
+def test_successive_skipped_updates_end_the_run():
     one = team()
     divergence = DivergenceDetector(parts_of(agent=one), 3)
     learn(divergence, one, BAD, BAD)
@@ -38,7 +38,7 @@ def test_bad_updates_in_a_row_end_the_run():
         learn(divergence, one, BAD)
 
 
-def test_a_good_update_between_begins_the_count_anew(caplog):
+def test_a_finite_update_resets_the_count(caplog):
     one = team()
     divergence = DivergenceDetector(parts_of(agent=one), 3)
     learn(divergence, one, *[BAD, BAD, GOOD] * 4)
@@ -47,7 +47,7 @@ def test_a_good_update_between_begins_the_count_anew(caplog):
     assert "2 updates of role 'agent' were skipped up to update 3:" in caplog.text
 
 
-def test_each_role_is_counted_and_told_by_itself(caplog):
+def test_each_role_is_counted_and_logged_separately(caplog):
     good, bad = team(), team()
     divergence = DivergenceDetector(parts_of(good=good, bad=bad), 2)
     with caplog.at_level(logging.WARNING), pytest.raises(Diverged, match="role 'bad'"):
@@ -57,15 +57,15 @@ def test_each_role_is_counted_and_told_by_itself(caplog):
     assert "'good'" not in caplog.text
 
 
-def test_what_a_resumed_run_had_skipped_is_not_told_again(caplog):
+def test_updates_that_were_skipped_before_a_resume_are_not_logged_again(caplog):
     one = team()
-    one.learner.learn(BAD)
+    update(one.learner, BAD)
     divergence = DivergenceDetector(parts_of(agent=one), 5)
     divergence.check()
     assert not caplog.records
 
 
-def test_looking_is_rare(monkeypatch):
+def test_checks_are_rare(monkeypatch):
     looks = []
     divergence = DivergenceDetector(parts_of(), 1000)
     monkeypatch.setattr(divergence, "check", lambda: looks.append(1))

@@ -20,7 +20,7 @@ from tests.fakes import Distillation
 
 
 def lane_row(lane: int, t: int, length: int, reward: float, shown: bool) -> Row:
-    """Episodes of `length` decisions, cut with a final row where `shown`, else ended by death."""
+    """Return episodes of `length` decisions, truncated with a final observation if `shown`, otherwise terminated."""
     age = t % (length + shown)
     first, began = age == 0, t == 0
     return Row(
@@ -34,7 +34,7 @@ def lane_row(lane: int, t: int, length: int, reward: float, shown: bool) -> Row:
 
 
 def adapter_of(*lanes: tuple[int, float], shown: bool = False, ticks: int = 60) -> ScriptedAdapter:
-    """A lane for each (length, reward per decision)."""
+    """Return a script with a lane for each (length, reward per decision)."""
     return ScriptedAdapter(
         [
             {
@@ -54,20 +54,20 @@ def play(adapter, episodes, agent=None, greedy=True):
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["deaths", "cuts"])
-def test_short_episodes_count_no_more_than_long_ones(shown):
+def test_short_episodes_do_not_count_more_often_than_long_ones(shown):
     played = play(adapter_of((1, 1.0), (9, 1.0), shown=shown), episodes=6)
     assert sorted(played.lengths) == [1, 1, 1, 9, 9, 9]
     assert played.length == 5
 
 
-def test_a_lane_without_an_agent_is_not_waited_for():
+def test_evaluation_does_not_wait_for_a_lane_without_an_agent():
     adapter = adapter_of((2, 1.0), (2, 1.0))
     adapter.roles["agent"] = replace(adapter.roles["agent"], lanes=3)
     assert play(adapter, episodes=6).lengths == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(("episodes", "each"), [(1, 1), (3, 1), (4, 2), (20, 7)])
-def test_every_lane_plays_as_many_episodes_and_all_at_least_what_was_asked(episodes, each):
+def test_every_lane_plays_the_same_number_of_episodes_and_all_at_least_the_requested_one(episodes, each):
     played = play(adapter_of((1, 1.0), (2, 10.0), (3, 100.0)), episodes)
     assert sorted(played.returns) == [1] * each + [20] * each + [300] * each
 
@@ -79,20 +79,20 @@ def test_returns_are_raw_and_undiscounted():
     assert played.std == pytest.approx((1002 + 0.5) / 2)
 
 
-def test_final_rows_are_no_part_of_a_length_or_of_a_return():
+def test_bootstrap_rows_do_not_count_in_lengths_and_returns():
     played = play(adapter_of((3, 2.0), shown=True), episodes=3)
     assert (played.returns, played.lengths) == ([6, 6, 6], [3, 3, 3])
 
 
 @pytest.mark.parametrize(("greedy", "actions"), [(True, [1, 0, 1]), (False, [0, 1, 0])])
-def test_actions_are_greedy_where_that_was_asked(greedy, actions):
+def test_actions_are_greedy_or_sampled_as_set(greedy, actions):
     adapter = adapter_of((5, 1.0))
     played = play(adapter, episodes=1, greedy=greedy)
     assert [action["agent"].item() for action in adapter.actions][:3] == actions
     assert played.greedy == greedy
 
 
-def test_memory_is_zero_at_every_first_row():
+def test_memory_is_zero_at_the_start_of_every_episode():
     class Remembering(ShowingAgent):
         def greedy(self, step, memory):
             seen.append(memory.ravel().tolist())
@@ -114,14 +114,14 @@ def test_every_role_plays_its_episodes():
     assert played["right"].lengths == [4, 4, 4]
 
 
-def test_the_simulator_is_seeded():
+def test_the_environment_is_seeded():
     adapter = adapter_of((1, 1.0))
     agent = ShowingAgent(rollout_length=1)
     Evaluator(adapter, lambda role: agent, greedy=True).play(1, seed=77)
     assert adapter.seed == 77
 
 
-def test_playing_again_starts_anew():
+def test_a_second_evaluation_starts_new_episodes():
     adapter = ProbeAdapter(config("truncation", 3, {}))
     agent = ShowingAgent(rollout_length=1)
     evaluator = Evaluator(adapter, lambda role: agent, greedy=True)
@@ -132,7 +132,7 @@ def test_playing_again_starts_anew():
 
 
 class Normalising(ShowingAgent):
-    """Its observations are normalised by statistics that move with whatever passes while they are learned."""
+    """An agent with batch normalization, whose statistics change with every forward pass in training mode."""
 
     def __init__(self):
         super().__init__(rollout_length=1)
@@ -145,7 +145,7 @@ class Normalising(ShowingAgent):
 
 
 @pytest.mark.parametrize("greedy", [False, True])
-def test_statistics_stand_still_and_go_on_afterwards(greedy):
+def test_statistics_do_not_change_during_evaluation(greedy):
     agent = Normalising()
     adapter = adapter_of((3, 1.0), (2, 1.0))
     play(adapter, episodes=2, agent=agent, greedy=greedy)
@@ -156,13 +156,13 @@ def test_statistics_stand_still_and_go_on_afterwards(greedy):
 
 
 def numbers(learner) -> dict[str, list[float]]:
-    """Every parameter, copy and statistic."""
+    """Return every parameter, target network and statistic."""
     modules = {"policy": learner.agent.policy, "returns": learner.reward_normalizer.moments}
     modules |= {name: auxiliary.module for name, auxiliary in learner.auxiliaries.items()}
     return {f"{at}.{name}": t.tolist() for at, m in modules.items() for name, t in m.state_dict().items()}
 
 
-def test_nothing_that_is_learned_or_drawn_depends_on_an_evaluation():
+def test_evaluation_changes_no_parameters_and_no_generators():
     adapter = ProbeAdapter(config("choice", 2, {}))
     role = adapter.roles["agent"]
     agent = make_acer(role, reward_normalization="return_std")
@@ -175,7 +175,7 @@ def test_nothing_that_is_learned_or_drawn_depends_on_an_evaluation():
     assert numbers(learner) == before
 
 
-def test_an_agent_is_given_back_even_where_the_simulator_breaks():
+def test_an_agent_is_restored_after_the_environment_crashes():
     agent = Normalising()
     rng = agent.rng
     with pytest.raises(IndexError):
@@ -183,7 +183,7 @@ def test_an_agent_is_given_back_even_where_the_simulator_breaks():
     assert agent.rng is rng and agent.policy.training
 
 
-def test_the_same_seed_plays_the_same_whatever_was_played_before():
+def test_the_same_seed_plays_the_same_episodes_again():
     def adapter():
         return GymAdapter(config("CartPole-v1", 3, {}))
 
@@ -198,25 +198,25 @@ def test_the_same_seed_plays_the_same_whatever_was_played_before():
 @pytest.mark.parametrize(
     ("episodes", "quantile"), [(2, 12.706), (3, 4.303), (8, 2.365), (13, 2.179), (20, 2.093), (26, 2.060), (101, 1.984)]
 )
-def test_the_interval_is_students(episodes, quantile):
+def test_the_interval_is_that_of_student(episodes, quantile):
     returns = list(np.random.default_rng(0).normal(size=episodes))
     low, high = EvaluationResult(returns, [1] * episodes).interval
     assert high - low == pytest.approx(2 * quantile * np.std(returns, ddof=1) / episodes**0.5, rel=2e-3)
     assert (low + high) / 2 == pytest.approx(np.mean(returns))
 
 
-def test_nineteen_of_twenty_intervals_hold_the_mean():
+def test_95_percent_of_the_intervals_contain_the_mean():
     rng = np.random.default_rng(1)
     intervals = [EvaluationResult(list(rng.normal(7, 3, size=5)), [1] * 5).interval for _ in range(2000)]
     assert np.mean([low < 7 < high for low, high in intervals]) == pytest.approx(0.95, abs=0.015)
 
 
-def test_one_episode_bounds_nothing_and_equal_ones_leave_no_doubt():
+def test_the_interval_of_one_episode_is_unbounded_and_that_of_equal_returns_is_a_point():
     assert EvaluationResult([3.0], [1]).interval == (-inf, inf)
     assert EvaluationResult([3.0, 3.0], [1, 1]).interval == (3, 3)
 
 
-def test_what_was_played_in_words():
+def test_a_result_as_text():
     assert (
         str(EvaluationResult([1.0, 3.0], [1, 1]))
         == "return 2.000 (95% interval -10.71 to 14.71) over 2 episodes, greedy"
@@ -225,8 +225,8 @@ def test_what_was_played_in_words():
 
 
 @pytest.mark.parametrize("born", [3, 7])
-def test_agents_that_appear_while_it_plays_share_the_episodes(born):
-    """Lane 0 has episodes of two decisions, the lanes 1 and 2, added later, of three."""
+def test_agents_that_appear_during_evaluation_share_the_episodes(born):
+    """Lane 0 plays episodes of two decisions; lanes 1 and 2, which are added later, of three."""
     ticks = []
     for t in range(60):
         rows = [lane_row(0, t, 2, 1.0, False)]
@@ -237,13 +237,13 @@ def test_agents_that_appear_while_it_plays_share_the_episodes(born):
     assert sorted(played.lengths) == [2] * 3 + [3] * 6
 
 
-def test_an_agent_that_leaves_for_good_is_waited_for_no_longer_than_the_patience(monkeypatch):
+def test_evaluation_waits_max_idle_ticks_for_an_agent_that_has_left(monkeypatch):
     monkeypatch.setattr(evaluator, "MAX_IDLE_TICKS", 30)
     ticks = []
     for t in range(80):
         rows = [lane_row(0, t, 2, 1.0, False)]
-        rows += [lane_row(1, t, 3, 10.0, True)] * (t < 8)  # two episodes, and nothing more
-        visitor = {"visitor": step_of(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # not one episode
+        rows += [lane_row(1, t, 3, 10.0, True)] * (t < 8)  # two episodes only
+        visitor = {"visitor": step_of(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # less than one episode
         ticks.append({"agent": step_of(*rows), **visitor})
     adapter = ScriptedAdapter(ticks, agent=2, visitor=1)
     agent = ShowingAgent(rollout_length=1)

@@ -3,7 +3,7 @@ from math import isnan
 
 import numpy as np
 
-from algorithm.training.actor import Episode
+from algorithm.training.episodes import Episode
 from algorithm.training.history import WINDOW, Counters, History, RecentEpisodes
 from tests.adapters.configs import config
 from tests.doubles import ShowingAgent, parts_of
@@ -20,7 +20,7 @@ def shown(lanes: int) -> dict[str, np.ndarray]:
     return {"agent": np.ones(lanes, bool)}
 
 
-def test_there_is_no_mean_before_an_episode_and_no_best_before_a_full_window():
+def test_the_mean_needs_an_episode_and_the_best_a_full_window():
     recent = RecentEpisodes()
     assert isnan(recent.mean) and isnan(recent.length)
     for _ in range(WINDOW - 1):
@@ -40,40 +40,42 @@ def test_the_mean_is_of_the_last_episodes_and_the_best_of_all_windows():
 def test_an_iteration_is_over_when_every_lane_has_ended_an_episode():
     history = history_of(lanes=2)
     for lane, iterations in [(0, 0), (0, 0), (1, 1), (1, 1), (0, 2)]:
-        history.add_episodes([Episode("agent", lane, 1.0, 5)], shown(2))
+        history.add_episodes([Episode(role="agent", lane=lane, episode_return=1.0, length=5)], shown(2))
         assert history.counters.iterations == iterations
     assert history.counters.episodes == 5
 
 
 def test_episodes_of_one_tick_end_one_iteration_and_the_others_belong_to_the_next():
     history = history_of(lanes=2)
-    history.add_episodes([Episode("agent", 1, 1.0, 5)], shown(2))
-    history.add_episodes([Episode("agent", lane, 1.0, 5) for lane in (0, 1)], shown(2))
+    history.add_episodes([Episode(role="agent", lane=1, episode_return=1.0, length=5)], shown(2))
+    history.add_episodes([Episode(role="agent", lane=lane, episode_return=1.0, length=5) for lane in (0, 1)], shown(2))
     assert (history.counters.iterations, history.state()["ended"]) == (1, {"agent": [1]})
-    history.add_episodes([Episode("agent", 0, 1.0, 5)], shown(2))
+    history.add_episodes([Episode(role="agent", lane=0, episode_return=1.0, length=5)], shown(2))
     assert history.counters.iterations == 2
 
 
-def test_an_iteration_waits_for_added_lanes_and_for_no_lane_that_was_not_shown_in_it():
+def test_an_iteration_waits_for_added_lanes_but_not_for_inactive_ones():
     history, lanes = history_of(lanes=2), shown(2)
-    history.add_episodes([Episode("agent", 0, 1.0, 5)], lanes)
+    history.add_episodes([Episode(role="agent", lane=0, episode_return=1.0, length=5)], lanes)
     lanes = shown(3)  # an agent was added in the middle of the iteration
-    history.add_episodes([Episode("agent", 1, 1.0, 5)], lanes)
+    history.add_episodes([Episode(role="agent", lane=1, episode_return=1.0, length=5)], lanes)
     assert history.counters.iterations == 0
-    history.add_episodes([Episode("agent", 2, 1.0, 5)], lanes)
+    history.add_episodes([Episode(role="agent", lane=2, episode_return=1.0, length=5)], lanes)
     assert (history.counters.iterations, lanes["agent"].tolist()) == (1, [False] * 3)
-    lanes["agent"][:2] = True  # and has not come back since
-    history.add_episodes([Episode("agent", lane, 1.0, 5) for lane in (0, 1)], lanes)
+    lanes["agent"][:2] = True  # and has had no row since
+    history.add_episodes([Episode(role="agent", lane=lane, episode_return=1.0, length=5) for lane in (0, 1)], lanes)
     assert history.counters.iterations == 2
 
 
-def test_a_restored_history_counts_on_as_the_first_would():
+def test_a_restored_history_continues_as_the_first():
     first, second = history_of(lanes=2), history_of(lanes=2)
     for number in range(2 * WINDOW + 1):
-        first.add_episodes([Episode("agent", number % 2, float(-number), number)], shown(2))
+        first.add_episodes(
+            [Episode(role="agent", lane=number % 2, episode_return=float(-number), length=number)], shown(2)
+        )
     second.restore(json.loads(json.dumps(first.state())))
     for history in (first, second):
-        history.add_episodes([Episode("agent", 1, 8.0, 3)], shown(2))
+        history.add_episodes([Episode(role="agent", lane=1, episode_return=8.0, length=3)], shown(2))
     assert second.state() == first.state()
     assert second.counters.iterations == 1  # lane 0 had ended its episode before
     assert second.recent["agent"].mean == first.recent["agent"].mean

@@ -8,7 +8,7 @@ from algorithm.agents.agent import RewardTransform
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.training.learner import Learner
 from algorithm.training.rewards import ReturnMoments, RewardNormalizer
-from tests.builders import make_acer, make_role, random_boundaries, random_rollout
+from tests.builders import make_acer, make_role, random_boundaries, random_rollout, update
 from tests.oracles import returns_so_far
 
 LANES = 4
@@ -24,7 +24,7 @@ def rollout(seed=0):
 
 
 class Loud(Auxiliary):
-    """A loss of its own, as steep as asked for."""
+    """An auxiliary with a loss of a given gradient."""
 
     learning_rate, max_grad_norm = 0.1, 2.0
 
@@ -40,7 +40,7 @@ class Loud(Auxiliary):
 
 
 def everything(learner):
-    """Copies of all numbers that an update changes."""
+    """Return copies of everything that an update changes."""
     state = {name: value for name, value in learner.state().items() if name.startswith("moments")}
     return {
         "vector": learner.parameters.vector.clone(),
@@ -52,30 +52,30 @@ def everything(learner):
 @pytest.mark.parametrize("looks", [True, False], ids=["as on a processor", "as on a device"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_gradient_changes_nothing_and_says_so(bad, optimizer, looks):
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(bad, optimizer, looks):
     learner, twin = make_learner(optimizer=optimizer), make_learner(optimizer=optimizer)
     learner.checks_gradient = looks
     for either in (learner, twin):
-        either.learn(rollout())
+        update(either, rollout())
     assert everything(learner)["target_networks"].equal(everything(twin)["target_networks"])
     before, poisoned = everything(learner), rollout(1)
     assert all(value.ne(0).any() for value in before.values())
     poisoned.reward[poisoned.valid] = bad
-    learner.learn(poisoned)
+    update(learner, poisoned)
     assert learner.skipped_updates == 1
     after = everything(learner)
     assert before.keys() == after.keys() and all(after[name].equal(value) for name, value in before.items())
 
-    learner.learn(rollout(1))
+    update(learner, rollout(1))
     assert learner.skipped_updates == 1
     after = everything(learner)
     assert all(after[name].isfinite().all() and not after[name].equal(value) for name, value in before.items())
 
 
-def test_a_bad_gradient_of_one_group_leaves_the_others_alone_too():
+def test_a_gradient_of_one_group_that_is_not_finite_leaves_the_others_unchanged_too():
     learner = make_learner(auxiliaries={"loud": Loud(float("nan"))})
     before = everything(learner)
-    learner.learn(rollout())
+    update(learner, rollout())
     assert learner.skipped_updates == 1
     assert all(value.equal(before[name]) for name, value in everything(learner).items())
 
@@ -83,17 +83,17 @@ def test_a_bad_gradient_of_one_group_leaves_the_others_alone_too():
 def test_gradients_are_clipped_to_their_norm_and_keep_their_direction():
     free, clipped = make_learner(max_grad_norm=1e9), make_learner(max_grad_norm=0.01)
     for learner in (free, clipped):
-        learner.learn(rollout())
+        update(learner, rollout())
     norm = free.parameters.gradient.norm()
     assert norm > 0.1
     expected = free.parameters.gradient * 0.01 / norm
     torch.testing.assert_close(clipped.parameters.gradient, expected, rtol=1e-4, atol=1e-9)
 
 
-def test_each_group_is_clipped_by_itself():
+def test_each_group_is_clipped_separately():
     alone, beside = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
     for learner in (alone, beside):
-        learner.learn(rollout())
+        update(learner, rollout())
     parameters = beside.parameters
     assert parameters.gradient[parameters.group_slices["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
     torch.testing.assert_close(parameters.gradient[parameters.group_slices["acer"]], alone.parameters.gradient)
@@ -101,16 +101,16 @@ def test_each_group_is_clipped_by_itself():
 
 
 def first_step(observed, **changes):
-    """How far the first update moves the parameters after some rollouts were observed."""
+    """Return how far the first update after some observed rollouts moves the parameters."""
     learner = make_learner(**changes)
     for seed in range(observed):
         learner.observe(rollout(seed))
     before = learner.parameters.vector.clone()
-    learner.learn(rollout())
+    update(learner, rollout())
     return learner.parameters.vector - before
 
 
-def test_a_linear_schedule_falls_to_zero_at_the_last_step():
+def test_a_linear_learning_rate_is_zero_at_max_step():
     rows = sum(int(rollout(seed).valid.sum()) for seed in range(3))
     full = first_step(0, learning_rate=0.1)
     assert full.abs().max() > 0.01
@@ -120,49 +120,49 @@ def test_a_linear_schedule_falls_to_zero_at_the_last_step():
         torch.testing.assert_close(first_step(3, learning_rate=0.1, max_step=max_step), full)
 
 
-def test_the_optimizer_is_reached_with_its_own_settings():
+def test_the_optimizer_has_the_settings_of_its_group():
     gradient = make_learner(max_grad_norm=1e9)
-    gradient.learn(rollout())
+    update(gradient, rollout())
     gradient = gradient.parameters.gradient
     step = first_step(0, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True, learning_rate=0.1)
     expected = -0.1 * gradient / (0.01 * gradient.square() + 0.1).sqrt()
     torch.testing.assert_close(step, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_adopting_weights_forgets_the_moments():
+def test_loading_parameters_resets_the_moments():
     learner, other = make_learner(), make_learner(seed=1)
-    learner.learn(rollout())
+    update(learner, rollout())
     learner.load_parameters(other.parameters.state())
     assert learner.parameters.vector.equal(other.parameters.vector)
     assert learner.state()["moments/acer"].eq(0).all()
 
 
-def test_a_resumed_learner_goes_on_as_if_it_had_not_stopped():
+def test_a_resumed_learner_continues_as_if_it_had_not_stopped():
     learner, resumed = (
         make_learner(reward_normalization="return_std"),
         make_learner(reward_normalization="return_std", seed=1),
     )
     for seed in range(3):
         learner.observe(rollout(seed))
-        learner.learn(rollout(seed))
+        update(learner, rollout(seed))
     resumed.parameters.load(learner.parameters.state())
     resumed.restore(learner.state())
     for seed in (3, 4):
         for one in (learner, resumed):
             one.observe(rollout(seed))
-            one.learn(rollout(seed))
+            update(one, rollout(seed))
     assert resumed.parameters.vector.equal(learner.parameters.vector)
     assert resumed.parameters.target_vector.equal(learner.parameters.target_vector)
     assert (resumed.rows_seen, resumed.updates) == (learner.rows_seen, learner.updates)
 
 
-def test_nothing_is_laid_out_anew():
+def test_updates_keep_the_flat_tensors():
     learner = make_learner()
     parameters = [*learner.agent.policy.parameters(), *learner.agent.average_policy.network.parameters()]
     places = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
-    learner.learn(rollout())
+    update(learner, rollout())
     learner.load_parameters(learner.parameters.state())
-    learner.learn(rollout())
+    update(learner, rollout())
     now = [p.data_ptr() for p in parameters] + [p.grad.data_ptr() for p in learner.agent.policy.parameters()]
     assert now == places
 
@@ -184,13 +184,13 @@ def test_the_loss_reads_the_scaled_rewards():
     raw, small = rollout(), rollout()
     small.reward = 0.1 * raw.reward.clip(-0.5, 0.5)
     scaling, plain = make_learner(reward_clip=0.5, reward_scale=0.1), make_learner()
-    scaling.learn(raw)
-    plain.learn(small)
+    update(scaling, raw)
+    update(plain, small)
     torch.testing.assert_close(scaling.parameters.gradient, plain.parameters.gradient, rtol=1e-4, atol=1e-6)
 
 
 def collected(rng, rows=7):
-    """A rollout with rewards far from 0, of the lanes in an order of its own, some of them behind a break."""
+    """Return a rollout with rewards far from 0, whose lanes are in any order, and some continue no previous rollout."""
     record = random_rollout(rng, rows, LANES)
     record.lane, record.continues_previous = rng.permutation(LANES), rng.random(LANES) < 0.7
     record.first, record.alive, final = random_boundaries(rng, rows, LANES)
@@ -199,9 +199,9 @@ def collected(rng, rows=7):
 
 
 @pytest.mark.parametrize("clip", [None, 2.5])
-def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follow_the_rows(clip):
+def test_rewards_are_divided_by_the_std_of_the_returns_that_follow_each_row(clip):
     rng = np.random.default_rng(0)
-    scale = RewardNormalizer(RewardTransform(0.5, clip, True, 0.9), LANES)
+    scale = RewardNormalizer(RewardTransform(scale=0.5, clip=clip, reward_normalization="return_std", gamma=0.9), LANES)
     episodes, current = [], {}  # of all lanes; the one that each lane is in
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
@@ -221,7 +221,7 @@ def test_rewards_are_divided_by_the_standard_deviation_of_the_returns_that_follo
     )
 
 
-def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
+def test_a_reward_at_the_end_of_an_episode_counts_in_the_returns_of_all_its_rows():
     """Success or failure after 50 rows, half of the time: returns of 0.99^k and 0, whose scale is about 0.4.
 
     The discounted sum of the rewards so far is 1 in one row of 100 and 0 in all others: a scale of 0.1.
@@ -234,7 +234,9 @@ def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
     record.alive[[length - 1, -1]] = False
     record.reward = np.zeros((2 * length, 1), np.float32)
     record.reward[-1] = 1
-    scale = RewardNormalizer(RewardTransform(1.0, None, True, gamma), LANES)
+    scale = RewardNormalizer(
+        RewardTransform(scale=1.0, clip=None, reward_normalization="return_std", gamma=gamma), LANES
+    )
     scale.observe(record)
     returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
     assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
@@ -242,13 +244,13 @@ def test_one_reward_at_the_end_of_an_episode_is_the_return_of_all_its_rows():
 
 
 @pytest.mark.parametrize("rows", [0, 1, 40])
-def test_returns_that_are_all_the_same_leave_rewards_as_they_are(rows):
+def test_equal_returns_leave_rewards_unchanged(rows):
     moments = ReturnMoments()
     moments.add(rows, rows * 0.1, rows * 0.1**2)
     assert moments.std == 1
 
 
-def test_two_columns_of_one_lane_count_in_their_order_of_time():
+def test_two_columns_of_one_lane_count_in_order_of_time():
     whole = random_rollout(np.random.default_rng(0), 6, 1)
     whole.first[:], whole.alive[:] = False, True
     halves = replace(
@@ -259,16 +261,22 @@ def test_two_columns_of_one_lane_count_in_their_order_of_time():
         lane=np.zeros(2, int),
         continues_previous=np.ones(2, bool),
     )
-    scales = [RewardNormalizer(RewardTransform(1.0, None, True, 0.9), LANES) for _ in range(2)]
+    scales = [
+        RewardNormalizer(RewardTransform(scale=1.0, clip=None, reward_normalization="return_std", gamma=0.9), LANES)
+        for _ in range(2)
+    ]
     for scale, record in zip(scales, (whole, halves), strict=True):
         scale.observe(record)
     assert scales[1].moments.std.item() == pytest.approx(scales[0].moments.std.item())
     np.testing.assert_allclose(scales[1].running_sums, scales[0].running_sums)
 
 
-def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from_the_start():
+def test_added_lanes_count_as_lanes_that_existed_from_the_start():
     rng = np.random.default_rng(1)
-    grown, large = (RewardNormalizer(RewardTransform(1.0, None, True, 0.9), lanes) for lanes in (LANES, LANES + 2))
+    grown, large = (
+        RewardNormalizer(RewardTransform(scale=1.0, clip=None, reward_normalization="return_std", gamma=0.9), lanes)
+        for lanes in (LANES, LANES + 2)
+    )
     for added in (0, 2):
         grown.grow(LANES + added)
         for record in (collected(rng) for _ in range(5)):
@@ -279,23 +287,23 @@ def test_lanes_that_are_added_make_the_statistics_that_they_would_have_made_from
     np.testing.assert_array_equal(grown.running_sums, large.running_sums)
 
 
-def test_only_collected_rollouts_move_the_statistics():
+def test_only_collected_rollouts_change_the_statistics():
     learner = make_learner(reward_normalization="return_std")
     learner.observe(rollout())
     before = learner.parameters.statistics.clone()
-    learner.learn(rollout(1))
+    update(learner, rollout(1))
     assert learner.parameters.statistics.equal(before)
     assert learner.reward_normalizer.moments.count == learner.rows_seen == rollout().valid.sum()
 
 
 def test_a_column_counts_by_its_weight():
-    """What a sampler with priorities says of a column reaches every parameter."""
+    """The importance weight of a column scales its gradient."""
     stepped = []
     for weight in ([1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 1, 0], [1, 1, 1, 0]):
         learner, batch = make_learner(entropy_coef=0.1), rollout()
         if len(stepped) == 3:
-            batch.reward[:, 3] += 7  # in a column that counts for nothing
-        learner.learn(replace(batch, weight=np.array(weight, np.float32)))
+            batch.reward[:, 3] += 7  # in a column of weight 0
+        update(learner, replace(batch, weight=np.array(weight, np.float32)))
         stepped.append(learner.parameters.gradient.clone())
     all_alike, half, without, of_other_rewards = stepped
     torch.testing.assert_close(half, (all_alike + without) / 2, rtol=1e-4, atol=1e-6)

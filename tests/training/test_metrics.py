@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import csv
+from math import inf, nan
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from algorithm.training.metrics import MetricsWriter
+from algorithm.training.metrics import MetricsWriter, format_number
 
 
 def table(folder) -> list[dict[str, str]]:
@@ -45,7 +47,7 @@ def test_names_with_commas_and_quotes_are_kept(tmp_path):
     assert table(tmp_path)[0]['train/"a", b'] == "1"
 
 
-def test_a_resumed_run_goes_on_in_the_same_table(tmp_path):
+def test_a_resumed_run_continues_the_same_table(tmp_path):
     metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"a": 1, "b": 2})
     metrics.close()
@@ -61,7 +63,7 @@ def test_a_resumed_run_goes_on_in_the_same_table(tmp_path):
     assert list(table(tmp_path)[0]) == ["env_steps", "a", "b", "c"]
 
 
-def test_what_comes_again_is_dropped(tmp_path):
+def test_rows_after_the_checkpoint_are_dropped(tmp_path):
     metrics = MetricsWriter(tmp_path)
     for env_steps in (10, 20, 30):
         metrics.write(env_steps, {"a": env_steps / 10, "b": 0})
@@ -80,7 +82,7 @@ def test_what_comes_again_is_dropped(tmp_path):
     assert [(event.step, event.value) for event in events.Scalars("a")] == [(10, 1), (20, 2), (25, 7), (35, 8)]
 
 
-def test_a_row_that_was_not_written_to_its_end_is_dropped(tmp_path):
+def test_an_incomplete_last_row_is_dropped(tmp_path):
     metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"a": 1})
     metrics.close()
@@ -98,3 +100,28 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
     metrics.close()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("rollout/return")] == [(10, 1.5), (20, 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.955, "0.955"),
+        (-0.955, "-0.955"),
+        (0.5, "0.500"),
+        (0.0021449, "0.00214"),
+        (0.0, "0.00"),
+        (1.0, "1.000"),
+        (9.99961, "10.00"),
+        (-10.5, "-10.50"),
+        (478.25, "478.2"),
+        (999.96, "1,000"),
+        (12_345.6, "12,346"),
+        (-1_234_567.8, "-1,234,568"),
+        (3.21e12, "3.21e+12"),
+        (inf, "inf"),
+        (nan, "-"),
+        (None, "-"),
+    ],
+)
+def test_three_or_four_significant_digits(value, text):
+    assert format_number(value) == text

@@ -1,4 +1,4 @@
-"""What is done when, and what is kept; the reporter is the real one, and only what it tells is looked at."""
+"""What the monitor does, and when; with a real reporter, whose output is checked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.training.actor import Episode
+from algorithm.runs.callbacks import CallbackList
+from algorithm.training.episodes import Episode
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import WINDOW, Counters, History
-from algorithm.training.limits import Limits
+from algorithm.training.history import WINDOW, Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
@@ -26,34 +26,39 @@ from tests.fakes import Skipping
 
 
 class Run:
-    """A monitored run without a simulator: told how far it is, it notes what the monitor asks for."""
+    """A monitored run without environments, which records evaluations and checkpoints with their env steps."""
 
-    def __init__(self, path, env_steps=0, held_out=(), broken=None, **limits):
+    def __init__(self, path, env_steps=0, evaluation_means=(), broken=None, **limits):
         none = dict.fromkeys(["max_step", "max_iter", "save_every", "evaluate_every", "goal"])
-        self.path, self.held_out, self.broken = path, deque(held_out), broken
+        self.path, self.evaluation_means, self.broken = path, deque(evaluation_means), broken
         self.done: list[tuple[str, int]] = []
-        self.said: list[str] = []
+        self.logged: list[str] = []
         self.shown = []
+        self.callbacks = CallbackList([])
         self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
         self.parts.get("agent").learner.skipped_updates = 0
-        self.counters = Counters(env_steps)
+        self.counters = Counters(env_steps=env_steps)
         limits = Limits(**{**none, "log_every": 10**9, **limits})
         history = History(self.parts, self.counters)
-        reporter = Reporter(history, limits, MetricsWriter(path), self.said.append, self.shown.append)
-        self.monitor = Monitor(history, limits, reporter, self._evaluate, self._save, BestCheckpoint(path))
+        reporter = Reporter(history, limits, MetricsWriter(path), self.logged.append, self.shown.append)
+        self.monitor = Monitor(
+            history, limits, reporter, self._evaluate, self._save, BestCheckpoint(path), self.callbacks
+        )
         self.actor = SimpleNamespace(env_steps=0, episodes=deque(), active_lanes={"agent": np.ones(2, bool)})
 
     def go(self, env_steps: int, *returns: float) -> bool:
-        """So many env steps, at whose end episodes with these returns ended."""
+        """Make a tick of `env_steps`, in which episodes with these returns end. Return whether the run is over."""
         self.actor.env_steps = env_steps
-        self.actor.episodes.extend(Episode("agent", 0, reward, 10) for reward in returns)
+        self.actor.episodes.extend(
+            Episode(role="agent", lane=0, episode_return=reward, length=10) for reward in returns
+        )
         return self.monitor.tick(self.actor)
 
     def _evaluate(self, episodes):
         self.done.append(("evaluate", self.counters.env_steps))
         if self.broken:
             raise EnvironmentStartError(self.broken)
-        mean = self.held_out.popleft() if self.held_out else 0.0
+        mean = self.evaluation_means.popleft() if self.evaluation_means else 0.0
         return {"agent": EvaluationResult([mean - 1, mean + 1] * (episodes // 2), [5] * episodes)}
 
     def _save(self, counters):
@@ -73,14 +78,14 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_intervals_are_counted_in_env_steps_whatever_a_tick_brings(tmp_path):
+def test_intervals_are_env_steps_for_any_number_of_steps_per_tick(tmp_path):
     run = Run(tmp_path, save_every=10)
     for env_steps in (6, 6, 6, 6, 40):
         run.go(env_steps)
     assert run.done == [("save", 12), ("save", 24), ("save", 64)]
 
 
-def test_a_resumed_run_does_nothing_of_its_moment_again(tmp_path):
+def test_a_resumed_run_does_not_repeat_actions_of_its_checkpoint(tmp_path):
     run = Run(tmp_path, env_steps=20, save_every=10, evaluate_every=10)
     run.go(5)
     assert run.done == []
@@ -88,34 +93,34 @@ def test_a_resumed_run_does_nothing_of_its_moment_again(tmp_path):
     assert run.done[0] == ("evaluate", 30)
 
 
-def test_saving_comes_last(tmp_path):
-    run = Run(tmp_path, save_every=10, evaluate_every=10, log_every=10, held_out=[3])
+def test_saving_is_last(tmp_path):
+    run = Run(tmp_path, save_every=10, evaluate_every=10, log_every=10, evaluation_means=[3])
     run.go(10)
     assert run.done == [("evaluate", 10), ("save", 10)]
 
 
-def test_better_weights_are_saved_there_and_then_and_worse_ones_are_not(tmp_path):
-    run = Run(tmp_path, evaluate_every=10, held_out=[-5, 3, 2.9, 3, 4])
+def test_better_weights_are_saved_at_once_and_worse_ones_are_not(tmp_path):
+    run = Run(tmp_path, evaluate_every=10, evaluation_means=[-5, 3, 2.9, 3, 4])
     best = []
     for _ in range(5):
         run.go(10)
         best.append(run.best)
-    assert best == [10, 20, 20, 40, 50]  # the latest of those that do equally well
+    assert best == [10, 20, 20, 40, 50]  # the newest of equally good ones
     assert [moment for what, moment in run.done if what == "save"] == [10, 20, 40, 50]
     assert BestCheckpoint(tmp_path).mean == 4
 
 
-def test_the_best_is_remembered_by_a_resumed_run(tmp_path):
-    Run(tmp_path, evaluate_every=10, held_out=[7]).go(10)
-    run = Run(tmp_path, env_steps=10, evaluate_every=10, held_out=[6, 8])
+def test_a_resumed_run_keeps_the_best(tmp_path):
+    Run(tmp_path, evaluate_every=10, evaluation_means=[7]).go(10)
+    run = Run(tmp_path, env_steps=10, evaluate_every=10, evaluation_means=[6, 8])
     run.go(10)
     assert run.best == 10
     run.go(10)
     assert run.best == 30
 
 
-def test_the_goal_is_confirmed_by_held_out_episodes_or_checked_again_later(tmp_path):
-    run = Run(tmp_path, goal=9.0, held_out=[8, 9.5])
+def test_the_goal_is_confirmed_by_evaluation_episodes_or_checked_again_later(tmp_path):
+    run = Run(tmp_path, goal=9.0, evaluation_means=[8, 9.5])
     assert not run.go(10, *[9.0] * (WINDOW - 1))
     assert run.done == []
     assert not run.go(10, 9.0)
@@ -129,7 +134,7 @@ def test_the_goal_is_confirmed_by_held_out_episodes_or_checked_again_later(tmp_p
 def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_path):
     run = Run(tmp_path, goal=9.0, broken="one licence,\none seat")
     assert not run.go(10, *[9.0] * WINDOW)
-    assert run.said == [
+    assert run.logged == [
         "evaluation at 10 env steps is not possible: one licence, one seat; "
         "training continues without evaluation; training episodes alone confirm the goal"
     ]
@@ -144,8 +149,8 @@ def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_p
     assert run.done == [("evaluate", 10), ("save", 60)] and run.best == 60
 
 
-def test_evaluation_that_fails_later_leaves_the_last_one(tmp_path):
-    run = Run(tmp_path, evaluate_every=10, max_step=30, held_out=[3])
+def test_an_evaluation_that_fails_leaves_the_last_result(tmp_path):
+    run = Run(tmp_path, evaluate_every=10, max_step=30, evaluation_means=[3])
     run.go(10)
     run.broken = "no seat"
     run.go(10)
@@ -154,29 +159,29 @@ def test_evaluation_that_fails_later_leaves_the_last_one(tmp_path):
     assert [what for what, _ in run.done] == ["evaluate", "save", "evaluate"]
 
 
-def test_weights_that_confirmed_the_goal_are_the_best_whatever_came_before(tmp_path):
-    run = Run(tmp_path, goal=9.0, evaluate_every=10, held_out=[100, 9.5])
+def test_weights_that_confirmed_the_goal_are_the_best(tmp_path):
+    run = Run(tmp_path, goal=9.0, evaluate_every=10, evaluation_means=[100, 9.5])
     run.go(10)
     assert run.best == 10
     assert run.go(5, *[9.0] * WINDOW)
     assert run.best == 15
 
 
-def test_the_goal_counts_the_mean_and_not_every_episode(tmp_path):
-    run = Run(tmp_path, goal=9.0, held_out=[9])
+def test_the_goal_is_a_mean_return(tmp_path):
+    run = Run(tmp_path, goal=9.0, evaluation_means=[9])
     assert run.go(10, *[8.0, 10.0] * (WINDOW // 2))
 
 
 @pytest.mark.parametrize("interval", [None, 10], ids=["end", "end and interval"])
-def test_a_run_is_evaluated_once_where_it_ends(tmp_path, interval):
-    run = Run(tmp_path, max_step=20, evaluate_every=interval, goal=100.0, held_out=[1, 2])
+def test_a_run_is_evaluated_once_at_its_end(tmp_path, interval):
+    run = Run(tmp_path, max_step=20, evaluate_every=interval, goal=100.0, evaluation_means=[1, 2])
     over = [run.go(10), run.go(10)]
     assert over == [False, True]
     assert run.done.count(("evaluate", 20)) == 1
     assert run.best == 20
 
 
-def test_who_asks_for_no_evaluation_gets_none(tmp_path):
+def test_there_is_no_evaluation_without_a_goal_or_an_interval(tmp_path):
     run = Run(tmp_path, max_step=20)
     assert run.go(20)
     assert run.done == [] and run.best is None
@@ -190,7 +195,7 @@ def test_an_interrupted_run_is_saved_and_not_evaluated(tmp_path):
     assert [row["env_steps"] for row in rows(tmp_path)] == ["30"]
 
 
-def test_the_last_row_is_written_even_where_nothing_can_be_saved(tmp_path):
+def test_the_last_row_is_written_even_if_saving_fails(tmp_path):
     run = Run(tmp_path)
     run.go(30)
     run.monitor.save = lambda counters: (_ for _ in ()).throw(OSError("disk full"))
@@ -200,19 +205,19 @@ def test_the_last_row_is_written_even_where_nothing_can_be_saved(tmp_path):
 
 
 def test_evaluations_are_rows_with_their_interval(tmp_path):
-    run = Run(tmp_path, evaluate_every=10, held_out=[50])
+    run = Run(tmp_path, evaluate_every=10, evaluation_means=[50])
     run.go(10)
     row = rows(tmp_path)[0]
     low, high = float(row["eval/return_low"]), float(row["eval/return_high"])
     assert float(row["eval/return"]) == 50
     assert low == pytest.approx(50 - 2.093 * (20 / 19 / 20) ** 0.5, abs=1e-3)
     assert high == pytest.approx(100 - low)
-    assert run.said == [
+    assert run.logged == [
         "evaluation at 10 env steps: return 50.00 (95% interval 49.52 to 50.48) over 20 episodes, greedy"
     ]
 
 
-def test_pictures_are_taken_by_the_clock_on_the_wall(tmp_path):
+def test_the_display_is_updated_by_wall_time(tmp_path):
     run = Run(tmp_path)
     timer = run.parts.timer
     timer.lap = lambda part: None
@@ -222,12 +227,15 @@ def test_pictures_are_taken_by_the_clock_on_the_wall(tmp_path):
     assert [progress.counters.env_steps for progress in run.shown] == [1, 4, 6]
 
 
-def test_what_decides_survives_the_disk(tmp_path):
+def test_a_restored_run_checks_the_goal_as_the_first(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    first, second = Run(tmp_path / "a", goal=9.0, held_out=[0, 9]), Run(tmp_path / "b", goal=9.0, held_out=[9])
+    first, second = (
+        Run(tmp_path / "a", goal=9.0, evaluation_means=[0, 9]),
+        Run(tmp_path / "b", goal=9.0, evaluation_means=[9]),
+    )
     first.go(1, *[9.0] * (WINDOW + 5))
-    second.monitor.restore(json.loads(json.dumps(first.monitor.state())))
+    second.monitor.history.restore(json.loads(json.dumps(first.monitor.history.state())))
     for run in (first, second):
         assert not run.go(1, *[9.0] * (WINDOW - 1))
         assert run.go(1, 9.0)

@@ -1,4 +1,4 @@
-"""Observations that are normalised: what is counted, once, and who reads it."""
+"""Normalization of observations: which rows count, and which networks use the statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, random_rollout
+from tests.builders import make_acer, random_rollout, update
 from tests.fakes import TwoGroups, TwoGroupsSettings
 
 SPECS = {"obs": ObsSpec((3,)), "seen": ObsSpec((2,), "uint8")}
@@ -26,7 +26,7 @@ def make_learner(blueprint=NORMALIZED, **changes) -> Learner:
 
 
 def rollout(seed: int):
-    """A collected rollout whose observations are far from 0 and 1."""
+    """Return a collected rollout whose observations have a mean far from 0 and a std far from 1."""
     rng = np.random.default_rng(seed)
     record = random_rollout(rng)
     obs = (7 + record.obs["obs"] * np.array([0.1, 3, 40])).astype(np.float32)
@@ -34,7 +34,7 @@ def rollout(seed: int):
 
 
 def shown(seed: int) -> dict[str, np.ndarray]:
-    """The observations of one tick."""
+    """Return the observations of one tick."""
     return {name: value[0] for name, value in rollout(seed).obs.items()}
 
 
@@ -43,7 +43,7 @@ def moments_of(network: nn.Module):
 
 
 def rows_of(*records) -> np.ndarray:
-    """The observations of all valid rows, one by one."""
+    """Return the observations of all valid rows [n, ...]."""
     return np.array(
         [
             record.obs["obs"][t, b]
@@ -60,13 +60,13 @@ def encode(network: nn.Module, obs) -> torch.Tensor:
     return network.torso.encoders[0](torch.from_numpy(obs))
 
 
-def test_statistics_are_those_of_every_valid_row_once_whatever_is_replayed():
+def test_every_valid_collected_row_counts_once_and_replayed_rows_do_not():
     learner, records = make_learner(), [rollout(seed) for seed in range(5)]
     for record in records:
         learner.observe(record)
         for _ in range(2):
-            learner.learn(record)
-        learner.learn(rollout(99))
+            update(learner, record)
+        update(learner, rollout(99))
     rows, moments = rows_of(*records), moments_of(learner.agent.policy)
     assert moments.count == learner.rows_seen == len(rows)
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-10)
@@ -84,15 +84,17 @@ def test_rows_that_are_not_valid_change_nothing():
     assert changed.parameters.statistics.equal(learner.parameters.statistics)
 
 
-def test_the_average_network_and_acting_read_the_same_numbers():
+def test_the_average_network_and_the_acting_policy_share_the_statistics():
     learner = make_learner()
     agent, obs = learner.agent, rollout(50).obs["obs"][0]
     before = encode(agent.policy, obs)
     for seed in range(3):
         learner.observe(rollout(seed))
         assert encode(agent.average_policy.network, obs).equal(encode(agent.policy, obs))
-        learner.learn(rollout(seed))
-        step = Step(np.arange(4), {"obs": obs, "seen": np.ones((4, 2), np.uint8)}, *[np.zeros(4, bool)] * 4)
+        update(learner, rollout(seed))
+        no = np.zeros(4, bool)
+        seen = {"obs": obs, "seen": np.ones((4, 2), np.uint8)}
+        step = Step(lane=np.arange(4), obs=seen, first=no, is_bootstrap_row=no, reward=no, alive=no)
         tensors = {name: torch.from_numpy(value) for name, value in step.obs.items()}
         expected = agent.policy(tensors, torch.zeros(4, 0))[0].detach()
         np.testing.assert_allclose(agent.act(step, np.zeros((4, 0), np.float32)).behavior, expected, atol=1e-6)
@@ -100,18 +102,18 @@ def test_the_average_network_and_acting_read_the_same_numbers():
     assert moments_of(agent.average_policy.network).mean.data_ptr() == moments_of(agent.policy).mean.data_ptr()
 
 
-def test_every_network_of_an_agent_has_them():
+def test_every_network_of_an_agent_has_the_statistics():
     torch.manual_seed(0)
     agent = TwoGroups(TwoGroupsSettings(), NORMALIZED, ROLE, np.random.default_rng(0))
     learner, record = Learner(agent, ROLE, {}, None), rollout(0)
     learner.observe(record)
-    learner.learn(record)
+    update(learner, record)
     for network in (agent.policy, agent.critic, agent.target.network):
         np.testing.assert_allclose(moments_of(network).mean, rows_of(record).mean(0), rtol=1e-10)
     assert list(learner.parameters.statistics_slices) == ["returns", "obs/policy", "obs/critic"]
 
 
-def test_nothing_is_laid_out_anew():
+def test_updates_keep_the_flat_tensors():
     learner = make_learner()
     networks = (learner.agent.policy, learner.agent.average_policy.network)
     places = [buffer.data_ptr() for network in networks for buffer in network.buffers()]
@@ -119,37 +121,37 @@ def test_nothing_is_laid_out_anew():
     assert len(places) == 6
     assert all(begin <= place < begin + 8 * numbers for place in places)
     learner.observe(rollout(0))
-    learner.learn(rollout(0))
+    update(learner, rollout(0))
     learner.load_parameters(learner.parameters.state())
     learner.observe(rollout(1))
     assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
 
 
-def test_a_resumed_learner_goes_on_with_them():
+def test_a_resumed_learner_continues_with_the_statistics():
     learner, resumed = make_learner(), make_learner(seed=1)
     for seed in range(3):
         learner.observe(rollout(seed))
-        learner.learn(rollout(seed))
+        update(learner, rollout(seed))
     obs, none = shown(7), np.zeros((4, 0), np.float32)
-    resumed.agent.policy.act(obs, none)  # so that acting has its views already
+    resumed.agent.policy.act(obs, none)  # so that acting has made its views
     resumed.parameters.load(learner.parameters.state())
     resumed.restore(learner.state())
     np.testing.assert_array_equal(resumed.agent.policy.act(obs, none)[0], learner.agent.policy.act(obs, none)[0])
     for one in (learner, resumed):
         one.observe(rollout(3))
-        one.learn(rollout(3))
+        update(one, rollout(3))
     assert resumed.parameters.vector.equal(learner.parameters.vector)
     assert resumed.parameters.statistics.equal(learner.parameters.statistics)
 
 
-def test_updates_never_step_or_average_them_and_a_bad_gradient_leaves_them():
+def test_updates_do_not_change_the_statistics():
     learner = make_learner()
     learner.observe(rollout(0))
     before = learner.parameters.statistics.clone()
     poisoned = rollout(1)
     poisoned.reward[:] = np.nan
     for record in (rollout(1), poisoned, rollout(2)):
-        learner.learn(record)
+        update(learner, record)
     assert learner.skipped_updates == 1
     assert learner.parameters.statistics.equal(before)
 
@@ -161,11 +163,11 @@ def test_statistics_of_another_network_are_refused():
     assert list(plain.parameters.statistics_slices) == ["returns"]
 
 
-def test_the_gradient_does_not_depend_on_an_observations_units():
+def test_the_gradient_does_not_depend_on_the_units_of_observations():
     scaled, plain = make_learner(max_grad_norm=1e9), make_learner(max_grad_norm=1e9)
     record = rollout(0)
     other = replace(record, obs={**record.obs, "obs": record.obs["obs"] * np.float32(1024) - 512})
     for learner, one in ((plain, record), (scaled, other)):
         learner.observe(one)
-        learner.learn(one)
+        update(learner, one)
     torch.testing.assert_close(scaled.parameters.gradient, plain.parameters.gradient, rtol=1e-3, atol=1e-5)

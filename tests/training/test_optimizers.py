@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 def follow(optimizer, reference, steps=50):
-    """The numbers after some steps on random gradients of very different sizes, ours and torch's."""
+    """Return the parameters of both optimizers after some steps on random gradients of different sizes."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(7, generator=generator)
     ours, theirs = start.clone(), start.clone().requires_grad_()
@@ -26,13 +26,13 @@ def follow(optimizer, reference, steps=50):
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
-def test_adam_follows_that_of_torch(epsilon):
+def test_adam_is_equal_to_that_of_torch(epsilon):
     ours, theirs = follow(Adam(7, CPU, 0.98, epsilon), lambda x: torch.optim.Adam([x], betas=(0.9, 0.98), eps=epsilon))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
-def test_rmsprop_with_epsilon_behind_the_root_follows_that_of_torch(epsilon):
+def test_rmsprop_with_epsilon_outside_of_the_root_is_equal_to_that_of_torch(epsilon):
     ours, theirs = follow(
         RmsProp(7, CPU, 0.99, epsilon, epsilon_inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon)
     )
@@ -40,7 +40,7 @@ def test_rmsprop_with_epsilon_behind_the_root_follows_that_of_torch(epsilon):
 
 
 @pytest.mark.parametrize(("inside", "expected"), [(False, 0.66667), (True, 0.84383)])
-def test_known_answers_of_rmsprop_with_epsilon_behind_and_under_the_root(inside, expected):
+def test_rmsprop_with_epsilon_outside_and_inside_of_the_root(inside, expected):
     optimizer, number = RmsProp(1, CPU, 0.99, 0.1, inside), torch.ones(1)
     optimizer.step(number, torch.tensor([0.5]), 0.1)
     assert optimizer.moments.item() == pytest.approx(0.0025)
@@ -48,7 +48,7 @@ def test_known_answers_of_rmsprop_with_epsilon_behind_and_under_the_root(inside,
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
-def test_moments_are_all_that_an_optimizer_remembers(name):
+def test_moments_are_the_whole_state_of_an_optimizer(name):
     group = replace(make_acer().groups["acer"], optimizer=name)
     generator = torch.Generator().manual_seed(0)
     optimizer, other = make_optimizer(group, 3, CPU), make_optimizer(group, 3, CPU)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from algorithm.agents.agent import LossReport
-from algorithm.training.actor import Episode
-from algorithm.training.history import WINDOW, Counters, History
-from algorithm.training.limits import Limits
+from algorithm.training.episodes import Episode
+from algorithm.training.history import WINDOW, Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
 from algorithm.training.timer import PHASES
@@ -17,8 +16,8 @@ from tests.doubles import ShowingAgent, parts_of
 from tests.fakes import Skipping
 
 
-class Told:
-    """A reporter whose time passes only when it is told to."""
+class Run:
+    """A reporter with a timer that the test advances."""
 
     def __init__(self, path, counters=None, **limits):
         parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
@@ -27,8 +26,8 @@ class Told:
         self.history = History(parts, counters or Counters())
         self.timer, self.counters, self.path = parts.timer, self.history.counters, path
         self.timer.lap = lambda part: None
-        self.shown, self.said = [], []
-        self.reporter = Reporter(self.history, limits, MetricsWriter(path), self.said.append, self.shown.append)
+        self.shown, self.logged = [], []
+        self.reporter = Reporter(self.history, limits, MetricsWriter(path), self.logged.append, self.shown.append)
 
     def go(self, seconds, env_steps=0, updates=0, **spent):
         self.counters.env_steps += env_steps
@@ -49,13 +48,13 @@ class Told:
 EVERY = {"log_every": 1, "save_every": None, "evaluate_every": None}
 
 
-def test_a_row_tells_the_pace_and_where_the_time_went_since_the_last_one(tmp_path):
-    told = Told(tmp_path)
-    told.go(10, 100, acting=0.5, environment=0.5)
-    told.reporter.log_metrics()
-    told.go(4, 200, updates=8, acting=0.25, learning=0.5, environment=0.125, reporting=0.125)
-    told.reporter.log_metrics()
-    first, second = told.rows
+def test_a_row_has_throughput_and_time_fractions_since_the_last_row(tmp_path):
+    run = Run(tmp_path)
+    run.go(10, 100, acting=0.5, environment=0.5)
+    run.reporter.log_metrics()
+    run.go(4, 200, updates=8, acting=0.25, learning=0.5, environment=0.125, reporting=0.125)
+    run.reporter.log_metrics()
+    first, second = run.rows
     assert first["time/env_steps_per_second"] == pytest.approx(10)
     assert second["time/env_steps_per_second"] == pytest.approx(50)
     assert second["time/updates_per_second"] == pytest.approx(2)
@@ -66,46 +65,46 @@ def test_a_row_tells_the_pace_and_where_the_time_went_since_the_last_one(tmp_pat
     assert second["time/seconds"] == pytest.approx(14)
 
 
-def test_there_is_no_row_where_nothing_happened(tmp_path):
-    told = Told(tmp_path)
-    told.go(1, 5)
-    told.reporter.log_metrics()
-    told.go(1)
-    told.reporter.log_metrics()
-    assert [row["env_steps"] for row in told.rows] == [5]
-    assert [progress.wrote_row for progress in told.shown] == [True]
+def test_there_is_no_row_without_env_steps(tmp_path):
+    run = Run(tmp_path)
+    run.go(1, 5)
+    run.reporter.log_metrics()
+    run.go(1)
+    run.reporter.log_metrics()
+    assert [row["env_steps"] for row in run.rows] == [5]
+    assert [progress.wrote_row for progress in run.shown] == [True]
 
 
-def test_one_of_so_many_updates_is_asked_and_a_row_has_their_mean(tmp_path):
-    told = Told(tmp_path)
-    told.go(1, 5, updates=2 * SAMPLE_INTERVAL)
-    told.reporter.log_metrics()
-    assert told.rows[0]["train/critic_loss"] == pytest.approx(10 * (1 + SAMPLE_INTERVAL + 2 * SAMPLE_INTERVAL) / 3)
-    told.go(1, 5, updates=1)
-    told.reporter.log_metrics()
-    assert told.rows[1]["train/critic_loss"] == pytest.approx(10 * (2 * SAMPLE_INTERVAL + 1))
+def test_metrics_are_sampled_from_some_updates_and_averaged_per_row(tmp_path):
+    run = Run(tmp_path)
+    run.go(1, 5, updates=2 * SAMPLE_INTERVAL)
+    run.reporter.log_metrics()
+    assert run.rows[0]["train/critic_loss"] == pytest.approx(10 * (1 + SAMPLE_INTERVAL + 2 * SAMPLE_INTERVAL) / 3)
+    run.go(1, 5, updates=1)
+    run.reporter.log_metrics()
+    assert run.rows[1]["train/critic_loss"] == pytest.approx(10 * (2 * SAMPLE_INTERVAL + 1))
 
 
-def test_measures_are_of_the_latest_updates_and_stay_until_there_are_newer_ones(tmp_path):
-    told = Told(tmp_path)
-    told.go(1, 5, updates=SAMPLE_INTERVAL * 2 * DISPLAYED_UPDATES)
-    told.reporter.show_progress()
+def test_displayed_metrics_are_of_the_latest_updates_until_there_are_newer_ones(tmp_path):
+    run = Run(tmp_path)
+    run.go(1, 5, updates=SAMPLE_INTERVAL * 2 * DISPLAYED_UPDATES)
+    run.reporter.show_progress()
     latest = [SAMPLE_INTERVAL * (DISPLAYED_UPDATES + 1 + number) for number in range(DISPLAYED_UPDATES)]
     expected = {"entropy": sum(latest) / DISPLAYED_UPDATES, "KL to average": -sum(latest) / DISPLAYED_UPDATES}
-    assert told.shown[-1].roles["agent"].policy_metrics == pytest.approx(expected)
-    told.reporter.log_metrics()
-    told.reporter.show_progress()
-    assert told.shown[-1].roles["agent"].policy_metrics == pytest.approx(expected)
-    assert told.shown[-1].roles["agent"].losses == pytest.approx({"critic": 10 * expected["entropy"]})
+    assert run.shown[-1].roles["agent"].policy_metrics == pytest.approx(expected)
+    run.reporter.log_metrics()
+    run.reporter.show_progress()
+    assert run.shown[-1].roles["agent"].policy_metrics == pytest.approx(expected)
+    assert run.shown[-1].roles["agent"].losses == pytest.approx({"critic": 10 * expected["entropy"]})
 
 
-def test_entropies_and_temperatures_of_soft_actor_critic_are_shown(tmp_path):
-    told = Told(tmp_path)
+def test_entropies_and_temperatures_of_sac_are_displayed(tmp_path):
+    run = Run(tmp_path)
     numbers = torch.arange(4.0)
     names = ["train/entropy_discrete", "train/entropy_continuous", "train/alpha_discrete", "train/alpha_continuous"]
-    told.reporter.record_update("agent", LossReport(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
-    told.reporter.show_progress()
-    assert told.shown[-1].roles["agent"].policy_metrics == {
+    run.reporter.record_update("agent", LossReport(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
+    run.reporter.show_progress()
+    assert run.shown[-1].roles["agent"].policy_metrics == {
         "discrete entropy": 0,
         "continuous entropy": 1,
         "discrete temperature": 2,
@@ -113,49 +112,49 @@ def test_entropies_and_temperatures_of_soft_actor_critic_are_shown(tmp_path):
     }
 
 
-def test_the_start_is_a_share_of_the_time_and_no_part_of_the_pace(tmp_path):
-    told = Told(tmp_path)
-    told.go(30, starting=1)
-    told.go(10, 100, updates=20)
-    told.reporter.show_progress()
-    progress = told.shown[-1]
+def test_the_start_counts_in_time_fractions_and_not_in_the_throughput(tmp_path):
+    run = Run(tmp_path)
+    run.go(30, starting=1)
+    run.go(10, 100, updates=20)
+    run.reporter.show_progress()
+    progress = run.shown[-1]
     assert (progress.throughput.env_steps, progress.throughput.updates) == (10, 2)
     assert progress.throughput.shares == {**dict.fromkeys(PHASES, 0), "starting": 0.75, "acting": 0.25}
     assert progress.seconds_left == pytest.approx(90)
     assert progress.counters.seconds == 40
 
 
-def test_the_first_picture_has_a_pace_however_early_it_is(tmp_path):
-    told = Told(tmp_path)
-    told.go(0.3, starting=1)
-    told.go(0.1, 8)
-    told.reporter.show_progress()
-    assert told.shown[-1].throughput.env_steps == pytest.approx(80)
-    assert sum(told.shown[-1].throughput.shares.values()) == pytest.approx(1)
+def test_the_first_progress_has_a_throughput(tmp_path):
+    run = Run(tmp_path)
+    run.go(0.3, starting=1)
+    run.go(0.1, 8)
+    run.reporter.show_progress()
+    assert run.shown[-1].throughput.env_steps == pytest.approx(80)
+    assert sum(run.shown[-1].throughput.shares.values()) == pytest.approx(1)
 
 
-def test_the_last_picture_is_of_the_whole_session_and_nothing_is_left(tmp_path):
-    told = Told(tmp_path, Counters(env_steps=100, seconds=1000))
-    told.go(6, 60, updates=30)
-    told.reporter.log_metrics()
-    told.go(2, evaluation=1)  # as when the last evaluation comes behind the last row
-    told.reporter.close()
-    progress = told.shown[-1]
+def test_the_final_progress_has_the_throughput_of_the_whole_process(tmp_path):
+    run = Run(tmp_path, Counters(env_steps=100, seconds=1000))
+    run.go(6, 60, updates=30)
+    run.reporter.log_metrics()
+    run.go(2, evaluation=1)  # an evaluation after the last row
+    run.reporter.close()
+    progress = run.shown[-1]
     assert progress.has_ended and progress.seconds_left is None
     assert (progress.throughput.env_steps, progress.throughput.updates) == (7.5, 3.75)
     assert progress.throughput.shares == {**dict.fromkeys(PHASES, 0), "acting": 0.75, "evaluation": 0.25}
     assert progress.counters.seconds == 1008
     assert progress.roles["agent"].policy_metrics["entropy"] > 0
-    assert not any(progress.has_ended for progress in told.shown[:-1])
+    assert not any(progress.has_ended for progress in run.shown[:-1])
 
 
-def test_how_a_run_stands(tmp_path):
-    told = Told(tmp_path)
+def test_the_progress_of_a_run(tmp_path):
+    run = Run(tmp_path)
     for reward in [*[1.0] * WINDOW, *[5.0] * WINDOW, 3.0]:
-        told.history.add_episodes([Episode("agent", 0, reward, 4)], {})
-    told.go(10, 250)
-    told.reporter.show_progress()
-    progress = told.shown[-1]
+        run.history.add_episodes([Episode(role="agent", lane=0, episode_return=reward, length=4)], {})
+    run.go(10, 250)
+    run.reporter.show_progress()
+    progress = run.shown[-1]
     assert (progress.wrote_row, progress.max_step, progress.goal, progress.fraction_done) == (False, 1000, 9.0, 0.25)
     assert progress.seconds_left == pytest.approx(30)
     assert progress.throughput.env_steps == pytest.approx(25)
@@ -163,39 +162,39 @@ def test_how_a_run_stands(tmp_path):
     assert (standing.mean, standing.first, standing.best, standing.length) == (4.9, 1, 5, 4)
 
 
-def test_what_is_shown_does_not_change_behind_the_display(tmp_path):
-    told = Told(tmp_path)
-    told.go(1, 5)
-    told.reporter.show_progress()
-    told.go(1, 5)
-    assert told.shown[0].counters.env_steps == 5
+def test_a_progress_does_not_change_later(tmp_path):
+    run = Run(tmp_path)
+    run.go(1, 5)
+    run.reporter.show_progress()
+    run.go(1, 5)
+    assert run.shown[0].counters.env_steps == 5
 
 
-def test_the_time_left_of_a_resumed_run_is_at_the_pace_of_this_session(tmp_path):
-    told = Told(tmp_path, Counters(env_steps=800, seconds=10_000))
-    told.reporter.show_progress()
-    assert told.shown[-1].seconds_left is None
-    told.go(10, 100)
-    told.reporter.show_progress()
-    assert told.shown[-1].seconds_left == pytest.approx(10)
-    assert told.shown[-1].counters.seconds == pytest.approx(10_010)
+def test_the_time_left_of_a_resumed_run_follows_from_this_process(tmp_path):
+    run = Run(tmp_path, Counters(env_steps=800, seconds=10_000))
+    run.reporter.show_progress()
+    assert run.shown[-1].seconds_left is None
+    run.go(10, 100)
+    run.reporter.show_progress()
+    assert run.shown[-1].seconds_left == pytest.approx(10)
+    assert run.shown[-1].counters.seconds == pytest.approx(10_010)
 
 
-def test_right_behind_a_row_the_pace_is_still_that_of_the_row(tmp_path):
-    told = Told(tmp_path)
-    told.go(10, 100)
-    told.reporter.log_metrics()
-    told.go(0.5, 50)
-    told.reporter.show_progress()
-    assert told.shown[-1].throughput.env_steps == pytest.approx(10)
-    told.go(1.5, 50)
-    told.reporter.show_progress()
-    assert told.shown[-1].throughput.env_steps == pytest.approx(50)
+def test_shortly_after_a_row_the_throughput_is_that_of_the_row(tmp_path):
+    run = Run(tmp_path)
+    run.go(10, 100)
+    run.reporter.log_metrics()
+    run.go(0.5, 50)
+    run.reporter.show_progress()
+    assert run.shown[-1].throughput.env_steps == pytest.approx(10)
+    run.go(1.5, 50)
+    run.reporter.show_progress()
+    assert run.shown[-1].throughput.env_steps == pytest.approx(50)
 
 
 @pytest.mark.parametrize(
     ("max_step", "max_iter", "done"), [(None, None, None), (100, None, 0.5), (None, 4, 0.75), (100, 4, 0.75)]
 )
-def test_a_run_is_as_far_as_its_nearest_end(max_step, max_iter, done):
-    limits = Limits(max_step, max_iter, 1, None, None, None)
+def test_the_fraction_done_is_that_of_the_nearest_limit(max_step, max_iter, done):
+    limits = Limits(max_step=max_step, max_iter=max_iter, log_every=1)
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done

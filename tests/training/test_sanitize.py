@@ -9,16 +9,16 @@ import pytest
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from algorithm.training import sanitize as screen
-from algorithm.training.actor import Actor, Episode
-from algorithm.training.episode_returns import EpisodeReturns
+from algorithm.training import sanitize
+from algorithm.training.actor import Actor
+from algorithm.training.episodes import Episode, EpisodeReturns
 from tests.doubles import Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
 
 NAN, INF = np.nan, np.inf
 
 
 def recorded(*rows: Row, rollout_length: int = 1):
-    """What an actor makes of one lane's rows: itself, and the record as one long column."""
+    """Return an actor that has collected the rows of one lane, and its rollouts as one column."""
     script = [{"agent": step_of(row)} for row in rows] + [{}]
     actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length)), seed=0)
     rollouts = [rollout for _ in rows for _, rollout in actor.collect()]
@@ -26,7 +26,7 @@ def recorded(*rows: Row, rollout_length: int = 1):
 
 
 def valid_rows(record) -> list[tuple]:
-    """(obs, reward, alive, next obs) of everything that is learned from."""
+    """Return (obs, reward, alive, next obs) of every valid row."""
     obs = record.obs["obs"][:, 0, 0].tolist()
     return [
         (obs[t], float(record.reward[t, 0]), bool(record.alive[t, 0]), obs[t + 1])
@@ -42,7 +42,7 @@ LEARNED_FROM_NEXT = [(20, 5, True, 21), (21, 6, True, 22)]
 @pytest.mark.parametrize(
     "broken",
     [
-        lambda bad: [Row(0, bad, 2), Row(0, 13, 3)],  # in the middle: what follows of this episode is not stored
+        lambda bad: [Row(0, bad, 2), Row(0, 13, 3)],  # in the middle of an episode, whose rest is not stored
         lambda bad: [Row(0, 12, bad), Row(0, 13, 3)],
         lambda bad: [Row(0, bad, bad), Row(0, bad, bad)],
         lambda bad: [Row(0, bad, 2, final=True)],
@@ -51,7 +51,7 @@ LEARNED_FROM_NEXT = [(20, 5, True, 21), (21, 6, True, 22)]
         lambda bad: [Row(0, 12, bad, alive=False, final=True)],
     ],
 )
-def test_the_row_before_is_not_learned_and_the_rest_is_not_stored(broken, bad):
+def test_the_row_before_is_not_valid_and_the_rest_of_the_episode_is_not_stored(broken, bad):
     actor, record = recorded(START, Row(0, 11, 1), *broken(bad), *NEXT)
     assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
     assert record.first[:, 0].tolist() == [True, False, True, False, False]
@@ -60,32 +60,32 @@ def test_the_row_before_is_not_learned_and_the_rest_is_not_stored(broken, bad):
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_bad_reward_told_by_the_next_start_costs_the_row_before_alone(alive):
+def test_a_reward_that_is_not_finite_at_the_next_start_invalidates_only_the_row_before(alive):
     start = Row(0, 20, NAN, alive=alive, first=True)
     actor, record = recorded(START, Row(0, 11, 1), start, *NEXT[1:])
     assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
     assert not actor.episodes
 
 
-def test_a_death_after_the_loss_tells_nothing_of_the_row_before_it():
+def test_a_termination_of_a_lost_lane_is_not_stored():
     _, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2), Row(0, 20, 3, alive=False, first=True), *NEXT[1:])
     assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
     assert record.reward[1, 0] == 0
 
 
-def test_an_episode_that_starts_badly_is_not_stored_at_all():
+def test_an_episode_that_starts_with_nan_is_not_stored():
     actor, record = recorded(Row(0, NAN, first=True), Row(0, 11, 1), *NEXT)
     assert valid_rows(record) == LEARNED_FROM_NEXT
     assert actor.env_steps == 3
 
 
-def test_a_death_is_learned_whatever_is_shown_of_it():
+def test_a_termination_is_valid_with_any_final_observation():
     actor, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2, alive=False, final=True), *NEXT)
     assert valid_rows(record) == [(10, 1, True, 11), (11, 2, False, 0), *LEARNED_FROM_NEXT]
-    assert list(actor.episodes) == [Episode("agent", 0, 3, 2)]
+    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=3, length=2)]
 
 
-def test_other_lanes_go_on():
+def test_other_lanes_continue():
     script = [
         {"agent": step_of(Row(0, 10, first=True), Row(1, 50, first=True))},
         {"agent": step_of(Row(0, NAN, 1), Row(1, 51, 1))},
@@ -98,7 +98,7 @@ def test_other_lanes_go_on():
     lanes = lanes_of([rollout for _ in range(5) for _, rollout in actor.collect()])
     assert valid_rows(lanes[0]) == [(20, 4, True, 21)]
     assert [row[1] for row in valid_rows(lanes[1])] == [1, 2, 3, 4]
-    # The simulator awaits an action for every lane, and the agent has seen a number in each.
+    # The environment receives an action for every lane, and the agent a finite observation of each.
     assert [actions["agent"].ravel().tolist() for actions in actor.training.adapter.actions] == [
         [0, 0],
         [0, 1],
@@ -108,44 +108,44 @@ def test_other_lanes_go_on():
     ]
 
 
-def test_memory_starts_anew_behind_the_loss():
+def test_memory_is_zero_after_a_lost_episode():
     _, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2), Row(0, 13, 3), *NEXT)
     assert record.behavior[:, 0, 1].tolist() == [0, 1, 0, 1]
 
 
-def test_what_is_bad_is_named_once_for_each_episode(caplog):
+def test_an_invalid_value_is_logged_once_per_episode(caplog):
     rows = [START, Row(0, 11, 1), Row(0, NAN, NAN), Row(0, NAN, 2), Row(0, 20, first=True), Row(0, 21, INF), *NEXT]
     with caplog.at_level(logging.WARNING):
         recorded(*rows)
-    told = [record.getMessage().split(" is cut")[0] for record in caplog.records]
-    assert told == [
+    messages = [record.getMessage().split(" is truncated")[0] for record in caplog.records]
+    assert messages == [
         "the observation 'obs' of lane 0 of role 'agent' is NaN after 2 steps of an episode, which",
         "the reward of lane 0 of role 'agent' is NaN after 2 steps of an episode, which",
         "the reward of lane 0 of role 'agent' is infinite after 1 steps of an episode, which",
     ]
 
 
-def test_large_numbers_and_bytes_are_numbers():
+def test_large_numbers_and_bytes_are_finite():
     step = step_of(Row(0, 3e38, reward=-3e38), Row(1, 1))
     step.obs["camera"] = np.full((2, 4), 255, np.uint8)
-    shown, stored = screen.StepSanitizer("agent", EpisodeReturns(2), ())(step)
+    shown, stored = sanitize.StepSanitizer("agent", EpisodeReturns(2), ())(step)
     assert stored is None or stored.all()
     np.testing.assert_array_equal(shown.obs["obs"], step.obs["obs"])
     np.testing.assert_array_equal(shown.reward, step.reward)
 
 
 def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
-    monkeypatch.setattr(screen, "MAX_LOST_TICKS", 5)
-    look = screen.StepSanitizer("agent", EpisodeReturns(1), ())
+    monkeypatch.setattr(sanitize, "MAX_LOST_TICKS", 5)
+    look = sanitize.StepSanitizer("agent", EpisodeReturns(1), ())
     for _ in range(5):
         look(step_of(Row(0, NAN, first=True)))
     with pytest.raises(EnvironmentCrashed, match="lane 0 of role 'agent'.*max_step_each_iter"):
         look(step_of(Row(0, NAN, first=True)))
 
 
-def test_lanes_that_are_added_are_not_lost_and_change_nothing_of_the_others(monkeypatch):
+def test_added_lanes_are_not_lost_and_leave_the_others_unchanged(monkeypatch):
     scores = EpisodeReturns(2)
-    look = screen.StepSanitizer("agent", scores, ())
+    look = sanitize.StepSanitizer("agent", scores, ())
     for step in (step_of(Row(0, 1, first=True), Row(1, 5, first=True)), step_of(Row(0, NAN), Row(1, 6, 2))):
         shown, stored = look(step)
         scores.add(shown if stored is None else shown.take(stored))
@@ -159,14 +159,14 @@ def test_lanes_that_are_added_are_not_lost_and_change_nothing_of_the_others(monk
 
 
 def masked(lane: int, number: float, mask: list[int], **row) -> Step:
-    """A row of two branches, of 3 and 2 actions."""
+    """Return a row with a mask of two branches, of 3 and 2 actions."""
     step = step_of(Row(lane, number, **row))
     step.obs[ACTION_MASK] = np.array([mask], np.uint8)
     return step
 
 
 class MaskedScript(ScriptedAdapter):
-    """A script whose role has masks."""
+    """A scripted adapter whose role has action masks."""
 
     def __init__(self, ticks):
         super().__init__(ticks, agent=1)
@@ -175,7 +175,7 @@ class MaskedScript(ScriptedAdapter):
 
 
 class ShowingTwo(ShowingAgent):
-    """Has a sample for each of two branches."""
+    """An agent that acts in two branches."""
 
     def act(self, step, memory):
         decision = super().act(step, memory)
@@ -201,14 +201,14 @@ def test_a_mask_that_forbids_every_action_of_a_branch_loses_the_lane(mask, branc
     assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
     assert actor.env_steps == 5
     assert not actor.episodes
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith(
+    (messages,) = [record.getMessage() for record in caplog.records]
+    assert messages.startswith(
         f"the observation 'action_mask' of lane 0 of role 'agent' forbids every action of branch {branch} after 2 steps"
     )
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_mask_where_nothing_is_decided_may_forbid_everything(alive, caplog):
+def test_the_mask_of_a_bootstrap_row_may_forbid_everything(alive, caplog):
     steps = [masked(0, 10, ALL, first=True), masked(0, 11, [0] * 5, reward=2, alive=alive, final=True)]
     steps += [masked(0, 20, ALL, first=True), masked(0, 21, ALL, reward=5), masked(0, 22, ALL, reward=6)]
     actor, record = recorded_masks(*steps)
@@ -217,27 +217,27 @@ def test_a_mask_where_nothing_is_decided_may_forbid_everything(alive, caplog):
     assert not caplog.records
 
 
-def test_a_start_after_a_death_awaits_a_decision():
+def test_the_mask_of_a_start_after_a_termination_counts():
     steps = [masked(0, 10, ALL, first=True), masked(0, 20, NO_FIRST, reward=2, alive=False, first=True)]
     steps += [masked(0, 30, ALL, first=True), masked(0, 31, ALL, reward=5)]
     actor, record = recorded_masks(*steps)
     assert [row[0] for row in valid_rows(record)] == [30]
 
 
-def test_a_lost_lane_keeps_the_mask_that_its_actions_go_by():
+def test_a_lost_lane_keeps_its_mask():
     step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
-    shown, stored = screen.StepSanitizer("agent", EpisodeReturns(1), (3, 2))(step)
+    shown, stored = sanitize.StepSanitizer("agent", EpisodeReturns(1), (3, 2))(step)
     assert stored.tolist() == [False]
     assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]]
     assert shown.obs["obs"].tolist() == [[0]]
 
 
-def test_one_sensor_of_one_copy_is_named_by_its_key(caplog):
+def test_an_observation_is_logged_by_its_name(caplog):
     step = step_of(*[Row(lane, 1, first=True) for lane in range(3)])
     step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
     step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
-    shown, stored = screen.StepSanitizer("driver", EpisodeReturns(3), ())(step)
+    shown, stored = sanitize.StepSanitizer("driver", EpisodeReturns(3), ())(step)
     assert stored.tolist() == [True, False, True]
     assert all(np.isfinite(value).all() for value in shown.obs.values())
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("the observation 'speed' of lane 1 of role 'driver' is NaN after 0 steps")
+    (messages,) = [record.getMessage() for record in caplog.records]
+    assert messages.startswith("the observation 'speed' of lane 1 of role 'driver' is NaN after 0 steps")

@@ -10,7 +10,7 @@ from tests.fakes import Skipping
 
 @pytest.fixture
 def wait(monkeypatch):
-    """Time that passes only when it is told to."""
+    """A clock that the test advances."""
     now = [100.0]
     monkeypatch.setattr(timer, "perf_counter", lambda: now[0])
 
@@ -20,7 +20,7 @@ def wait(monkeypatch):
     return wait
 
 
-def test_time_goes_to_the_part_that_ended(wait):
+def test_time_counts_for_the_phase_that_ended(wait):
     booked = Timer()
     wait(1)
     booked.lap("acting")

@@ -1,4 +1,4 @@
-"""The command line of the scripted player; it takes Unity's own arguments as well."""
+"""The command line of the scripted player, which accepts Unity's own arguments too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TASKS: dict[str, Make] = {
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """What the player is told, by its launcher and by whoever starts it."""
+    """Parse the arguments of the launcher and of the trainer."""
     parser = argparse.ArgumentParser("python -m tests.unity_player", allow_abbrev=False)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--mlagents-port", type=int, required=True, help="5004 for a trainer that waits for the editor")
@@ -55,7 +55,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def main(words: list[str]) -> int:
-    """Play until the trainer says quit or goes away, as a built player does."""
+    """Play until the trainer sends a quit or disconnects, as a built player does."""
     told = parse(words)
     if told.record:
         with told.record.open("a", encoding="utf-8") as file:

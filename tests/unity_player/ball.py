@@ -9,9 +9,9 @@ import numpy as np
 from tests.unity_player.scene import Action, Behavior, News, Sensor, Task
 
 AGENTS = 12
-LIMIT = 200  # decisions of an episode: the best return is 20
+LIMIT = 200  # decisions in an episode, so that the best return is 20
 FRAMES, SECONDS = 5, 0.02  # physics frames of a decision, and of one frame
-TURN = np.radians(2.0)  # of the plate in a frame
+TURN = np.radians(2.0)  # largest turn of the plate in a frame
 STEEPEST = np.radians(25.0)
 ROLLING = 5 / 7 * 9.81  # acceleration of a rolling ball on a slope of sine 1
 EDGE = 3.0

@@ -1,4 +1,4 @@
-"""The side channels from the player's side: what the trainer tells of engine and parameters, and statistics for it."""
+"""The player's side of the side channels: engine settings and parameters from the trainer, and statistics for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLERS = ("uniform", "gaussian", "multirange")
 
 
 def read(data: bytes) -> list[tuple[str, str, list[float]]]:
-    """What the trainer set, each as (`engine` or a kind of parameter, name, numbers); other channels are left out."""
+    """Yield the settings in a message as (`engine` or kind of parameter, name, numbers); skip other channels."""
     found = []
     while data:
         channel = UUID(bytes_le=data[:16])
@@ -38,20 +38,20 @@ def read(data: bytes) -> list[tuple[str, str, list[float]]]:
 
 
 def _parameter(message: bytes) -> tuple[str, str, list[float]]:
-    """A number, or a sampler: its seed and then the numbers of its distribution."""
+    """Read a number, or a sampler: its seed, then the numbers of its distribution."""
     (length,) = struct.unpack_from("<i", message)
     name, rest = message[4 : 4 + length].decode("ascii"), message[4 + length :]
     (sampler,) = struct.unpack_from("<i", rest)
     if not sampler:
         return "number", name, list(struct.unpack_from("<f", rest, 4))
     seed, kind = struct.unpack_from("<ii", rest, 4)
-    skipped = 16 if SAMPLERS[kind] == "multirange" else 12  # a list says its length first
+    skipped = 16 if SAMPLERS[kind] == "multirange" else 12  # a list starts with its length
     numbers = np.frombuffer(rest[skipped:], "<f4").tolist()
     return SAMPLERS[kind], name, [seed, *numbers]
 
 
 def sample(kind: str, numbers: list[float], rng: np.random.Generator) -> float:
-    """A parameter's value at a reset."""
+    """Return the value of a parameter at a reset."""
     if kind == "number":
         return numbers[0]
     if kind == "gaussian":
@@ -63,7 +63,7 @@ def sample(kind: str, numbers: list[float], rng: np.random.Generator) -> float:
 
 
 def write(statistics: Mapping[str, float]) -> bytes:
-    """Numbers about the scene, to be averaged."""
+    """Return a message with statistics of the scene, to be averaged."""
     data = b""
     for name, value in statistics.items():
         key = name.encode("ascii")

@@ -1,4 +1,4 @@
-"""What may go wrong with a player, on purpose."""
+"""Faults of a player, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.unity_player.scene import News
 
-BEFORE = ("never", "handshake", "version", "old")  # those of the start
+BEFORE = ("never", "handshake", "version", "old")  # faults at the start
 ENDS = ("crash", "exit", "hang", "quit")
 DATA = ("nan", "nan_reward", "shape", "sensors", "broken_png", "huge")
 KINDS = (*BEFORE, *ENDS, *DATA)
@@ -21,12 +21,12 @@ CHANCE = SystemRandom()
 
 
 class Quit(Exception):
-    """The player says good-bye."""
+    """An error that ends the player with a quit."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """`kind` happens at tick `at`, or at any tick with probability `chance`; every tick takes `slow` seconds more."""
+    """A fault `kind` at tick `at`, or at any tick with probability `chance`; every tick takes `slow` seconds more."""
 
     kind: str | None = None
     at: int = 0
@@ -34,14 +34,14 @@ class Faults:
     slow: float = 0.0
 
     def before_tick(self, tick: int) -> None:
-        """End this process, or stop answering, if it is time."""
+        """End this process, or stop answering, if the fault is due."""
         if self.slow:
             time.sleep(self.slow)
         if self.kind in ENDS and self.due(tick):
             strike(self.kind)
 
     def spoil(self, tick: int, news: list[News]) -> None:
-        """Change what the first agent says to what no player should say, if it is time."""
+        """Make the message of the first agent invalid, if the fault is due."""
         if self.kind not in DATA or not news or not self.due(tick):
             return
         first, obs = news[0], news[0].obs
@@ -73,7 +73,7 @@ def strike(kind: str) -> None:
         os._exit(3)
     if kind == "quit":
         raise Quit
-    while True:  # nothing but a kill ends it
+    while True:  # until the process is killed
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Find the right sign in a small world, seen by a camera, as in Unity's example GridWorld."""
+"""A grid with two signs, observed by a camera, as in Unity's example GridWorld."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Grid(Task):
 
 
 def picture(size: int, agent: tuple, plus: tuple, cross: tuple) -> np.ndarray:
-    """What the camera sees, [size, size, 3] uint8."""
+    """Return the image of the camera, [size, size, 3] uint8."""
     pixels = np.full((size, size, 3), 230, np.uint8)
     edges = np.linspace(0, size, CELLS + 1).astype(int)
     for (row, column), color in zip(
@@ -83,7 +83,7 @@ def picture(size: int, agent: tuple, plus: tuple, cross: tuple) -> np.ndarray:
 
 
 def encode(pixels: np.ndarray, layout: str, png: bool) -> np.ndarray | bytes:
-    """An image as Unity sends it: a PNG, or numbers from 0 to 1 in the layout of its package."""
+    """Return an image as Unity sends it: a PNG, or numbers from 0 to 1 in the layout of its package."""
     if not png:
         values = (pixels / 255).astype("<f4")
         return values if layout == "hwc" else np.ascontiguousarray(values.transpose(2, 0, 1))

@@ -1,4 +1,4 @@
-"""A file that is started as a built player is, and runs the scripted one."""
+"""An executable file that runs the scripted player, as a built player would be started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_player(folder: Path, task: str, *flags: str) -> Path:
-    """Writes the program into `folder` and returns its path; `flags` are those of `python -m tests.unity_player`."""
+    """Write the program into `folder` and return its path; `flags` are those of `python -m tests.unity_player`."""
     command = [sys.executable, "-m", "tests.unity_player", task, *flags]
     if os.name == "nt":
         path = folder / f"{task}.cmd"

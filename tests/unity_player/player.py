@@ -1,4 +1,4 @@
-"""The protocol from Unity's side: it is the client, and asks the trainer what to do by telling it what happened."""
+"""Unity's side of the protocol: the client, which sends the state of its agents and receives their actions."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ import numpy as np
 
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import STATUS_OK, STATUS_QUIT
-from algorithm.adapters.unity.unity_stub import CONNECT_SECONDS, PACKAGE, VERSION, UnityStub, make_header
+from algorithm.adapters.unity.self_test import CONNECT_SECONDS, PACKAGE, VERSION, UnityStub, make_header
 from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
 from tests.unity_player.scene import Action, News, Sensor, Task
 
 api = compat.load_api()
 
-# The numbers of the fields on the way to an image's numbers.
+# Numbers of the protobuf fields that lead to the values of an image.
 UNITY_OUTPUT, RL_OUTPUT, AGENT_INFOS, ENTRY_KEY, ENTRY_VALUE, LIST_VALUE = 2, 1, 2, 1, 2, 1
 OBSERVATIONS, COMPRESSED_DATA, FLOAT_DATA, FLOATS = 13, 3, 4, 1
 Piece = bytes | memoryview
 
 
 class Player:
-    """Plays a task until the trainer says quit or goes away."""
+    """A player of one task."""
 
     def __init__(self, port: int, task: Task, faults: Faults, record: Path | None = None):
         self._task = task
         self._faults = faults
         self._record = record
-        self._told: set[str] = set()  # behaviors whose parameters the trainer has
+        self._sent_behaviors: set[str] = set()  # behaviors whose parameters have been sent
         self._samplers: dict[str, tuple[str, list[float]]] = {}
         self._trainer = UnityStub(port)
 
     def play(self) -> None:
-        """Returns when the trainer said quit; raises grpc.RpcError where it went away."""
+        """Play until the trainer sends a quit; raise grpc.RpcError if it disconnects."""
         if self._faults.kind == "never":
             time.sleep(CONNECT_SECONDS)
             return
@@ -64,7 +64,7 @@ class Player:
             tick += 1
 
     def _react(self, told: Any) -> dict[str, list[News]]:
-        """What the task says to the trainer's actions, or to its reset."""
+        """Return the next tick of the task, for the trainer's actions or its reset."""
         reset = told.command == api.RESET
         if told.side_channel:
             self._hear(channels.read(told.side_channel))
@@ -100,17 +100,17 @@ class Player:
                 file.write(json.dumps(line) + "\n")
 
     def _message(self, news: dict[str, list[News]], tick: int) -> bytes:
-        """The whole message, serialized."""
+        """Return the serialized message."""
         message = api.UnityMessageProto()
         message.header.status = STATUS_OK
         for name, agents in news.items():
-            if agents and name not in self._told:
-                self._told.add(name)
+            if agents and name not in self._sent_behaviors:
+                self._sent_behaviors.add(name)
                 self._describe(name, message.unity_output.rl_initialization_output.brain_parameters.add())
             self._faults.spoil(tick, agents)
         message.unity_output.rl_output.side_channel = channels.write(self._task.statistics())
         agents = [part for name in news for part in field(AGENT_INFOS, self._entry(name, news[name]))]
-        output = field(UNITY_OUTPUT, field(RL_OUTPUT, agents))  # the same message once more, which continues it
+        output = field(UNITY_OUTPUT, field(RL_OUTPUT, agents))  # a second field of the same message, which extends it
         return b"".join([message.SerializeToString(), *output])
 
     def _describe(self, name: str, parameters: Any) -> None:
@@ -122,7 +122,7 @@ class Player:
         parameters.action_spec.discrete_branch_sizes.extend(behavior.branches)
 
     def _entry(self, name: str, news: list[News]) -> list[Piece]:
-        """A behavior and its agents, as an entry of a map."""
+        """Return a behavior and its agents as an entry of a map."""
         sensors = self._task.behaviors[name].sensors
         infos = [part for each in news for part in field(LIST_VALUE, _agent(each, sensors))]
         return [*field(ENTRY_KEY, [name.encode()]), *field(ENTRY_VALUE, infos)]
@@ -153,7 +153,7 @@ def _observation(value: np.ndarray | bytes, sensor: Sensor) -> list[Piece]:
 
 @lru_cache(None)
 def _kind(sensor: Sensor, shape: tuple[int, ...]) -> bytes:
-    """What all observations of a sensor say alike."""
+    """Return the fields that all observations of a sensor share."""
     properties = sensor.properties if len(sensor.properties) == len(shape) else (1,) * len(shape)
     return api.ObservationProto(
         name=sensor.name,
@@ -165,7 +165,7 @@ def _kind(sensor: Sensor, shape: tuple[int, ...]) -> bytes:
 
 
 def field(number: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """A field of a message, in pieces: the numbers of images are copied once, into the whole."""
+    """Return a field of a message in pieces, so that the values of images are copied once."""
     return [_varint(number << 3 | 2) + _varint(sum(map(len, pieces))), *pieces]
 
 

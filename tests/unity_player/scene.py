@@ -1,4 +1,4 @@
-"""What a task says: its behaviors, their sensors, and the agents that have news."""
+"""The contract of a task: its behaviors, their sensors, and the agents with news."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGE = {"hwc": (2, 2, 1), "chw": (1, 2, 2)}
 
 
 class Sensor(NamedTuple):
-    """`properties` and `goal` are those of ML-Agents; `png` sends an image compressed."""
+    """A sensor; `properties` and `goal` are those of ML-Agents, `png` sends an image compressed."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,7 +25,7 @@ class Sensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Behavior:
-    """A kind of agent, its sensors in the order in which they are sent."""
+    """A behavior, with its sensors in the order in which they are sent."""
 
     sensors: tuple[Sensor, ...]
     continuous: int = 0
@@ -33,7 +33,7 @@ class Behavior:
 
 
 class Action(NamedTuple):
-    """What one agent was told to do."""
+    """The action of one agent."""
 
     continuous: list[float]
     discrete: list[int]
@@ -43,7 +43,7 @@ class Action(NamedTuple):
 class News:
     """An agent that needs a decision, or whose episode ended; rewards are those since its last decision.
 
-    An observation is an array, or the bytes of the PNGs. In `mask`, all branches side by side, True is forbidden.
+    An observation is an array, or the bytes of the PNGs. In `mask`, the branches are concatenated; True is forbidden.
     """
 
     agent: int
@@ -67,12 +67,12 @@ class Task(ABC):
 
     @abstractmethod
     def reset(self) -> dict[str, list[News]]:
-        """Start every episode anew: the agents that await a decision."""
+        """Reset all episodes and return the agents that await a decision."""
 
     @abstractmethod
     def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
-        """One tick with the actions of the agents, by behavior and id, that awaited one."""
+        """Execute the actions of the agents that awaited one, by behavior and id, and return the next tick."""
 
     def statistics(self) -> dict[str, float]:
-        """Numbers about the scene for the trainer's log, told at every tick."""
+        """Return statistics of the scene, which are sent at every tick."""
         return {}

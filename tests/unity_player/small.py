@@ -10,7 +10,7 @@ from tests.unity_player.scene import VARIABLE_LENGTH, Action, Behavior, News, Se
 
 
 class Hybrid(Task):
-    """Six agents are shown a point and two numbers; they earn most by naming them, in continuous and discrete actions.
+    """Six agents observe a point and two numbers; the best actions repeat them, in continuous and discrete actions.
 
     One decision's reward is 1 - |x - x'| - |y - y'| at worst cut to -1, and 0.5 for each branch that is right. An
     episode is 20 decisions and then interrupted. A variable-length sensor shows the point as up to three equal rows.
@@ -54,7 +54,7 @@ class Hybrid(Task):
         return News(agent, (rows, vector), reward, cut, cut)
 
 
-# Who has news at each tick after the reset: "decide", "death", "cut" (interrupted) and "again" (a new episode starts).
+# The agents with news at each tick after the reset: "decide", "death", "cut" (interrupted), "again" (a new episode).
 STAGGERED: tuple[tuple[tuple[int, str], ...], ...] = (
     ((1, "decide"),),
     ((1, "decide"), (2, "decide")),
@@ -81,7 +81,7 @@ class Staggered(Task):
 
     def reset(self) -> dict[str, list[News]]:
         self.tick = 0
-        self.last = {1: 0, 2: 0}  # the tick of each agent's last decision
+        self.last = {1: 0, 2: 0}  # tick of each agent's last decision
         return {self.name: [self._news(1), self._news(2)]}
 
     def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
@@ -118,7 +118,7 @@ class Arrivals(Task):
     def reset(self) -> dict[str, list[News]]:
         self.tick = 0
         self.decisions: dict[int, int] = {}  # in each agent's episode
-        self.right: dict[int, float] = {}  # what each agent's last decision is worth
+        self.right: dict[int, float] = {}  # reward of each agent's last decision
         return {self.name: self._news()}
 
     def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
@@ -137,7 +137,7 @@ class Arrivals(Task):
         return news
 
     def _turn(self, agent: int) -> list[News]:
-        """A decision of one of the five, behind the end of its last episode if that is over."""
+        """Return the decision of one of the five agents, after the end of its last episode if it has ended."""
         decisions = self.decisions.get(agent, 0)
         if decisions == self.limit:
             self.decisions[agent] = 1

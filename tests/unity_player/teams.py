@@ -12,7 +12,7 @@ SENSORS = (Sensor("Number", (1,)),)
 
 
 class Duel(Task):
-    """Two teams of two agents; each agent sees its own number and should name it.
+    """Two teams of two agents; each agent observes a number, which is its best action.
 
     The team that is closer in sum gets 1, the other one -1: a game of zero sum. Episodes are 5 ticks, and cut. With
     `late`, the agents of the second team appear at that tick.

@@ -1,1 +1,1 @@
-"""Unity through ML-Agents: its client made to work on today's Python, and a wire that survives what players do."""
+"""Unity scenes through ML-Agents: its protocol on current versions of Python and protobuf, with supervised players."""

@@ -1,73 +1,102 @@
-"""Unity: scenes in the editor or in built players, each in a process of its own, all stepped together."""
+"""Unity scenes in the editor or in built players, each in a process of its own, all stepped together."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
+from typing import ClassVar
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter, EnvironmentStartError, UnsupportedEnvironment, derive_seed
-from algorithm.adapters.unity.behavior import TEAM_SUFFIX, AgentSpecs, get_agent_name, get_role_name
-from algorithm.adapters.unity.curriculum import SceneParameters
-from algorithm.adapters.unity.lanes import Batch, LaneAssignment, TooManyAgents
-from algorithm.adapters.unity.launch import LaunchConfig, PlayerExited, SceneTick
-from algorithm.adapters.unity.statistics import StatisticsCollector
-from algorithm.adapters.unity.supervised_scene import MAX_WAIT, SupervisedScene
+from algorithm.adapters.adapter import (
+    Adapter,
+    EnvConfig,
+    EnvironmentStartError,
+    StartCheck,
+    UnsupportedEnvironment,
+    derive_seed,
+)
+from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents, merge_steps
+from algorithm.adapters.unity.launch import LaunchConfig, list_start_checks
+from algorithm.adapters.unity.scene_process import MAX_WAIT, SceneProcess
+from algorithm.adapters.unity.scene_tick import (
+    TEAM_SUFFIX,
+    AgentSpecs,
+    Batch,
+    PlayerExited,
+    SceneTick,
+    StatisticsCollector,
+    get_agent_name,
+    get_role_name,
+)
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
 LOG = logging.getLogger(__name__)
-CAMERA_CHANNELS = (1, 3)  # channels of what a camera shows
-
-OnEpisodeEnd = Callable[[str, float], None]  # role and return
+CAMERA_CHANNELS = (1, 3)  # numbers of channels of a camera's image
 
 
 class UnityAdapter(Adapter):
-    """Copies of one scene, each with any number of agents of any behaviors; each team of a behavior is a role.
+    """An adapter of Unity scenes, each with any number of agents of any behaviors; each team of a behavior is a role.
 
-    At first a role has in each environment one lane for each agent of its behavior that requests a decision together
-    with the first one. A lane is added for each agent that finds no free lane; `max_agents` limits their number. `scene_parameters`
-    holds the parameters of the scene, `on_episode_end` receives the return of each episode. Unity takes a seed only when it
-    starts, so that every reset starts all players again.
+    A role starts with one lane, in each environment, for each agent of its behavior that requests a decision together
+    with the first one. A lane is added for each agent that finds no free lane, up to the limit `unity_args.agents`.
 
-    A copy that breaks is started again after a pause, while the others go on; its episodes are cut there and their last
-    observations not known. In the editor that is no restart: Stop ends the episodes, and the next Play goes on.
+    Unity receives a seed only when it starts, so each reset restarts all players. A player that fails starts again
+    after a pause while the others continue; its episodes are truncated without last observations. Stop in the editor
+    does the same, without counting as a restart.
 
-    Raises EnvironmentStartError where a copy does not open at a reset, UnsupportedEnvironment for more agents than the
-    limit and for cameras that show nothing.
+    Raises EnvironmentStartError if an environment does not open at a reset, and UnsupportedEnvironment for more agents
+    than the limit and for cameras that show nothing.
     """
 
-    def __init__(
-        self,
-        launch: LaunchConfig,
-        n_envs: int,
-        max_agents: Mapping[str, int] | int | None,
-        scene_parameters: SceneParameters,
-        on_episode_end: OnEpisodeEnd | None = None,
-    ):
-        self.launch, self.scene_parameters, self._on_episode_end = (
-            launch,
-            scene_parameters,
-            on_episode_end or (lambda role, episode_return: None),
-        )
+    needs_name: ClassVar[bool] = False
+    section: ClassVar[str | None] = "unity_args"
+    takes_parameters: ClassVar[bool] = True
+    unsupported_settings: ClassVar[Mapping[str, str]] = {
+        "env_args": "reset_config holds the parameters of a scene",
+        "max_step_each_iter": "Max Step of the agent in Unity limits its episodes",
+        "env_timeout": "base_config.unity_args.timeout_wait is the limit",
+        "env_wrappers": "they wrap environments in Python",
+        "ignore_observations": "leave the sensor out in Unity",
+    }
+    starts_programs: ClassVar[bool] = True
+    packages: ClassVar[Sequence[str]] = ("mlagents-envs",)
+
+    def __init__(self, config: EnvConfig):
+        self.launch = LaunchConfig.from_env_config(config)
         self.roles: dict[str, Role] = {}
-        self._max_agents = max_agents
-        self._scenes = [SupervisedScene(launch, number) for number in range(n_envs)]
-        self._agent_specs: dict[str, AgentSpecs] = {}  # of each behavior that was seen
+        self._parameters = config.parameters or EnvironmentParameters({})
+        self._on_episode_end = config.on_episode_end or (lambda role, episode_return: None)
+        self._max_agents: Mapping[str, int] | int | None = config.section["agents"]  # of a role in one environment
+        self._scenes = [SceneProcess(self.launch, number) for number in range(config.n_envs)]
+        self._agent_specs: dict[str, AgentSpecs] = {}  # of each behavior that has appeared
         self._behaviors: dict[str, str] = {}  # of each role
-        self._agent_of: dict[str, str] = {}  # the agent of each role: one plays all teams of a behavior
-        self._lanes: dict[str, list[LaneAssignment]] = {}  # of each role in each copy
+        self._agent_of: dict[str, str] = {}  # the agent of each role: one for all teams of a behavior
+        self._lanes: dict[str, list[LaneAssignment]] = {}  # of each role in each environment
         self._statistics = StatisticsCollector()
-        self._ticks: dict[int, SceneTick] = {}  # of the copies that have answered
-        self._is_gathering = False  # others have not
-        self._pending_steps: dict[str, Step] | None = None  # what comes after final rows
-        self._active_steps: dict[str, Step] = {}  # each role's rows that await a decision
-        self._has_pending = False  # final rows were answered, so that `_asked` is known already and yet to be shown
+        self._ticks: dict[int, SceneTick] = {}  # of the scenes that have answered since the last actions
+        self._is_gathering = False  # whether other scenes have yet to answer
+        self._pending_steps: dict[str, Step] | None = None  # the Steps after those of final rows
+        self._active_steps: dict[str, Step] = {}  # of each role: the rows that await a decision
+        self._has_pending = False  # whether `_active_steps` has yet to be returned, after Steps of final rows
+
+    @classmethod
+    def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
+        return 1
+
+    @classmethod
+    def find_evaluation_obstacle(cls, config: EnvConfig) -> str | None:
+        return "there is one Unity editor" if LaunchConfig.from_env_config(config).path is None else None
+
+    @classmethod
+    def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
+        return list_start_checks(config)
 
     @property
     def shared_agents(self) -> Mapping[str, str]:
@@ -77,7 +106,7 @@ class UnityAdapter(Adapter):
         self._pending_steps, self._active_steps, self._is_gathering = None, {}, False
         for scene in self._scenes:
             self._forget_agents(scene)
-            scene.start(derive_seed(seed, scene.number), self.scene_parameters.current)
+            scene.start(derive_seed(seed, scene.number), self._parameters.current)
         self._request_play()
         ticks: dict[int, SceneTick] = {}
         while len(ticks) < len(self._scenes):
@@ -104,7 +133,7 @@ class UnityAdapter(Adapter):
             return
         for scene in self._scenes:
             if scene.awaits_actions:
-                scene.send(self._select_actions(scene.number, actions), self.scene_parameters.current)
+                scene.send(self._select_actions(scene.number, actions), self._parameters.current)
         self._active_steps, self._ticks = {}, {}
 
     def receive(self) -> dict[str, Step]:
@@ -114,9 +143,7 @@ class UnityAdapter(Adapter):
         return {} if self._is_gathering else self._make_steps(self._ticks)
 
     def statistics(self) -> dict[str, float]:
-        lessons = {
-            f"lesson/{name}": float(curriculum.index) for name, curriculum in self.scene_parameters.curricula.items()
-        }
+        lessons = {f"lesson/{name}": float(one.index) for name, one in self._parameters.curricula.items()}
         return {**self._statistics.take(), **lessons}
 
     def close(self) -> None:
@@ -124,7 +151,7 @@ class UnityAdapter(Adapter):
             scene.close()
 
     def _select_actions(self, number: int, actions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the agents of one copy do, by behavior."""
+        """Return the actions for the agents of environment `number`, by behavior."""
         return {
             self._behaviors[role]: self._lanes[role][number].order_actions(step.lane, actions[role])
             for role, step in self._active_steps.items()
@@ -132,15 +159,14 @@ class UnityAdapter(Adapter):
         }
 
     def _gather_ticks(self) -> bool:
-        """Receive what each copy that was asked shows next, beside those that opened again; whether that is all.
+        """Receive the next tick of each scene that executes actions or has opened; return whether all have come.
 
-        It is not where a copy takes long, or all of them are being started again: then a tick without news lets others
-        have their turn, who may have been told to stop.
+        If not, because a scene takes long or all start again, `receive` returns no rows, so that the caller can stop.
         """
         deadline = time.monotonic() + MAX_WAIT
         while time.monotonic() < deadline:
             for scene in self._scenes:
-                scene.start_if_due(self.scene_parameters.current)
+                scene.start_if_due(self._parameters.current)
             self._wait()
             has_exited = False
             for scene in self._scenes:
@@ -155,38 +181,37 @@ class UnityAdapter(Adapter):
         return False
 
     def _wait(self) -> None:
-        """Until something can be received, or is due; for a short while at most."""
+        """Wait until a message can be received or a scene needs a call, at most `MAX_WAIT` seconds."""
         pipes = [scene.pipe for scene in self._scenes if scene.pipe is not None and not scene.awaits_actions]
         timeout = min((scene.wait_seconds for scene in self._scenes if not scene.awaits_actions), default=0.0)
         if pipes:
             wait(pipes, timeout)
-        else:  # for which Windows does not wait
+        else:  # without pipes, `wait` returns at once on Windows
             time.sleep(timeout)
 
-    def _schedule_restart(self, scene: SupervisedScene, player_exited: PlayerExited) -> None:
+    def _schedule_restart(self, scene: SceneProcess, player_exited: PlayerExited) -> None:
         self._forget_agents(scene)
         seconds = scene.schedule_restart(player_exited)
         if self.launch.path is None:
-            LOG.warning(f"{player_exited.reason}; its episodes are cut")
+            LOG.warning(f"{player_exited.reason}; its episodes are truncated")
             self._request_play()
             return
         self.restarts += 1
-        which_env = f" (copy {scene.number} of {len(self._scenes)})" if len(self._scenes) > 1 else ""
+        which_env = f" (environment {scene.number} of {len(self._scenes)})" if len(self._scenes) > 1 else ""
         LOG.warning(
-            f"{player_exited.reason}{which_env}; its episodes are cut, and it is started again in {seconds:g} seconds"
+            f"{player_exited.reason}{which_env}; its episodes are truncated, and it starts again in {seconds:g} seconds"
         )
 
-    def _forget_agents(self, scene: SupervisedScene) -> None:
+    def _forget_agents(self, scene: SceneProcess) -> None:
         for lanes in self._lanes.values():
             lanes[scene.number].forget_episodes()
 
     def _request_play(self) -> None:
         if self.launch.path is None:
-            where = "" if self.launch.port is None else f" on port {self.launch.port}"
-            LOG.warning(f"press Play in Unity: it is waited for{where}")
+            LOG.warning(f"Waiting for Unity on port {self.launch.get_port(0)}: press Play in the editor")
 
     def _make_steps(self, ticks: Mapping[int, SceneTick]) -> dict[str, Step]:
-        """The final rows of all copies, if there are any; otherwise the rows that await a decision."""
+        """Return the final rows of all environments if there are any, otherwise the rows that await a decision."""
         for tick in ticks.values():
             self._agent_specs |= tick.agent_specs
             self._statistics.add(tick.statistics)
@@ -199,9 +224,9 @@ class UnityAdapter(Adapter):
                 if behavior in tick.batches
             ]
             if final_parts := [final for final, _ in pairs if final is not None]:
-                finals[role] = _merge_steps(final_parts)
+                finals[role] = merge_steps(final_parts)
             if decision_parts := [rows for _, rows in pairs if rows is not None]:
-                next_steps[role] = _merge_steps(decision_parts)
+                next_steps[role] = merge_steps(decision_parts)
         if finals:
             self._pending_steps = next_steps
             return finals
@@ -211,9 +236,8 @@ class UnityAdapter(Adapter):
     def _assign_lanes(
         self, role: str, number: int, decisions: Batch, terminals: Batch
     ) -> tuple[Step | None, Step | None]:
-        lanes = self._lanes[role][number]
         try:
-            final, next_step, returns = lanes(decisions, terminals)
+            final, next_step, returns = self._lanes[role][number](decisions, terminals)
         except TooManyAgents as error:
             raise self._make_limit_error(role) from error
         for episode_return in returns:
@@ -221,7 +245,7 @@ class UnityAdapter(Adapter):
         return final, next_step
 
     def _add_roles(self, ticks: Mapping[int, SceneTick]) -> None:
-        """Make a role of each behavior whose agents ask for the first time."""
+        """Add a role for each behavior whose agents request decisions for the first time."""
         for behavior, agent_specs in self._agent_specs.items():
             decisions = [tick.batches[behavior][0] for tick in ticks.values() if behavior in tick.batches]
             count = max(map(len, decisions), default=0)
@@ -229,8 +253,8 @@ class UnityAdapter(Adapter):
                 continue
             role, agent = get_role_name(behavior), get_agent_name(behavior)
             for other, known_behavior in self._behaviors.items():
-                same_behavior = TEAM_SUFFIX.sub("", known_behavior) == TEAM_SUFFIX.sub("", behavior)  # of one behavior
-                if other == role or (self._agent_of[other] == agent and not same_behavior):
+                are_teams = TEAM_SUFFIX.sub("", known_behavior) == TEAM_SUFFIX.sub("", behavior)
+                if other == role or (self._agent_of[other] == agent and not are_teams):
                     raise UnsupportedEnvironment(
                         f"the behaviors {known_behavior!r} and {behavior!r} would both be called {agent!r} here; "
                         "give one of them another name in Unity"
@@ -245,7 +269,7 @@ class UnityAdapter(Adapter):
             self.roles[role] = Role(count * len(self._scenes), agent_specs.obs_specs, agent_specs.action_spec)
 
     def _add_lane(self, role: str, n_lanes: int) -> int:
-        """Add a lane to a role, in a copy that has `n_lanes` lanes, and return its number. Raise Crowded at the limit."""
+        """Add a lane to a role, in an environment with `n_lanes` lanes; return its number. Raise TooManyAgents."""
         if n_lanes == self._get_agent_limit(role):
             raise TooManyAgents
         number = self.roles[role].lanes
@@ -253,37 +277,24 @@ class UnityAdapter(Adapter):
         return number
 
     def _get_agent_limit(self, role: str) -> int | None:
-        """Return the limit of the agents of a role in one environment; None for no limit."""
         return self._max_agents.get(role) if isinstance(self._max_agents, Mapping) else self._max_agents
 
     def _make_limit_error(self, role: str) -> UnsupportedEnvironment:
         self.close()
         return UnsupportedEnvironment(
-            f"more than {self._get_agent_limit(role)} agents of role {role!r} are in one scene at a time, which is the limit "
-            "base_config.unity_args.agents: raise it, or set it to null for any number"
+            f"more than {self._get_agent_limit(role)} agents of role {role!r} are in one scene at a time, which is the "
+            "limit base_config.unity_args.agents: raise it, or set it to null for any number"
         )
 
     def _check_cameras(self, agent_specs: AgentSpecs, decisions: Sequence[Batch]) -> None:
-        """Without graphics a camera shows one colour, for ever."""
+        """Raise UnsupportedEnvironment for a camera whose image has one colour, as without graphics."""
         if not self.launch.no_graphics or self.launch.path is None:
             return
         for name, spec in agent_specs.obs_specs.items():
-            camera = len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
-            if camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
+            is_camera = len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
+            if is_camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
                 self.close()
                 raise UnsupportedEnvironment(
                     f"the sensor {name!r} shows nothing but one colour: cameras need graphics, and "
                     "base_config.unity_args.no_graphics is true; set it to false"
                 )
-
-
-def _merge_steps(steps: Sequence[Step]) -> Step:
-    """Return the rows of several environments as one Step, in the order of their lanes."""
-    if len(steps) == 1:
-        return steps[0]
-    parts = [step.to_arrays() for step in steps]
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    if (np.diff(arrays["lane"]) < 0).any():  # lanes that were added come after those of all copies
-        order = np.argsort(arrays["lane"])
-        arrays = {name: value[order] for name, value in arrays.items()}
-    return Step.from_arrays(arrays)

@@ -1,4 +1,4 @@
-"""A Unity simulation from the trainer's side: a player that is started, or the editor that is waited for."""
+"""The trainer's side of one Unity simulation, in a player that it starts or in the editor."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import Communicator
 from algorithm.adapters.unity.decoding import Decoder
-from algorithm.adapters.unity.os_process import UnityProcess
-from algorithm.adapters.unity.ports import LOOPBACK
+from algorithm.adapters.unity.os_process import LOOPBACK, UnityProcess
 
 api = compat.load_api()
 
@@ -22,17 +21,13 @@ API_VERSION = api.UnityEnvironment.API_VERSION
 
 
 class PlayerQuit(EnvironmentCrashed):
-    """The player said good-bye: its window was closed, or Stop was pressed in the editor."""
+    """An error for a player that quit: its window was closed, or Stop was pressed in the editor."""
 
 
 class UnityClient:
-    """One simulation, with the methods of ML-Agents' UnityEnvironment.
+    """A client of one simulation, with the methods of ML-Agents' UnityEnvironment.
 
-    `program` is started with `--mlagents-port` and `arguments`; None waits for the editor instead. `port` 0 takes a
-    free one, which only a program is told. `channels` are ML-Agents' side channels. `start_limit` and `limit` are the
-    seconds for connecting (None: without end) and for every answer after it; `log` is the file of the program's log,
-    whose last lines are quoted where it ends or does not answer. Whatever fails ends the player and is one
-    line of EnvironmentStartError, or of EnvironmentCrashed once the simulation has run; the client is of no use then.
+    Any failure ends the player and raises EnvironmentCrashed with one line, after which the client cannot be used.
     """
 
     def __init__(
@@ -49,6 +44,23 @@ class UnityClient:
         host: str = LOOPBACK,
         log: Path | None = None,
     ):
+        """Start a player, or wait for the editor, and exchange the first messages.
+
+        Args:
+            program: Player, which is started with `--mlagents-port` and `arguments`; None for the editor.
+            port: Port to listen on; 0 for any free port, which only a player can be given.
+            start_limit: Seconds within which the player must connect; None for no limit.
+            limit: Seconds within which it must answer each message.
+            arguments: Further arguments of the player.
+            seed: Seed of the simulation.
+            channels: ML-Agents' side channels.
+            areas: Number of training areas, for scenes that replicate them.
+            host: Address to listen on.
+            log: The player's log file, whose last lines are quoted in errors.
+
+        Raises:
+            EnvironmentStartError: If the simulation does not start.
+        """
         self.name = f"the player {program.name}" if program else "the editor"
         self._channels = api.SideChannelManager(list(channels))
         self._decoders: dict[str, Decoder] = {}
@@ -68,33 +80,34 @@ class UnityClient:
 
     @property
     def behavior_specs(self) -> Mapping[str, Any]:
-        """The BehaviorSpec of each behavior that has appeared, images [channels, rows, columns]."""
+        """Return the BehaviorSpec of each behavior that has appeared, with images [channels, rows, columns]."""
         return {name: decoder.spec for name, decoder in self._decoders.items()}
 
     def list_compressed(self, name: str) -> list[bool]:
-        """Which sensors of a behavior send images of bytes."""
+        """Return, for each sensor of a behavior, whether it sends compressed images."""
         return self._decoders[name].compressed
 
     def reset(self) -> None:
-        """Start every episode anew."""
+        """Reset all episodes."""
         self._actions.clear()
         self._exchange(api.RESET)
 
     def step(self) -> None:
-        """Let the agents act until some need a decision. Raises ValueError where one that waits was given no action."""
+        """Step until some agent requests a decision. Raise ValueError if an agent that awaits one has no action."""
         for name, (decisions, _) in self._steps.items():
             if len(decisions) and name not in self._actions:
                 raise ValueError(f"{len(decisions)} agents of {name!r} wait for an action")
         self._exchange(api.STEP)
 
     def get_steps(self, name: str) -> tuple[Any, Any]:
-        """The DecisionSteps and TerminalSteps of a behavior; their observations are good until the next call."""
+        """Return DecisionSteps and TerminalSteps of a behavior; their observations are valid until the next step."""
         return self._steps[name]
 
     def set_actions(self, name: str, action: Any) -> None:
-        """An ActionTuple for the agents of the behavior's DecisionSteps, in their order.
+        """Set the ActionTuple for the agents of a behavior's DecisionSteps, in their order.
 
-        Raises ValueError for another shape.
+        Raises:
+            ValueError: If the actions have another shape.
         """
         spec, agents = self._decoders[name].spec.action_spec, len(self._steps[name][0])
         shapes = (agents, spec.continuous_size), (agents, spec.discrete_size)
@@ -108,7 +121,7 @@ class UnityClient:
         self._actions[name] = parts
 
     def close(self) -> None:
-        """End the simulation, and the player with all that it started; calling it twice is harmless."""
+        """End the simulation, and the player with all its processes. A second call does nothing."""
         self._close(at_once=False)
 
     def __enter__(self) -> UnityClient:
@@ -168,7 +181,7 @@ class UnityClient:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Whatever goes wrong ends the player, and its one line says who it was."""
+        """Close the client on any error, and raise the error as one line that names the player."""
         try:
             yield
         except EnvironmentStartError as error:
@@ -181,7 +194,7 @@ class UnityClient:
             if not isinstance(error, Exception):
                 raise
             raise EnvironmentCrashed(
-                f"{self.name} sent what cannot be read: {type(error).__name__}: {error}"
+                f"{self.name} sent a message that cannot be read: {type(error).__name__}: {error}"
             ) from error
 
     def _check_process(self) -> None:

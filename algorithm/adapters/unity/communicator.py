@@ -1,4 +1,4 @@
-"""The wire to one player: gRPC, of which the trainer is the server and Unity the client."""
+"""The connection to one player over gRPC, in which the trainer is the server and Unity the client."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.ports import LOOPBACK, describe_holder, is_taken
+from algorithm.adapters.unity.os_process import LOOPBACK, describe_holder, is_taken
 
 api = compat.load_api()
 
-MAX_MESSAGE_BYTES = 64 * 2**20  # bytes of a message
-LOOKAHEAD_BYTES = 4 * 2**20  # bytes that a player may send ahead: the images of a tick in one go
-POLL_SECONDS = 0.2  # seconds between two looks at the player's process
-QUIT_SECONDS = 1.0  # seconds in which a player that waits takes the last message
+MAX_MESSAGE_BYTES = 64 * 2**20  # largest size of a message
+LOOKAHEAD_BYTES = 4 * 2**20  # bytes that a player may send before they are read: the images of a tick
+POLL_SECONDS = 0.2  # seconds between two checks of the player's process
+QUIT_SECONDS = 1.0  # seconds within which a waiting player receives the last message
 STATUS_OK, STATUS_QUIT = 200, 400
-DISCONNECTED = object()  # in place of a request: the player went away before it took the answer to its last one
+DISCONNECTED = object()  # instead of a request: the player disconnected before it received the last answer
 
 PollCallback = Callable[[], None]
 
 
 class _DaemonExecutor(Executor):
-    """Runs calls one after another in a daemon thread, so that no call that waits keeps the interpreter alive."""
+    """An executor with one daemon thread, so that no waiting call keeps the interpreter alive."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue = SimpleQueue()
@@ -50,7 +50,7 @@ class _DaemonExecutor(Executor):
 
 
 class _Servicer(api.UnityToExternalProtoServicer):
-    """Hands each request of the player to `requests`, and answers it with what comes out of `replies`."""
+    """A servicer that puts each request of the player into `requests`, and answers it from `replies`."""
 
     def __init__(self) -> None:
         self.requests: SimpleQueue = SimpleQueue()
@@ -65,22 +65,31 @@ class _Servicer(api.UnityToExternalProtoServicer):
 
 
 class Communicator(api.RpcCommunicator):
-    """Serves one player on a port of its own; port 0 takes a free one, which `port` tells.
+    """A server for one player, which can also replace RpcCommunicator in ML-Agents' UnityEnvironment.
 
-    `start_limit` and `limit` are the seconds that a player may take to connect, None is without end, and to answer.
-    Everything that goes wrong is EnvironmentCrashed with a line about the player, except a port that cannot be had, which
-    is EnvironmentStartError at once. It also takes the place of RpcCommunicator in ML-Agents' UnityEnvironment.
+    Every failure raises EnvironmentCrashed with the predicate of a sentence about the player.
     """
 
     def __init__(self, port: int, start_limit: float | None, limit: float, host: str = LOOPBACK):
+        """Listen on a port.
+
+        Args:
+            port: Port; 0 for any free port, which the attribute `port` then holds.
+            start_limit: Seconds within which the player must connect; None for no limit.
+            limit: Seconds within which it must answer.
+            host: Address to listen on.
+
+        Raises:
+            EnvironmentStartError: If the port is taken.
+        """
         self.host = host
         self.port: int
         self._start_limit = start_limit
-        self._awaits_reply = False  # the player waits for an answer
+        self._awaits_reply = False  # whether the player waits for an answer
         super().__init__(base_port=port, timeout_wait=limit)
 
     def create_server(self) -> None:
-        """Listen; raises EnvironmentStartError where the port is taken."""
+        """Start the server. Raise EnvironmentStartError if the port is taken."""
         self.check_port(self.port)
         self._thread = _DaemonExecutor()
         self.unity_to_external = _Servicer()
@@ -103,25 +112,25 @@ class Communicator(api.RpcCommunicator):
         self.is_open = True
 
     def check_port(self, port: int) -> None:
-        """Raises EnvironmentStartError where another program listens on the port."""
+        """Raise EnvironmentStartError if another program listens on the port."""
         if is_taken(port, self.host):
             raise self._make_port_error()
 
     def initialize(self, inputs: Any, poll_callback: PollCallback | None = None) -> Any:
-        """Both exchanges of the handshake: wait for the player, and send it `inputs`. What it says of itself."""
+        """Wait for the player, send it `inputs`, and return its description of itself."""
         first = self._receive(self._start_limit, poll_callback, "did not connect")
         self._reply(inputs)
         self._receive(self.timeout_wait, poll_callback, "did not finish its start")
         return first.unity_output
 
     def exchange(self, inputs: Any, poll_callback: PollCallback | None = None) -> Any:
-        """Answer the player and wait for what it says next; None where it quits."""
+        """Answer the player and return its next message; None if it quits."""
         self._reply(inputs)
         answer = self._receive(self.timeout_wait, poll_callback, "did not answer")
         return answer.unity_output if answer.header.status == STATUS_OK else None
 
     def close(self) -> None:
-        """Tell the player to quit, if it listens, and free the port; calling it twice is harmless."""
+        """Send the player a quit if it waits, and free the port. A second call does nothing."""
         if not self.is_open:
             return
         self.is_open = False
@@ -156,7 +165,7 @@ class Communicator(api.RpcCommunicator):
             if request is not DISCONNECTED:
                 self._awaits_reply = True
                 return request
-            disconnected = True  # one more look at its process, which knows better why
+            disconnected = True  # the exit of its process, if any, is the better reason
 
     def _make_port_error(self) -> EnvironmentStartError:
         return EnvironmentStartError(

@@ -1,7 +1,7 @@
-"""ML-Agents' own client, mlagents_envs, on today's Python and protobuf.
+"""ML-Agents' own client, mlagents_envs, on current versions of Python and protobuf.
 
-Its messages were generated for protobuf 3.20 and older, which newer ones refuse to import. The descriptors of the
-messages stand in those files as bytes, though, and that is all that protobuf needs to make the classes.
+Its message classes were generated for protobuf 3.20 and older, and newer versions refuse to import them. The files
+contain the descriptors of the messages as bytes, from which protobuf can build the classes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from algorithm.adapters.adapter import UnsupportedEnvironment
 
 MESSAGES = "mlagents_envs.communicator_objects"
-# What the rest of this package uses, by the module that has it.
+# The names that this package uses, by module.
 REQUIRED_NAMES = {
     f"{MESSAGES}.agent_info_pb2": ["AgentInfoProto"],
     f"{MESSAGES}.brain_parameters_pb2": ["BrainParametersProto"],
@@ -57,9 +57,10 @@ REQUIRED_NAMES = {
 
 @lru_cache(maxsize=1)
 def load_api() -> Any:
-    """The names of `NEEDED` and the module `grpc`, in one namespace; afterwards `mlagents_envs` imports anywhere.
+    """Return `REQUIRED_NAMES` and the module `grpc` in one namespace; afterwards, `mlagents_envs` can be imported.
 
-    Raises UnsupportedEnvironment where the package, or one that it needs, is missing.
+    Raises:
+        UnsupportedEnvironment: If the package, or one that it needs, is missing.
     """
     try:
         names: dict[str, Any] = {"grpc": importlib.import_module("grpc")}
@@ -76,7 +77,7 @@ def load_api() -> Any:
 
 
 def _get_logger(name: str) -> logging.Logger:
-    """In place of its get_logger, which gives a logger one more handler at every call, so at every unknown message."""
+    """Replace ML-Agents' get_logger, which adds another handler at every call, and so at every unknown message."""
     logger = logging.getLogger(name)
     if not logger.filters:
         logger.addFilter(_LogOnce())
@@ -84,7 +85,7 @@ def _get_logger(name: str) -> logging.Logger:
 
 
 class _LogOnce(logging.Filter):
-    """Lets each line through once: a scene may send what nobody listens to at every tick."""
+    """A filter that passes each line once, since a scene may send messages without a receiver at every tick."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,21 +99,21 @@ class _LogOnce(logging.Filter):
 
 
 def _make_messages_importable() -> None:
-    """Imports every message; rebuilds them all from their descriptors when, and only when, that fails."""
+    """Import all messages; only if that fails, rebuild all of them from their descriptors."""
     folder = Path(next(iter(importlib.import_module(MESSAGES).__path__)))
     files = sorted(folder.glob("*_pb2.py"))
     importlib.import_module("google.protobuf")
     try:
         for file in files:
             importlib.import_module(f"{MESSAGES}.{file.stem}")
-    except Exception:  # a TypeError, AttributeError or ImportError, by the version of protobuf
+    except Exception:  # TypeError, AttributeError or ImportError, depending on the version of protobuf
         for file, module in zip(files, _rebuild_modules(files), strict=True):
             sys.modules[module.__name__] = module
             setattr(sys.modules[MESSAGES], file.stem, module)
 
 
 def _rebuild_modules(files: list[Path]) -> Iterator[ModuleType]:
-    """The modules of generated files, made from the descriptors in their text."""
+    """Yield the modules of generated files, built from the descriptors in their text."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.Default()
@@ -120,7 +121,7 @@ def _rebuild_modules(files: list[Path]) -> Iterator[ModuleType]:
     protos = {(proto := descriptor_pb2.FileDescriptorProto.FromString(data)).name: proto for data in serialized}
     pending = dict(zip(protos, serialized, strict=True))
 
-    def add(name: str) -> None:  # after all that it imports
+    def add(name: str) -> None:  # adds the imported files first
         data = pending.pop(name, None)
         if data is not None:
             for needed in protos[name].dependency:
@@ -134,9 +135,10 @@ def _rebuild_modules(files: list[Path]) -> Iterator[ModuleType]:
 
 
 def _read_descriptor(file: Path) -> bytes:
-    """The serialized descriptor of a generated file: in `serialized_pb=_b('...')` or in `AddSerializedFile(b'...')`.
+    """Return the descriptor in a generated file, from `serialized_pb=_b('...')` or `AddSerializedFile(b'...')`.
 
-    Raises UnsupportedEnvironment for a file without one.
+    Raises:
+        UnsupportedEnvironment: If the file has none.
     """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
@@ -169,7 +171,7 @@ def _make_module(name: str, file: Path, descriptor: Any) -> ModuleType:
 
 
 class _StrictVersion:
-    """All that mlagents_envs uses of distutils: the numbers of a version such as 1.5.0."""
+    """The part of distutils that mlagents_envs uses: the numbers of a version such as 1.5.0."""
 
     def __init__(self, text: str):
         self.version = tuple(int(number) for number in text.split("."))
@@ -177,7 +179,7 @@ class _StrictVersion:
 
 @contextmanager
 def _provide_distutils() -> Iterator[None]:
-    """With `distutils.version`, which Python 3.12 dropped; a stand-in goes when the import is done."""
+    """Provide `distutils.version`, which Python 3.12 removed, until the imports in the block are done."""
     names: list[str] = []
     try:
         importlib.import_module("distutils.version")

@@ -1,7 +1,7 @@
-"""What a player says, as ML-Agents' DecisionSteps and TerminalSteps; images always come channels first.
+"""Decoding of a player's messages to ML-Agents' DecisionSteps and TerminalSteps, with images channels first.
 
-Unity's packages up to 2.x send images [rows, columns, channels], later ones [channels, rows, columns]. The properties
-of a sensor's dimensions tell which.
+Versions of Unity's package up to 2.x send images [rows, columns, channels], later ones [channels, rows, columns]; the
+properties of a sensor's dimensions distinguish them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 class Decoder:
-    """Reads the agents of one behavior; `spec` is its BehaviorSpec, with images [channels, rows, columns].
+    """A decoder of the agents of one behavior.
 
-    `compressed` tells which of its sensors send PNGs: images of bytes, which are decoded to k / 255.
+    Attributes:
+        spec: BehaviorSpec, with images [channels, rows, columns].
+        compressed: For each sensor, whether it sends PNGs, whose bytes k are decoded to k / 255.
     """
 
     def __init__(self, name: str, parameters: Any, agent: Any):
@@ -36,9 +38,10 @@ class Decoder:
         self.spec = sent._replace(observation_specs=[sensor.spec for sensor in self._decision_sensors])
 
     def decode(self, agents: Sequence[Any]) -> tuple[Any, Any]:
-        """The agents that await a decision, and those whose episode ended.
+        """Return the DecisionSteps and the TerminalSteps of the agents in a message.
 
-        Raises EnvironmentCrashed for what no player should send: NaN, another shape, a broken image.
+        Raises:
+            EnvironmentCrashed: For NaN, another shape than that of the sensor, or an image that cannot be decoded.
         """
         deciding = [agent for agent in agents if not agent.done]
         ended = [agent for agent in agents if agent.done]
@@ -74,7 +77,7 @@ class Decoder:
         return [agent.group_id for agent in agents], reward
 
     def _read_masks(self, agents: list[Any]) -> list[np.ndarray] | None:
-        """For each branch [n, actions], True where an action is forbidden; nothing is, without a mask."""
+        """Return a mask [n, actions] for each branch, True for a forbidden action; False without a mask."""
         branches = self.spec.action_spec.discrete_branches
         if not branches:
             return None
@@ -86,7 +89,7 @@ class Decoder:
 
 
 class _Sensor:
-    """One observation of a behavior, read into an array that the next one overwrites: fresh memory costs more time."""
+    """A sensor of a behavior, decoded into an array that the next message overwrites, which saves allocations."""
 
     def __init__(self, behavior: str, index: int, spec: Any):
         self.index = index
@@ -104,7 +107,7 @@ class _Sensor:
             )
 
     def decode(self, observations: list[Any]) -> np.ndarray:
-        """[n, *shape] float32."""
+        """Return the observations [n, *shape] float32."""
         if not observations:
             return np.zeros((0, *self.spec.shape), np.float32)
         for observation in observations:
@@ -118,13 +121,13 @@ class _Sensor:
         return values
 
     def _decode_raw(self, observations: list[Any]) -> np.ndarray:
-        """Out of the serialized messages, where the numbers lie as they do in memory: no Python object for each."""
+        """Copy the numbers from the serialized messages, which avoids a Python object for each of them."""
         if len(self._buffer) < len(observations):
             self._buffer = np.empty((len(observations), self._size), np.float32)
         length = 4 * self._size
         for values, observation in zip(self._buffer, observations, strict=False):
             data = observation.float_data.SerializeToString()
-            if not length <= len(data) <= length + 6:  # a tag and the length stand before the numbers
+            if not length <= len(data) <= length + 6:  # a tag and the length precede the numbers
                 raise self._make_error(f"of {len(data) // 4} numbers, not {self._size}")
             values[:] = np.frombuffer(data, "<f4", offset=len(data) - length)
         rows = self._buffer[: len(observations)].reshape(-1, *self._sent_shape)
@@ -146,17 +149,17 @@ class _Sensor:
         return image
 
     def _decode_planes(self, data: bytes) -> np.ndarray:
-        """The channels of all PNGs that follow each other, [channels, rows, columns] float32."""
+        """Return the channels of consecutive PNGs, [channels, rows, columns] float32."""
         from PIL import Image
 
         try:
             images = [np.asarray(Image.open(io.BytesIO(PNG_START + part))) for part in data.split(PNG_START)[1:]]
             return np.concatenate([np.atleast_3d(image) for image in images], -1).transpose(2, 0, 1).astype(np.float32)
-        except (OSError, SyntaxError, ValueError) as error:  # what PIL raises, and where there is none
+        except (OSError, SyntaxError, ValueError) as error:  # from PIL, and for data without a PNG
             raise self._make_error(f"that is no readable image: {error}") from error
 
     def _map_channels(self, planes: np.ndarray, mapping: np.ndarray) -> np.ndarray:
-        """Planes with one number are averaged into the channel of that number; those with -1 are left out."""
+        """Average the planes that `mapping` assigns to the same channel; planes with -1 are left out."""
         if len(mapping) != len(planes):
             raise self._make_error(f"with {len(planes)} channels, of which it maps {len(mapping)}")
         return np.stack([planes[mapping == channel].mean(0) for channel in range(mapping.max() + 1)])
@@ -168,7 +171,7 @@ class _Sensor:
 
 
 def _is_channels_first(spec: Any) -> bool:
-    """Whether the first dimension of an image is the only one along which nothing can be shifted."""
+    """Return whether the first dimension is the only one without translational equivariance, as that of channels."""
     shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in spec.dimension_property]
     return shifted == [False, True, True]
 

@@ -1,53 +1,34 @@
-"""From the agents of a Unity scene, which come, ask and go as they like, to lanes."""
+"""Assignment of the agents of a scene, which appear and request decisions at any tick, to lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.rollout import Step
 
-MAX_SILENT_TICKS = 500  # ticks that an agent may be silent in the middle of an episode before another may have its lane
+MAX_SILENT_TICKS = 500  # ticks without a request in an episode after which another agent may take the lane
 NO_AGENT = -1
 
 
-@dataclass(slots=True)
-class Batch:
-    """Agents of one behavior in one scene at one tick: those that await a decision, or those whose episode ended.
-
-    `reward` is what came since each agent's last decision, that of its group included. `interrupted` episodes were cut,
-    others are over; it is not looked at where a decision is awaited.
-    """
-
-    agent: np.ndarray  # [n] int64, in the order of the scene
-    obs: Mapping[str, np.ndarray]  # {name: [n, ...]}
-    reward: np.ndarray  # [n] float32
-    interrupted: np.ndarray  # [n] bool
-
-    def __len__(self) -> int:
-        return len(self.agent)
-
-
 class TooManyAgents(Exception):
-    """There are more agents than lanes, and no lane may be added."""
+    """An error for more agents than lanes when no lane may be added."""
 
 
 def reject_lane(lanes: int) -> int:
-    """Add no lane: raise Crowded."""
+    """Raise TooManyAgents instead of adding a lane."""
     raise TooManyAgents
 
 
 class LaneAssignment:
-    """The lane of each agent of one behavior in one scene, and the progress of its episode.
+    """The lanes of the agents of one behavior in one scene, and the progress of their episodes.
 
-    At first there are the lanes `first` ... `begin + count - 1`. An agent keeps its lane from episode to episode. A new
-    agent takes a lane that was never used, or else the one whose episode ended longest ago, or else that of an agent
-    that has been silent for `max_silent_ticks` ticks: the episode of the latter is cut, and its last observation not known.
-    If no lane is free, one is added: `add_lane` receives the number of lanes in this scene and returns the number of the
-    new lane, larger than all others, or raises Crowded.
+    An agent keeps its lane from episode to episode. A new agent takes a lane that was never used, or else the one whose
+    episode ended longest ago, or else that of an agent without a request for `max_silent_ticks` ticks, whose episode is
+    truncated without a last observation. If no lane is free, one is added.
     """
 
     def __init__(
@@ -57,11 +38,20 @@ class LaneAssignment:
         max_silent_ticks: int = MAX_SILENT_TICKS,
         add_lane: Callable[[int], int] = reject_lane,
     ):
+        """Create the lanes `first` to `first + count - 1`.
+
+        Args:
+            first: Number of the first lane.
+            count: Number of lanes.
+            max_silent_ticks: Ticks without a request after which an agent loses its lane.
+            add_lane: Receives the number of lanes in this scene, and returns the number of a new lane, larger than all
+                others, or raises TooManyAgents.
+        """
         self.numbers = np.arange(first, first + count)
         self.max_silent_ticks, self._add_lane = max_silent_ticks, add_lane
-        self.active_lanes: Any = None  # [n] the lanes of the last tick, in the order of the scene
+        self.active_lanes: Any = None  # [n] lanes of the last tick, in the order of the scene
         self._returns = np.zeros(count)
-        self._last_ticks = np.full(count, -1)  # the tick at which each lane was shown last
+        self._last_ticks = np.full(count, -1)  # the last tick with a row of each lane
         self._tick = 0
         self._forget_agents()
 
@@ -71,35 +61,43 @@ class LaneAssignment:
         return len(self.numbers)
 
     def forget_episodes(self) -> None:
-        """The scene is gone, or begins anew: what has not ended is cut, and its last observations are not known."""
+        """Truncate all episodes without a last observation, because the scene was closed or restarted."""
         self.active_lanes = None
         self._forget_agents()
 
     def __call__(self, decisions: Batch, terminals: Batch) -> tuple[Step | None, Step | None, list[float]]:
-        """One tick: final rows, to be shown before; rows that await a decision; returns of episodes that ended.
+        """Process one tick.
 
-        A death is told by the agent's next row where it asks again in this tick, otherwise by a final row, as a cut is.
-        What an agent earned before the first decision of an episode follows from nothing that was decided: it is left
-        out, as is an episode without a decision. Raises Crowded where there are more agents than lanes.
+        A termination is part of the agent's next row if it requests a decision in the same tick, and otherwise a final
+        row, as a truncation is. Rewards before the first decision of an episode do not follow from a decision and are
+        left out, as are episodes without a decision.
+
+        Returns:
+            Final rows, which precede the others; rows that await a decision; the returns of the episodes that ended.
+
+        Raises:
+            TooManyAgents: If an agent finds no lane.
         """
         self._tick += 1
-        terminations: dict[int, float] = {}  # lane: reward, of those that ask again
+        terminations: dict[int, float] = {}  # {lane: last reward} of agents that request a decision again
         final, returns = self._end_episodes(decisions, terminals, terminations)
         next_step = self._make_decision_step(decisions, terminations) if len(decisions) else None
         self.active_lanes = None if next_step is None else self._decision_lanes
         return final, next_step, returns
 
     def order_actions(self, step_lanes: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """The part of a role's `actions` [n, size] that is for this scene, in the order of the scene.
+        """Return the actions for this scene, in the order of the scene.
 
-        `step_lanes` [n], ascending, are those that the actions are for.
+        Args:
+            step_lanes: [n], lanes of the role's last Step, ascending.
+            actions: [n, size], one for each of these lanes.
         """
         return actions[np.searchsorted(step_lanes, self.active_lanes)]
 
     def _forget_agents(self) -> None:
         self._lane_of: dict[int, int] = {}
         self._agents = [NO_AGENT] * self.count
-        self._in_episode = np.zeros(self.count, bool)  # an episode of which a decision was made
+        self._in_episode = np.zeros(self.count, bool)  # whether a decision of the episode was made
         self._returns[:] = 0
 
     def _end_episodes(
@@ -128,7 +126,12 @@ class LaneAssignment:
         all_true, all_false = np.ones(len(rows), bool), np.zeros(len(rows), bool)
         obs = {name: value[rows] for name, value in terminals.obs.items()}
         return Step(
-            self.numbers[lanes], obs, all_false, all_true, terminals.reward[rows], terminals.interrupted[rows].copy()
+            lane=self.numbers[lanes],
+            obs=obs,
+            first=all_false,
+            is_bootstrap_row=all_true,
+            reward=terminals.reward[rows],
+            alive=terminals.interrupted[rows].copy(),
         ), returns
 
     def _make_decision_step(self, decisions: Batch, terminations: Mapping[int, float]) -> Step:
@@ -145,10 +148,17 @@ class LaneAssignment:
             reward[row], alive[row] = last_reward, False
         self._in_episode[lanes] = True
         obs = {name: value[order] for name, value in decisions.obs.items()}
-        return Step(self.numbers[lanes], obs, first, np.zeros(len(lanes), bool), reward, alive)
+        return Step(
+            lane=self.numbers[lanes],
+            obs=obs,
+            first=first,
+            is_bootstrap_row=np.zeros(len(lanes), bool),
+            reward=reward,
+            alive=alive,
+        )
 
     def _assign_lanes(self, agents: list[int]) -> np.ndarray:
-        """The lane of each agent; those that have none yet are given one."""
+        """Return the lane of each agent; an agent without one is assigned a lane."""
         lanes = np.array([self._lane_of.get(agent, NO_AGENT) for agent in agents])
         self._last_ticks[lanes[lanes != NO_AGENT]] = self._tick
         taken = set(lanes.tolist())
@@ -170,7 +180,7 @@ class LaneAssignment:
         return candidates[0] if candidates else self._append_lane()
 
     def _append_lane(self) -> int:
-        """Add a lane. Return its place among the lanes of this scene."""
+        """Add a lane and return its index among the lanes of this scene."""
         self.numbers = np.append(self.numbers, self._add_lane(self.count))
         self._agents.append(NO_AGENT)
         self._in_episode, self._returns = np.append(self._in_episode, False), np.append(self._returns, 0.0)
@@ -179,3 +189,15 @@ class LaneAssignment:
 
     def _get_last_tick(self, lane: int) -> int:
         return int(self._last_ticks[lane])
+
+
+def merge_steps(steps: Sequence[Step]) -> Step:
+    """Return the rows of several environments as one Step, in the order of their lanes."""
+    if len(steps) == 1:
+        return steps[0]
+    parts = [step.to_arrays() for step in steps]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if (np.diff(arrays["lane"]) < 0).any():  # lanes added later have larger numbers than those of all environments
+        order = np.argsort(arrays["lane"])
+        arrays = {name: value[order] for name, value in arrays.items()}
+    return Step.from_arrays(arrays)

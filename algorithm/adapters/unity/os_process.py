@@ -1,108 +1,79 @@
-"""A player's process: found, started, watched, and ended whatever happens to the trainer."""
+"""Processes and ports of this machine: a player under its watchdog, and which program listens on a port."""
 
 from __future__ import annotations
 
 import os
-import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from algorithm.adapters.adapter import EnvironmentStartError
-from algorithm.adapters.unity import watchdog as keeper
+from algorithm.adapters.unity import watchdog
+from algorithm.errors import describe_exit
 
-GRACE_SECONDS = 2.0  # seconds for a player to leave by itself
-
-
-def find_player(path: Path) -> Path:
-    """The program of a build: the file itself, or what Unity made of that name on this platform.
-
-    `path` may leave out `.x86_64`, `.exe` or `.app`, or be the folder of the build. Raises EnvironmentStartError where
-    there is none, there are several, or it may not be run.
-    """
-    program = path if path.is_file() else _find_build(path)
-    if os.name == "posix" and not os.access(program, os.X_OK):
-        raise EnvironmentStartError(f"{program} may not be run: chmod +x it")
-    return program
-
-
-def _find_build(path: Path) -> Path:
-    for candidate in (path, *(path.with_name(path.name + suffix) for suffix in _get_suffixes())):
-        programs = [candidate] if candidate.is_file() else _find_programs(candidate)
-        if len(programs) > 1:
-            named = [program for program in programs if program.stem == candidate.stem]
-            programs = named or programs
-        if len(programs) > 1:
-            names = ", ".join(program.name for program in programs)
-            raise EnvironmentStartError(f"there are several programs in {candidate}: {names}; name one of them")
-        if programs:
-            return programs[0]
-    raise EnvironmentStartError(f"there is no player at {path}: give the path of a build made for this platform")
-
-
-def _get_suffixes() -> tuple[str, ...]:
-    return {"darwin": (".app",), "win32": (".exe",)}.get(sys.platform, (".x86_64", ".x86"))
-
-
-def _find_programs(folder: Path) -> list[Path]:
-    """The programs in a build's folder; on macOS a bundle, or a folder with a bundle, has them further inside."""
-    if sys.platform == "darwin":
-        inside = [folder / "Contents" / "MacOS", *folder.glob("*.app/Contents/MacOS")]
-        return sorted(program for place in inside for program in place.glob("*") if program.is_file())
-    found = (program for suffix in _get_suffixes() for program in folder.glob(f"*{suffix}"))
-    return sorted(program for program in found if not program.name.startswith("UnityCrashHandler"))
+GRACE_SECONDS = 2.0  # seconds that a player has to quit before it is killed
+LOOPBACK = "127.0.0.1"
+LAST_PORT = 65535
+LISTEN_STATE = "0A"  # the state of a listening socket in Linux's tables
+SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 class UnityProcess:
-    """A player that runs under a keeper, which ends it when this object's pipe to it is closed or broken.
-
-    `log` is the file that the player writes its log to; one that is there is kept as `<name>-prev.log`. Raises
-    EnvironmentStartError where the program cannot be started.
-    """
+    """A player under a watchdog, which ends it when this object's pipe to the watchdog is closed or broken."""
 
     def __init__(self, command: Sequence[str], log: Path | None = None):
+        """Start the player.
+
+        Args:
+            command: Program and arguments.
+            log: File to which the player writes its log. An existing file is renamed to `<name>-prev.log`.
+
+        Raises:
+            EnvironmentStartError: If the program cannot be started.
+        """
         self._log_file, self._last_output = log, ""
         if log and log.exists():
             log.replace(log.with_stem(f"{log.stem}-prev"))
-        script = str(Path(keeper.__file__).resolve())
+        script = str(Path(watchdog.__file__).resolve())
         self._watchdog = subprocess.Popen(
             [sys.executable, "-I", "-S", script, str(GRACE_SECONDS), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            **keeper.make_detach_args(),
+            **watchdog.make_detach_args(),
         )
         word, _, rest = self._read_line().partition(" ")
-        self._exit_reason = None if word == "pid" else f"cannot be started: {rest or 'its keeper ended'}"
+        self._exit_reason = None if word == "pid" else f"cannot be started: {rest or 'its watchdog ended'}"
         if self._exit_reason:
             self.close()
             raise EnvironmentStartError(self._exit_reason)
         self.pid = int(rest)
 
     def get_exit_reason(self) -> str | None:
-        """How the player ended, as the predicate of a sentence; None while it runs."""
+        """Return how the player ended, as the predicate of a sentence; None while it runs."""
         if self._exit_reason is None and self._watchdog.poll() is not None:
             word, _, rest = self._read_line().partition(" ")
             code, _, self._last_output = rest.partition(" ")
             self._exit_reason = (
-                describe_exit(int(code)) if word == "exit" else "ended with its keeper, which was killed"
+                describe_exit(int(code)) if word == "exit" else "ended with its watchdog, which was killed"
             )
             if word != "exit":
-                keeper.kill_player(self.pid)
+                watchdog.kill_player(self.pid)
         return self._exit_reason
 
     def last_lines(self) -> str:
-        """Return the end of the player's log as part of a sentence, or else of what it printed before it ended."""
+        """Return the last lines of the player's log, or else of its output, as part of a sentence."""
         if self._log_file and self._log_file.exists():
             with self._log_file.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - keeper.TAIL_BYTES))
-                if logged := keeper.last_lines(file.read()):
+                file.seek(max(0, file.seek(0, os.SEEK_END) - watchdog.TAIL_BYTES))
+                if logged := watchdog.last_lines(file.read()):
                     return f"; its log ends with: {logged}"
         return f"; it printed: {self._last_output}" if self._last_output else ""
 
     def close(self, at_once: bool = False) -> None:
-        """Wait until the player has left, and kill it after some seconds, or at once; calling it twice is harmless."""
+        """Wait until the player has quit; kill it after `GRACE_SECONDS`, or at once. A second call does nothing."""
         pipes = self._watchdog.stdin, self._watchdog.stdout
         if not pipes[0] or pipes[0].closed:
             return
@@ -110,12 +81,12 @@ class UnityProcess:
             if at_once:
                 pipes[0].write(b"k")
             pipes[0].close()
-        except OSError:  # the keeper has ended
+        except OSError:  # the watchdog has ended
             pass
         try:
             self._watchdog.wait(2 * GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            keeper.kill_player(self.pid)
+            watchdog.kill_player(self.pid)
             self._watchdog.kill()
             self._watchdog.wait()
         self.get_exit_reason()
@@ -127,11 +98,45 @@ class UnityProcess:
         return self._watchdog.stdout.readline().decode().strip() if self._watchdog.stdout else ""
 
 
-def describe_exit(code: int) -> str:
-    """How a process ended, from its exit code; negative ones are signals, as subprocess gives them."""
-    if code == 0:
-        return "left by itself"
-    if code < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        return f"crashed with signal {names.get(-code, -code)}"
-    return f"ended with exit code {code}" + (f" ({code:#x})" if code > 255 else "")
+def is_taken(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether another program listens on the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        if os.name == "posix":  # a port whose last connection has just been closed is free
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
+
+
+def find_free_port(host: str = LOOPBACK) -> int:
+    """Return a port on which no program listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def describe_holder(port: int) -> str:
+    """Return which program listens on the port; Linux reveals it for processes of the same user."""
+    sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
+    for process in Path("/proc").glob("[0-9]*") if sockets else ():
+        try:
+            if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
+                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+        except OSError:  # a process of another user, or one that has just ended
+            continue
+    return "another program"
+
+
+def _find_inodes(port: int) -> Iterator[str]:
+    """Yield the inodes of the sockets that listen on the port."""
+    for table in SOCKET_TABLES:
+        try:
+            lines = table.read_text().splitlines()[1:]
+        except OSError:  # not Linux
+            continue
+        for line in lines:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN_STATE:
+                yield fields[9]

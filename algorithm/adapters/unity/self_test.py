@@ -1,4 +1,4 @@
-"""A scene of one agent and a trainer, both here: whether ML-Agents' protocol works on this machine."""
+"""A test of ML-Agents' protocol on this machine: a trainer exchanges messages with a stub of a scene, over gRPC."""
 
 from __future__ import annotations
 
@@ -8,28 +8,72 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.adapters.unity.client import UnityClient, api
+from algorithm.adapters.unity import compat
+from algorithm.adapters.unity.client import UnityClient
 from algorithm.adapters.unity.communicator import STATUS_OK
-from algorithm.adapters.unity.ports import find_free_port
-from algorithm.adapters.unity.unity_stub import UnityStub, make_header
+from algorithm.adapters.unity.os_process import LOOPBACK, find_free_port
 
+api = compat.load_api()
+
+CONNECT_SECONDS = 20.0  # seconds within which the trainer must listen
+VERSION, PACKAGE = "1.5.0", "3.0.0"  # of the protocol, and of Unity's package
 BEHAVIOR = "Handshake?team=0"
 TIMEOUT = 15.0  # seconds for each message
-ACTION = 0.5  # what the agent is told to do
+ACTION = 0.5  # the action that the trainer sends
 PURE_PYTHON_ADVICE = "protobuf runs in pure Python: unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION, or install its wheel"
 
 
-def run_self_test() -> str:
-    """Play a tick with a scene over gRPC; what took part in it.
+class UnityStub:
+    """The connection of a scene to the trainer at `port`, with serialized messages.
 
-    Raises EnvironmentStartError or EnvironmentCrashed where that does not work.
+    Every exchange raises grpc.RpcError if the trainer does not listen or closes the connection.
+    """
+
+    def __init__(self, port: int):
+        options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+        channel = api.grpc.insecure_channel(f"{LOOPBACK}:{port}", [*options, ("grpc.enable_http_proxy", 0)])
+        self._exchange = channel.unary_unary(
+            "/communicator_objects.UnityToExternalProto/Exchange",
+            response_deserializer=api.UnityMessageProto.FromString,
+        )
+
+    def send_initialization(
+        self, scene: str, version: str = VERSION, package: str = PACKAGE, hybrid_actions: bool = True
+    ) -> None:
+        """Wait for the trainer and send it the name, versions and capabilities of the scene."""
+        message = api.UnityMessageProto()
+        message.header.status = STATUS_OK
+        start = message.unity_output.rl_initialization_output
+        start.name, start.communication_version, start.package_version = scene, version, package
+        start.capabilities.CopyFrom(api.UnityEnvironment._get_capabilities_proto())
+        start.capabilities.hybridActions = hybrid_actions
+        self._exchange(message.SerializeToString(), wait_for_ready=True, timeout=CONNECT_SECONDS)
+
+    def exchange(self, message: bytes) -> Any:
+        """Send a serialized message and return the trainer's answer."""
+        return self._exchange(message)
+
+
+def make_header(status: int) -> bytes:
+    """Return a serialized message that holds only a status."""
+    message = api.UnityMessageProto()
+    message.header.status = status
+    return message.SerializeToString()
+
+
+def run_self_test() -> str:
+    """Exchange the messages of one tick with a stub, and return the versions of the packages that took part.
+
+    Raises:
+        EnvironmentStartError: If the trainer or the stub does not start, or protobuf runs in pure Python and fails.
+        EnvironmentCrashed: If another message arrives than was sent.
     """
     port, errors = find_free_port(), []
 
     def run_scene() -> None:
         try:
             run_stub(port)
-        except Exception as error:  # told by the thread that waits for it
+        except Exception as error:  # raised by the thread that waits for the stub
             errors.append(error)
 
     threading.Thread(target=run_scene, daemon=True).start()
@@ -41,20 +85,20 @@ def run_self_test() -> str:
             raise EnvironmentStartError(f"{type(cause).__name__}: {PURE_PYTHON_ADVICE}") from cause
         raise cause from None
     if observed != ACTION:
-        raise EnvironmentCrashed(f"an agent that was told {ACTION} heard {observed}")
+        raise EnvironmentCrashed(f"the trainer sent the action {ACTION}, but the scene received {observed}")
     note = f"; but {PURE_PYTHON_ADVICE}" if is_pure_python() else ""
     return f"mlagents-envs {api.__version__} and grpcio {api.grpc.__version__} on port {port}{note}"
 
 
 def is_pure_python() -> bool:
-    """Whether protobuf does without its native code: messages are slow then, or fail, by its version."""
+    """Return whether protobuf runs without its native code, which is slow, and fails in some versions."""
     from google.protobuf.internal import api_implementation
 
     return api_implementation.Type() == "python"
 
 
 def run_stub(port: int) -> None:
-    """The scene: its agent observes what it was last told to do; until the trainer says quit."""
+    """Run a scene whose agent observes the last action that it received, until the trainer sends a quit."""
     stub = UnityStub(port)
     stub.send_initialization("handshake")
     reply, action = stub.exchange(make_header(STATUS_OK)), 0.0
@@ -80,10 +124,10 @@ def _make_message(observed: float) -> bytes:
 
 
 def _run_trainer(port: int) -> float:
-    """The trainer: what the agent observes after it was told something."""
+    """Send the agent an action and return its next observation."""
     with UnityClient(None, port=port, start_limit=TIMEOUT, limit=TIMEOUT) as client:
         client.reset()
         client.set_actions(BEHAVIOR, api.ActionTuple(continuous=np.array([[ACTION]], np.float32)))
         client.step()
-        waiting, _ = client.get_steps(BEHAVIOR)
-        return float(waiting.obs[0][0, 0])
+        decisions, _ = client.get_steps(BEHAVIOR)
+        return float(decisions.obs[0][0, 0])

@@ -1,65 +1,100 @@
-"""One open scene: ML-Agents' client, what the engine is set to, and what the scene is told."""
+"""The simulation of one scene in its process: ML-Agents' client, its settings, and its agents as plain arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentStartError
-from algorithm.adapters.unity.behavior import BehaviorReader
+from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity.client import PlayerQuit, UnityClient, api
-from algorithm.adapters.unity.curriculum import Gaussian, MultiRange, Uniform, Value
-from algorithm.adapters.unity.launch import LaunchConfig, PlayerExited
-from algorithm.adapters.unity.os_process import find_player
-from algorithm.adapters.unity.ports import EDITOR_PORT
-from algorithm.adapters.unity.statistics import SceneStatistics
+from algorithm.adapters.unity.launch import LaunchConfig, find_player
+from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, PlayerExited, SceneStatistics, SceneTick
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 
-ANY_PORT = 0  # the port of a player that may have any
+MAX_IDLE_TICKS = 1000  # consecutive ticks in which no agent requests a decision
 
 
 class Simulation:
-    """The `number`-th copy of what `launch` says, open from the start; `parameters` are those of the first episodes.
-
-    Raises EnvironmentStartError where it does not open, EnvironmentCrashed later on; it is of no use then.
-    """
+    """One open scene with its behaviors."""
 
     def __init__(self, launch: LaunchConfig, number: int, seed: int, parameters: Mapping[str, Value]):
+        """Open scene `number` of a launch configuration.
+
+        Args:
+            launch: Configuration of the scenes.
+            number: Number of this scene among those of the configuration.
+            seed: Seed of the scene and of the samplers of its parameters.
+            parameters: Environment parameters of the first episodes.
+
+        Raises:
+            EnvironmentStartError: If the scene does not open.
+        """
         self._seed = seed
         self._engine, self._parameters, self._statistics = (
             api.EngineConfigurationChannel(),
             api.EnvironmentParametersChannel(),
             api.StatsSideChannel(),
         )
-        editor = launch.path is None
-        log_file = _choose_log_file(launch, number)
+        log_file = launch.make_log_file(number)
         self._client = UnityClient(
-            None if editor else find_player(Path(launch.path or "")),
-            port=_choose_port(launch, number),
-            start_limit=None if editor else launch.timeout,
+            None if launch.path is None else find_player(Path(launch.path)),
+            port=launch.get_port(number),
+            start_limit=None if launch.path is None else launch.timeout,
             limit=launch.timeout,
-            arguments=_make_arguments(launch, log_file),
+            arguments=launch.make_arguments(log_file),
             seed=seed,
             log=log_file,
             channels=[self._engine, self._parameters, self._statistics],
         )
+        self._readers: dict[str, BehaviorReader] = {}
         self._engine.set_configuration_parameters(**vars(launch.engine))
-        self.set_parameters(parameters.items())
+        self._set_parameters(parameters)
 
-    @property
-    def behavior_names(self) -> Iterable[str]:
-        """The behaviors that have appeared."""
-        return self._client.behavior_specs.keys()
+    def start(self) -> SceneTick:
+        """Start all episodes and return the first tick in which an agent requests a decision.
 
-    def make_reader(self, name: str) -> BehaviorReader:
-        """How one of them is read."""
-        return BehaviorReader(self._client.behavior_specs[name], self._client.list_compressed(name))
+        Raises:
+            EnvironmentCrashed: If the player fails.
+            RuntimeError: If no agent requests a decision in `MAX_IDLE_TICKS` ticks.
+        """
+        self._client.reset()
+        for _ in range(MAX_IDLE_TICKS):
+            tick = self._read_tick()
+            if any(len(decisions) for decisions, _ in tick.batches.values()):
+                tick.agent_specs = {name: reader.agent_specs for name, reader in self._readers.items()}
+                return tick
+            self._client.step()
+        raise RuntimeError(f"no agent requested a decision in {MAX_IDLE_TICKS} ticks; has one a Decision Requester?")
 
-    def set_parameters(self, parameters: Iterable[tuple[str, Value]]) -> None:
-        """Set environment parameters; the scene hears of them with the next step or reset."""
-        for name, value in parameters:
+    def step(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value]) -> SceneTick:
+        """Execute actions and return the next tick.
+
+        Args:
+            actions: {behavior: [n, size]} for the agents that await a decision, in the order of the last tick.
+            parameters: Environment parameters that have changed.
+
+        Raises:
+            EnvironmentCrashed: If the player fails.
+        """
+        self._set_parameters(parameters)
+        for name, behavior_actions in actions.items():
+            continuous, discrete = self._readers[name].to_unity_actions(behavior_actions)
+            self._client.set_actions(name, api.ActionTuple(continuous, discrete))
+        self._client.step()
+        return self._read_tick()
+
+    def close(self) -> None:
+        """Close the scene."""
+        self._client.close()
+
+    def _set_parameters(self, parameters: Mapping[str, Value]) -> None:
+        """Set environment parameters, which the scene receives with the next step or reset."""
+        for name, value in parameters.items():
             if isinstance(value, Uniform):
                 self._parameters.set_uniform_sampler_parameters(name, value.low, value.high, self._seed)
             elif isinstance(value, Gaussian):
@@ -69,57 +104,101 @@ class Simulation:
             else:
                 self._parameters.set_float_parameter(name, value)
 
-    def reset(self) -> None:
-        """Start every episode anew."""
-        self._client.reset()
+    def _read_tick(self) -> SceneTick:
+        tick = SceneTick({}, statistics=self._take_statistics())
+        for name, spec in self._client.behavior_specs.items():
+            if name not in self._readers:
+                self._readers[name] = BehaviorReader(spec, self._client.list_compressed(name))
+                tick.agent_specs[name] = self._readers[name].agent_specs
+            decisions, terminals = self._client.get_steps(name)
+            reader = self._readers[name]
+            tick.batches[name] = reader.read_decisions(decisions), reader.read_terminals(terminals)
+        return tick
 
-    def set_actions(self, behavior: str, continuous: np.ndarray, discrete: np.ndarray) -> None:
-        """What the agents that await a decision do at the next step."""
-        self._client.set_actions(behavior, api.ActionTuple(continuous, discrete))
-
-    def step(self) -> None:
-        """Go on until some agent needs a decision, or its episode ended."""
-        self._client.step()
-
-    def get_steps(self, behavior: str) -> tuple[Any, Any]:
-        """ML-Agents' DecisionSteps and TerminalSteps."""
-        return self._client.get_steps(behavior)
-
-    def statistics(self) -> SceneStatistics:
-        """What the scene told of itself since this was last asked."""
+    def _take_statistics(self) -> SceneStatistics:
+        """Return the statistics that the scene has recorded since the last tick."""
         statistics = self._statistics.get_and_reset_stats()
         return {
             name: [(value, aggregation.value) for value, aggregation in values] for name, values in statistics.items()
         }
 
-    def close(self) -> None:
-        """End the scene."""
-        self._client.close()
-
 
 def make_player_exited(error: Exception) -> PlayerExited:
-    """Why a scene is of no use any more, in one line."""
+    """Return the reason, in one line, why a scene that raised `error` can no longer be used."""
     is_known = isinstance(error, EnvironmentStartError)
     reason = str(error) if is_known else f"{type(error).__name__}: {error}"
     return PlayerExited(" ".join(reason.split()), isinstance(error, PlayerQuit))
 
 
-def _choose_port(launch: LaunchConfig, number: int) -> int:
-    if launch.path is None:
-        return EDITOR_PORT if launch.port is None else launch.port
-    return ANY_PORT if launch.port is None else launch.port + launch.first_number + number
+class BehaviorReader:
+    """A reader of the steps of one behavior, by the specification that the scene sent.
+
+    Sensors keep their names; a sensor without a name, or whose name another one has too, is `sensor_<index>`. Vectors
+    are float32. Sequences of variable length are one vector, padded with zeros at the end. Images are [channels, rows,
+    columns]: uint8 if they are sent compressed, float32 otherwise.
+    """
+
+    def __init__(self, spec: Any, compressed: Sequence[bool]):
+        """Create a reader.
+
+        Args:
+            spec: ML-Agents' BehaviorSpec.
+            compressed: For each sensor, whether it sends compressed images.
+        """
+        self._branches = tuple(spec.action_spec.discrete_branches)
+        action = ActionSpec(int(spec.action_spec.continuous_size), self._branches)
+        names = [sensor.name for sensor in spec.observation_specs]
+        self._names = [
+            name if name and names.count(name) == 1 and name != ACTION_MASK else f"sensor_{index}"
+            for index, name in enumerate(names)
+        ]
+        specs = {
+            name: _make_obs_spec(tuple(sensor.shape), is_compressed)
+            for name, sensor, is_compressed in zip(self._names, spec.observation_specs, compressed, strict=True)
+        }
+        if action.branches:
+            specs[ACTION_MASK] = ObsSpec((sum(action.branches),), "uint8")
+        self.agent_specs = AgentSpecs(specs, action)
+
+    def read_decisions(self, steps: Any) -> Batch:
+        """Return the agents that await a decision, from ML-Agents' DecisionSteps."""
+        return self._read_batch(steps, np.zeros(len(steps), bool), steps.action_mask)
+
+    def read_terminals(self, steps: Any) -> Batch:
+        """Return the agents whose episode ended, from ML-Agents' TerminalSteps."""
+        return self._read_batch(steps, np.array(steps.interrupted, bool), None)
+
+    def to_unity_actions(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Convert actions [n, size] to ML-Agents' two arrays.
+
+        Returns:
+            Continuous actions [n, continuous] float32, and the choices of the discrete branches [n, branches] int32.
+        """
+        n_continuous = self.agent_specs.action_spec.continuous
+        return np.clip(actions[:, :n_continuous], -1, 1), actions[:, n_continuous:].astype(np.int32)
+
+    def _read_batch(self, steps: Any, interrupted: np.ndarray, masks: list[np.ndarray] | None) -> Batch:
+        obs = {}
+        for name, values in zip(self._names, steps.obs, strict=True):
+            spec = self.agent_specs.obs_specs[name]
+            array = np.rint(255 * values) if spec.dtype == "uint8" else values
+            obs[name] = np.asarray(array, spec.dtype).reshape(len(steps), *spec.shape)
+        if self._branches:
+            obs[ACTION_MASK] = self._read_masks(len(steps), masks)
+        reward = np.asarray(steps.reward, np.float32) + np.asarray(steps.group_reward, np.float32)
+        return Batch(agent=np.asarray(steps.agent_id, np.int64), obs=obs, reward=reward, interrupted=interrupted)
+
+    def _read_masks(self, n_agents: int, masks: list[np.ndarray] | None) -> np.ndarray:
+        """Return the action mask [n, sum of branches], 1 for an allowed action, from masks that are True for others."""
+        if masks is None:
+            return np.ones((n_agents, sum(self._branches)), np.uint8)
+        return (~np.concatenate(masks, -1)).astype(np.uint8)
 
 
-def _choose_log_file(launch: LaunchConfig, number: int) -> Path | None:
-    """Return the file of a player's log, named as by ML-Agents; None for the editor, which has its own."""
-    if launch.log_folder is None or launch.path is None:
-        return None
-    folder = Path(launch.log_folder).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"Player-{launch.first_number + number}.log"
-
-
-def _make_arguments(launch: LaunchConfig, log: Path | None) -> list[str]:
-    """What a player is told on its command line."""
-    graphics = ["-nographics", "-batchmode"] if launch.no_graphics else []
-    return [*graphics, *(["-logFile", str(log)] if log else []), *launch.additional_args]
+def _make_obs_spec(shape: tuple[int, ...], is_compressed: bool) -> ObsSpec:
+    """Return the spec of one sensor: rank 1 is a vector, 2 a sequence of variable length, 3 an image."""
+    if len(shape) == 3 and is_compressed:
+        return ObsSpec(shape, "uint8", high=255.0)
+    if len(shape) == 2:
+        return ObsSpec((prod(shape),), env_shape=shape)
+    return ObsSpec(shape)

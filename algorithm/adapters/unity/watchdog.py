@@ -1,9 +1,10 @@
-"""Keeps a player from outliving its trainer; a program of its own that imports nothing of this project.
+"""A program that ends a player when its trainer ends; it imports nothing of this project.
 
-`python keeper.py GRACE COMMAND...` starts the command and prints `pid N`, and `exit CODE LINES` when it ended, with the
-last lines that it printed; or `failed WHY`. As soon as its standard input ends, since the trainer closed it or ended in
-any way, the player has GRACE seconds to leave; a byte there ends the player at once. All that the player started
-ends with it.
+`python watchdog.py GRACE COMMAND...` starts the command and prints `pid N`; when the command has ended, it prints `exit
+CODE LINES` with the last lines of the command's output. If the command cannot be started, it prints `failed REASON`.
+When its standard input ends, because the trainer closed it or ended in any way, the player has GRACE seconds to quit
+before it is killed; a byte on the standard input kills the player at once. All processes that the player started end
+with it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-MAX_LINES, MAX_WIDTH = 5, 200  # of the last output of a player
-TAIL_BYTES = 4096  # bytes in which these lines are looked for
+MAX_LINES, MAX_WIDTH = 5, 200  # largest number of lines that are reported, and of characters in each
+TAIL_BYTES = 4096  # bytes at the end of the output that contain these lines
 
 
 def main(grace: float, command: Sequence[str]) -> None:
-    """Run the command until it ends, or has to."""
+    """Run the command until it ends or is killed; `grace` is in seconds."""
     try:
         player = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **make_detach_args()
@@ -43,45 +44,45 @@ def main(grace: float, command: Sequence[str]) -> None:
 
 
 def read_output(output: Any, tail: bytearray) -> None:
-    """Read all that a player prints, so that it never waits, and keep the end of it."""
+    """Read the output of a player, which would block otherwise, and keep its end in `tail`."""
     while data := os.read(output.fileno(), 2**16):
         tail += data
         del tail[:-TAIL_BYTES]
 
 
 def last_lines(text: bytes) -> str:
-    """Return the last lines that are not empty as one line; nothing if there are none."""
+    """Return the last lines that are not empty, as one line."""
     lines = [" ".join(line.split()) for line in text.decode(errors="replace").splitlines()]
     return " | ".join([line[:MAX_WIDTH] for line in lines if line][-MAX_LINES:])
 
 
 def kill_after_trainer(pid: int, has_exited: threading.Event, grace: float) -> None:
-    """Wait for the trainer's end of the pipe, and end what is still there then."""
+    """Wait until the trainer closes the pipe or sends a byte, and kill the player if it does not quit."""
     stop_byte = os.read(0, 1)
     if not has_exited.wait(0 if stop_byte else grace):
         kill_player(pid)
 
 
 def kill_player(pid: int) -> None:
-    """Kill a player and all that it started; harmless where nothing is left."""
+    """Kill a player and all processes that it started, if there are any left."""
     if sys.platform == "win32":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False)
         return
     try:
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # macOS names a group of zombies so
+    except (ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
         pass
 
 
 def make_detach_args() -> dict[str, Any]:
-    """What keeps the signals of a terminal, such as Ctrl-C, from a new process; the trainer decides when it ends."""
+    """Return arguments of Popen that keep the signals of a terminal, such as Ctrl-C, from the new process."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
 
 
 def send_line(line: str) -> None:
-    """One line to the trainer, if it is still there."""
+    """Send a line to the trainer, if it still reads."""
     try:
         os.write(1, f"{line}\n".encode())
     except OSError:
@@ -90,4 +91,4 @@ def send_line(line: str) -> None:
 
 if __name__ == "__main__":
     main(float(sys.argv[1]), sys.argv[2:])
-    os._exit(0)  # the thread that reads may still wait
+    os._exit(0)  # the reader thread may still block

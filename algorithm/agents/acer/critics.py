@@ -1,4 +1,8 @@
-"""What ACER can value, and what follows from it: the rest of the bias correction, and what the critic climbs."""
+"""The critics of ACER: of each discrete action (section 3), of states, and stochastic dueling (section 5).
+
+A critic decides the policy gradient's bias correction and the gradient of the values, in closed form. T rows and B
+columns are those of a rollout; the policy and the values are evaluated at T+1 rows.
+"""
 
 from __future__ import annotations
 
@@ -11,59 +15,89 @@ from torch import Tensor
 from algorithm.distributions import Categorical, ClosedFormDistribution, DistributionFamily
 from algorithm.losses import bias_correction, sampled_bias_correction
 from algorithm.networks import ActorCritic
-from algorithm.returns.estimators import Targets
+from algorithm.returns import Targets
 
 
 @dataclass(frozen=True)
 class ActionAdvantages:
-    """What a network says of single actions, beside its columns of values.
+    """The network's advantages of single actions, for a stochastic dueling critic."""
 
-    `advantages` [2 + n, T, B], with gradient, of the taken action, of a' and of the u_i; a' `drawn` [T, B, size].
-    """
-
-    advantages: Tensor
-    policy_sample: Tensor
+    advantages: Tensor  # [2 + n, T, B] with gradient: of the taken action, of a', of u_1 .. u_n
+    policy_sample: Tensor  # a' [T, B, size], a sample of the policy
 
 
 class CriticOutput(ABC):
-    """What a critic makes of a batch; nothing here has a gradient.
+    """The values of a batch, and the gradients that follow from them; all tensors are without gradient."""
 
-    `policy` at the T rows and the `sample` taken there, as its distribution reads it soonest; `v` [T+1, B] values of
-    states, `taken` [T, B] of the taken actions.
-    """
-
-    policy: ClosedFormDistribution
-    raw_action: Tensor
-    v: Tensor
-    q_taken: Tensor
+    policy: ClosedFormDistribution  # at the T rows
+    raw_action: Tensor  # the taken actions [T, B, size]
+    v: Tensor  # V(x_t) [T+1, B]
+    q_taken: Tensor  # Q(x_t, a_t) [T, B]; with a critic of state values V(x_t)
 
     @abstractmethod
     def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
-        """d J / d statistics [T, B, S]: the taken action's score times `weight` [T, B], and the correction behind c."""
+        """Return the policy gradient with respect to the statistics [T, B, S] (Eq. 9 or 15).
 
-    def policy_gradient_wrt_probs(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
-        """d J / d probabilities [T, B, A] of a single branch."""
-        raise TypeError(f"{type(self).__name__} is not of a single branch")
+        Args:
+            weight: Weight of the taken action's score [T, B]: truncated importance times advantage.
+            behavior: The policy that acted, at the T rows.
+            clip: c, the bound of importance weights.
+        """
+
+    def gradients_wrt_probs(
+        self, weight: Tensor, behavior: ClosedFormDistribution, average: ClosedFormDistribution, clip: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of J and of KL[average || policy] with respect to the probabilities, [T, B, A] each.
+
+        Args:
+            weight: As of `policy_gradient`.
+            behavior: As of `policy_gradient`.
+            average: The average policy at the T rows.
+            clip: As of `policy_gradient`.
+
+        Raises:
+            TypeError: The policy is not that of a single discrete branch.
+        """
+        policy = _as_categorical(self.policy)
+        gradient = policy.score_wrt_probs(self.score_weights(weight, behavior, clip))
+        return gradient, policy.kl_gradient_wrt_probs(_as_categorical(average))
+
+    def score_weights(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        """Return the weight of every action's score [T, B, A] for a single discrete branch; see `policy_gradient`."""
+        raise TypeError(f"{type(self).__name__} has no weights of single actions")
 
     def select_target(self, targets: Targets) -> Tensor:
-        """[T, B] the target of `taken`."""
+        """Return the target of `q_taken` [T, B]."""
         return targets.q_target
 
     @abstractmethod
     def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
-        """What values [T, B, ...] and the advantages of an opinion climb, `error` [T, B] being target - taken."""
+        """Return ascent directions of the values [T, B, n_values], and of `ActionAdvantages.advantages` if present.
+
+        Args:
+            error: Target minus `q_taken` [T, B].
+            targets: The targets of Q and V.
+        """
 
 
 class Critic(ABC):
-    """`values` columns of the network's output; `encoded` numbers of an action that it reads beside the features."""
+    """A kind of critic: the columns of the network that are its values, and the evaluation of a batch."""
 
-    n_values: int
-    encoded_size: int = 0
+    n_values: int  # columns of the network's output
+    encoded_size: int = 0  # numbers of an encoded action that the advantage head reads besides the features
+    samples_actions: bool = False  # action values are estimated with sampled actions
 
     def evaluate_actions(
         self, network: ActorCritic, features: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
     ) -> ActionAdvantages | None:
-        """What the network says of actions, given features [T+1, B, F], the policy there and samples [T, B, size]."""
+        """Return the network's advantages of single actions, with gradient; None if the critic has no advantage head.
+
+        Args:
+            network: The network of policy and critic.
+            features: [T+1, B, F].
+            policy: The policy at the T+1 rows.
+            raw_action: The taken actions [T, B, size].
+        """
         return None
 
     @abstractmethod
@@ -74,17 +108,18 @@ class Critic(ABC):
         raw_action: Tensor,
         action_advantages: ActionAdvantages | None,
     ) -> CriticOutput:
-        """Of values [T+1, B, ...], the policy there, the samples taken [T, B, size] and what `ask` returned."""
+        """Return the critic's output, without gradient.
 
-    @abstractmethod
-    def q(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
-    ) -> Tensor:
-        """Q(x, a) [...] of samples [..., size]. Raises ValueError where it is not known."""
+        Args:
+            values: The network's values [T+1, B, n_values].
+            policy: The policy at the T+1 rows.
+            raw_action: The taken actions [T, B, size].
+            action_advantages: The result of `evaluate_actions`.
+        """
 
 
 class ActionValueCritic(Critic):
-    """Q(x, a) of every action of one branch: the correction is exact."""
+    """Q(x, a) of every action of one discrete branch, with which the bias correction is exact."""
 
     def __init__(self, n_actions: int):
         self.n_values = n_actions
@@ -96,39 +131,33 @@ class ActionValueCritic(Critic):
         raw_action: Tensor,
         action_advantages: ActionAdvantages | None,
     ) -> CriticOutput:
-        return _ActionValueOutput(values, policy, raw_action)
-
-    def q(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
-    ) -> Tensor:
-        return values.gather(-1, raw_action.long()).squeeze(-1)
+        return _ActionValueOutput(values, _as_categorical(policy), raw_action)
 
 
 class _ActionValueOutput(CriticOutput):
+    policy: Categorical
+
     def __init__(self, values: Tensor, policy: Categorical, raw_action: Tensor):
         self.v = policy.expectation(values)
         self.policy, self.action_values, self.raw_action = policy.select_rows(slice(-1)), values[:-1], raw_action.long()
         self.q_taken = self.action_values.gather(-1, self.raw_action).squeeze(-1)
 
-    def policy_gradient(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
-        return self.policy.summed_score(self._score_weights(weight, behavior, clip))
-
-    def policy_gradient_wrt_probs(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
-        return self.policy.score_wrt_probs(self._score_weights(weight, behavior, clip))
-
     def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, None]:
         """Eq. 6."""
         return torch.zeros_like(self.action_values).scatter_(-1, self.raw_action, error.unsqueeze(-1)), None
 
-    def _score_weights(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
-        """Eq. 9: the weight of every action's score; the taken action's has the truncated importance on top."""
+    def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        return self.policy.summed_score(self.score_weights(weight, behavior, clip))
+
+    def score_weights(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        """Eq. 9: the correction of every action, and for the taken action the truncated importance in addition."""
         advantage = self.action_values - self.v[:-1].unsqueeze(-1)
-        correction = bias_correction(self.policy.probs, behavior.probs, advantage, clip)
+        correction = bias_correction(self.policy.probs, _as_categorical(behavior).probs, advantage, clip)
         return correction.scatter_add(-1, self.raw_action, weight.unsqueeze(-1))
 
 
 class StateValueCritic(Critic):
-    """V(x) alone. Nothing is known of actions that were not taken, so that the correction is dropped."""
+    """V(x) only. Actions that were not taken have no value, so that the policy gradient has no bias correction."""
 
     n_values = 1
 
@@ -141,11 +170,6 @@ class StateValueCritic(Critic):
     ) -> CriticOutput:
         return _StateValueOutput(values, policy, raw_action)
 
-    def q(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
-    ) -> Tensor:
-        raise ValueError("a critic of states (critic: state_value) knows no action's value")
-
 
 class _StateValueOutput(CriticOutput):
     def __init__(self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor):
@@ -153,31 +177,34 @@ class _StateValueOutput(CriticOutput):
         self.q_taken = self.v[:-1]
         self.policy, self.raw_action = policy.select_rows(slice(-1)), raw_action
 
-    def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
-        return self.policy.score(self.raw_action, weight)
-
-    def policy_gradient_wrt_probs(self, weight: Tensor, behavior: Categorical, clip: float) -> Tensor:
-        weights = torch.zeros_like(self.policy.probs).scatter(-1, self.raw_action.long(), weight.unsqueeze(-1))
-        return self.policy.score_wrt_probs(weights)
-
     def select_target(self, targets: Targets) -> Tensor:
         return targets.value_target()
 
     def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, None]:
         return error.unsqueeze(-1), None
 
+    def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        """Eq. 9, first term."""
+        return self.policy.score(self.raw_action, weight)
+
+    def score_weights(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        probs = _as_categorical(self.policy).probs
+        return torch.zeros_like(probs).scatter(-1, self.raw_action.long(), weight.unsqueeze(-1))
+
 
 class StochasticDuelingCritic(Critic):
-    """V(x) and A(x, a) for actions of any kind (Wang et al. 2017, section 5.1):
+    """V(x) and A(x, a), for actions of any kind (section 5.1).
 
         Q(x, a) = V(x) + A(x, a) - 1/n sum_i A(x, u_i),   u_i ~ pi(.|x)                                   (Eq. 13)
 
-    One set of u_i for each state serves all actions. The correction is that of one more sample of the policy.
+    All actions of a state share the samples u_i. The bias correction is estimated with one more sample of the policy,
+    a' (Eq. 15).
     """
 
     n_values = 1
+    samples_actions = True
 
-    def __init__(self, family: DistributionFamily, n_samples: int):
+    def __init__(self, family: DistributionFamily[ClosedFormDistribution], n_samples: int):
         self.family, self.n_samples = family, n_samples
         self.encoded_size = family.encoded_size
 
@@ -189,16 +216,14 @@ class StochasticDuelingCritic(Critic):
         return ActionAdvantages(network.advantage_head(features[:-1], actions), policy_samples[0])
 
     def evaluate(
-        self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor, action_advantages: ActionAdvantages
+        self,
+        values: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+        action_advantages: ActionAdvantages | None,
     ) -> CriticOutput:
+        assert action_advantages is not None
         return _DuelingOutput(values, policy, raw_action, action_advantages)
-
-    def q(
-        self, network: ActorCritic, features: Tensor, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
-    ) -> Tensor:
-        actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy.draw_samples(self.n_samples))))
-        advantages = network.advantage_head(features, actions)
-        return values.squeeze(-1) + advantages[0] - advantages[1:].mean(0)
 
 
 class _DuelingOutput(CriticOutput):
@@ -207,15 +232,20 @@ class _DuelingOutput(CriticOutput):
     ):
         advantages = action_advantages.advantages.detach()
         centered = advantages - advantages[2:].mean(0)
-        self.policy, self.raw_action, self.policy_sample = (
-            policy.select_rows(slice(-1)),
-            raw_action,
-            action_advantages.policy_sample,
-        )
+        self.policy, self.raw_action = policy.select_rows(slice(-1)), raw_action
         self.n_samples = len(advantages) - 2
         self.v = values.squeeze(-1)
         self.q_taken = self.v[:-1] + centered[0]  # Eq. 13
-        self.policy_sample_advantage = centered[1]
+        self.policy_sample, self.policy_sample_advantage = action_advantages.policy_sample, centered[1]
+
+    def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+        """Return the gradients of both errors, that of Q (Eq. 13) and that of V (Eq. 14).
+
+        The error of Q reaches V, A(x, a) and every A(x, u_i), but not the policy through u_i.
+        """
+        sampled_gradient = (-error / self.n_samples).expand(self.n_samples, -1, -1)
+        advantage_gradient = torch.cat((torch.stack((error, torch.zeros_like(error))), sampled_gradient))
+        return (error + targets.value_target() - self.v[:-1]).unsqueeze(-1), advantage_gradient
 
     def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         """Eq. 15."""
@@ -223,8 +253,8 @@ class _DuelingOutput(CriticOutput):
         correction = sampled_bias_correction(rho, self.policy_sample_advantage, clip)
         return self.policy.score(self.raw_action, weight) + self.policy.score(self.policy_sample, correction)
 
-    def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-        """Both value targets; the error of Q reaches V, A(x, a) and every A(x, u_i), and not the policy through u_i."""
-        sampled_gradient = (-error / self.n_samples).expand(self.n_samples, -1, -1)
-        advantage_gradient = torch.cat((torch.stack((error, torch.zeros_like(error))), sampled_gradient))
-        return (error + targets.value_target() - self.v[:-1]).unsqueeze(-1), advantage_gradient
+
+def _as_categorical(distribution: ClosedFormDistribution) -> Categorical:
+    if not isinstance(distribution, Categorical):
+        raise TypeError(f"expected the policy of a single discrete branch, not {type(distribution).__name__}")
+    return distribution

@@ -1,1 +1,1 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905)."""
+"""SAC: soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905)."""

@@ -1,4 +1,4 @@
-"""Who chooses in SAC: a policy with its temperatures, or the critics themselves."""
+"""The two actors of SAC: a stochastic policy with its temperatures, or epsilon-greedy selection by the critics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import ParameterGroup
+from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
 from algorithm.losses import surrogate_loss
 from algorithm.networks import (
@@ -27,66 +27,79 @@ from algorithm.networks import (
 )
 from algorithm.specs import Role
 
-EvaluateActions = Callable[
-    [Tensor], tuple[Tensor, Tensor | None]
-]  # of numbers [..., K, c]: Q [..., K], and its slope there
+# Continuous dimensions [T, B, K, c] -> Q [T, B, K], and its gradient [T, B, K, c]; None if all actions are discrete.
+EvaluateActions = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+
+KINDS = {"d": "discrete", "c": "continuous"}  # kinds of action dimensions, and their names in metrics
 
 
-KINDS = {"d": "discrete", "c": "continuous"}  # of actions, as metrics name them
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PolicyOutput:
-    """What may be done at some rows: combinations of branches, and the numbers that would be executed with each."""
+    """The policy at some rows, with a sample of the continuous dimensions for each of K combinations of branches."""
 
     policy: HybridDistribution  # without gradient
     reparameterized: ReparameterizedSample
-    entropy_cost: Tensor  # [..., K] alpha log pi: what each choice costs in entropy
-    alpha: Tensor | float = 0.0  # of the numbers
+    entropy_cost: Tensor  # alpha log pi of each combination [..., K]
+    alpha: Tensor | float = 0.0  # temperature of the continuous dimensions
 
     def select_rows(self, where: slice) -> PolicyOutput:
-        """At some of the rows."""
+        """Return the part at some rows of the leading axis."""
         return PolicyOutput(
-            self.policy.select_rows(where),
-            self.reparameterized.select_rows(where),
-            self.entropy_cost[where],
-            self.alpha,
+            policy=self.policy.select_rows(where),
+            reparameterized=self.reparameterized.select_rows(where),
+            entropy_cost=self.entropy_cost[where],
+            alpha=self.alpha,
         )
 
 
 class SacActor(ABC):
-    """Chooses actions, and learns from what the critics know."""
+    """The part of SAC that selects actions and learns from the critics."""
 
     policy: Policy
     groups: Mapping[str, ParameterGroup]
 
     @abstractmethod
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
-        """What it would do at all rows [T+1, B], and its outputs [T, B, S] that say so, with gradient."""
+        """Evaluate the policy at all rows of a rollout.
+
+        Args:
+            features: [T+1, B, F] without gradient.
+            obs: Observations {name: [T+1, B, ...]}, of which the action mask is used.
+
+        Returns:
+            The policy at the T+1 rows, and the outputs of its network [T, B, S] with gradient.
+        """
 
     @abstractmethod
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
-        """Return alpha log pi [...] of the executed actions of samples, without gradient."""
+        """Return alpha log pi of the executed actions [...] of samples [..., size], without gradient."""
 
     @abstractmethod
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
     ) -> dict[str, Tensor]:
-        """Its groups' scalars over rows [T, B] of `weights`."""
+        """Return a scalar for each group; only its gradient has a meaning.
+
+        Args:
+            policy_output: The policy at T rows.
+            outputs: The outputs of its network [T, B, S] with gradient.
+            weights: Weights of the rows [T, B].
+            evaluate_actions: The critics' values of actions.
+        """
 
     def compute_metrics(self, policy_output: PolicyOutput) -> dict[str, Tensor]:
-        """What there is to say of each row [T, B]."""
+        """Return metrics of each row [T, B]."""
         return {}
 
     def get_temperatures(self) -> dict[str, Tensor]:
-        """Every alpha."""
+        """Return every alpha, a scalar, by the name of its metric."""
         return {}
 
 
 class SoftPolicy(SacActor):
-    """A stochastic policy that is paid for its entropy (Haarnoja et al. 2018), branches and numbers each at a rate."""
+    """A stochastic policy with an entropy bonus, and a temperature for each kind of action dimension."""
 
-    def __init__(self, settings: Any, family: HybridFamily, blueprint: Blueprint, torso: Torso, role: Role):
+    def __init__(self, settings: SacSettings, family: HybridFamily, blueprint: Blueprint, torso: Torso, role: Role):
         self.family = family
         std_head = (
             StdHead(family.n_means, "state_dependent", settings.std_init, settings.std_min)
@@ -104,8 +117,9 @@ class SoftPolicy(SacActor):
             "policy": make_adam_group(heads, settings, settings.learning_rate_policy, settings.max_grad_norm_policy)
         }
         if settings.use_auto_alpha:
-            rate, clip = settings.learning_rate_alpha, settings.max_grad_norm_alpha
-            self.groups["alpha"] = make_adam_group(self.temperature, settings, rate, clip)
+            self.groups["alpha"] = make_adam_group(
+                self.temperature, settings, settings.learning_rate_alpha, settings.max_grad_norm_alpha
+            )
 
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
         outputs = self.network.compute_outputs(features[:-1])
@@ -115,18 +129,21 @@ class SoftPolicy(SacActor):
             reparameterized, alphas = policy.rsample(), self.temperature.alpha()
             terms = zip(alphas, self._log_prob_terms(policy, reparameterized), strict=True)
             entropy_cost = reduce(torch.add, (alpha * log_prob for alpha, log_prob in terms))
-            return PolicyOutput(policy, reparameterized, entropy_cost, alphas[-1]), outputs
+            output = PolicyOutput(
+                policy=policy, reparameterized=reparameterized, entropy_cost=entropy_cost, alpha=alphas[-1]
+            )
+        return output, outputs
 
     @torch.no_grad()
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
         terms = dict(zip("dc", policy.action_log_probs(raw_action), strict=True))
-        rates = zip(self.temperature.alpha(), self.action_kinds, strict=True)
-        return reduce(torch.add, (alpha * terms[kind] for alpha, kind in rates))
+        alphas = zip(self.temperature.alpha(), self.action_kinds, strict=True)
+        return reduce(torch.add, (alpha * terms[kind] for alpha, kind in alphas))
 
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
     ) -> dict[str, Tensor]:
-        """Its scalars mean nothing, only their gradients do, which are those of Eq. 7 and of Eq. 17 with log alpha."""
+        """Return scalars whose gradients are those of 1812.05905, Eq. 7, and of its Eq. 17 with log alpha."""
         policy = policy_output.policy
         q, action_gradient = evaluate_actions(policy_output.reparameterized.actions)
         with torch.no_grad():
@@ -138,11 +155,11 @@ class SoftPolicy(SacActor):
         if "alpha" in self.groups:
             terms = self._log_prob_terms(policy, policy_output.reparameterized)
             with torch.no_grad():
-                entropy_excess = [  # the target's entropy, by how much
-                    (weights * ((policy.probs * term).sum(-1) + entropy)).sum()
-                    for term, entropy in zip(terms, self._target_entropies(policy), strict=True)
+                entropy_shortfall = [  # target entropy - entropy, of each kind
+                    (weights * ((policy.probs * term).sum(-1) + target)).sum()
+                    for term, target in zip(terms, self._target_entropies(policy), strict=True)
                 ]
-            losses["alpha"] = surrogate_loss(torch.stack(entropy_excess), self.temperature.log_alpha)
+            losses["alpha"] = surrogate_loss(torch.stack(entropy_shortfall), self.temperature.log_alpha)
         return losses
 
     def compute_metrics(self, policy_output: PolicyOutput) -> dict[str, Tensor]:
@@ -159,12 +176,16 @@ class SoftPolicy(SacActor):
         }
 
     def _log_prob_terms(self, policy: HybridDistribution, reparameterized: ReparameterizedSample) -> list[Tensor]:
-        """log pi(d) and log pi(c|d), those of them that there are."""
+        """Return log pi(d) and log pi(c|d) [..., K], those of the kinds that the action has."""
         terms = {"d": policy.log_probs, "c": reparameterized.log_prob}
         return [terms[kind] for kind in self.action_kinds]
 
     def _target_entropies(self, policy: HybridDistribution) -> list[Tensor | float]:
-        """The target of each: a share of -1 nat for each number; of the largest entropy of what is allowed."""
+        """Return the target entropy of each kind of dimension, in nats.
+
+        For continuous dimensions it is `target_c_alpha` times -1 nat per dimension; for discrete branches
+        `target_d_alpha` times the largest entropy of the allowed actions.
+        """
         max_branch_entropy: Tensor | float = math.log(self.family.n_combinations)
         if self.network.n_masked_logits:
             allowed = [(part.statistics > MASKED_LOGIT / 2).sum(-1) for part in policy.branch_distributions]
@@ -177,11 +198,15 @@ class SoftPolicy(SacActor):
 
 
 class EpsilonGreedy(SacActor):
-    """No policy of its own: the combination that the critics value most, as in double DQN (van Hasselt et al. 2016)."""
+    """Selection of the combination with the highest value, as in double DQN (van Hasselt et al. 2016).
 
-    def __init__(self, settings: Any, family: HybridFamily, critics: CriticEnsemble, role: Role):
+    Raises:
+        ValueError: The action has continuous dimensions.
+    """
+
+    def __init__(self, settings: SacSettings, family: HybridFamily, critics: CriticEnsemble, role: Role):
         if family.n_continuous:
-            raise ValueError(f"discrete_dqn_like is of discrete branches alone, not of {role.action_spec}")
+            raise ValueError(f"discrete_dqn_like needs discrete branches only; the actions are {role.action_spec}")
         self.family = family
         self.q_policy = self.policy = GreedyQPolicy(critics, family, role.obs_specs, settings.discrete_dqn_epsilon)
         self.groups = {}
@@ -189,7 +214,9 @@ class EpsilonGreedy(SacActor):
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
         policy = self.family((1 - self.q_policy.select_best(features, obs)) * MASKED_LOGIT)
-        return PolicyOutput(policy, policy.rsample(), torch.zeros_like(policy.probs)), policy.statistics
+        no_cost = torch.zeros_like(policy.probs)
+        output = PolicyOutput(policy=policy, reparameterized=policy.rsample(), entropy_cost=no_cost)
+        return output, policy.statistics
 
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
         return raw_action.new_zeros(raw_action.shape[:-1])
@@ -200,7 +227,14 @@ class EpsilonGreedy(SacActor):
         return {}
 
 
-def make_adam_group(module: nn.Module, settings: Any, rate: float, clip: float) -> ParameterGroup:
-    """A group of SAC, at a rate and with a clip of its own."""
-    schedule, decay, epsilon = settings.learning_rate_schedule, settings.optimizer_decay, settings.optimizer_epsilon
-    return ParameterGroup(module, rate, schedule, "adam", decay, epsilon, False, clip, settings.optimizer_beta1)
+def make_adam_group(module: nn.Module, settings: SacSettings, rate: float, max_grad_norm: float) -> ParameterGroup:
+    """Return the parameter group of a module of SAC, with its learning rate and its gradient norm."""
+    return ParameterGroup(
+        module=module,
+        learning_rate=rate,
+        learning_rate_schedule=settings.learning_rate_schedule,
+        optimizer_beta1=settings.optimizer_beta1,
+        optimizer_decay=settings.optimizer_decay,
+        optimizer_epsilon=settings.optimizer_epsilon,
+        max_grad_norm=max_grad_norm,
+    )

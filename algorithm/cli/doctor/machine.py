@@ -1,4 +1,4 @@
-"""What this machine has: Python, devices, threads, disk, memory and ports."""
+"""What this machine has: Python, devices, threads, disk and memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from algorithm.adapters.unity.ports import EDITOR_PORT, FIRST_PORT, describe_holder, is_taken
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check, Outcome
+from algorithm.cli.doctor.check import BROKEN, OK, Check, Outcome
 from algorithm.cli.doctor.requirements import import_packaging, read_setup
 from algorithm.cli.doctor.subprocess_probe import run_in_subprocess
 from algorithm.runs.env_folder import RUNS
@@ -21,25 +20,15 @@ GB = 10**9
 LEAST_DISK = 0.2 * GB  # for checkpoints and logs of a small run
 LEAST_MEMORY = 0.5 * GB  # what torch and a small run take
 THREADS = tuple(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL"))
-LAST_PORT = 65535
-PLAYER_PORTS = 8  # ports of players that are looked at: as many as there are copies by default
 
 
 def list_machine_checks() -> Iterator[Check]:
-    """Those of every machine but for its ports."""
+    """Those of every machine."""
     yield Check("python", check_python)
     yield Check("devices", check_devices)
     yield Check("threads", check_threads)
     yield Check("disk", check_disk)
     yield Check("memory", check_memory)
-
-
-def list_port_checks() -> Iterator[Check]:
-    """The ports that Unity uses where nothing else is said."""
-    yield Check("port of the editor", partial(check_ports, [EDITOR_PORT], "give --port, and set it in Unity too"))
-    yield Check(
-        "ports of players", partial(check_ports, range(FIRST_PORT, FIRST_PORT + PLAYER_PORTS), "players take others")
-    )
 
 
 def check_python() -> Outcome:
@@ -60,7 +49,8 @@ def inspect_torch() -> dict[str, Any]:
     """Its build, its devices with what goes wrong where they compute, and its threads."""
     import torch
 
-    from algorithm.training.placement import CPU, describe_device
+    from algorithm.runs.torch_setup import describe_device
+    from algorithm.training.learner import CPU
 
     return {
         "version": torch.__version__,
@@ -147,17 +137,6 @@ def check_memory() -> Outcome:
             f"{format_size(free)} are free: a run takes {format_size(LEAST_MEMORY)} beside its replay, so end something",
         )
     return OK, f"{format_size(free)} are free"
-
-
-def check_ports(requested: Iterable[int], advice: str) -> Outcome:
-    """Whether nobody listens on ports of this machine; `advice` is what else can be done."""
-    numbers = list(requested)
-    if numbers[-1] > LAST_PORT:
-        return BROKEN, f"{numbers[-1]} is no port, the last one is {LAST_PORT}: {advice}"
-    taken_ports = [f"{port} is taken by {describe_holder(port)}" for port in numbers if is_taken(port)]
-    if taken_ports:
-        return MISSING, f"{', '.join(taken_ports)}: end it, or {advice}"
-    return OK, f"{numbers[0]} is free" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} are free"
 
 
 def format_size(bytes_: float) -> str:

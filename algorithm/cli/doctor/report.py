@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from algorithm.cli.doctor.check import BROKEN, MISSING, TIMEOUT, Check, Finding, describe_error
-from algorithm.cli.doctor.machine import list_machine_checks, list_port_checks
+from algorithm.cli.doctor.machine import list_machine_checks
 from algorithm.cli.doctor.requirements import list_core_checks, list_extras, make_extra_check
-from algorithm.cli.doctor.tried import make_onnx_check, make_self_test_check
+from algorithm.cli.doctor.tried import list_adapter_checks, make_onnx_check
 from algorithm.cli.output import Output
 from algorithm.errors import UserError
 
@@ -47,9 +47,8 @@ def run_doctor(options: argparse.Namespace, output: Output) -> None:
 
 
 def _list_all_checks() -> Iterator[Check]:
-    yield from list_port_checks()
     yield from map(make_extra_check, list_extras())
-    yield make_self_test_check()
+    yield from list_adapter_checks()
     yield make_onnx_check()
 
 

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module, metadata
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check, Outcome
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
+from algorithm.data import DATA
 
-SETUP_FILE = Path(__file__).resolve().parents[3] / "setup.py"
-FOR_DEVELOPERS = {"test", "dev", "benchmark"}  # extras
+SETUP_FILE = DATA / "setup.py"
+FOR_DEVELOPERS = {"test", "dev", "docs", "benchmark"}  # extras
 MAX_LISTED = 6  # packages of an extra; of more only their number is told
 # What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
 VERSION_NOTES = {

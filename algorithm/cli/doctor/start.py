@@ -5,17 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-from algorithm.adapters.unity.launch import LaunchConfig
-from algorithm.adapters.unity.os_process import find_player
-from algorithm.adapters.unity.ports import EDITOR_PORT
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Outcome
-from algorithm.cli.doctor.machine import check_ports
+from algorithm.cli.doctor.check import BROKEN, MISSING, TIMEOUT, Check, Outcome
 from algorithm.cli.doctor.requirements import list_extras, make_extra_check
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
-from algorithm.cli.doctor.tried import make_onnx_check, make_self_test_check
-from algorithm.runs.make_env import is_unity, make_adapter, make_launch_config
+from algorithm.cli.doctor.tried import make_adapter_check, make_onnx_check
+from algorithm.runs.make_env import find_adapter_class, make_adapter, make_env_config
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
 
@@ -31,31 +26,16 @@ def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
         yield make_extra_check("onnx").as_required()
         yield make_onnx_check().as_required()
     yield trial_run.make_check("device")
-    if is_unity(settings):
-        # Nothing is started yet, but what cannot be is told.
+    adapter_class = find_adapter_class(settings)
+    if adapter_class.starts_programs:
+        # The adapter raises an error for settings that do not fit, and starts nothing before its first reset.
         make_adapter(settings, RunFolder(find_environment_folder(options.env)), settings.base.n_envs)
-        yield make_self_test_check().as_required()
-        yield from _list_scene_checks(make_launch_config(settings), settings.base.n_envs)
+        config = make_env_config(settings, settings.base.env_name or "", settings.base.n_envs)
+        for check in adapter_class.list_start_checks(config):
+            yield make_adapter_check(check).as_required()
     else:
         for name in ("environment", "agent", "replay", "checkpoints"):
             yield trial_run.make_check(name)
-
-
-def _list_scene_checks(launch: LaunchConfig, n_envs: int) -> Iterator[Check]:
-    if launch.path is None:
-        numbers = [launch.port or EDITOR_PORT]
-        advice = "give --port, and set it in Unity too"
-    else:
-        yield Check("player", partial(_check_player, launch.path))
-        if launch.port is None:
-            return
-        numbers = range(launch.port, launch.port + n_envs + 1)  # one more is evaluated in
-        advice = "give another base_config.unity_args.base_port, or null for any that are free"
-    yield Check("ports", partial(check_ports, numbers, advice)).as_required()
-
-
-def _check_player(path: str) -> Outcome:
-    return OK, str(find_player(Path(path)))
 
 
 class TrialRun:

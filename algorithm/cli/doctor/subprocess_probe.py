@@ -9,8 +9,8 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from algorithm.adapters.unity.os_process import describe_exit
 from algorithm.cli.doctor.check import describe_error, describe_timeout
+from algorithm.errors import describe_exit
 
 TIMEOUT = 60.0  # seconds
 # The folders that modules come from are those of this process, whatever the working directory holds.

@@ -16,14 +16,14 @@ from algorithm.cli.doctor.check import BROKEN, OK, Outcome, describe_error
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
-from algorithm.runs.make_env import is_unity, make_adapter
-from algorithm.runs.memory_budget import MemoryBudget, replay_size
+from algorithm.runs.components_builder import make_agent
+from algorithm.runs.make_env import find_adapter_class, make_adapter
+from algorithm.runs.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
-from algorithm.runs.team_builder import make_agent
-from algorithm.runs.torch_setup import choose_placement, get_named_device
+from algorithm.runs.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
 from algorithm.specs import Role, role_suffix
-from algorithm.training.placement import CPU, describe_device, find_accelerator
+from algorithm.training.learner import CPU
 
 BYTES_PER_VALUE = 4  # bytes
 VALUES_PER_PARAMETER = 4  # numbers in a checkpoint for each parameter: itself, its average, and two of the optimizer
@@ -37,7 +37,7 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
         outcomes = {"device": (OK, _describe_device(settings))}
     except UserError as error:
         outcomes = {"device": (BROKEN, str(error))}
-    if is_unity(settings):
+    if find_adapter_class(settings).starts_programs:
         return outcomes
     folder = RunFolder(find_environment_folder(options["env"]))
     stage = "environment"
@@ -64,7 +64,7 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
 def _describe_device(settings: Settings) -> str:
     """Return which device learns, for people. Raises UserError if torch does not find it."""
     if settings.base.device != "auto":
-        return f"learning on {describe_device(get_named_device(settings))}"
+        return f"learning on {describe_device(get_named_device(settings.base))}"
     if found := find_accelerator():
         return f"auto: {describe_device(torch.device(found))} for images or a million parameters, otherwise cpu"
     return f"auto: {describe_device(CPU)}"
@@ -77,7 +77,7 @@ def _describe_role(name: str, role: Role) -> str:
 def _make_agent(settings: Settings, folder: RunFolder, role: Role) -> Agent:
     agent = make_agent(settings, folder, role, np.random.default_rng(settings.base.seed))
     if settings.base.precision != "float32":
-        choose_placement(settings, agent, role)
+        choose_placement(settings.base, agent, role)
     return agent
 
 
@@ -90,7 +90,7 @@ def _check_replays(settings: Settings, agents: Mapping[str, Agent], roles: Mappi
     lines: list[str] = []
     budget = MemoryBudget(lines.append, find_runs_folder() if settings.replay.memory_map else None)
     for name, agent in agents.items():
-        budget.reserve(name, replay_size(settings.for_role(name).replay, agent, roles[name]))
+        budget.reserve(name, compute_agent_replay_size(settings.for_role(name).replay, agent, roles[name]))
     return budget.reserved_bytes, "; ".join(line.removeprefix("replay: ") for line in lines)
 
 

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from algorithm.cli.doctor.check import OK, Check, Outcome
+from collections.abc import Iterator
+
+from algorithm.adapters.adapter import EnvironmentStartError, StartCheck
+from algorithm.cli.doctor.check import MISSING, OK, Check, Outcome
 from algorithm.cli.doctor.requirements import check_installed, read_setup
 from algorithm.cli.doctor.subprocess_probe import run_in_subprocess
+from algorithm.config.registry import ADAPTERS, find_class
 
 
-def make_self_test_check() -> Check:
-    """With a scene of one agent, over gRPC."""
-    return Check("handshake", lambda: (OK, run_in_subprocess("algorithm.adapters.unity.self_test:run_self_test")))
+def list_adapter_checks() -> Iterator[Check]:
+    """Yield the checks of every adapter that is installed."""
+    for name in ADAPTERS:
+        try:
+            adapter_class = find_class("env_type", name)
+        except Exception:  # the checks of the packages report what is missing or broken
+            continue
+        yield from map(make_adapter_check, adapter_class.list_start_checks(None))
+
+
+def make_adapter_check(check: StartCheck) -> Check:
+    """Return a check of an adapter as one of the doctor's: it is missing where it raises EnvironmentStartError."""
+
+    def run() -> Outcome:
+        if check.in_subprocess:
+            return OK, run_in_subprocess(f"{check.run.__module__}:{check.run.__qualname__}")
+        try:
+            return OK, check.run()
+        except EnvironmentStartError as error:
+            return MISSING, str(error)
+
+    return Check(check.name, run)
 
 
 def make_onnx_check() -> Check:
@@ -20,4 +43,4 @@ def make_onnx_check() -> Check:
 def _check_round_trip() -> Outcome:
     """Try it if the extra onnx is installed as it should be."""
     state, line = check_installed(read_setup()["extras_require"]["onnx"], 'pip install -e ".[onnx]"')
-    return (OK, run_in_subprocess("algorithm.export.run_round_trip:run_round_trip")) if state == OK else (state, line)
+    return (OK, run_in_subprocess("algorithm.export.export:run_round_trip")) if state == OK else (state, line)

@@ -11,13 +11,13 @@ from tests.unity_player.launcher import make_player
 
 
 def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit: float = 20.0, **how) -> UnityClient:
-    """A client of a player that was started for it."""
+    """Start a player and return its client."""
     program = make_player(folder, task, *flags)
     return UnityClient(program, port=0, start_limit=start_limit, limit=limit, **how)
 
 
 def act(client: UnityClient, choose=None) -> None:
-    """One step, in which each agent that waits does what `choose(name, DecisionSteps)` says, or nothing."""
+    """Step with the actions of `choose(name, DecisionSteps)`, or with zeros."""
     for name, spec in client.behavior_specs.items():
         waiting, _ = client.get_steps(name)
         agents, actions = len(waiting), spec.action_spec

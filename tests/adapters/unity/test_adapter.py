@@ -1,4 +1,4 @@
-"""What happens in scenes, told in lanes; and what happens to scenes, survived."""
+"""Steps of scenes as lanes, and failures of scenes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ import numpy as np
 import pytest
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
-from algorithm.adapters.unity import supervised_scene as supervised
+from algorithm.adapters.curriculum import EnvironmentParameters, Lesson, Uniform
+from algorithm.adapters.unity import scene_process
 from algorithm.adapters.unity.adapter import UnityAdapter
-from algorithm.adapters.unity.behavior import AgentSpecs
-from algorithm.adapters.unity.curriculum import Lesson, SceneParameters, Uniform
-from algorithm.adapters.unity.lanes import Batch
-from algorithm.adapters.unity.launch import SceneTick
-from algorithm.adapters.unity.statistics import StatisticsCollector
+from algorithm.adapters.unity.launch import LaunchConfig
+from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick, StatisticsCollector
 from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
-from tests.adapters.unity.scenes import launch_of, scene_of
+from tests.adapters.unity.scenes import make_config, make_scenes
 from tests.unity_player.launcher import ROOT, make_player
 
 
@@ -43,11 +41,11 @@ def opened():
 @pytest.fixture
 def at_once(monkeypatch):
     """No pause before a restart."""
-    monkeypatch.setattr(supervised, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(scene_process, "FIRST_PAUSE", 0.0)
 
 
 def play(adapter, ticks, seed=0):
-    """Every {role: Step} of so many ticks with random actions."""
+    """Return {role: Step} of `ticks` ticks with random actions."""
     rng = np.random.default_rng(seed)
     shown = [adapter.reset(seed)]
     for _ in range(ticks):
@@ -56,7 +54,7 @@ def play(adapter, ticks, seed=0):
 
 
 def rows(shown, role):
-    """{lane: its rows (observation, first, final, reward, alive)}."""
+    """Return {lane: its rows (observation, first, final, reward, alive)}."""
     lanes = {}
     for steps in shown:
         if role in steps:
@@ -70,7 +68,7 @@ def rows(shown, role):
 
 
 def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "staggered", agents=3))
+    adapter = opened(make_scenes(tmp_path, "staggered", agents=3))
     lanes = rows(play(adapter, 11), "Staggered")
     # Lane 0 is agent 1, lane 1 agent 2; agents 3 and 4 follow each other in lane 2. An observation is (agent, tick).
     expected = {
@@ -109,7 +107,7 @@ def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
 
 
 def test_sensors_masks_and_actions_are_those_of_the_scene(tmp_path, opened):
-    grid = opened(scene_of(tmp_path, "grid", "--size", "20", "--layout", "hwc"))
+    grid = opened(make_scenes(tmp_path, "grid", "--size", "20", "--layout", "hwc"))
     shown = play(grid, 3)
     assert grid.roles["GridWorld"].obs_specs == {
         "CameraSensor": ObsSpec((3, 20, 20)),
@@ -119,11 +117,11 @@ def test_sensors_masks_and_actions_are_those_of_the_scene(tmp_path, opened):
     mask = shown[0]["GridWorld"].obs["action_mask"]
     assert mask[:, 0].all()  # to stay is always possible
     assert 0 < mask.mean() <= 1
-    png = opened(scene_of(tmp_path, "grid", "--size", "20", "--png"))
+    png = opened(make_scenes(tmp_path, "grid", "--size", "20", "--png"))
     seen = png.reset(0)["GridWorld"].obs["CameraSensor"]
     assert png.roles["GridWorld"].obs_specs["CameraSensor"] == ObsSpec((3, 20, 20), "uint8", high=255.0)
     assert set(np.unique(seen)) == {0, 230, 255}
-    hybrid = opened(scene_of(tmp_path, "hybrid"))
+    hybrid = opened(make_scenes(tmp_path, "hybrid"))
     shown = play(hybrid, 2)
     role = hybrid.roles["Hybrid"]
     assert (role.action_spec.continuous, role.action_spec.branches) == (2, (2, 3))
@@ -136,7 +134,7 @@ def test_sensors_masks_and_actions_are_those_of_the_scene(tmp_path, opened):
 
 
 def test_each_agent_gets_its_own_action(tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "hybrid", copies=2))
+    adapter = opened(make_scenes(tmp_path, "hybrid", copies=2))
     steps = adapter.reset(0)
     for _ in range(3):
         vector = steps["Hybrid"].obs["Vector"]
@@ -146,7 +144,7 @@ def test_each_agent_gets_its_own_action(tmp_path, opened):
 
 
 def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "two_behaviors"))
+    adapter = opened(make_scenes(tmp_path, "two_behaviors"))
     steps, seen = adapter.reset(0), []
     for _ in range(24):
         seen.append(set(steps))
@@ -161,31 +159,31 @@ def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_agents_that_ask_late_get_lanes_behind_those_of_the_others(copies, tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "arrivals", copies=copies))
+def test_late_agents_get_lanes_after_those_of_the_others(copies, tmp_path, opened):
+    adapter = opened(make_scenes(tmp_path, "arrivals", copies=copies))
     shown, lanes = [adapter.reset(0)], []
     while len(shown) < 125:
         lanes.append(adapter.roles["Arrivals"].lanes)
         shown.append(adapter.step({role: step.obs["Vector"][:, :1] % 2 for role, step in shown[-1].items()}))
-    # Two agents ask at first, two more one tick later, the fifth two ticks later, and two at tick 30.
+    # Two agents request a decision first, two more one tick later, the fifth two ticks later, and two at tick 30.
     assert sorted(set(lanes)) == [copies * count for count in (2, 4, 5, 7)]
     agents = {lane: {row[0][0] for row in found} for lane, found in rows(shown, "Arrivals").items()}
     if copies == 1:
         expected = {0: {0}, 1: {3}, 2: {1}, 3: {4}, 4: {2}}
-    else:  # the lanes of a copy that are there at first are side by side, and so are those that a tick adds
+    else:  # the first lanes of an environment are adjacent, and so are those that one tick adds
         expected = {0: {0}, 1: {3}, 2: {0}, 3: {3}, 4: {1}, 5: {4}, 6: {1}, 7: {4}, 8: {2}, 9: {2}}
     assert {lane: found for lane, found in agents.items() if lane in expected} == expected
-    # Those that come when these have died take their lanes.
+    # Agents that appear after these have ended take their lanes.
     visitors = [found for lane, found in agents.items() if lane not in expected]
     assert visitors == [{100, 200, 300}, {101, 201, 301}] * copies
     for found in rows(shown, "Arrivals").values():
         assert found[0][1:] == (True, False, 0.0, True)
-        assert all(row[3] == (0.0 if row[1] else 1.0) for row in found)  # the action that each was sent is its own
+        assert all(row[3] == (0.0 if row[1] else 1.0) for row in found)  # each agent received its own action
 
 
 @pytest.mark.parametrize(("limit", "appear"), [(1, 0), (2, 5), ({"Staggered": 2}, 5)], ids=str)
 def test_more_agents_than_the_limit_are_one_line(limit, appear, tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "staggered", agents=limit))
+    adapter = opened(make_scenes(tmp_path, "staggered", agents=limit))
     most = limit if isinstance(limit, int) else limit["Staggered"]
     with pytest.raises(
         UnsupportedEnvironment,
@@ -195,16 +193,18 @@ def test_more_agents_than_the_limit_are_one_line(limit, appear, tmp_path, opened
 
 
 def test_fewer_agents_than_the_limit_have_no_more_lanes_than_they_need(tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "staggered", agents=50))
+    adapter = opened(make_scenes(tmp_path, "staggered", agents=50))
     play(adapter, 20)
     assert adapter.roles["Staggered"].lanes == 3
 
 
-def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
+def test_lessons_and_samplers_are_sent_and_advance(tmp_path, opened):
     record = tmp_path / "told"
     lessons = [Lesson("easy", 1.0, "Hybrid", 3, -100.0), Lesson("hard", Uniform(2, 3))]
-    scene = SceneParameters({"gravity": 9.81, "height": lessons})
-    adapter = opened(scene_of(tmp_path, "hybrid", "--record", str(record), scene=scene, ended=scene.record_episode))
+    scene = EnvironmentParameters({"gravity": 9.81, "height": lessons})
+    adapter = opened(
+        make_scenes(tmp_path, "hybrid", "--record", str(record), parameters=scene, ended=scene.record_episode)
+    )
     play(adapter, 30)
     assert scene.curricula["height"].lesson.name == "hard"
     told = [next(iter(json.loads(line).items())) for line in record.read_text().splitlines()]
@@ -213,61 +213,19 @@ def test_lessons_and_samplers_are_told_and_advance(tmp_path, opened):
     assert heights == [("number", ["height", 1.0]), ("uniform", [2.0, 3.0])]
 
 
-def test_scenes_tell_of_themselves_until_it_is_asked(tmp_path, opened):
-    adapter = opened(RestartOnFailure(lambda: scene_of(tmp_path, "balance_ball", copies=2), max_restarts=0))
+def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path, opened):
+    adapter = opened(RestartOnFailure(lambda: make_scenes(tmp_path, "balance_ball", copies=2), max_restarts=0))
     play(adapter, 5)
     assert 0 < adapter.statistics()["Ball/Distance"] < 3
     assert adapter.statistics() == {}
 
 
-def test_statistics_are_brought_together_as_the_scene_says():
+def test_statistics_are_aggregated_as_the_scene_requests():
     statistics = StatisticsCollector()
     statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
     statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
     assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
     assert statistics.take() == {}
-
-
-def test_lessons_wait_for_the_mean_of_their_role_and_are_restored():
-    lessons = (Lesson("a", 0.0, "x", 2, 5.0), Lesson("b", 1.0, "x", 1, 100.0), Lesson("c", 2.0))
-    scene = SceneParameters({"p": lessons})
-    for role, reward in (("x", 9), ("y", 99), ("x", 0)):
-        scene.record_episode(role, reward)
-    assert scene.current == {"p": 0.0}
-    other = SceneParameters({"p": lessons})
-    other.restore(scene.state())
-    other.record_episode("x", 10.0)
-    assert other.current == {"p": 1.0}
-    other.record_episode("x", 100.0)
-    assert other.current == {"p": 2.0}
-    other.record_episode("x", 1000.0)
-    third = SceneParameters({"p": lessons})
-    third.restore(other.state())
-    assert third.current == {"p": 2.0}
-
-
-def test_lessons_by_progress_wait_for_the_env_steps_and_their_episodes(caplog):
-    share = 0.0
-    first = Lesson("a", 0.0, "x", 2, 0.25, "progress")
-    lessons = (first, Lesson("b", 1.0, "x", 1, 0.5, "progress"), Lesson("c", 2.0))
-    scene = SceneParameters({"p": lessons}, lambda: share)
-    told = []
-    for share in (0.1, 0.2, 0.25, 0.4, 0.75):  # noqa: B007
-        scene.record_episode("y", 1000.0)
-        scene.record_episode("x", 1000.0)
-        told.append(scene.current["p"])
-    assert told == [0, 0, 1, 1, 2]
-    assert [record.message for record in caplog.records] == [
-        "p: lesson b begins, after 25% of training",
-        "p: lesson c begins, after 75% of training",
-    ]
-    share = 0.3
-    before = SceneParameters({"p": lessons}, lambda: share)
-    before.record_episode("x", -1000.0)
-    after = SceneParameters({"p": lessons}, lambda: share)
-    after.restore(before.state())
-    after.record_episode("x", -1000.0)
-    assert [before.current, after.current] == [{"p": 0.0}, {"p": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -278,12 +236,13 @@ def test_lessons_by_progress_wait_for_the_env_steps_and_their_episodes(caplog):
         ("nan", "NaN"),
     ],
 )
-def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
-    fault, why, tmp_path, opened, at_once, caplog
-):
+def test_a_failed_environment_starts_again_while_the_other_continues(fault, why, tmp_path, opened, at_once, caplog):
     limit = 2.0 if fault == "hang" else 20.0
-    adapter = opened(scene_of(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout=limit))
-    adapter._scenes[1].launch = launch_of(make_player(tmp_path / "sound", "staggered", "--slow", "0.01"))
+    adapter = opened(
+        make_scenes(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout_wait=limit)
+    )
+    other = make_config(make_player(tmp_path / "sound", "staggered", "--slow", "0.01"))
+    adapter._scenes[1].launch = LaunchConfig.from_env_config(other)
     rng, shown = np.random.default_rng(0), [adapter.reset(0)]
     lanes = rows(shown, "Staggered")
     while sum(row[1] and row[0] == [1, 0] for row in lanes[0]) < 2:
@@ -291,18 +250,20 @@ def test_a_copy_that_breaks_is_cut_and_started_again_while_the_other_goes_on(
         lanes = rows(shown, "Staggered")
     assert adapter.restarts >= 1
     assert all(re.search(why, record.message) for record in caplog.records), caplog.text
-    assert "copy 0 of 2" in caplog.records[0].message
+    assert "environment 0 of 2" in caplog.records[0].message
     starts = [k for k, row in enumerate(lanes[0]) if row[0] == [1, 0]]
     assert len(starts) >= 2
     assert lanes[0][starts[1]] == ([1, 0], True, False, 0.0, True)
-    assert not lanes[0][starts[1] - 1][2]  # the last row before it is a real one: it is not learned
+    assert not lanes[0][starts[1] - 1][
+        2
+    ]  # the row before the restart is not a final row, so no update uses the transition
     assert [row[0] for row in lanes[2]].count([1, 0]) == 1
     assert lanes[2][-1][0][1] > 30
 
 
 def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
-    launch = launch_of(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
-    adapter = opened(RestartOnFailure(lambda: UnityAdapter(launch, 1, None, SceneParameters({})), max_restarts=2))
+    config = make_config(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
+    adapter = opened(RestartOnFailure(lambda: UnityAdapter(config), max_restarts=2))
     with pytest.raises(EnvironmentCrashed, match="crashed 3 times, which is more than base_config.max_env_restarts"):
         play(adapter, 100)
 
@@ -311,18 +272,18 @@ def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
     ("flags", "changes", "why"),
     [
         (["--fault", "version"], {}, "speaks version 2.0.0"),
-        (["--fault", "never"], {"timeout": 1.0}, "did not connect within 1 s"),
+        (["--fault", "never"], {"timeout_wait": 1.0}, "did not connect within 1 s"),
     ],
     ids=["version", "never"],
 )
 def test_a_player_that_does_not_start_is_one_line(flags, changes, why, tmp_path, opened):
-    adapter = opened(scene_of(tmp_path, "balance_ball", *flags, **changes))
+    adapter = opened(make_scenes(tmp_path, "balance_ball", *flags, **changes))
     with pytest.raises(EnvironmentStartError, match=why):
         adapter.reset(0)
 
 
 def test_a_player_that_is_not_there_is_one_line(tmp_path, opened):
-    adapter = opened(UnityAdapter(launch_of(tmp_path / "nothing"), 1, None, SceneParameters({})))
+    adapter = opened(UnityAdapter(make_config(tmp_path / "nothing")))
     with pytest.raises(EnvironmentStartError, match="there is no player at"):
         adapter.reset(0)
 
@@ -332,17 +293,18 @@ def test_a_port_that_is_taken_is_one_line(tmp_path, opened):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        adapter = opened(scene_of(tmp_path, "balance_ball", port=port))
+        adapter = opened(make_scenes(tmp_path, "balance_ball", base_port=port))
         with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
             adapter.reset(0)
 
 
 def test_a_camera_that_shows_one_colour_without_graphics_is_one_line():
     pictures = {"Camera": np.zeros((2, 3, 8, 8), np.float32)}
-    decided = Batch(np.arange(2), pictures, np.zeros(2, np.float32), np.zeros(2, bool))
-    ended = Batch(np.arange(0), {"Camera": pictures["Camera"][:0]}, np.zeros(0, np.float32), np.zeros(0, bool))
+    decided = Batch(agent=np.arange(2), obs=pictures, reward=np.zeros(2, np.float32), interrupted=np.zeros(2, bool))
+    none = {"Camera": pictures["Camera"][:0]}
+    ended = Batch(agent=np.arange(0), obs=none, reward=np.zeros(0, np.float32), interrupted=np.zeros(0, bool))
     offer = AgentSpecs({"Camera": ObsSpec((3, 8, 8))}, ActionSpec(1))
-    adapter = UnityAdapter(launch_of(Path("player"), no_graphics=True), 1, None, SceneParameters({}))
+    adapter = UnityAdapter(make_config(Path("player"), no_graphics=True))
     with pytest.raises(UnsupportedEnvironment, match="'Camera' shows nothing but one colour.*no_graphics"):
         adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
     pictures["Camera"][0, 0, 0, 0] = 1
@@ -350,18 +312,17 @@ def test_a_camera_that_shows_one_colour_without_graphics_is_one_line():
 
 
 def press_play(port, *flags):
-    """What the editor is from the trainer's side while it plays."""
+    """Start a player that connects to the port of the editor."""
     command = [sys.executable, "-m", "tests.unity_player", "staggered", "--mlagents-port", str(port), *flags]
     return subprocess.Popen(command, cwd=ROOT)
 
 
-def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
+def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(opened, caplog):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    adapter = opened(
-        RestartOnFailure(lambda: UnityAdapter(launch_of(None, port=port), 1, 3, SceneParameters({})), max_restarts=0)
-    )
+    config = make_config(None, base_port=port, agents=3)
+    adapter = opened(RestartOnFailure(lambda: UnityAdapter(config), max_restarts=0))
 
     def press():
         press_play(port, "--fault", "quit", "--at", "6").wait()
@@ -371,7 +332,7 @@ def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
     user = threading.Thread(target=press)
     user.start()
     shown, begun, rng = [adapter.reset(0)], 0, np.random.default_rng(0)
-    limit = time.monotonic() + 60  # a tick may pass without news while Play is waited for
+    limit = time.monotonic() + 60  # ticks may have no rows until Play is pressed
     while begun < 2 and time.monotonic() < limit:
         shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
         begun = [row[:2] for row in rows(shown, "Staggered").get(0, [])].count(([1, 0], True))
@@ -379,14 +340,14 @@ def test_the_editor_is_waited_for_and_stop_and_play_again_go_on(opened, caplog):
     assert begun == 2
     assert adapter.restarts == 0
     told = [record.message for record in caplog.records]
-    assert told.count(f"press Play in Unity: it is waited for on port {port}") == 2
-    assert "the editor quit; its episodes are cut" in told
+    assert told.count(f"Waiting for Unity on port {port}: press Play in the editor") == 2
+    assert "the editor quit; its episodes are truncated" in told
     adapter.close()
     assert again[0].wait(20) == 0
 
 
 def descendants(pid):
-    """Every process that came of this one, by the list that `ps` gives."""
+    """Return the ids of all descendants of a process, from `ps`."""
     lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     parents = {int(child): int(parent) for child, parent in map(str.split, lines.splitlines())}
     found = {pid}
@@ -403,9 +364,9 @@ def alive(pid):
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from tests.adapters.unity.scenes import scene_of\n"
+        "import sys; from pathlib import Path; from tests.adapters.unity.scenes import make_scenes\n"
         "if __name__ == '__main__':\n"
-        f"    adapter = scene_of(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'told')!r})\n"
+        f"    adapter = make_scenes(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'told')!r})\n"
         "    adapter.reset(0); print('open', flush=True); sys.stdin.read()\n"
     )
     script = tmp_path / "trainer.py"
@@ -419,7 +380,7 @@ def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     )
     assert trainer.stdout.readline() == b"open\n"
     children = descendants(trainer.pid)
-    assert len(children) >= 3  # the process of the scene, the keeper, the player
+    assert len(children) >= 3  # the process of the scene, the watchdog, the player
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
     limit = time.monotonic() + 20

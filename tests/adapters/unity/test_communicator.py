@@ -1,4 +1,4 @@
-"""The wire to players, with real processes: whatever they do is told in one line, and nothing stays behind."""
+"""The connection to players in real processes: each failure is one line, and no process remains."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError  # noqa: E402
-from algorithm.adapters.unity import watchdog as keeper  # noqa: E402
+from algorithm.adapters.unity import watchdog  # noqa: E402
 from algorithm.adapters.unity.client import PlayerQuit, UnityClient, api  # noqa: E402
 from algorithm.adapters.unity.communicator import Communicator  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
@@ -25,7 +25,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat")
@@ -35,7 +35,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within some seconds."""
+    """Return whether a process ends within some seconds."""
     return wait_for(lambda: not alive(pid))
 
 
@@ -48,7 +48,7 @@ def wait_for(what) -> bool:
 
 
 def connect(port: int, *flags: str) -> subprocess.Popen:
-    """A player that nobody but the test started, as the editor is."""
+    """Start a player that the client does not start, as the editor."""
     command = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port), *flags]
     return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
 
@@ -70,12 +70,12 @@ BROKEN = {
     "hang": "did not answer within 1 s",
     "quit": "quit",
     "nan": "sent NaN or infinity in the sensor 'VectorSensor_size8' of '3DBall?team=0'",
-    "huge": "left by itself",  # gRPC refuses its message, and the player goes as it does where the trainer is gone
+    "huge": "ended with exit code 0",  # gRPC refuses its message, and the player quits as it does without a trainer
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_what_breaks_is_one_line_and_leaves_nothing(tmp_path, fault):
+def test_a_failure_is_one_line_and_leaves_no_process(tmp_path, fault):
     limit = 1.0 if fault == "hang" else 5.0
     client = start(tmp_path, "balance_ball", "--fault", fault, "--at", "3", limit=limit)
     pid = client._process.pid
@@ -101,13 +101,13 @@ FAILED = {
 
 
 @pytest.mark.parametrize("fault", FAILED)
-def test_what_does_not_start_is_one_line(tmp_path, fault):
+def test_a_failed_start_is_one_line(tmp_path, fault):
     with pytest.raises(EnvironmentStartError) as error:
         start(tmp_path, "balance_ball", "--fault", fault, start_limit=1.0 if fault == "never" else 20.0)
     assert str(error.value).endswith(FAILED[fault]) and not isinstance(error.value, EnvironmentCrashed)
 
 
-def test_what_a_player_said_last_is_quoted(tmp_path):
+def test_the_last_output_of_a_player_is_quoted(tmp_path):
     def end_of(*arguments, **how):
         client = start(tmp_path, "balance_ball", "--fault", "exit", arguments=arguments, **how)
         with pytest.raises(EnvironmentCrashed) as error:
@@ -135,7 +135,7 @@ def test_the_log_of_a_player_that_does_not_answer_is_quoted(tmp_path):
         UnityClient(program, port=0, start_limit=1.0, limit=1.0, log=log)
 
 
-def test_no_thread_stays_when_players_come_and_go(tmp_path):
+def test_no_thread_remains_after_several_players(tmp_path):
     for _ in range(2):
         client = start(tmp_path, "hybrid")
         client.close()
@@ -150,13 +150,13 @@ def test_a_file_that_is_no_program_is_one_line(tmp_path):
         UnityClient(program, port=0, start_limit=5.0, limit=5.0)
 
 
-def test_a_taken_port_is_told_at_once(port):
+def test_a_taken_port_is_reported_at_once(port):
     first = Communicator(port, 5.0, 5.0)
     with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
         Communicator(port, 5.0, 5.0)
     first.close()
     first.close()
-    Communicator(port, 5.0, 5.0).close()  # and free again straight away
+    Communicator(port, 5.0, 5.0).close()  # and it is free at once
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()
@@ -165,7 +165,7 @@ def test_a_taken_port_is_told_at_once(port):
 
 
 def test_two_servers_never_share_a_port(port):
-    """Not even when both have found it free."""
+    """Test that also for two communicators that have found the port free."""
 
     class Late(Communicator):
         def check_port(self, port):
@@ -179,7 +179,7 @@ def test_two_servers_never_share_a_port(port):
 
 @pytest.mark.parametrize(("host", "reached"), [({}, False), ({"host": "0.0.0.0"}, True)])
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only")
-def test_other_addresses_are_listened_to_only_when_told(host, reached):
+def test_other_addresses_are_used_only_on_request(host, reached):
     wire = Communicator(0, 5.0, 5.0, **host)
     for address, expected in (("127.0.0.1", True), ("127.0.0.2", reached)):
         with socket.socket() as probe:
@@ -194,9 +194,9 @@ def test_the_editor_is_waited_for_and_its_end_is_noticed(port):
         act(client)
         player.kill()
         player.wait()
-        time.sleep(0.2)  # until gRPC knows
+        time.sleep(0.2)  # until gRPC detects it
         with pytest.raises(EnvironmentCrashed, match="^the editor broke the connection$"):
-            act(client)  # long before its time is over
+            act(client)  # long before the limit
     player = connect(port, "--fault", "quit", "--at", "1")  # Stop, after another Play on the same port
     with UnityClient(None, port=port, start_limit=20.0, limit=20.0) as client:
         client.reset()
@@ -209,7 +209,7 @@ def test_the_last_message_reaches_the_player(port, tmp_path):
     player = connect(port, "-logFile", str(tmp_path / "log"))
     UnityClient(None, port=port, start_limit=20.0, limit=20.0).close()
     assert player.wait(10) == 0
-    assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer went away
+    assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer disconnected
 
 
 def test_the_wire_takes_the_place_of_the_clients_own(tmp_path):
@@ -249,7 +249,7 @@ print(client._process.pid, flush=True)
 
 
 def trainer(folder: Path, end: str, *flags: str) -> tuple[subprocess.Popen, int]:
-    """A trainer that has a player and then does what `end` says; and the player's process."""
+    """Start a trainer with a player that then executes `end`; return its process and the player's id."""
     code = [sys.executable, "-W", "error::DeprecationWarning", "-c", TRAINER.format(end)]
     program = str(make_player(folder, "balance_ball", *flags))
     process = subprocess.Popen([*code, program], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -274,20 +274,20 @@ def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
 
 
 @posix
-def test_a_keeper_that_is_killed_takes_its_player_along(tmp_path):
+def test_a_watchdog_that_is_killed_takes_its_player_along(tmp_path):
     client = start(tmp_path, "balance_ball", "--fault", "hang", "--at", "1")
     client.reset()
     client._process._watchdog.kill()
-    with pytest.raises(EnvironmentCrashed, match="ended with its keeper, which was killed"):
+    with pytest.raises(EnvironmentCrashed, match="ended with its watchdog, which was killed"):
         act(client)
     assert gone(client._process.pid)
 
 
 @posix
 def test_all_that_a_player_started_ends_with_it(tmp_path):
-    """As does Unity's crash handler."""
+    """Such as Unity's crash handler."""
     script = "sleep 60 & echo $! > child; exit 7"
-    command = [sys.executable, keeper.__file__, "0.1", "/bin/sh", "-c", script]
+    command = [sys.executable, watchdog.__file__, "0.1", "/bin/sh", "-c", script]
     told = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
     assert told.stdout.splitlines()[1] == "exit 7 "
     assert gone(int((tmp_path / "child").read_text()))

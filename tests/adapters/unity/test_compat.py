@@ -1,4 +1,4 @@
-"""ML-Agents' client imports on today's protobuf, whose messages it was not generated for, and on the one it was."""
+"""ML-Agents' client can be imported with current versions of protobuf and with those its messages were made for."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def folder():
 
 
 def regenerated(folder: Path, target: Path) -> None:
-    """The package, its messages written as today's protobuf writes them."""
+    """Copy the package, with its messages as current versions of protobuf generate them."""
     shutil.copytree(folder, target / "mlagents_envs", ignore=shutil.ignore_patterns("__pycache__"))
     for file in (target / "mlagents_envs" / "communicator_objects").glob("*_pb2.py"):
         data, name = compat._read_descriptor(file), f"{compat.MESSAGES}.{file.stem}"
@@ -93,7 +93,7 @@ def test_messages_of_todays_protobuf_can_be_read_as_well(folder, tmp_path):
         ) == compat._read_descriptor(file)
 
 
-def test_a_stand_in_for_distutils_goes_again():
+def test_the_substitute_for_distutils_is_removed():
     result = run(BLOCKED + LOADED, "distutils")
     assert result.stdout.strip().endswith("(1, 5, 0) False"), result.stderr
 
@@ -120,7 +120,7 @@ def test_a_file_without_messages_is_named(tmp_path):
         compat._read_descriptor(file)
 
 
-def test_a_line_about_a_scene_is_told_once(caplog):
+def test_a_line_about_a_scene_is_logged_once(caplog):
     compat.load_api()
     from mlagents_envs.side_channel.side_channel_manager import SideChannelManager
 

@@ -1,4 +1,4 @@
-"""The contract of all adapters, kept by scenes of the scripted player."""
+"""The contract of all adapters, for scenes of the scripted player."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 from tests.adapters.contract import AdapterContract
-from tests.adapters.unity.scenes import scene_of
+from tests.adapters.unity.scenes import make_scenes
 
 
 class UnityContract(AdapterContract):
-    """A scene of the scripted player, `copies` of it."""
+    """The contract for a task of the scripted player in `copies` environments."""
 
     copies, agents = 1, None
     task: tuple[str, ...]
@@ -28,7 +28,7 @@ class UnityContract(AdapterContract):
 
     def make(self):
         task, *flags = self.task
-        return scene_of(self.folder, task, "--seed", "3", *flags, copies=self.copies, agents=self.agents)
+        return make_scenes(self.folder, task, "--seed", "3", *flags, copies=self.copies, agents=self.agents)
 
 
 class TestStaggeredInTwoCopies(UnityContract):

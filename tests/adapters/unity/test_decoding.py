@@ -1,4 +1,4 @@
-"""What a player says is read as it was meant, and refused where it means nothing."""
+"""Messages of a player are decoded, and invalid ones raise an error."""
 
 import io
 
@@ -59,7 +59,7 @@ def compressed(shape, data, properties=CHW, mapping=()):
 
 
 def read(*agents, **how):
-    """The observations of the first sensor of those that wait."""
+    """Return the observations of the first sensor for the agents that await a decision."""
     decoder = Decoder("B", parameters(continuous=1, **how), agents[0])
     decisions, _ = decoder.decode(agents)
     assert decisions.obs[0].shape[1:] == decoder.spec.observation_specs[0].shape
@@ -131,7 +131,7 @@ def test_waiting_and_done_agents_keep_their_own_observations():
     assert decisions.obs[0].ravel().tolist() == [1, 3] and terminals.obs[0].ravel().tolist() == [2]
 
 
-def test_nobody_is_an_empty_batch():
+def test_no_agents_are_an_empty_batch():
     decisions, terminals = Decoder("B", parameters(branches=(2,)), agent(floats([1.0, 2.0]))).decode([])
     assert decisions.obs[0].shape == terminals.obs[0].shape == (0, 2)
     assert len(decisions) == len(terminals) == 0 and decisions.action_mask[0].shape == (0, 2)
@@ -148,9 +148,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("line", BAD)
-def test_what_means_nothing_is_refused_by_its_sensor_and_behavior(line):
+def test_an_invalid_message_is_an_error_with_sensor_and_behavior(line):
     decoder = Decoder("B", parameters(continuous=1), agent(floats([1.0, 2.0])))
-    for bad in (BAD[line], api.AgentInfoProto.FromString(BAD[line].SerializeToString() + b"\x40\x01")):  # done as well
+    for bad in (
+        BAD[line],
+        api.AgentInfoProto.FromString(BAD[line].SerializeToString() + b"\x40\x01"),
+    ):  # also as an ended episode
         with pytest.raises(EnvironmentCrashed, match=line) as error:
             decoder.decode([agent(floats([1.0, 2.0])), bad])
         assert "'B'" in str(error.value)

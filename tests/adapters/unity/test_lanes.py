@@ -1,39 +1,41 @@
-"""Agents that come, ask and go as they like, against rows that were written by hand."""
+"""Agents that appear and request decisions at any tick, compared with rows written by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.lanes import Batch, LaneAssignment, TooManyAgents
-from algorithm.training.actor import Actor, Episode
+from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
+from algorithm.adapters.unity.scene_tick import Batch
+from algorithm.training.actor import Actor
+from algorithm.training.episodes import Episode
 from tests.doubles import ScriptedAdapter, ShowingAgent, lanes_of, parts_of
 
 NOT = ()
 
 
 def batch(*rows: tuple) -> Batch:
-    """Rows of (agent, observation, reward, interrupted)."""
+    """Return a Batch of rows (agent, observation, reward, interrupted)."""
     rows = [(*row, 0.0, False)[:4] if len(row) == 2 else (*row, False)[:4] for row in rows]
     agent, obs, reward, interrupted = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Batch(
-        np.array(agent, np.int64),
-        {"obs": np.array(obs, np.float32).reshape(-1, 1)},
-        np.array(reward, np.float32),
-        np.array(interrupted, bool),
+        agent=np.array(agent, np.int64),
+        obs={"obs": np.array(obs, np.float32).reshape(-1, 1)},
+        reward=np.array(reward, np.float32),
+        interrupted=np.array(interrupted, bool),
     )
 
 
 def shown(step) -> list[tuple]:
-    """(lane, observation, first, final, reward, alive) of each row."""
+    """Return (lane, observation, first, final, reward, alive) of each row."""
     if step is None:
         return []
     fields = (step.lane, step.obs["obs"][:, 0], step.first, step.is_bootstrap_row, step.reward, step.alive)
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 
-# Agents 7 and 3, in changing order. 7 asks at every tick, 3 at every other one; 7 is cut and asks again in the same
-# tick, then dies and asks again in the same tick; 3 dies without asking again, and comes back two ticks later.
+# Agents 7 and 3, in changing order. 7 requests a decision at every tick, 3 at every other one. 7 is truncated, and then
+# terminated, with another request in the same tick; 3 is terminated without one, and returns two ticks later.
 SCENE = [
     ([(7, 10), (3, 50)], []),
     ([(7, 11, 1)], []),
@@ -48,7 +50,7 @@ SCENE = [
 
 
 def ticks(scene, lanes: LaneAssignment) -> list[dict]:
-    """What an adapter hands over: final rows as a Step of their own before the others."""
+    """Yield the Steps of an adapter: final rows first, as a separate Step."""
     script = []
     for decided, ended in scene:
         final, following, _ = lanes(batch(*decided), batch(*ended))
@@ -75,10 +77,14 @@ def test_stored_rows_are_the_hand_written_ones():
     assert three.reward.ravel().tolist() == [5, 6, 0, 2][: len(three)]
     assert three.alive.ravel().tolist() == [True, False, True, True][: len(three)]
     assert len(three) >= 2
-    assert list(actor.episodes) == [Episode("agent", 0, 6, 3), Episode("agent", 1, 11, 2), Episode("agent", 0, 11, 2)]
+    assert list(actor.episodes) == [
+        Episode(role="agent", lane=0, episode_return=6, length=3),
+        Episode(role="agent", lane=1, episode_return=11, length=2),
+        Episode(role="agent", lane=0, episode_return=11, length=2),
+    ]
 
 
-def test_a_cut_that_asks_again_is_a_final_row_and_then_a_first():
+def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
     lanes = LaneAssignment(4, 2)
     lanes(batch((7, 1), (3, 2)), batch())
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2, True)))
@@ -87,7 +93,7 @@ def test_a_cut_that_asks_again_is_a_final_row_and_then_a_first():
     assert returns == [2]
 
 
-def test_a_death_that_asks_again_is_told_by_its_first_row():
+def test_a_termination_with_a_new_request_is_part_of_the_next_first_row():
     lanes = LaneAssignment(0, 2)
     lanes(batch((7, 1), (3, 2)), batch())
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2)))
@@ -97,7 +103,7 @@ def test_a_death_that_asks_again_is_told_by_its_first_row():
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
-def test_an_end_without_a_next_row_is_a_final_row_and_the_next_start_tells_nothing(interrupted):
+def test_a_termination_without_a_new_request_is_a_final_row(interrupted):
     lanes = LaneAssignment(0, 1)
     lanes(batch((7, 1)), batch())
     final, following, _ = lanes(batch(), batch((7, 8, 2, interrupted)))
@@ -130,7 +136,7 @@ def test_a_new_agent_takes_the_lane_of_the_one_that_died_first():
     ]
 
 
-def test_a_new_agent_leaves_the_lane_of_one_that_asks_again_in_the_same_tick():
+def test_a_new_agent_does_not_take_the_lane_of_an_agent_with_a_new_request():
     lanes = LaneAssignment(0, 2)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes(batch((1, 1)), batch((2, 2)))
@@ -161,7 +167,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
     assert lanes.active_lanes.tolist() == [10, 5]
     assert lanes.order_actions(np.array([1, 5, 10]), np.arange(3)[:, None]).ravel().tolist() == [2, 1]
     final, following, returns = lanes(batch((6, 1), (1, 4, 2)), batch((5, 8, 1)))
-    # The new agent takes the lane of the one that died, rather than one more.
+    # The new agent takes the lane of the ended one instead of another lane.
     assert shown(final) == [(10, 8, False, True, 1, False)]
     assert shown(following) == [(4, 4, False, False, 2, True), (10, 1, True, False, 0, True)]
     assert (returns, there) == ([1], [2])
@@ -170,7 +176,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
     assert (there, lanes.count) == ([2, 3], 4)
 
 
-def test_an_agent_that_vanished_loses_its_lane_to_a_new_one_after_a_while_and_that_is_a_cut():
+def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
     lanes = LaneAssignment(0, 2, max_silent_ticks=3)
     lanes(batch((1, 1), (2, 2)), batch())
     for _ in range(2):
@@ -197,7 +203,7 @@ def test_an_episode_without_a_decision_is_left_out():
     assert lanes(batch(), batch((2, 5, 3), (9, 9, 9, True))) == (None, None, [])
 
 
-def test_after_a_loss_all_episodes_are_cut_and_nothing_is_told_of_them():
+def test_a_lost_scene_truncates_all_episodes_without_final_rows():
     lanes = LaneAssignment(0, 2)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes.forget_episodes()
@@ -208,7 +214,7 @@ def test_after_a_loss_all_episodes_are_cut_and_nothing_is_told_of_them():
     ]
 
 
-def test_actions_go_back_in_the_order_of_the_scene():
+def test_actions_are_in_the_order_of_the_scene():
     lanes = LaneAssignment(10, 3)
     lanes(batch((1, 1), (2, 2), (3, 3)), batch())
     lanes(batch((3, 1), (1, 2)), batch())

@@ -1,4 +1,4 @@
-"""The scripted player plays what its guide says."""
+"""The scripted player works as docs/unity.md describes."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.unity_player.scene import Action  # noqa: E402
 
 
 def play(task, choose, episodes):
-    """Returns of the first episodes that end, by behavior; `choose(name, News)` acts."""
+    """Return the returns of the first episodes that end, by behavior; `choose(name, News)` acts."""
     returns, running = {}, {}
     news = task.reset()
     while sum(map(len, returns.values())) < episodes:
@@ -89,7 +89,7 @@ def test_the_camera_shows_the_same_in_either_layout(tmp_path, png):
     assert cells == {(230, 230, 230), *grid.COLORS.values()}
 
 
-def test_naming_what_is_shown_earns_two_at_every_decision():
+def test_the_best_actions_earn_two_at_every_decision():
     def name_it(name, news):
         vector = news.obs[1]
         return Action(vector[:2].tolist(), [int(vector[2:4].argmax()), int(vector[4:].argmax())])
@@ -102,7 +102,7 @@ def rows(*columns):
     return list(zip(*columns, strict=True))
 
 
-def test_staggered_agents_come_as_the_table_says(tmp_path):
+def test_staggered_agents_follow_the_table(tmp_path):
     seen = []
     with start(tmp_path, "staggered") as client:
         client.reset()
@@ -147,7 +147,7 @@ def test_a_second_behavior_comes_late_with_rewards_for_its_group(tmp_path):
     assert returns["Watcher?team=1"][:3] == pytest.approx([15.0] * 3)
 
 
-def test_what_the_trainer_tells_is_recorded_and_statistics_come_back(tmp_path):
+def test_settings_are_recorded_and_statistics_are_returned(tmp_path):
     engine, parameters, stats = (
         api.EngineConfigurationChannel(),
         api.EnvironmentParametersChannel(),

@@ -11,10 +11,10 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
-from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout
+from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout, update
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
-# Exact in float32, in which a bool times a float is computed.
+# Exact in float32, the dtype of a bool times a float.
 GAMMA = 0.875
 ROWS, COLUMNS = 6, 4
 OFF, LOGITS, PROBS = (
@@ -25,7 +25,7 @@ OFF, LOGITS, PROBS = (
 
 
 def gradients(scalar, module):
-    """The gradient of every parameter of `module`, as one vector."""
+    """Return the gradient of all parameters of `module` as one vector."""
     found = torch.autograd.grad(
         scalar, list(module.parameters()), allow_unused=True, materialize_grads=True, retain_graph=True
     )
@@ -37,7 +37,7 @@ def loss_gradients(agent, rollout):
 
 
 def forward(network, obs):
-    """Logits of three actions and the critic's values by the formulas of a network with one hidden layer."""
+    """Return logits of three actions and the critic's values, by the formulas of a network with one hidden layer."""
     hidden, head = network.torso.body.layers[0], network.heads.linear
     features = torch.relu(obs @ hidden.weight.T + hidden.bias)
     outputs = features @ head.weight.T + head.bias
@@ -45,7 +45,7 @@ def forward(network, obs):
 
 
 def literal_targets(s, rollout, taken, v, rho, prob_taken):
-    """What the policy compares with V, and what the critic regresses on, for each row; NaN where nothing is learned."""
+    """Return the targets of policy and critic for each row; NaN for invalid rows."""
     episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), s.gamma)
     ones = np.ones_like(rho)
     trace = {
@@ -62,7 +62,7 @@ def literal_targets(s, rollout, taken, v, rho, prob_taken):
 
 
 def literal_loss(agent, rollout):
-    """Wang et al. 2017, Eq. 5-12, row by row, everything that is a constant there detached; and rows that it bound."""
+    """Return the loss of Wang et al. 2017, Eq. 5-12, row by row, and the number of rows with an active trust region."""
     s = agent.settings
     logits, values = forward(agent.policy, rollout.obs["obs"])
     average = forward(agent.average_policy.network, rollout.obs["obs"])[0].detach().softmax(-1)
@@ -89,12 +89,12 @@ def literal_loss(agent, rollout):
 
 
 def projected(settings, phi, average, mu, action, target, v, q):
-    """z of one row (Eq. 12), and whether the constraint bound; g (Eq. 9) and k by autograd."""
+    """Return z of one row (Eq. 12) and whether the constraint is active; g (Eq. 9) and k by autograd."""
     phi = phi.requires_grad_()
     log_pi = phi.log_softmax(-1) if settings.trust_region_space == "logits" else phi.log()
     rho, c = log_pi.detach().exp() / mu, settings.importance_clip
     objective = rho[action].clamp(max=c) * (target - v) * log_pi[action]
-    if q is not None:  # a critic of states knows nothing of actions that were not taken
+    if q is not None:  # a critic of state values has no correction
         objective = objective + ((1 - c / rho).clamp(min=0) * log_pi.detach().exp() * (q - v) * log_pi).sum()
     kl = (average * (average.log() - log_pi)).sum()
     (g,), (k,) = torch.autograd.grad(objective, phi, retain_graph=True), torch.autograd.grad(kl, phi)
@@ -126,8 +126,8 @@ def test_the_gradient_is_that_of_the_papers_equations(region, seed):
     assert bound == 0 if region is OFF else 0 < bound < 1
 
 
-def test_rows_with_a_single_allowed_action_are_not_counted_as_projected():
-    """In probabilities the bound is exceeded there, along a direction in which no policy can change."""
+def test_rows_with_a_single_allowed_action_do_not_count_as_projected():
+    """With probabilities as coordinates the constraint is active there, along a direction that changes no policy."""
     role = Role(COLUMNS, {"obs": ObsSpec((3,)), ACTION_MASK: ObsSpec((3,), "uint8")}, ActionSpec(branches=(3,)))
     agent = make_exact_acer(role, seed=1, importance_clip=1.5, **PROBS)
     rollout = exact(random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
@@ -154,7 +154,7 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(es
         body=Mlp(16),
         seed=seed,
         gamma=GAMMA,
-        trace_lambda=0.75,  # exact as well
+        trace_lambda=0.75,  # exact in float32, too
         trace_clip=0.8,
         rho_clip=1.5,
         importance_clip=1.5,
@@ -169,26 +169,20 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(es
 
 
 @pytest.mark.parametrize("estimator", ["retrace", "tree_backup", "q_lambda"])
-def test_estimates_of_action_values_need_a_critic_of_actions(estimator):
+def test_estimators_that_need_action_values_reject_a_critic_of_state_values(estimator):
     with pytest.raises(
-        ValueError, match=f"{estimator} is of action values: with critic state_value there is vtrace, n_step"
+        ValueError, match=f"{estimator} needs action values; with critic state_value use one of vtrace, n_step"
     ):
         make_acer(estimator=estimator, critic="state_value")
 
 
-def test_vtraces_correction_is_not_cut_below_its_trace():
+def test_rho_clip_of_vtrace_must_not_be_below_trace_clip():
     with pytest.raises(ValueError, match="rho_clip 0.5 must not be below trace_clip 1.0"):
         make_acer(estimator="vtrace", rho_clip=0.5)
     make_acer(rho_clip=0.5)  # another estimator does not read it
 
 
-def test_a_critic_of_states_has_no_action_values_for_auxiliaries():
-    agent = make_acer(estimator="vtrace", critic="state_value")
-    with pytest.raises(ValueError, match="critic: state_value"):
-        agent.q(torch.zeros(1, 16), torch.zeros(1, 1))
-
-
-def test_columns_count_by_their_weight():
+def test_columns_have_their_weight():
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
@@ -196,18 +190,18 @@ def test_columns_count_by_their_weight():
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
 
 
-def test_what_is_told_is_the_mean_over_rows_whatever_their_weight():
+def test_metrics_are_means_over_rows_without_weights():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    told = agent.loss(rollout)[1].compute_metrics()
+    metrics = agent.loss(rollout)[1].compute_metrics()
     rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
-    assert agent.loss(rollout)[1].compute_metrics() == told
+    assert agent.loss(rollout)[1].compute_metrics() == metrics
 
 
-def test_the_errors_of_a_column_are_those_of_its_valid_rows():
+def test_td_errors_of_a_column_are_those_of_its_valid_rows():
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    rollout.first[1:, 0], rollout.alive[:, 0] = True, True  # a column of which nothing is learned
+    rollout.first[1:, 0], rollout.alive[:, 0] = True, True  # a column without valid rows
     rollout.first[2, 1], rollout.alive[1, 1] = True, True
     logits, q = forward(agent.policy, rollout.obs["obs"])
     pi, action = logits.softmax(-1), rollout.raw_action.long()
@@ -232,7 +226,7 @@ def test_only_logits_and_taken_values_carry_gradient():
     )
 
 
-def test_the_policys_part_sends_nothing_into_the_critic():
+def test_the_loss_of_the_policy_has_no_gradient_in_the_critic():
     agent = make_exact_acer(body=Mlp(16), value_coef=0.0)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     agent.loss(rollout)[0]["acer"].backward()
@@ -240,7 +234,7 @@ def test_the_policys_part_sends_nothing_into_the_critic():
     assert critic.eq(0).all() and policy.ne(0).any()
 
 
-def test_a_groups_scalar_has_no_gradient_outside_its_group():
+def test_the_loss_of_a_group_has_no_gradient_outside_its_group():
     agent = make_exact_acer(body=Mlp(16))
     losses, _ = agent.loss(exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS)))
     assert losses.keys() == agent.groups.keys()
@@ -252,16 +246,16 @@ def test_a_groups_scalar_has_no_gradient_outside_its_group():
 
 
 def one_hot(rollout):
-    """The same record with an observation that names its row, so that a linear layer keeps a column for each."""
+    """Return the record with one-hot observations of the row, so that a linear layer has a column for each row."""
     rows, columns = rollout.first.shape
     rollout.obs = {"obs": np.eye(rows * columns, dtype=np.float32).reshape(rows, columns, -1)}
     return exact(rollout)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 5), (7, 4)])
-def test_every_valid_row_and_no_other_moves_its_own_value(rows, columns):
+def test_exactly_the_valid_rows_change_their_own_value(rows, columns):
     rollout = one_hot(random_rollout(np.random.default_rng(1), rows, columns))
-    rollout.first[1:, 0] = False  # a column without any boundary
+    rollout.first[1:, 0] = False  # a column without ends of episodes
     agent = make_exact_acer(make_role(columns, (rows + 1) * columns), value_coef=0.5)
     agent.loss(rollout)[0]["acer"].backward()
     by_row = agent.policy.heads.linear.weight.grad.T.unflatten(0, (rows + 1, columns))
@@ -273,7 +267,7 @@ def test_every_valid_row_and_no_other_moves_its_own_value(rows, columns):
     assert policy[:-1].ne(0).any(-1).equal(rollout.valid) and policy[-1].eq(0).all()
 
 
-def test_what_stands_in_rows_that_are_not_learned_does_not_matter():
+def test_contents_of_invalid_rows_have_no_effect():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(2), 12, COLUMNS))
     expected, ignored = loss_gradients(agent, rollout), ~rollout.valid
@@ -307,7 +301,7 @@ def test_repeating_columns_changes_nothing(region):
         torch.testing.assert_close(repeated.compute_metrics()[name], value, rtol=0, atol=1e-12)
 
 
-def test_rows_of_burn_in_are_not_learned():
+def test_burn_in_rows_have_no_loss():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), 9, COLUMNS))
     rest = replace(
@@ -319,21 +313,16 @@ def test_rows_of_burn_in_are_not_learned():
     torch.testing.assert_close(actual, loss_gradients(agent, rest), rtol=0, atol=1e-12)
 
 
-def test_what_auxiliaries_see_are_the_agents_own_features_and_values():
+def test_auxiliaries_receive_the_features_of_the_agent():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    features, lagged = agent.features(rollout), agent.target_features(rollout)
-    assert not features.requires_grad and not lagged.requires_grad
+    features = agent.features(rollout)
+    assert not features.requires_grad
     torch.testing.assert_close(agent.loss(rollout)[1].features, features)
     torch.testing.assert_close(agent.encode({"obs": rollout.obs["obs"][2]}), features[2])
-    q = forward(agent.policy, rollout.obs["obs"])[1][:-1]
-    taken = q.gather(-1, rollout.raw_action.long()).squeeze(-1)
-    torch.testing.assert_close(agent.q(features[:-1], rollout.raw_action), taken)
-    hidden = agent.average_policy.network.torso.body.layers[0]
-    torch.testing.assert_close(lagged, torch.relu(rollout.obs["obs"] @ hidden.weight.T + hidden.bias))
 
 
-def test_without_valid_rows_there_is_nothing_to_learn():
+def test_without_valid_rows_the_gradient_is_0():
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), 1, COLUMNS))
     rollout.first[:], rollout.alive[:] = True, True
@@ -343,7 +332,7 @@ def test_without_valid_rows_there_is_nothing_to_learn():
 
 
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
-def test_actions_that_were_impossible_keep_everything_finite(region):
+def test_actions_with_behavior_probability_0_give_finite_gradients(region):
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA, **region)
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.behavior.scatter_(-1, (rollout.raw_action.long() + 1) % 3, -1e9)
@@ -353,7 +342,7 @@ def test_actions_that_were_impossible_keep_everything_finite(region):
 
 
 @pytest.mark.parametrize("logit", [-200.0, -1e9])
-def test_an_action_that_was_nearly_impossible_and_taken_keeps_everything_finite(logit):
+def test_a_taken_action_with_a_tiny_probability_gives_finite_gradients(logit):
     agent = make_exact_acer(body=Mlp(16))
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.behavior.scatter_(-1, rollout.raw_action.long(), logit)
@@ -364,7 +353,7 @@ def critic_loss(agent, rollout):
     return agent.loss(rollout)[1].compute_metrics()["train/critic_loss"].item()
 
 
-def test_the_trace_is_cut_at_its_own_clip_and_not_at_that_of_the_policy_gradient():
+def test_the_trace_has_its_own_clip_and_not_that_of_the_policy_gradient():
     rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     default = critic_loss(make_exact_acer(body=Mlp(16)), rollout)
     for clip in (0.5, 5.0, 1e9):
@@ -378,13 +367,13 @@ def learner(**changes):
     return Learner(make_acer(role, **changes), role, {}, max_step=None)
 
 
-def test_the_average_network_moves_by_exactly_its_share():
+def test_the_average_network_is_updated_by_its_decay():
     student = learner(average_policy_decay=0.9, learning_rate=0.05)
     parameters, rollout = student.parameters, random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
     assert parameters.target_vector.equal(parameters.vector)
     for _ in range(3):
         before = parameters.target_vector.double().clone()
-        student.learn(rollout)
+        update(student, rollout)
         moved = parameters.target_vector.double() - before
         expected = 0.1 * (parameters.vector.double() - before)
         torch.testing.assert_close(moved, expected, rtol=0, atol=1e-7)
@@ -396,9 +385,9 @@ def test_the_average_network_moves_by_exactly_its_share():
 def test_gradients_of_two_equal_batches_do_not_accumulate():
     student = learner(learning_rate=1e-12)
     rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
-    student.learn(rollout)
+    update(student, rollout)
     first = student.parameters.gradient.clone()
-    student.learn(rollout)
+    update(student, rollout)
     assert first.norm() > 1e-3
     torch.testing.assert_close(student.parameters.gradient, first, rtol=1e-5, atol=1e-7)
 
@@ -407,7 +396,10 @@ def test_acting_samples_from_the_statistics_it_reports():
     agent, n = make_acer(), 5000
     torch.nn.init.normal_(agent.policy.heads.linear.weight)
     obs, memory = np.tile(np.float32([0.3, -1, 0.5]), (n, 1)), np.zeros((n, 0), np.float32)
-    step = Step(np.arange(n), {"obs": obs}, *np.zeros((2, n), bool), np.zeros(n, np.float32), np.ones(n, bool))
+    no = np.zeros(n, bool)
+    step = Step(
+        lane=np.arange(n), obs={"obs": obs}, first=no, is_bootstrap_row=no, reward=np.zeros(n, np.float32), alive=~no
+    )
     decision, best = agent.act(step, memory), agent.greedy(step, memory)
 
     statistics = agent.policy({"obs": torch.from_numpy(obs)}, torch.from_numpy(memory))[0].detach().numpy()
@@ -425,19 +417,19 @@ def test_replayed_batches_are_poisson_distributed_around_the_ratio():
     feed = BatchScheduler(Replay(64, COLUMNS, ROWS, 2, rng), schedule, rng)
     rollout, n = random_rollout(rng, ROWS, COLUMNS), 3000
     feed(rollout)
-    counts = np.array([sum(1 for _ in feed(rollout)) - 1 for _ in range(n)])  # the fresh rollout comes first
+    counts = np.array([sum(1 for _ in feed(rollout)) - 1 for _ in range(n)])  # the collected rollout is the first batch
     assert abs(counts.mean() - 4) <= 3 * 2 / np.sqrt(n)
     none = np.exp(-4)
     assert abs((counts == 0).mean() - none) <= 3 * np.sqrt(none * (1 - none) / n)
-    # The variance of the variance of n Poisson draws is (4 + 2 * 4^2) / n.
+    # The variance of the sample variance of n Poisson numbers is (4 + 2 * 4^2) / n.
     assert abs(counts.var() - 4) <= 3 * np.sqrt(36 / n)
 
 
-def test_learning_leaves_the_collected_record_as_it_was():
+def test_learning_does_not_change_the_collected_rollout():
     student = learner(reward_clip=0.5, reward_scale=0.1)
     rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
     reward, behavior = rollout.reward.copy(), rollout.behavior.copy()
     for _ in range(3):
-        student.learn(rollout)
+        update(student, rollout)
     np.testing.assert_array_equal(rollout.reward, reward)
     np.testing.assert_array_equal(rollout.behavior, behavior)

@@ -1,5 +1,5 @@
-"""ACER where actions are not one branch: the stochastic dueling critic, its targets, and the gradient in the paper's
-equations by autograd and torch.distributions."""
+"""ACER with a stochastic dueling critic: targets, and the gradient of the paper's equations by autograd and
+torch.distributions."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from algorithm.agents.acer.critics import ActionAdvantages, StateValueCritic, StochasticDuelingCritic
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, make_family
 from algorithm.networks import Mlp
-from algorithm.returns.estimators import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
+from algorithm.returns import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import PAIRS, exact, make_exact_acer, random_rollout
 from tests.oracles import retrace_by_definition, vtrace_by_definition
@@ -22,7 +22,7 @@ SPECS = {
     "branches": ActionSpec(branches=(3, 2)),
     "hybrid": ActionSpec(continuous=1, branches=(3,)),
 }
-# Numbers of section 2.2: means 0 -> (.3, -.15), std .3.
+# Two dimensions, means 0 -> (0.3, -0.15), std 0.3.
 MEANS, STD = torch.tensor([0.3, -0.15]), 0.3
 ACTIONS = torch.tensor([[0.1, 0.2], [0.4, -0.3], [-0.2, 0.1]])
 
@@ -35,17 +35,17 @@ def make_agent(spec, masked=False, **changes):
 
 
 def make_rollout(agent, spec, seed=0, masked=False):
-    """Random rows of samples that `agent`'s family may have drawn, from policies of any statistics."""
+    """Return random rows of samples of the agent's family, with random statistics."""
     rng = np.random.default_rng(seed)
     rollout = exact(random_rollout(rng, ROWS, COLUMNS))
-    drawn = [rng.normal(size=(ROWS, COLUMNS, spec.continuous))]
-    drawn += [rng.integers(branch, size=(ROWS, COLUMNS, 1)) for branch in spec.branches]
-    rollout.raw_action = torch.from_numpy(np.concatenate(drawn, -1)).double()
+    sample = [rng.normal(size=(ROWS, COLUMNS, spec.continuous))]
+    sample += [rng.integers(branch, size=(ROWS, COLUMNS, 1)) for branch in spec.branches]
+    rollout.raw_action = torch.from_numpy(np.concatenate(sample, -1)).double()
     rollout.behavior = torch.from_numpy(rng.normal(0, 0.3, size=(ROWS, COLUMNS, agent.family.statistics_size)))
     if masked:
         allowed = torch.from_numpy(rng.integers(2, size=(ROWS + 1, COLUMNS, sum(spec.branches))))
         offset = 0
-        for place, branch in enumerate(spec.branches):  # what was taken was allowed
+        for place, branch in enumerate(spec.branches):  # the taken action is allowed
             taken = rollout.raw_action[..., spec.continuous + place].long() + offset
             allowed[:-1].scatter_(-1, taken.unsqueeze(-1), 1)
             allowed[-1, :, offset] = 1
@@ -57,7 +57,7 @@ def make_rollout(agent, spec, seed=0, masked=False):
 
 
 def independent(spec, statistics):
-    """The parts of a policy in torch.distributions, with the columns of their samples."""
+    """Return the parts of a policy in torch.distributions, with the columns of their samples."""
     d = spec.continuous
     parts = [(Independent(Normal(statistics[..., :d], statistics[..., d : 2 * d].exp()), 1), slice(0, d))] if d else []
     logits = statistics[..., 2 * d :].split(list(spec.branches), -1)
@@ -74,7 +74,7 @@ def kl(spec, average, statistics):
 
 
 def literal_targets(s, episodes, taken, v, rho, root, prob):
-    """Of Q, of Q as the policy compares it with V, and of V; [T, B] each, NaN where nothing is learned."""
+    """Return the targets of Q, of Q for the policy, and of V; [T, B] each, NaN for invalid rows."""
     ones = np.ones_like(rho)
     if s.estimator in ("vtrace", "n_step"):
         clips = (s.rho_clip, s.trace_clip)
@@ -88,7 +88,7 @@ def literal_targets(s, episodes, taken, v, rho, root, prob):
 
 
 def literal_loss(agent, spec, rollout):
-    """Wang et al. 2017, Eq. 10-16, row by row; and the share of rows that the trust region bound."""
+    """Return the loss of Wang et al. 2017, Eq. 10-16, row by row, and the share of rows with an active constraint."""
     s, S = agent.settings, agent.family.statistics_size
     features = agent.policy.torso.unroll(rollout.obs, rollout.first, rollout.memory)
     outputs = agent.policy.compute_outputs(features)
@@ -117,7 +117,7 @@ def literal_loss(agent, spec, rollout):
         c, v_here = s.importance_clip, v[t, b].detach()
         weight = ratio[0][t, b].clamp(max=c) * (compared[t, b] - v_here)
         objective = weight * log_prob(spec, phi, rollout.raw_action[t, b])
-        if s.critic == "action_value":  # a critic of states knows nothing of actions that were not taken
+        if s.critic == "action_value":  # a critic of state values has no correction
             above = (q[1, t, b] - v[t, b]).detach()
             correction = (1 - c / ratio[1][t, b]).clamp(min=0) * above
             objective = objective + correction * log_prob(spec, phi, samples[1, t, b])
@@ -164,7 +164,7 @@ def test_the_gradient_is_that_of_the_papers_equations(space, std, seed):
 
 
 @pytest.mark.parametrize("space", ["branches", "hybrid"])
-def test_what_is_forbidden_has_no_part_in_the_gradient(space):
+def test_forbidden_actions_have_no_gradient(space):
     spec = SPECS[space]
     agent = make_agent(spec, masked=True, importance_clip=1.5, trust_region_delta=0.02)
     rollout = make_rollout(agent, spec, masked=True)
@@ -178,7 +178,7 @@ def test_what_is_forbidden_has_no_part_in_the_gradient(space):
 
 
 @pytest.mark.parametrize("spec", [ActionSpec(branches=(3,)), SPECS["branches"], SPECS["hybrid"]], ids=str)
-def test_masks_of_rows_of_burn_in_are_left_behind_with_them(spec):
+def test_masks_of_burn_in_rows_are_dropped_with_the_rows(spec):
     agent = make_agent(spec, masked=True, importance_clip=1.5, trust_region_delta=0.02)
     rollout = make_rollout(agent, spec, masked=True)
     rest = replace(
@@ -193,8 +193,8 @@ def test_masks_of_rows_of_burn_in_are_left_behind_with_them(spec):
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
-def test_known_ratios_targets_and_roots():
-    """Item 13: two numbers, std .3, the means move from 0 to (.3, -.15)."""
+def test_known_ratios_and_targets():
+    """Two dimensions, std 0.3, the means change from 0 to (0.3, -0.15)."""
     family = make_family(2, (), ClippedGaussianFamily, FixedStdGaussian)
     log_std = torch.full((3, 2), STD).log()
     policy, behavior = (
@@ -215,31 +215,33 @@ def test_known_ratios_targets_and_roots():
         "rho_per_dimension": root,
     }
     rows = EstimatorInputs(**{name: value.unsqueeze(-1) for name, value in column.items()}, prob_taken=lambda: rho)
-    targets = ESTIMATORS["retrace"](rows, TraceClipping(1.0, 1.0, 1.0))
-    opc = ESTIMATORS["q_lambda"](rows, TraceClipping(1.0, 1.0, 1.0))
+    targets = ESTIMATORS["retrace"].estimate(rows, TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0))
+    opc = ESTIMATORS["q_lambda"].estimate(rows, TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0))
     expected = [(2.643485, 2.326095, 4.7), (4.195, 4.05, 4.7), (1.547325, 1.826095, 1.660707)]
     for actual, numbers in zip((targets.q_target, opc.q_target, targets.value_target()), expected, strict=True):
         torch.testing.assert_close(actual.squeeze(-1), torch.tensor(numbers), rtol=1e-5, atol=1e-6)
 
 
-def judge(advantages, policy, values, sample=None):
+def evaluate(advantages, policy, values, sample=None):
     family = make_family(1, (), ClippedGaussianFamily, Gaussian)
-    critic, opinion = (
+    critic, action_advantages = (
         StochasticDuelingCritic(family, len(advantages) - 2),
         ActionAdvantages(advantages, torch.zeros(1, 1, 1)),
     )
-    return critic.evaluate(values, family(policy), torch.zeros(1, 1, 1) if sample is None else sample, opinion)
+    return critic.evaluate(
+        values, family(policy), torch.zeros(1, 1, 1) if sample is None else sample, action_advantages
+    )
 
 
-def test_known_dueling_value_and_what_its_error_reaches():
-    """Item 14: V = 1, A(a) = .6, A(u) = (.2, .4, -.1, .5, 0) gives Q = 1.4."""
+def test_known_dueling_value_and_gradient_of_its_error():
+    """V = 1, A(a) = 0.6, A(u) = (0.2, 0.4, -0.1, 0.5, 0) gives Q = 1.4."""
     advantages = torch.tensor([0.6, 9.0, 0.2, 0.4, -0.1, 0.5, 0.0]).view(-1, 1, 1)
-    judged = judge(advantages, torch.zeros(2, 1, 2), torch.ones(2, 1, 1))
-    assert judged.q_taken.item() == pytest.approx(1.4)
-    target = Targets(judged.q_taken + 2, lambda: judged.v[:-1] + 0.5)
-    of_values, of_advantages = judged.value_gradient(judged.select_target(target) - judged.q_taken, target)
+    output = evaluate(advantages, torch.zeros(2, 1, 2), torch.ones(2, 1, 1))
+    assert output.q_taken.item() == pytest.approx(1.4)
+    target = Targets(output.q_taken + 2, lambda: output.v[:-1] + 0.5)
+    of_values, of_advantages = output.value_gradient(output.select_target(target) - output.q_taken, target)
     assert of_values.item() == pytest.approx(2.5)
-    # The taken action's, none to a', minus a fifth to each u_i.
+    # The error for the taken action, 0 for a', minus a fifth of it for each u_i.
     np.testing.assert_allclose(of_advantages.flatten(), [2, 0, *[-0.4] * 5], rtol=1e-6)
 
 
@@ -247,46 +249,48 @@ def test_known_dueling_value_and_what_its_error_reaches():
 def test_the_mean_of_q_over_the_policy_is_v(space):
     agent = make_agent(SPECS[space])
     torch.manual_seed(0)
-    features = torch.randn(1, 16).double().expand(40_000, 16)
-    statistics = agent.policy.compute_outputs(features)[..., : agent.family.statistics_size].detach()
+    features = torch.randn(1, 16).double().expand(2, 40_000, 16)
     with torch.no_grad():
-        q = agent.q(features, agent.family(statistics).draw_samples(1)[0])
-        v = agent.policy.compute_outputs(features[:1])[..., -1]
+        statistics, values = agent.policy.compute_outputs(features).split([agent.family.statistics_size, 1], -1)
+        policy = agent.family(statistics)
+        sample = policy.select_rows(slice(-1)).draw_samples(1)[0]
+        advantages = agent.critic.evaluate_actions(agent.policy, features, policy, sample)
+        q, v = agent.critic.evaluate(values, policy, sample, advantages).q_taken[0], values[0, 0]
     assert abs(q.mean() - v).item() < 4 * q.std().item() / len(q) ** 0.5
 
 
-def test_nothing_reaches_the_policy_through_the_draws():
+def test_the_policy_has_no_gradient_through_the_samples():
     agent = make_agent(SPECS["box"], importance_clip=1e9)
     rollout = make_rollout(agent, SPECS["box"])
     features = agent.features(rollout)
     statistics = torch.randn(ROWS + 1, COLUMNS, 4).double().requires_grad_()
-    opinion = agent.critic.evaluate_actions(
+    action_advantages = agent.critic.evaluate_actions(
         agent.policy, features, agent.family(statistics.detach()), rollout.raw_action
     )
-    assert opinion.advantages.requires_grad and not opinion.policy_sample.requires_grad
-    assert torch.autograd.grad(opinion.advantages.sum(), statistics, allow_unused=True) == (None,)
+    assert action_advantages.advantages.requires_grad and not action_advantages.policy_sample.requires_grad
+    assert torch.autograd.grad(action_advantages.advantages.sum(), statistics, allow_unused=True) == (None,)
 
 
 def test_on_policy_there_is_no_correction_and_without_truncation_only_the_correction():
-    """Item 18: mu = pi and c >= 1; c = 0."""
+    """First mu = pi and c >= 1, then c = 0."""
     family = make_family(2, (), ClippedGaussianFamily, Gaussian)
     torch.manual_seed(0)
     statistics = torch.randn(2, 1, 4).double()
     advantages, weight = torch.randn(7, 1, 1).double(), torch.ones(1, 1).double()
     critic, sample = StochasticDuelingCritic(family, 5), torch.randn(1, 1, 2).double()
-    opinion = ActionAdvantages(advantages, torch.randn(1, 1, 2).double())
-    judged = critic.evaluate(torch.zeros(2, 1, 1).double(), family(statistics), sample, opinion)
-    policy = judged.policy
+    action_advantages = ActionAdvantages(advantages, torch.randn(1, 1, 2).double())
+    output = critic.evaluate(torch.zeros(2, 1, 1).double(), family(statistics), sample, action_advantages)
+    policy = output.policy
     torch.testing.assert_close(
-        judged.policy_gradient(weight, policy, 1.0), policy.score(sample, weight), rtol=0, atol=1e-12
+        output.policy_gradient(weight, policy, 1.0), policy.score(sample, weight), rtol=0, atol=1e-12
     )
     above = (advantages[1] - advantages[2:].mean(0)).view(1, 1)
-    expected = policy.score(opinion.policy_sample, above)
-    torch.testing.assert_close(judged.policy_gradient(0 * weight, policy, 0.0), expected, rtol=0, atol=1e-12)
+    expected = policy.score(action_advantages.policy_sample, above)
+    torch.testing.assert_close(output.policy_gradient(0 * weight, policy, 0.0), expected, rtol=0, atol=1e-12)
 
 
 def test_truncation_and_correction_together_are_unbiased():
-    """Item 18: E_mu[min(c, rho) f] + E_pi[[1 - c / rho]_+ f] = E_pi[f], here of f = (a - .2)^2."""
+    """E_mu[min(c, rho) f] + E_pi[[1 - c / rho]_+ f] = E_pi[f], here for f = (a - 0.2)^2."""
     torch.manual_seed(0)
     n, c = 1_000_000, 0.8
     policy, behavior = Normal(0.4, 0.5), Normal(-0.1, 0.8)
@@ -297,8 +301,8 @@ def test_truncation_and_correction_together_are_unbiased():
     assert abs(terms.mean() - (0.5**2 + 0.2**2)).item() < 3 * terms.std().item() / n**0.5
 
 
-def test_a_root_of_21_numbers_stays_finite():
-    """Item 16: mixed signs of the logarithms of the ratios, which lie far beyond 1e3."""
+def test_the_ratio_per_dimension_of_21_dimensions_is_finite():
+    """The ratios are far above 1e3, and their logarithms have both signs."""
     spec = ActionSpec(continuous=21)
     agent = make_agent(spec)
     for shift in (50, -50):
@@ -333,20 +337,20 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(sp
     assert isinstance(agent.critic, StateValueCritic if critic == "state_value" else StochasticDuelingCritic)
 
 
-def test_probabilities_as_coordinates_are_of_one_branch():
+def test_trust_region_space_probs_needs_a_single_branch():
     for spec in SPECS.values():
-        with pytest.raises(ValueError, match="trust_region_space probs is of a single discrete branch"):
+        with pytest.raises(ValueError, match="trust_region_space probs needs a single discrete branch"):
             make_agent(spec, trust_region_space="probs")
 
 
-def test_a_learned_deviation_starts_above_its_floor():
+def test_std_init_must_be_above_std_min():
     with pytest.raises(ValueError, match="std_init 0.3 must be above std_min 0.3"):
         make_agent(SPECS["box"], std="learned", std_init=0.3, std_min=0.3)
     make_agent(SPECS["box"], std="fixed", std_init=0.3, std_min=0.3)
 
 
-def test_every_number_of_a_batch_keeps_its_place():
-    """Shapes [T, B] with T = B would hide a (T, T); these do not."""
+def test_rows_and_columns_are_not_mixed_up():
+    """T and B differ, since with T = B a wrong shape [T, T] would go unnoticed."""
     spec = ActionSpec(continuous=1)
     agent = make_agent(spec)
     rollout = make_rollout(agent, spec)

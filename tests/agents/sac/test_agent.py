@@ -1,4 +1,4 @@
-"""SAC's gradients are those of the papers' losses, written out row by row and differentiated by autograd."""
+"""SAC's gradients are those of the papers' losses, computed row by row and differentiated by autograd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import Raw, exact, make_sac, random_boundaries
+from tests.builders import Raw, exact, make_sac, random_boundaries, update
 from tests.oracles import retrace_by_definition, soft_vtrace_by_definition
 
 SPECS = {
@@ -40,7 +40,7 @@ def sac_of(spec: ActionSpec, blueprint: Blueprint | None = None, mask: bool = Fa
 
 
 def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
-    """In float64, its networks far from where they begin and from each other."""
+    """Return an agent in float64 whose networks differ from their initial values and from each other."""
     blueprint = Blueprint(encoders={"*": Raw()}, policy=Mlp(8), critic=Mlp(8))
     agent = sac_of(spec, blueprint, seed=seed, **changes)
     for network in (agent.policy, agent.critics, agent.target.network, agent.actor.temperature):
@@ -50,7 +50,7 @@ def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
     return agent
 
 
-def random_window(spec: ActionSpec, agent: Sac, seed: int, rows: int) -> Rollout:
+def random_sequence(spec: ActionSpec, agent: Sac, seed: int, rows: int) -> Rollout:
     rng = np.random.default_rng(seed)
     first, alive, final = random_boundaries(rng, rows, COLUMNS)
     sample = [rng.normal(size=(rows, COLUMNS, spec.continuous))]
@@ -72,7 +72,7 @@ def random_window(spec: ActionSpec, agent: Sac, seed: int, rows: int) -> Rollout
 
 
 class Literal:
-    """The losses as they stand in the papers, for rows in loops."""
+    """The losses of the papers, in loops over rows."""
 
     def __init__(self, agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int):
         self.agent, self.spec, self.rollout = agent, spec, rollout
@@ -81,20 +81,20 @@ class Literal:
         kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
         self.alpha = {"d": 0.0, "c": 0.0} | dict(zip(kinds, alphas, strict=True))
         obs = rollout.obs["obs"]
-        torch.manual_seed(seed)  # the draws are the same
+        torch.manual_seed(seed)  # for the same samples
         critics, some = agent.settings.ensemble_q_num, agent.settings.ensemble_q_sample
         self.critics = torch.randperm(critics)[:some].tolist() if some < critics else slice(None)
         shape = (COLUMNS, len(self.combinations), spec.continuous)
         self.noise = torch.empty(len(obs), *shape).double().normal_()
         self.statistics = agent.policy.compute_outputs(obs)
-        self.choices = {
+        self.policy_output = {
             (t, b): self.choice(self.statistics[t, b], self.noise[t, b])
             for t in range(len(obs))
             for b in range(COLUMNS)
         }
 
     def choice(self, statistics, noise):
-        """log pi(d), log pi(c|d) and c of every combination."""
+        """Return log pi(d), log pi(c|d) and c of every combination."""
         numbers, count = self.spec.continuous, len(self.combinations)
         mean, log_std, *logits = statistics.split([count * numbers, count * numbers, *self.spec.branches])
         found = []
@@ -109,7 +109,7 @@ class Literal:
         return found
 
     def q(self, critics, t, b, k, numbers):
-        """[N] what every critic says of combination `k` with `numbers`."""
+        """Return Q [N] of every critic for combination `k` with the continuous dimensions `numbers`."""
         x = self.rollout.obs["obs"][t, b]
         if not self.spec.continuous:
             return torch.stack([member(x)[k] for member in critics.critics])
@@ -121,7 +121,7 @@ class Literal:
         return torch.stack([member(x)[0] for member in critics.critics])
 
     def reduced(self, q):
-        """One value of the critics that this update reads."""
+        """Return one value of the critics of this update."""
         q = unscale(q[self.critics]) if self.agent.settings.rescale_values else q[self.critics]
         return q.min() if self.spec.continuous else q.mean()
 
@@ -133,7 +133,7 @@ class Literal:
         return sum(
             log_d.exp()
             * (self.reduced(self.q(self.agent.target.network, t, b, k, c)) - scale * self.cost(log_d, log_c))
-            for k, (log_d, log_c, c) in enumerate(self.choices[t, b])
+            for k, (log_d, log_c, c) in enumerate(self.policy_output[t, b])
         ).item()
 
     def taken(self, critics, t, b):
@@ -142,7 +142,7 @@ class Literal:
         return self.q(critics, t, b, self.combinations.index(indices), sample[: self.spec.continuous].tanh())
 
     def log_probs(self, of, t, b):
-        """log p(d), log p(u|d) of the taken action, of statistics `of`."""
+        """Return log p(d), log p(u|d) of the taken action under the statistics `of`."""
         sample, numbers = self.rollout.raw_action[t, b], self.spec.continuous
         k = self.combinations.index(tuple(sample[numbers:].long().tolist()))
         count = len(self.combinations) * numbers
@@ -156,13 +156,13 @@ class Literal:
         return (sum(self.log_probs(self.statistics, t, b)) - sum(self.log_probs(self.rollout.behavior, t, b))).item()
 
     def taken_cost(self, t, b):
-        """w alpha log pi of the taken action, its numbers executed as c = tanh(u)."""
+        """Return w alpha log pi of the taken action with c = tanh(u)."""
         log_d, log_u = self.log_probs(self.statistics, t, b)
         c = self.rollout.raw_action[t, b, : self.spec.continuous].tanh()
         return (self.agent.settings.alpha_critic_scale * self.cost(log_d, log_u - (1 - c**2).log().sum())).item()
 
     def targets(self):
-        """[T, B], NaN where nothing is learned."""
+        """Return targets [T, B], NaN for invalid rows."""
         s, rollout = self.agent.settings, self.rollout
         rows = range(len(rollout))
         v = np.array([[self.soft_v(t, b) for b in range(COLUMNS)] for t in range(len(rollout) + 1)])
@@ -183,7 +183,7 @@ class Literal:
         return rescale(torch.from_numpy(target)).numpy() if s.rescale_values else target
 
     def errors(self):
-        """[2, B] the largest and the mean |target - mean of all critics| of each column."""
+        """Return the largest and the mean |target - mean of all critics| of each column [2, B]."""
         target = self.targets()
         rows = [
             [target[t, b] - self.taken(self.agent.critics, t, b).mean().item() for b in range(COLUMNS)]
@@ -208,7 +208,7 @@ class Literal:
                 squares = torch.maximum(squares, (target[t, b] - near).square())
             critic = critic + weight * 0.5 * squares.sum()
             entropies = {"d": 0.0, "c": 0.0}
-            for k, (log_d, log_c, c) in enumerate(self.choices[t, b]):
+            for k, (log_d, log_c, c) in enumerate(self.policy_output[t, b]):
                 q = self.reduced(self.q(agent.critics, t, b, k, c))
                 policy = policy + weight * log_d.exp() * (self.cost(log_d, log_c) - q)
                 entropies["d"] -= (log_d.exp() * log_d).item()
@@ -242,7 +242,7 @@ def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_gradients_are_those_of_the_papers(spec, seed):
     agent = make_exact_sac(spec, seed, alpha_critic_scale=0.5 if seed else 1.0)
-    assert_as_written(agent, spec, exact(random_window(spec, agent, seed, 1)), seed)
+    assert_as_written(agent, spec, exact(random_sequence(spec, agent, seed, 1)), seed)
 
 
 @pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"], SPECS["hybrid"]], ids=str)
@@ -261,9 +261,9 @@ def test_the_gradients_are_those_of_the_papers(spec, seed):
     ids=str,
 )
 @pytest.mark.parametrize("n_step", [2, 4])
-def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes, n_step):
+def test_multi_step_targets_are_those_of_their_definitions(spec, changes, n_step):
     agent = make_exact_sac(spec, sequence_length=4, n_step=n_step, ensemble_q_num=3, ensemble_q_sample=3, **changes)
-    assert_as_written(agent, spec, exact(random_window(spec, agent, 3, 4)), 3)
+    assert_as_written(agent, spec, exact(random_sequence(spec, agent, 3, 4)), 3)
 
 
 @pytest.mark.parametrize("estimator", ["vtrace", "retrace"])
@@ -271,13 +271,13 @@ def test_targets_of_several_steps_are_those_of_their_definitions(spec, changes, 
 @pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"]], ids=str)
 def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
     agent = make_exact_sac(spec, sequence_length=5, n_step=n_step, estimator=estimator)
-    rollout = exact(random_window(spec, agent, 0, 5))
+    rollout = exact(random_sequence(spec, agent, 0, 5))
     first, alive = torch.zeros(6, COLUMNS, dtype=torch.bool), torch.ones(5, COLUMNS, dtype=torch.bool)
     rollout = replace(rollout, first=first, alive=alive)
     rollout.obs["obs"].requires_grad_()
 
     def row_gradients(reward):
-        """[T+1, ...] of each row's observation: as long as its target is."""
+        """Return the gradient [T+1, ...] of each row's observation, which is 0 outside the horizon."""
         torch.manual_seed(0)
         losses, _ = agent.loss(replace(rollout, reward=reward))
         return torch.autograd.grad(losses["critic"], rollout.obs["obs"])[0]
@@ -295,41 +295,41 @@ def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
     "changes", [{}, {"estimator": "retrace", "sequence_length": 3, "n_step": 2}, {"clip_epsilon": 0.5}], ids=str
 )
 @pytest.mark.parametrize("seed", range(2))
-def test_target_and_policy_read_the_same_critics_of_an_ensemble(spec, changes, seed):
+def test_target_and_policy_use_the_same_critics_of_an_ensemble(spec, changes, seed):
     agent = make_exact_sac(spec, seed, ensemble_q_num=4, ensemble_q_sample=2, **changes)
     rows = changes.get("sequence_length", 1)
-    assert_as_written(agent, spec, exact(random_window(spec, agent, seed, rows)), seed)
+    assert_as_written(agent, spec, exact(random_sequence(spec, agent, seed, rows)), seed)
 
 
-def test_a_target_of_several_steps_holds_no_ratio_of_its_own_row():
-    """What the policy that acted thought of a row's own action is of no account, and of the next row's it is."""
+def test_a_multi_step_target_does_not_depend_on_the_ratio_of_its_own_row():
+    """The behavior of a row has no effect on its own target; that of the next row has one."""
     for spec in (SPECS["continuous"], SPECS["hybrid"]):
         agent = make_exact_sac(spec, sequence_length=3, n_step=3)
-        rollout = exact(random_window(spec, agent, 0, 3))
+        rollout = exact(random_sequence(spec, agent, 0, 3))
         rollout = replace(rollout, first=torch.zeros(4, COLUMNS, dtype=torch.bool), alive=torch.ones(3, COLUMNS).bool())
-        told = []
+        gradients = []
         for row in (None, 0, 1):
             behavior = rollout.behavior.clone()
             if row is not None:
                 behavior[row] += 0.3 * torch.randn_like(behavior[row])
             torch.manual_seed(0)
             losses, _ = agent.loss(replace(rollout, behavior=behavior))
-            told.append(gradient(losses["critic"], agent.critics))
-        assert torch.equal(told[0], told[1])
-        assert (told[0] - told[2]).abs().max() > 1e-3
+            gradients.append(gradient(losses["critic"], agent.critics))
+        assert torch.equal(gradients[0], gradients[1])
+        assert (gradients[0] - gradients[2]).abs().max() > 1e-3
 
 
-def test_no_group_reaches_into_another():
+def test_the_loss_of_a_group_has_no_gradient_in_another():
     for spec in SPECS.values():
         agent = sac_of(spec, Blueprint(body=Mlp(8), critic=Mlp(8)))
-        rollout = random_window(spec, agent, 0, 1).convert(torch.from_numpy)
+        rollout = random_sequence(spec, agent, 0, 1).convert(torch.from_numpy)
         losses, _ = agent.loss(rollout)
         for name, loss in losses.items():
             for other, group in agent.groups.items():
                 assert (gradient(loss, group.module).abs().max() > 0) == (name == other)
 
 
-def test_groups_are_stepped_as_by_optimizers_of_their_own():
+def test_groups_are_stepped_as_by_separate_optimizers():
     spec = SPECS["hybrid"]
     changes = {"learning_rate_critic": 0.01, "learning_rate_policy": 0.003, "learning_rate_alpha": 0.02}
     clips = {"max_grad_norm_critic": 0.05, "max_grad_norm_policy": 0.02, "max_grad_norm_alpha": 0.01}
@@ -341,11 +341,11 @@ def test_groups_are_stepped_as_by_optimizers_of_their_own():
         (name, group, torch.optim.Adam(group.module.parameters(), group.learning_rate, (0.9, 0.999), 1e-8))
         for name, group in twin.groups.items()
     ]
-    for update in range(1, 6):
-        rollout = random_window(spec, agent, update, 1)
-        torch.manual_seed(update)
-        learner.learn(rollout)
-        torch.manual_seed(update)
+    for number in range(1, 6):
+        rollout = random_sequence(spec, agent, number, 1)
+        torch.manual_seed(number)
+        update(learner, rollout)
+        torch.manual_seed(number)
         losses, _ = twin.loss(rollout.convert(torch.from_numpy))
         gradients = {
             name: torch.autograd.grad(losses[name], list(group.module.parameters())) for name, group, _ in steps
@@ -369,14 +369,14 @@ def test_groups_are_stepped_as_by_optimizers_of_their_own():
     torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
-def test_the_target_critics_follow_every_so_many_updates():
+def test_the_target_critics_are_updated_every_update_target_per_step():
     spec = SPECS["discrete"]
     agent = sac_of(spec, tau=0.25, update_target_per_step=3)
     learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
     moved = []
-    for update in range(1, 7):
+    for number in range(1, 7):
         before = agent.target.vector.clone()
-        learner.learn(random_window(spec, agent, update, 1))
+        update(learner, random_sequence(spec, agent, update, 1))
         moved.append(not torch.equal(before, agent.target.vector))
         if moved[-1]:
             wanted = before + 0.25 * (agent.target.source_vector - before)
@@ -386,50 +386,56 @@ def test_the_target_critics_follow_every_so_many_updates():
 
 @pytest.mark.parametrize(("share", "step"), [(0.98, -0.178694), (0.5, 0.348640)], ids=["too little", "enough"])
 def test_the_known_step_of_the_temperature(share, step):
-    """Descended: too little entropy raises log alpha, more than enough lowers it."""
+    """Gradient descent: too little entropy raises log alpha, too much lowers it."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True, target_d_alpha=share)
     policy = agent.family(torch.tensor([[[0.6, 0.3, 0.1]]], dtype=torch.float64).log())
-    choices = PolicyOutput(policy, policy.rsample(), torch.zeros_like(policy.probs))
+    policy_output = PolicyOutput(
+        policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
+    )
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
-    losses = agent.actor.compute_losses(choices, policy.statistics.clone(), weights, lambda numbers: (values, None))
+    losses = agent.actor.compute_losses(
+        policy_output, policy.statistics.clone(), weights, lambda numbers: (values, None)
+    )
     (found,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     assert found.item() == pytest.approx(step, abs=1e-6)
 
 
-def test_the_policy_rests_where_it_is_the_softmax_of_q_over_alpha():
-    """And the temperature rises where the entropy is below its target, and falls where it is above."""
+def test_the_policy_gradient_is_0_at_the_softmax_of_q_over_alpha():
+    """The temperature rises if the entropy is below its target, and falls if it is above."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True)
-    rollout = exact(random_window(SPECS["discrete"], agent, 0, 1))
+    rollout = exact(random_sequence(SPECS["discrete"], agent, 0, 1))
     alpha = agent.actor.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
-    choices, outputs = agent.actor.evaluate(rollout.obs["obs"], rollout.obs)
-    choices = choices.select_rows(slice(-1))
+    policy_output, outputs = agent.actor.evaluate(rollout.obs["obs"], rollout.obs)
+    policy_output = policy_output.select_rows(slice(-1))
     rest = agent.family(q / alpha)
-    choices = replace(choices, policy=rest, entropy_cost=alpha * rest.log_probs)
-    losses = agent.actor.compute_losses(choices, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None))
+    policy_output = replace(policy_output, policy=rest, entropy_cost=alpha * rest.log_probs)
+    losses = agent.actor.compute_losses(
+        policy_output, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
+    )
     (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
     (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     above = (rest.entropy - agent.settings.target_d_alpha * math.log(3)).sum()
-    torch.testing.assert_close(of_alpha[0], above)  # descended: down where there is more entropy than wanted
+    torch.testing.assert_close(of_alpha[0], above)  # gradient descent: down if the entropy is above its target
 
 
-def test_of_an_ensemble_each_update_reads_another_part():
+def test_each_update_samples_critics_of_the_ensemble():
     agent = sac_of(SPECS["continuous"], ensemble_q_num=5, ensemble_q_sample=2)
     parts = {tuple(sorted(agent._sample_critics())) for _ in range(200)}
     assert len(parts) == 10
     assert sac_of(SPECS["continuous"])._sample_critics() == [0, 1]
 
 
-def test_a_critic_is_not_pulled_out_of_its_reach():
+def test_clip_epsilon_stops_steps_away_from_the_target_critic():
     target, value, lagging = torch.tensor([2.0, 2.0, -2.0, 0.3]), torch.tensor([0.5, 0.1, 0.5, 0.1]), torch.zeros(4)
-    # Above the reach of .2 and asked to rise further; within it; above it and asked to come back; within it.
+    # Above the limit of 0.2 with a higher target; within it; above it with a lower target; within it.
     assert clipped_error(target, value, lagging, 0.2).tolist() == pytest.approx([0.0, 1.9, -2.5, 0.2])
 
 
 @pytest.mark.parametrize("changes", [{}, {"discrete_dqn_like": True, "discrete_dqn_epsilon": 1.0}], ids=str)
 @pytest.mark.parametrize("branches", [(3,), (3, 2)])
-def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
+def test_forbidden_actions_are_never_taken_and_have_no_value(branches, changes):
     spec = ActionSpec(0, branches)
     agent = sac_of(spec, mask=True, **changes)
     rng = np.random.default_rng(0)
@@ -437,16 +443,23 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
     allowed[:, np.cumsum((0, *branches[:-1])) + 1] = 1
     obs = {"obs": rng.normal(size=(1000, 3)).astype(np.float32), ACTION_MASK: allowed}
     flags = np.zeros(1000, bool)
-    step = Step(np.arange(1000), obs, ~flags, flags, np.zeros(1000, np.float32), ~flags)
+    step = Step(
+        lane=np.arange(1000),
+        obs=obs,
+        first=~flags,
+        is_bootstrap_row=flags,
+        reward=np.zeros(1000, np.float32),
+        alive=~flags,
+    )
     for decide in (agent.act, agent.greedy):
         action = decide(step, np.zeros((1000, 0), np.float32)).action.astype(int)
         for branch, start in enumerate(np.cumsum((0, *branches[:-1]))):
             assert allowed[np.arange(1000), start + action[:, branch]].all()
     if not changes:
         tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
-        choices, _ = agent.actor.evaluate(tensors["obs"], tensors)
-        assert torch.isfinite(choices.entropy_cost * choices.policy.probs).all()
-        (entropies,) = agent.actor._target_entropies(choices.policy)
+        policy_output, _ = agent.actor.evaluate(tensors["obs"], tensors)
+        assert torch.isfinite(policy_output.entropy_cost * policy_output.policy.probs).all()
+        (entropies,) = agent.actor._target_entropies(policy_output.policy)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
         wanted = agent.settings.target_d_alpha * sum(np.log(part.sum(-1)) for part in parts)
         np.testing.assert_allclose(entropies[0], wanted, rtol=1e-5)
@@ -455,7 +468,7 @@ def test_what_is_forbidden_is_never_taken_or_valued(branches, changes):
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_metrics_are_means_over_valid_rows(spec):
     agent = make_exact_sac(spec, sequence_length=3, n_step=2)
-    rollout = exact(random_window(spec, agent, 5, 3))
+    rollout = exact(random_sequence(spec, agent, 5, 3))
     torch.manual_seed(0)
     metrics = {name: value.item() for name, value in agent.loss(rollout)[1].compute_metrics().items()}
     literal = Literal(agent, spec, rollout, 0)
@@ -468,7 +481,7 @@ def test_metrics_are_means_over_valid_rows(spec):
         if of_kind:
             wanted[f"train/alpha_{KINDS[kind]}"] = [literal.alpha[kind]]
             logs = {
-                row: [(log_d.exp(), {"d": log_d, "c": log_c}[kind]) for log_d, log_c, _ in literal.choices[row]]
+                row: [(log_d.exp(), {"d": log_d, "c": log_c}[kind]) for log_d, log_c, _ in literal.policy_output[row]]
                 for row in rows
             }
             wanted[f"train/entropy_{KINDS[kind]}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
@@ -476,11 +489,13 @@ def test_metrics_are_means_over_valid_rows(spec):
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_decision_holds_the_sample_its_action_the_statistics_and_the_next_memory(spec):
+def test_a_decision_has_the_sample_its_action_the_statistics_and_the_next_memory(spec):
     agent, rng = sac_of(spec, Blueprint(body=Mlp(8), memory=Gru(6))), np.random.default_rng(0)
     flags, memory = np.zeros(5, bool), rng.normal(size=(5, 6)).astype(np.float32)
     obs = {"obs": rng.normal(size=(5, 3)).astype(np.float32)}
-    step = Step(np.arange(5), obs, flags, flags, np.zeros(5, np.float32), ~flags)
+    step = Step(
+        lane=np.arange(5), obs=obs, first=flags, is_bootstrap_row=flags, reward=np.zeros(5, np.float32), alive=~flags
+    )
     statistics, following = agent.policy.act(obs, memory)
     assert np.abs(following - memory).max() > 0.01
     agent.rng = np.random.default_rng(3)
@@ -493,13 +508,13 @@ def test_a_decision_holds_the_sample_its_action_the_statistics_and_the_next_memo
         np.testing.assert_array_equal(decision.memory, following)
 
 
-def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
+def test_discrete_dqn_like_takes_the_best_action_and_has_double_targets():
     spec = SPECS["discrete"]
     agent = sac_of(spec, discrete_dqn_like=True, discrete_dqn_epsilon=0.3)
     with torch.no_grad():
         for parameter in agent.target.network.parameters():
             parameter.normal_()
-    rollout = random_window(spec, agent, 0, 1).convert(torch.from_numpy)
+    rollout = random_sequence(spec, agent, 0, 1).convert(torch.from_numpy)
     obs = rollout.obs["obs"]
     statistics, _ = agent.policy.act({"obs": obs[0].numpy()}, np.zeros((COLUMNS, 0), np.float32))
     best = agent.critics(obs).mean(0).argmax(-1)
@@ -519,11 +534,11 @@ def test_like_dqn_it_takes_the_best_action_and_targets_are_double():
     )
 
 
-def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself():
+def test_burn_in_has_no_gradient_and_updates_the_memory_of_each_network():
     spec = SPECS["continuous"]
     blueprint = Blueprint(body=Mlp(8), memory=Gru(6))
     agent = sac_of(spec, blueprint, burn_in_step=3, sequence_length=2)
-    rollout = random_window(spec, agent, 0, 5).convert(torch.from_numpy)
+    rollout = random_sequence(spec, agent, 0, 5).convert(torch.from_numpy)
     rollout = replace(rollout, memory=torch.zeros(COLUMNS, 6), burn_in=3)
     rollout.obs["obs"].requires_grad_()
     losses, _ = agent.loss(rollout)
@@ -538,15 +553,15 @@ def test_burn_in_gets_no_gradient_and_brings_each_network_up_to_date_by_itself()
         ("continuous", {"ensemble_q_sample": 3}, "ensemble_q_sample 3 is above ensemble_q_num 2"),
         ("continuous", {"v_rho": 0.5}, "v_rho 0.5 must not be below v_c 1.0"),
         ("continuous", {"std_init": 0.005}, "std_init 0.005 must be above std_min 0.01"),
-        ("hybrid", {"discrete_dqn_like": True}, "discrete_dqn_like is of discrete branches alone"),
+        ("hybrid", {"discrete_dqn_like": True}, "discrete_dqn_like needs discrete branches only"),
         ("discrete", {"burn_in_step": 2}, "burn_in_step is 2, but the network has no memory"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(spec, changes, message):
+def test_impossible_settings_raise(spec, changes, message):
     with pytest.raises(ValueError, match=message):
         sac_of(SPECS[spec], **changes)
 
 
-def test_more_combinations_than_can_be_summed_are_refused():
+def test_too_many_combinations_raise():
     with pytest.raises(ValueError, match="there are 1331 combinations of discrete branches"):
         sac_of(ActionSpec(0, (11, 11, 11)))

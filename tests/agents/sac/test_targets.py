@@ -1,4 +1,4 @@
-"""Known answers and fixed points of SAC's targets, from the soft Bellman equation and nothing else."""
+"""Known answers and fixed points of SAC's targets, by the soft Bellman equation alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import Raw, make_sac
 
-GAMMA = 0.875  # exact in float32, in which discounts are
+GAMMA = 0.875  # exact in float32, the dtype of discounts
 ESTIMATORS = {
     "vtrace": {"estimator": "vtrace"},
     "retrace": {"estimator": "retrace"},
@@ -46,7 +46,7 @@ def set_q(agent: Sac, q: Tensor) -> None:
             member.head.weight.data = q.T.clone()
 
 
-def window(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> Rollout:
+def make_sequence(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> Rollout:
     """Return rows [T, B] of one episode, without rewards and of equal weights, unless `changes` give others."""
     rows, columns = sample.shape[:2]
     fields = {
@@ -86,7 +86,7 @@ def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, sequence_l
     )
     sample = torch.tensor(list(product([0.0, 1.0], repeat=sequence_length))).double().T.unsqueeze(-1)
     columns = sample.shape[1]
-    rollout = window(
+    rollout = make_sequence(
         torch.ones(sequence_length + 1, columns, 1).double(), sample, torch.zeros(sequence_length, columns, 2).double()
     )
     q = 0.9 * 0.1 * math.log(2) / (1 - 0.9)
@@ -100,7 +100,7 @@ def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, sequence_l
 
 
 class Chain:
-    """A random decision process of a few states, the soft values of a policy in it, and every window of it.
+    """A random decision process of a few states, with the soft values of a policy and all its sequences.
 
     Action 1 in the last state ends the episode, and another one starts anywhere.
     """
@@ -123,14 +123,14 @@ class Chain:
         own = self.reward.reshape(-1) + onward @ (alpha * entropy)
         return np.linalg.solve(np.eye(len(own)) - onward @ mean, own).reshape(self.states, self.actions)
 
-    def windows(self, behavior: np.ndarray) -> Rollout:
-        """Return every window there can be, weighted by its probability under `behavior` [states, actions]."""
+    def all_sequences(self, behavior: np.ndarray) -> Rollout:
+        """Return all possible sequences, weighted by its probability under `behavior` [states, actions]."""
         paths = np.array(list(product(range(self.states), *[range(self.actions), range(self.states)] * self.rows)))
         state, action = paths[:, 0::2].T, paths[:, 1::2].T
         before = state[:-1]
         weight = (behavior[before, action] * self.next[before, action, state[1:]]).prod(0)
         alive = self.alive[before, action]
-        return window(
+        return make_sequence(
             torch.eye(self.states).double()[torch.from_numpy(state)],
             torch.from_numpy(action).double().unsqueeze(-1),
             torch.from_numpy(np.log(behavior[before])),
@@ -142,7 +142,7 @@ class Chain:
 
 
 def mean_errors(agent: Sac, rollout: Rollout) -> Tensor:
-    """Return the mean of target - Q [states, K] over what rows there are of each state and action, up to a factor."""
+    """Return the mean of target - Q [states, K] over the rows of each state and action, up to a factor."""
     losses, _ = agent.loss(rollout)
     return -torch.autograd.grad(losses["critic"], agent.critics.critics[0].head.weight)[0].T
 
@@ -152,7 +152,7 @@ def mean_errors(agent: Sac, rollout: Rollout) -> Tensor:
 @pytest.mark.parametrize("n_step", [1, 2, 3])
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_the_exact_soft_q_is_a_fixed_point_in_the_mean(estimator, off_policy, n_step, scale):
-    """Over all windows of three rows, each row of which is a target; without correction on-policy only."""
+    """The mean is over all sequences of three rows; without correction it holds on-policy only."""
     chain = Chain(2, 2, 3)
     policy = chain.rng.dirichlet(np.ones(2), 2)
     behavior = chain.rng.dirichlet(np.ones(2), 2) if off_policy else policy
@@ -163,7 +163,7 @@ def test_the_exact_soft_q_is_a_fixed_point_in_the_mean(estimator, off_policy, n_
     weight, _ = agent.policy.heads.parameters()
     weight.data = torch.from_numpy(np.log(policy)).T.clone()
     q = torch.from_numpy(chain.soft_q(policy, scale * 0.3))
-    rollout = chain.windows(behavior)
+    rollout = chain.all_sequences(behavior)
     uncorrected = "use_n_step_is" in estimator and off_policy and n_step > 1
     set_q(agent, q)
     errors = mean_errors(agent, rollout)
@@ -173,8 +173,8 @@ def test_the_exact_soft_q_is_a_fixed_point_in_the_mean(estimator, off_policy, n_
 
 
 @pytest.mark.parametrize("estimator", ["vtrace", "retrace"])
-def test_like_dqn_the_exact_q_of_the_greedy_policy_is_a_fixed_point_in_the_mean(estimator):
-    """There is no entropy in it, and what acts is another policy."""
+def test_discrete_dqn_like_the_exact_q_of_the_greedy_policy_is_a_fixed_point_in_the_mean(estimator):
+    """Q contains no entropy, and the behavior is another policy."""
     chain = Chain(2, 2, 3, seed=1)
     clips = {"v_rho": 1e6, "v_c": 1e6}
     settings = {"n_step": 3, "sequence_length": 3, "estimator": estimator, "discrete_dqn_like": True, **clips}
@@ -185,8 +185,8 @@ def test_like_dqn_the_exact_q_of_the_greedy_policy_is_a_fixed_point_in_the_mean(
         q = chain.soft_q(policy, 0.0)
     assert (np.eye(2)[q.argmax(-1)] == policy).all()
     set_q(agent, torch.from_numpy(q))
-    errors = mean_errors(agent, chain.windows(0.8 * policy + 0.1))
-    assert errors.abs().max() < 1e-6  # the choice of an action is made in float32
+    errors = mean_errors(agent, chain.all_sequences(0.8 * policy + 0.1))
+    assert errors.abs().max() < 1e-6  # actions are selected in float32
 
 
 SPACES = {
@@ -199,7 +199,7 @@ COLUMNS = 20_000
 
 
 def entropies(agent: Sac, statistics: np.ndarray) -> tuple[float, float]:
-    """Return those of pi(d), and of pi(c|d) in the mean over d, by sums and by quadrature over u."""
+    """Return the entropies of pi(d), and of pi(c|d) in the mean over d, by sums and by quadrature over u."""
     family = agent.family
     count, width = family.n_combinations, family.n_combinations * family.n_continuous
     mean, log_std = (
@@ -221,7 +221,7 @@ def entropies(agent: Sac, statistics: np.ndarray) -> tuple[float, float]:
 @every_estimator
 @pytest.mark.parametrize(("spec", "alpha"), SPACES.values(), ids=SPACES)
 def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(spec, alpha, estimator):
-    """Q = gamma / (1 - gamma) (alpha_d H_d + alpha_c H_c), whatever was drawn: in the mean over many windows."""
+    """Q = gamma / (1 - gamma) (alpha_d H_d + alpha_c H_c), in the mean over many sequences, for any samples."""
     agent = tabular_sac(spec, 1, alpha, n_step=3, sequence_length=3, **estimator)
     weight, _ = agent.policy.heads.parameters()
     weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(3))
@@ -237,24 +237,26 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
     behavior = np.tile(statistics.astype(np.float32), (3 * COLUMNS, 1))
     sample = agent.family.sample(behavior, np.random.default_rng(0)).reshape(3, COLUMNS, -1)
     obs = torch.ones(4, COLUMNS, 1).double()
-    rollout = window(obs, *(torch.from_numpy(part).double() for part in (sample, behavior.reshape(3, COLUMNS, -1))))
+    rollout = make_sequence(
+        obs, *(torch.from_numpy(part).double() for part in (sample, behavior.reshape(3, COLUMNS, -1)))
+    )
     torch.manual_seed(0)
     losses, _ = agent.loss(rollout)
     bias = agent.critics.critics[0].head.bias
     error = -torch.autograd.grad(losses["critic"], bias)[0].sum().item()
-    assert abs(error) < 0.005 < 0.1 * (1 - GAMMA) * q  # what one row's entropy adds, discounted
+    assert abs(error) < 0.005 < 0.1 * (1 - GAMMA) * q  # the discounted entropy of one row
 
 
 @pytest.mark.parametrize(("policy", "behavior", "bound"), [(0.0, -60.0, 20), (-60.0, 0.0, -20)], ids=["above", "below"])
 def test_a_ratio_is_bounded_by_twenty_in_its_logarithm(policy, behavior, bound):
-    """Whatever the replay holds: pi and mu of the second row's action are e^60 apart."""
+    """pi and mu of the second row's action differ by a factor of e^60."""
     agent = tabular_sac(ActionSpec(0, (2,)), 1, 0.1, n_step=2, sequence_length=2, v_rho=1e30, v_c=1e30)
     _, bias = agent.policy.heads.parameters()
     bias.data[0] = policy
     mu = torch.zeros(2, 1, 2).double()
     mu[1, 0, 0] = behavior
     reward = torch.tensor([[0.5], [math.exp(-bound)]]).double()
-    rollout = window(torch.ones(3, 1, 1).double(), torch.zeros(2, 1, 1).double(), mu, reward=reward)
+    rollout = make_sequence(torch.ones(3, 1, 1).double(), torch.zeros(2, 1, 1).double(), mu, reward=reward)
     _, report = agent.loss(rollout)
     log_pi = bias.detach().log_softmax(-1)
     v = -0.1 * (log_pi.exp() * log_pi).sum().item()

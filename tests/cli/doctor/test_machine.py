@@ -1,18 +1,15 @@
 """The machine's own: tables of what is found, and what is said of it."""
 
-import os
 import shutil
-import socket
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from algorithm.adapters.unity import ports
 from algorithm.cli.doctor import machine
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check
+from algorithm.cli.doctor.check import BROKEN, OK
 from algorithm.runs import memory_budget as of_memory
-from algorithm.training.placement import CPU, describe_device
+from algorithm.runs.torch_setup import describe_device
+from algorithm.training.learner import CPU
 
 CUDA = {
     "version": "2.13.0",
@@ -98,31 +95,3 @@ def test_a_place_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
 def test_memory(monkeypatch, free, state):
     monkeypatch.setattr(of_memory, "measure_free_memory", lambda: free)
     assert machine.check_memory()[0] == state
-
-
-def test_a_port_that_somebody_has_is_missing_and_says_who():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        state, line = machine.check_ports([port], "take another")
-        assert state == MISSING
-        assert line.startswith(f"{port} is taken by ") and line.endswith(": end it, or take another")
-        if Path("/proc/net/tcp").exists():
-            assert f"(process {os.getpid()})" in line
-        assert Check("port", lambda: machine.check_ports([port], "")).as_required()().state == BROKEN
-    assert machine.check_ports([port], "") == (OK, f"{port} is free")
-
-
-def test_a_port_beyond_the_last_is_broken():
-    assert machine.check_ports(range(65530, 65540), "take another") == (
-        BROKEN,
-        "65539 is no port, the last one is 65535: take another",
-    )
-
-
-def test_the_ports_that_unity_uses_are_looked_at(monkeypatch):
-    looked = []
-    monkeypatch.setattr(machine, "is_taken", lambda port: looked.append(port) or False)
-    assert {check().state for check in machine.list_port_checks()} == {OK}
-    assert looked == [ports.EDITOR_PORT, *range(5005, 5013)]

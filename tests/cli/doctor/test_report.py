@@ -114,10 +114,10 @@ def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
     code = (
         "import sys, main\n"
         "from algorithm.cli.doctor import report\n"
-        "core = report.core_checks\n"
-        "report.machine_checks = lambda: []\n"
+        "core = report.list_core_checks\n"
+        "report.list_machine_checks = lambda: []\n"
         "few = ('rich', 'packaging', 'mlagents-envs')\n"
-        "report.core_checks = lambda: [check for check in core() if check.name in few]\n"
+        "report.list_core_checks = lambda: [check for check in core() if check.name in few]\n"
         "sys.exit(main.main(sys.argv[1:]))"
     )
     path = os.pathsep.join([str(shims), str(ROOT)])
@@ -182,10 +182,10 @@ def test_an_environment_that_takes_its_process_with_it(capsys, little, task):
     ("words", "line"),
     [
         ("nobody/knows --doctor", "no environment folder 'nobody/knows'"),
-        ("mine/task --doctor --set base_config.nope=1", "base_config.nope is no setting"),
+        ("mine/task --doctor --set base_config.nope=1", "unknown setting base_config.nope"),
         ("mine/task --doctor -c nope", "no variant 'nope'"),
         ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is one Unity editor"),
-        ("mine/task --doctor --port 5004", "--port is for env_type UNITY"),
+        ("mine/task --doctor --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
         ("--doctor --device cpu", "--device says something of an environment's folder"),
         ("--doctor --list", "--list and --doctor exclude each other"),
     ],

@@ -35,7 +35,7 @@ def test_setup_py_says_what_there_is():
     assert "torch" in [check.name for check in list_core_checks()]
     assert {"mlagents-envs", "grpcio", "protobuf", "pillow"} <= {check.name for check in list_core_checks()}
     assert {"onnx", "mujoco", "dm-control"} <= set(list_extras())
-    assert {"test", "dev", "benchmark"} <= set(read_setup()["extras_require"]) - set(list_extras())
+    assert {"test", "dev", "docs", "benchmark"} <= set(read_setup()["extras_require"]) - set(list_extras())
     assert read_setup()["python_requires"] == ">=3.10"
     assert sys.modules.get("setuptools") is before
 

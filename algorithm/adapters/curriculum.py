@@ -1,0 +1,145 @@
+"""Environment parameters: numbers, distributions from which an environment draws numbers, and curricula of lessons."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A uniform distribution over [low, high]."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A normal distribution."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class MultiRange:
+    """A uniform distribution over one of several intervals, of which one is chosen first."""
+
+    intervals: tuple[tuple[float, float], ...]
+
+
+Value = float | Uniform | Gaussian | MultiRange
+Measure = Literal["reward", "progress"]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One value of a parameter, and the criterion that ends it.
+
+    The criterion is checked whenever an episode of `role` ends, once the lesson has had `episodes` of them: with the
+    measure "reward" the mean return of the last `episodes` episodes must reach `threshold`, with "progress" the
+    fraction of training that is over. `role` None stands for every role. `threshold` None marks the last lesson,
+    which does not end.
+    """
+
+    name: str
+    value: Value
+    role: str | None = None
+    episodes: int = 1
+    threshold: float | None = None
+    measure: Measure = "reward"
+
+
+class Curriculum:
+    """The lessons of one parameter and the index of the current one."""
+
+    def __init__(self, name: str, lessons: Sequence[Lesson]):
+        self.name, self.lessons = name, tuple(lessons)
+        self._start_lesson(0)
+
+    @property
+    def lesson(self) -> Lesson:
+        """Return the current lesson."""
+        return self.lessons[self.index]
+
+    def record_episode(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
+        """Record the end of an episode, which may start the next lesson.
+
+        Args:
+            role: Role whose episode ended.
+            episode_return: Sum of its rewards.
+            progress: Function that returns the fraction of training that is over; called for lessons by progress only.
+        """
+        if self.lesson.threshold is None or self.lesson.role not in (None, role):
+            return
+        self.returns.append(episode_return)
+        if len(self.returns) < self.lesson.episodes:
+            return
+        by_progress = self.lesson.measure == "progress"
+        measured = progress() if by_progress else sum(self.returns) / len(self.returns)
+        if measured >= self.lesson.threshold:
+            self._start_lesson(self.index + 1)
+            reason = f"{measured:.0%} of training" if by_progress else f"a mean return of {measured:.3g}"
+            LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after {reason}")
+
+    def state(self) -> dict[str, Any]:
+        """Return the index of the current lesson and the returns recorded in it, as JSON values."""
+        return {"lesson": self.index, "returns": list(self.returns)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned; an index beyond the last lesson becomes the last one."""
+        self._start_lesson(min(int(state["lesson"]), len(self.lessons) - 1))
+        self.returns.extend(state["returns"])
+
+    def _start_lesson(self, index: int) -> None:
+        self.index = index
+        self.returns: deque[float] = deque(maxlen=self.lesson.episodes)
+
+
+class EnvironmentParameters:
+    """The environment parameters of a run, shared by its training adapter and its evaluation adapter.
+
+    The training adapter records its episodes here; both adapters read `current`. A checkpoint stores `state`.
+    """
+
+    def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0):
+        """Create the parameters, each at its first lesson.
+
+        Args:
+            parameters: Value or lessons of each parameter, by name.
+            progress: Function that returns the fraction of training that is over; called for lessons by progress only.
+        """
+        self._progress = progress
+        self._fixed: dict[str, Value] = {}
+        self.curricula: dict[str, Curriculum] = {}
+        for name, value in parameters.items():
+            if isinstance(value, Sequence):
+                self.curricula[name] = Curriculum(name, value)
+            else:
+                self._fixed[name] = value
+
+    @property
+    def current(self) -> dict[str, Value]:
+        """Return the current value of each parameter."""
+        return {**self._fixed, **{name: curriculum.lesson.value for name, curriculum in self.curricula.items()}}
+
+    def record_episode(self, role: str, episode_return: float) -> None:
+        """Record the end of a training episode, which may start the next lesson of any parameter."""
+        for curriculum in self.curricula.values():
+            curriculum.record_episode(role, episode_return, self._progress)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of every curriculum, as JSON values."""
+        return {name: curriculum.state() for name, curriculum in self.curricula.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned, for the parameters that still have lessons."""
+        for name, curriculum in self.curricula.items():
+            if name in state:
+                curriculum.restore(state[name])

@@ -1,0 +1,90 @@
+"""The settings of SAC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Annotated, Literal
+
+from algorithm.annotations import CONTINUOUS, DISCRETE, FixedOnResume, OnlyIf, Range, Unless
+from algorithm.returns import find_estimators
+
+MAX_ENTROPY = "the largest entropy that there is"  # of equal probabilities, of a uniform density on (-1, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SacSettings:
+    """The section `sac_config`; default_config.yaml has the defaults, units and meanings.
+
+    Raises:
+        ValueError: Settings exclude one another.
+    """
+
+    learning_rate_critic: Annotated[float, Range(above=0)]
+    learning_rate_policy: Annotated[float, Range(above=0), Unless(discrete_dqn_like=True)]
+    learning_rate_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
+    learning_rate_schedule: Literal["constant", "linear"]
+    optimizer_beta1: Annotated[float, Range(at_least=0, below=1)]
+    optimizer_decay: Annotated[float, Range(at_least=0, below=1)]
+    optimizer_epsilon: Annotated[float, Range(above=0)]
+    max_grad_norm_critic: Annotated[float, Range(above=0)]
+    max_grad_norm_policy: Annotated[float, Range(above=0), Unless(discrete_dqn_like=True)]
+    max_grad_norm_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
+    gamma: Annotated[float, Range(at_least=0, at_most=1)]
+    reward_scale: Annotated[float, Range(above=0)]
+    reward_clip: Annotated[float | None, Range(above=0)]
+    reward_normalization: Literal["return_std"] | None
+    tau: Annotated[float, Range(at_least=0, at_most=1)]
+    update_target_per_step: Annotated[int, Range(at_least=1)]
+    ensemble_q_num: Annotated[int, Range(at_least=1, at_most=1000)]  # N critics
+    ensemble_q_sample: Annotated[int, Range(at_least=1, at_most=1000)]  # M of them
+    ensemble_q_reduce: Annotated[Literal["auto", "min", "mean"], Unless(ensemble_q_sample=1)]
+    use_auto_alpha: Annotated[bool, Unless(discrete_dqn_like=True)]
+    init_log_alpha: Annotated[float, Unless(discrete_dqn_like=True)]
+    target_c_alpha: Annotated[
+        float,
+        Range(at_least=-log(2), note=MAX_ENTROPY),
+        CONTINUOUS,
+        OnlyIf(use_auto_alpha=True, discrete_dqn_like=False),
+    ]
+    target_d_alpha: Annotated[
+        float,
+        Range(at_least=0, at_most=1, note=MAX_ENTROPY),
+        DISCRETE,
+        OnlyIf(use_auto_alpha=True, discrete_dqn_like=False),
+    ]
+    alpha_critic_scale: Annotated[float, Range(at_least=0), Unless(discrete_dqn_like=True)]
+    discrete_dqn_like: bool
+    discrete_dqn_epsilon: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(discrete_dqn_like=True)]
+    clip_epsilon: Annotated[float | None, Range(above=0)]  # of Q around the target critic's
+    rescale_values: bool  # h (Pohlen et al. 2018)
+    n_step: Annotated[int, Range(at_least=1)]
+    use_n_step_is: Annotated[bool, Unless(n_step=1)]
+    estimator: Annotated[Literal[find_estimators(reads="trace_clip")], Unless(n_step=1, use_n_step_is=False)]
+    v_lambda: Annotated[float, Range(above=0), Unless(n_step=1)]  # lambda
+    v_rho: Annotated[
+        float, Range(above=0), OnlyIf(use_n_step_is=True, estimator=find_estimators(reads="rho_clip")), Unless(n_step=1)
+    ]  # rho-bar of V-trace
+    v_c: Annotated[float, Range(above=0), Unless(n_step=1, use_n_step_is=False)]  # c-bar
+    std_init: Annotated[float, Range(above=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
+    std_min: Annotated[float, Range(at_least=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
+    rollout_length: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")]
+    sequence_length: Annotated[int, Range(at_least=1)]
+    burn_in_step: Annotated[int, Range(at_least=0)]
+    batch_size: Annotated[int, Range(at_least=1)]
+    replay_ratio: Annotated[float, Range(at_least=0)]
+    learning_starts: Annotated[int, Range(at_least=0)]
+
+    def __post_init__(self) -> None:
+        if self.n_step > self.sequence_length:
+            raise ValueError(f"n_step {self.n_step} must not be above sequence_length {self.sequence_length}")
+        if self.ensemble_q_sample > self.ensemble_q_num:
+            raise ValueError(
+                f"ensemble_q_sample {self.ensemble_q_sample} is above ensemble_q_num {self.ensemble_q_num}"
+            )
+        if self.estimator in find_estimators(reads="rho_clip") and self.v_rho < self.v_c:
+            raise ValueError(f"v_rho {self.v_rho} must not be below v_c {self.v_c}")
+        if not self.replay_ratio:
+            raise ValueError("replay_ratio 0 leaves nothing to learn from")
+        if self.std_init <= self.std_min:
+            raise ValueError(f"std_init {self.std_init} must be above std_min {self.std_min}")

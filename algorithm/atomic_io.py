@@ -1,0 +1,57 @@
+"""Writing of files that are complete even if the process or the machine crashes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+DAMAGED_PREFIX = "damaged-"  # prefix of the new name of a damaged file or folder
+
+
+@contextmanager
+def open_synced(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file to write to, which is on the disk when the block ends."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace the text of a file. After an interruption it has the old text or the new one."""
+    temporary = path.with_name(f"{path.name}.new")
+    with open_synced(temporary) as file:
+        file.write(text.encode())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file or folder, replacing an earlier one; return its new path."""
+    target = path.with_name(f"{DAMAGED_PREFIX}{path.name}")
+    if target.is_dir():
+        shutil.rmtree(target)
+    return path.replace(target)
+
+
+def resolve_inside(folder: Path, path: Path) -> Path:
+    """Return `path`, relative to `folder`, with all links resolved. Raises ValueError if it is outside of `folder`."""
+    resolved = (folder / path).resolve()
+    if not resolved.is_relative_to(folder.resolve()):
+        raise ValueError(f"{resolved} is outside of {folder}")
+    return resolved
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names of the files in `folder` to the disk."""
+    if os.name == "nt":  # Windows opens no folders, and has a journal of names
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

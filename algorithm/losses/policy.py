@@ -1,0 +1,63 @@
+"""The policy gradient of ACER (Wang et al. 2017): importance weights, bias correction, trust region, surrogate loss.
+
+The functions are in the order of the paper. They return weights and gradients of single steps, and none detaches its
+inputs.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def truncated_importance(
+    rho_taken: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], clip: float
+) -> Float[Tensor, "*B"]:
+    """Return min(c, rho_t) A_t, the weight of the taken action's score (Wang et al. 2017, Eq. 8, first term)."""
+    return rho_taken.clamp(max=clip) * advantage
+
+
+def bias_correction(
+    probs: Float[Tensor, "*B A"],
+    behavior_probs: Float[Tensor, "*B A"],
+    advantage: Float[Tensor, "*B A"],
+    clip: float,
+) -> Float[Tensor, "*B A"]:
+    """Return [pi(a) - c mu(a)]_+ A(a), the weight of every action's score (Wang et al. 2017, Eq. 9, second term).
+
+    This is [1 - c / rho(a)]_+ pi(a) A(a) of the paper without the division, so that mu(a) = 0 is exact.
+    """
+    return torch.sub(probs, behavior_probs, alpha=clip).relu() * advantage
+
+
+def sampled_bias_correction(
+    rho: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], clip: float
+) -> Float[Tensor, "*B"]:
+    """Return [1 - c / rho(a')]_+ A(a'), the weight of the score of a sample a' of pi (Wang et al. 2017, Eq. 15)."""
+    return (1 - clip / rho).relu() * advantage
+
+
+def trust_region_multiplier(
+    gradient: Float[Tensor, "*B S"], kl_gradient: Float[Tensor, "*B S"], delta: float
+) -> Float[Tensor, "*B 1"]:
+    """Return max(0, (k.g - delta) / |k|^2) of each step [*B, 1], which is above 0 where the trust region is active.
+
+    g minus this multiple of k is the solution z of: maximise g.z - 1/2 |g - z|^2 subject to k.z <= delta (Wang et al.
+    2017, Eq. 11-12); z = g where k = 0. The constraint holds for each step, not for the mean over a batch.
+
+    Args:
+        gradient: g, the ascent gradient with respect to the statistics of the policy [*B, S].
+        kl_gradient: k, the gradient of KL[average policy || policy] with respect to the same statistics [*B, S].
+        delta: Bound of the constraint.
+    """
+    excess = (kl_gradient * gradient).sum(-1, keepdim=True) - delta
+    norm = kl_gradient.square().sum(-1, keepdim=True)
+    return excess.clamp(min=0) / norm.clamp(min=torch.finfo(norm.dtype).tiny)
+
+
+def surrogate_loss(direction: Float[Tensor, "*B S"], outputs: Float[Tensor, "*B S"]) -> Float[Tensor, ""]:
+    """Return -sum <direction, outputs>, whose gradient with respect to `outputs` is -`direction`.
+
+    A step of gradient descent on it moves the outputs of a network in the ascent direction (Wang et al. 2017, Eq. 12);
+    the value of the loss itself has no meaning. `direction` contains the weight of each step.
+    """
+    return -(direction * outputs).sum()

@@ -1,0 +1,95 @@
+"""Callbacks: functions of the caller that run at the events of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.history import Counters
+from algorithm.training.monitor import ConfirmedBy
+from algorithm.training.progress import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The state in which a training run ended.
+
+    Attributes:
+        goal_reached: whether the goal was reached and confirmed; None without a goal.
+        counters: env steps, updates, episodes, iterations and seconds of the run.
+        returns: {role or team: mean return of its last training episodes}; NaN before the first has ended.
+        evaluation: {role or team: result of the last evaluation}; None if there was no evaluation.
+        best: the checkpoint with the best evaluation; None if no checkpoint was evaluated.
+        confirmed_by: the kind of episodes that confirmed the goal; None if it was not confirmed.
+        stopped: whether a callback stopped the run.
+    """
+
+    goal_reached: bool | None
+    counters: Counters
+    returns: Mapping[str, float]
+    evaluation: Mapping[str, EvaluationResult] | None
+    best: Checkpoint | None
+    confirmed_by: ConfirmedBy | None = None
+    stopped: bool = False
+
+
+class Callback:
+    """A base class whose methods are called at the events of a training run; a subclass overrides those it needs.
+
+    A method that returns True, except `on_end`, stops the run: it ends at the next env step as it does at `max_step`,
+    with an evaluation if the run has evaluations, and with a final checkpoint. `RunResult.stopped` is then True. An
+    exception ends the run as well: a final checkpoint is saved, and the exception is raised by `train`.
+    """
+
+    def on_progress(self, progress: Progress) -> bool | None:
+        """Receive the state of the run: four times a second, after each row of metrics, and once when the run ends."""
+        return None
+
+    def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool | None:
+        """Receive the result of an evaluation, by role or team."""
+        return None
+
+    def on_checkpoint(self, checkpoint: Checkpoint) -> bool | None:
+        """Receive a checkpoint that has been saved."""
+        return None
+
+    def on_end(self, result: RunResult) -> None:
+        """Receive the result of the run, also if an exception or a signal has ended it."""
+
+
+class CallbackList(Callback):
+    """The callbacks of one run, called in order; `stop_requested` is True once one of them has returned True."""
+
+    def __init__(self, callbacks: Sequence[Callback]):
+        self.callbacks = tuple(callbacks)
+        self.stop_requested = False
+
+    def on_progress(self, progress: Progress) -> None:
+        self._call(lambda callback: callback.on_progress(progress))
+
+    def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> None:
+        self._call(lambda callback: callback.on_evaluation(results))
+
+    def on_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._call(lambda callback: callback.on_checkpoint(checkpoint))
+
+    def on_end(self, result: RunResult) -> None:
+        for callback in self.callbacks:
+            callback.on_end(result)
+
+    def _call(self, event: Callable[[Callback], bool | None]) -> None:
+        for callback in self.callbacks:
+            if event(callback):
+                self.stop_requested = True
+
+
+class ResultRecorder(Callback):
+    """A callback that keeps the result of the run, also if an exception has ended it; None before its end."""
+
+    def __init__(self) -> None:
+        self.result: RunResult | None = None
+
+    def on_end(self, result: RunResult) -> None:
+        self.result = result

@@ -1,0 +1,171 @@
+"""Building of the components of each role: its agent, replay, learner and explorer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from algorithm.agents.agent import Agent
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.config.effects import check_teams
+from algorithm.config.loader import Settings
+from algorithm.config.registry import build_object, find_class
+from algorithm.errors import UserError
+from algorithm.exploration.explorer import Explorer
+from algorithm.networks.default_network import make_default_blueprint
+from algorithm.replay import IN_MEMORY, Replay, ReplaySize, make_file_allocator, make_sampler
+from algorithm.runs.memory_budget import MemoryBudget, check_batch, check_learning_starts, compute_agent_replay_size
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.seeding import RunSeeds, draw_seed
+from algorithm.runs.torch_setup import choose_placement, describe_placement
+from algorithm.runs.user_code import explain_network_error
+from algorithm.specs import Role, role_suffix
+from algorithm.training.batch_scheduler import BatchScheduler
+from algorithm.training.components import AgentComponents
+from algorithm.training.learner import Learner
+
+
+class ComponentsBuilder:
+    """A builder of the components of a role, which is called when the role first appears.
+
+    Args:
+        settings: the settings of the run, with those of each role.
+        folder: the run folder, with the network; the roles are recorded there.
+        checkpoint: the checkpoint from which roles that it contains are restored.
+        log: receives lines for the user.
+    """
+
+    def __init__(
+        self, settings: Settings, folder: RunFolder, checkpoint: Checkpoint | None, log: Callable[[str], None]
+    ):
+        self.settings, self.folder, self.checkpoint, self.log = settings, folder, checkpoint, log
+        self.seeds = RunSeeds(settings.base.seed)
+        disk = folder.path if settings.replay.memory_map else None
+        self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
+        self.budget = MemoryBudget(log, disk)
+
+    def __call__(self, name: str, role: Role) -> AgentComponents:
+        """Return the components of a role, restored if they are in the checkpoint.
+
+        Raises:
+            CheckpointError: they cannot be restored.
+            UserError: a setting does not fit the role, or the replay does not fit into the free memory.
+        """
+        check_teams(name, role, self.settings.roles)
+        settings = self.settings.for_role(name)
+        checkpoint = self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
+        lanes, initial_lanes = checkpoint.lanes(name) if checkpoint else (role.lanes, role.lanes)
+        initial_role, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
+        agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
+        torch.manual_seed(draw_seed(network_seed))
+        agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
+        size = compute_agent_replay_size(settings.replay, agent, role, initial_lanes)
+        self.budget.reserve(name, size)
+        replay = self._make_replay(settings, agent, size, lanes, initial_lanes, np.random.default_rng(replay_seed))
+        auxiliaries = {
+            key: build_object("auxiliaries", key, value or {}) for key, value in settings.auxiliaries.items()
+        }
+        explorer = _make_explorer(settings, initial_role, lanes)
+        placement = choose_placement(settings.base, agent, role)
+        self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
+        components = AgentComponents(
+            role=role,
+            agent=agent,
+            scheduler=BatchScheduler(replay, agent.schedule, np.random.default_rng(scheduler_seed)),
+            learner=Learner(agent, role, auxiliaries, settings.base.max_step, placement),
+            explorer=explorer,
+        )
+        self.folder.add_role(name, role)
+        if checkpoint:
+            checkpoint.restore(name, components)
+        return components
+
+    def grow(self, name: str, components: AgentComponents, role: Role) -> AgentComponents:
+        """Add lanes to the components of a role, so that there are those of `role`, and record them.
+
+        Returns:
+            The components that replace these.
+
+        Raises:
+            UserError: the replay does not fit into the free memory, is too small for a sequence, or never holds
+                `learning_starts` rows.
+        """
+        check_teams(name, role, self.settings.roles)
+        settings, replay, agent = self.settings.for_role(name), components.scheduler.replay, components.agent
+        initial_lanes = replay.initial_lanes if replay.rows else role.lanes
+        old_size = compute_agent_replay_size(settings.replay, agent, components.role, replay.initial_lanes)
+        size = compute_agent_replay_size(settings.replay, agent, role, initial_lanes)
+        copied_bytes = old_size.bytes * replay.rows // max(old_size.rows, 1)
+        prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
+        self.budget.reserve(name, size, copied_bytes, prefix)
+        check_learning_starts(settings, agent, role.lanes, initial_lanes)
+        try:
+            components = components.grow(role)
+        except ValueError as error:
+            raise UserError(f"replay_config.{error}") from error
+        self.folder.add_role(name, role)
+        return components
+
+    def _make_replay(
+        self,
+        settings: Settings,
+        agent: Agent,
+        size: ReplaySize,
+        lanes: int,
+        initial_lanes: int,
+        rng: np.random.Generator,
+    ) -> Replay:
+        """Return the replay of a role. Raises UserError if it does not fit the agent's schedule."""
+        schedule = agent.schedule
+        check_batch(schedule, size)
+        try:
+            replay = Replay(
+                settings.replay.capacity,
+                lanes,
+                schedule.rollout_length,
+                schedule.sequence_length,
+                rng,
+                schedule.burn_in,
+                schedule.warmup_rows,
+                agent.stored_state_size,
+                self.allocate,
+                make_sampler(settings.replay),
+                initial_lanes,
+            )
+        except ValueError as error:
+            raise UserError(f"replay_config.{error}") from error
+        check_learning_starts(settings, agent, lanes, initial_lanes)
+        return replay
+
+
+def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:
+    """Return an agent with the network of a run folder, or with the default network.
+
+    Args:
+        settings: the settings of the role.
+        folder: the run folder.
+        role: the role.
+        rng: the generator of the agent's samples.
+
+    Raises:
+        UserError: the network cannot be built or does not fit the role.
+    """
+    blueprint = folder.load_blueprint(settings) or make_default_blueprint(role)
+    try:
+        agent: Agent = find_class("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
+        agent.policy.run_dry_step(role.obs_specs)
+        return agent
+    except Exception as error:  # the code of a user's network may raise any error
+        raise explain_network_error(folder.nn_from / settings.base.nn, error) from error
+
+
+def _make_explorer(settings: Settings, role: Role, lanes: int) -> Explorer | None:
+    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and those added since."""
+    for name, arguments in settings.explorer.items():  # at most one
+        explorer: Explorer = build_object("explorer", name, arguments, role)
+        if lanes > role.lanes:
+            explorer.grow(lanes, role.lanes)
+        return explorer
+    return None

@@ -1,0 +1,76 @@
+"""The returns and lengths of episodes, as the environment rewards them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from algorithm.rollout import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """A finished episode.
+
+    Attributes:
+        role: the role.
+        lane: the lane in which it was played.
+        episode_return: the undiscounted sum of its raw rewards.
+        length: the number of its executed decisions.
+        team: the team of the lane, if several teams share the agent of the role.
+    """
+
+    role: str
+    lane: int
+    episode_return: float
+    length: int
+    team: str | None = None
+
+
+def get_lane_index(step: Step, lanes: int) -> np.ndarray | slice:
+    """Return the index of the lanes of `step` in arrays [lanes, ...]: a slice, which is faster, if all are present."""
+    return slice(None) if len(step.lane) == lanes else step.lane
+
+
+class EpisodeReturns:
+    """The raw return and the number of executed decisions of the running episode of each lane."""
+
+    def __init__(self, lanes: int):
+        self.returns = np.zeros(lanes)
+        self.lengths = np.zeros(lanes, np.int64)
+
+    def grow(self, lanes: int) -> None:
+        """Add lanes without an episode, so that there are `lanes` lanes."""
+        padding = (0, lanes - len(self.lengths))
+        self.returns, self.lengths = np.pad(self.returns, padding), np.pad(self.lengths, padding)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the returns and lengths, for a checkpoint."""
+        return {"returns": self.returns, "lengths": self.lengths}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what `state` returned."""
+        self.returns, self.lengths = state["returns"].copy(), state["lengths"].copy()
+
+    def add(self, step: Step) -> list[tuple[int, float, int]]:
+        """Add one tick. Return lane, return and length of each episode that it ended."""
+        lane = get_lane_index(step, len(self.lengths))
+        self.returns[lane] += step.reward
+        is_over = step.first | step.is_bootstrap_row | ~step.alive
+        finished = []
+        if is_over.any():
+            ended = step.lane[is_over & (self.lengths[lane] > 0)]
+            finished = list(
+                zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)
+            )
+            self.returns[ended] = 0
+            self.lengths[ended] = 0
+        self.lengths[lane] += ~step.is_bootstrap_row
+        return finished
+
+    def discard(self, lanes: np.ndarray) -> None:
+        """Discard the running episodes of `lanes` (numbers of lanes): they are not counted."""
+        self.returns[lanes] = 0
+        self.lengths[lanes] = 0

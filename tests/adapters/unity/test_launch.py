@@ -1,0 +1,98 @@
+"""The program of a build is found by its usual names, and ports are checked before the start."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mlagents_envs")
+from algorithm.adapters.adapter import EnvironmentStartError  # noqa: E402
+from algorithm.adapters.unity import launch  # noqa: E402
+from algorithm.adapters.unity.client import api  # noqa: E402
+from algorithm.adapters.unity.launch import find_player  # noqa: E402
+
+
+def put(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("platform", "built", "given"),
+    [
+        ("linux", "Ball.x86_64", "Ball.x86_64"),
+        ("linux", "Ball.x86_64", "Ball"),
+        ("linux", "my.apps/Ball.x86_64", "my.apps/Ball"),
+        ("linux", "build/Ball.x86_64", "build"),
+        ("linux", "Ball.x86", "Ball"),
+        ("win32", "Ball.exe", "Ball"),
+        ("win32", "build/Ball.exe", "build"),
+        ("darwin", "Ball.app/Contents/MacOS/Ball", "Ball.app"),
+        ("darwin", "Ball.app/Contents/MacOS/other name", "Ball"),
+        ("darwin", "build/Ball.app/Contents/MacOS/Ball", "build"),
+    ],
+)
+def test_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
+    monkeypatch.setattr(sys, "platform", platform)
+    program = put(tmp_path / built)
+    if platform != "darwin":  # other files of a build
+        put(program.with_name("UnityCrashHandler64.exe" if platform == "win32" else "UnityPlayer.so"))
+    assert find_player(tmp_path / given) == program
+
+
+def test_one_of_several_is_the_one_of_the_folders_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    put(tmp_path / "Ball" / "Server.x86_64")
+    own = put(tmp_path / "Ball" / "Ball.x86_64")
+    assert find_player(tmp_path / "Ball") == own
+    put(tmp_path / "other" / "A.x86_64")
+    put(tmp_path / "other" / "B.x86_64")
+    with pytest.raises(EnvironmentStartError, match="several programs in .*: A.x86_64, B.x86_64; name one"):
+        find_player(tmp_path / "other")
+
+
+def test_a_missing_program_or_one_without_permission_is_reported(tmp_path):
+    with pytest.raises(EnvironmentStartError, match="there is no player at .*nothing: give the path of a build"):
+        find_player(tmp_path / "nothing")
+    if os.name == "posix":
+        put(tmp_path / "Ball").chmod(0o644)
+        with pytest.raises(EnvironmentStartError, match="Ball may not be run: chmod"):
+            find_player(tmp_path / "Ball")
+
+
+def test_a_port_that_is_taken_is_reported_with_its_holder():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(EnvironmentStartError) as error:
+            launch.check_ports([port], "take another")
+        line = str(error.value)
+        assert line.startswith(f"{port} is taken by ") and line.endswith(": end it, or take another")
+        if Path("/proc/net/tcp").exists():
+            assert f"(process {os.getpid()})" in line
+    assert launch.check_ports([port], "") == f"{port} is free"
+
+
+def test_a_port_beyond_the_last_is_an_error():
+    with pytest.raises(EnvironmentStartError, match="^65539 is no port, the last one is 65535: take another$"):
+        launch.check_ports(range(65530, 65540), "take another")
+
+
+def test_the_default_ports_are_checked(monkeypatch):
+    checked = []
+    monkeypatch.setattr(launch, "is_taken", lambda port: checked.append(port) or False)
+    checks = launch.list_start_checks(None)
+    assert [check.name for check in checks] == ["port of the editor", "ports of players", "handshake"]
+    for check in checks[:2]:
+        assert "free" in check.run()
+    assert checked == [launch.EDITOR_PORT, *range(5005, 5013)]
+
+
+def test_the_editor_has_the_port_of_ml_agents():
+    assert launch.EDITOR_PORT == api.UnityEnvironment.DEFAULT_EDITOR_PORT
+    assert launch.FIRST_PORT == api.UnityEnvironment.BASE_ENVIRONMENT_PORT

@@ -1,0 +1,87 @@
+"""The events of a run, and callbacks that stop it."""
+
+from __future__ import annotations
+
+import pytest
+
+from algorithm.runs.build import train
+from algorithm.runs.callbacks import Callback, ResultRecorder
+from tests.checkpointing.test_resume import new_run
+
+BASE = {"max_step": 300, "save_every": 60, "evaluate_every": 100, "log_every": 30}
+
+
+class Recorder(Callback):
+    """A callback that records events, and returns True at the event `stop_at`."""
+
+    def __init__(self, stop_at: str | None = None):
+        self.stop_at = stop_at
+        self.events: list[tuple[str, object]] = []
+
+    def on_progress(self, progress):
+        return self._record("progress", progress)
+
+    def on_evaluation(self, results):
+        return self._record("evaluation", results)
+
+    def on_checkpoint(self, checkpoint):
+        return self._record("checkpoint", checkpoint)
+
+    def on_end(self, result):
+        self._record("end", result)
+
+    def of(self, event: str) -> list:
+        return [value for name, value in self.events if name == event]
+
+    def _record(self, event: str, value: object) -> bool:
+        self.events.append((event, value))
+        return event == self.stop_at
+
+
+def run(tmp_path, *callbacks: Callback, **base):
+    folder = new_run(tmp_path, "a", "probe", **{**BASE, **base})
+    return folder, train(folder.load_settings(), folder, lambda line: None, callbacks)
+
+
+def test_a_callback_receives_every_event(tmp_path):
+    recorder = Recorder()
+    folder, result = run(tmp_path, recorder)
+    saved = [checkpoint.counters.env_steps for checkpoint in recorder.of("checkpoint")]
+    assert saved == sorted(set(saved)) and saved[-1] == result.counters.env_steps
+    evaluations = recorder.of("evaluation")
+    assert len(evaluations) == 3 and evaluations[-1] == result.evaluation
+    rows = [progress for progress in recorder.of("progress") if progress.wrote_row]
+    assert len(rows) == 10
+    assert recorder.events[-1] == ("end", result)
+    assert recorder.of("progress")[-1].has_ended
+    assert not result.stopped
+
+
+@pytest.mark.parametrize("event", ["progress", "evaluation", "checkpoint"])
+def test_a_callback_that_returns_true_stops_the_run_as_max_step_does(tmp_path, event):
+    stopping, other = Recorder(event), Recorder()
+    folder, result = run(tmp_path, stopping, other)
+    assert result.stopped and result.goal_reached is not True
+    assert result.counters.env_steps < 300
+    assert folder.find_latest().counters.env_steps == result.counters.env_steps
+    assert other.of("evaluation") and other.of("evaluation")[-1] == result.evaluation
+    assert other.of("end") == [result]
+
+
+def test_a_run_that_ends_by_itself_was_not_stopped(tmp_path):
+    class AtTheEnd(Callback):
+        def on_progress(self, progress):
+            return progress.has_ended
+
+    assert not run(tmp_path, AtTheEnd())[1].stopped
+
+
+def test_a_callback_that_fails_ends_the_run_which_is_saved(tmp_path):
+    class Failing(Callback):
+        def on_evaluation(self, results):
+            raise RuntimeError("my callback")
+
+    results = ResultRecorder()
+    with pytest.raises(RuntimeError, match="my callback"):
+        run(tmp_path, Failing(), results)
+    assert results.result.counters.env_steps >= 100

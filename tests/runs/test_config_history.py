@@ -1,0 +1,138 @@
+"""Going on under other settings: what changes is said, what cannot is refused."""
+
+import pytest
+
+from algorithm.config.loader import merge, read_assignments, resolve
+from algorithm.errors import UserError
+from algorithm.runs.config_history import find_changes, list_changes
+from algorithm.runs.run_folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "envs").mkdir()
+    base = {"env_name": "CartPole-v1", "n_envs": 2}
+    return RunFolder.create("some/task", tmp_path / "envs", "a", resolve([("test", {"base_config": base})]).tree)
+
+
+def resumed(folder, *assignments):
+    settings = folder.load_settings(("--set", read_assignments(list(assignments))))
+    return settings, list_changes(folder.history.read_last(), settings)
+
+
+def test_nothing_changes_without_a_word(folder):
+    settings, lines = resumed(folder)
+    assert lines == []
+    assert settings.tree == folder.load_settings().tree
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("acer_config.learning_rate=0.5", "acer_config.learning_rate: 0.001 -> 0.5"),
+        ("base_config.max_step=null", "base_config.max_step: 1000000 -> null"),
+        ("base_config.device=cpu", "base_config.device: auto -> cpu"),
+        ("base_config.seed=3", "base_config.seed: 0 -> 3"),
+        ("base_config.env_args={gravity: 9}", "base_config.env_args.gravity: null -> 9"),
+        ("base_config.evaluate_greedy=false", "base_config.evaluate_greedy: true -> false"),
+        ("acer_config.sequence_length=40", "acer_config.sequence_length: 20 -> 40"),
+        ("goal.return=475", "goal.return: null -> 475"),
+    ],
+)
+def test_what_changes_is_one_line_each(folder, change, line):
+    settings, lines = resumed(folder, change)
+    assert lines == [line]
+    folder.record_settings(settings.tree, env_steps=50)
+    assert resumed(folder)[1] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "base_config.env_type=PROBE",
+        "base_config.env_name=Acrobot-v1",
+        "base_config.n_envs=4",
+        "base_config.nn=other.py",
+        "base_config.name=b",
+        "nn_config={units: 3}",
+        "replay_config.capacity=900",
+        "replay_config.sampler=lazy",
+        "replay_config.alpha=0.5",
+        "acer_config.rollout_length=30",
+        "acer_config.optimizer=rmsprop",
+        "acer_config={critic: state_value, estimator: vtrace}",
+        "acer_config.std=learned",
+        "acer_config.tanh_squash=true",
+        "base_config.unbounded_action_limit=2.0",
+        "base_config.env_wrappers=[gymnasium.wrappers:TimeAwareObservation]",
+        "base_config.ignore_observations=[mission]",
+    ],
+)
+def test_what_the_saved_state_would_not_fit_is_refused(folder, change):
+    with pytest.raises(UserError, match=r" -> .* is not possible with --resume: the ") as error:
+        resumed(folder, change)
+    assert str(error.value).startswith(change.partition("=")[0])
+    assert resumed(folder)[1] == []
+
+
+def test_an_edited_config_of_the_run_is_found(folder):
+    text = folder.config_file.read_text()
+    folder.config_file.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
+    settings, lines = resumed(folder)
+    assert lines == ["acer_config.gamma: 0.99 -> 0.9"]
+    folder.record_settings(settings.tree, env_steps=50)
+    assert folder.config_file.read_text().startswith("# mine\n")
+    assert resumed(folder)[1] == []
+    folder.config_file.write_text(text.replace("n_envs: 2", "n_envs: 3"))
+    with pytest.raises(UserError, match="n_envs: 2 -> 3"):
+        resumed(folder)
+
+
+def test_words_are_compared_without_case(folder):
+    assert resumed(folder, "base_config.env_type=gym", "base_config.algorithm=Acer")[1] == []
+
+
+def test_a_section_that_was_off_is_compared_key_by_key():
+    old, new = {"goal": None, "a": {"b": 1}}, {"goal": {"return": 5, "step_budget": None}, "a": {"b": 1, "c": 2}}
+    assert list(find_changes(old, new)) == [("goal.return", None, 5), ("a.c", None, 2)]
+    assert list(find_changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
+
+
+def test_a_mapping_in_place_of_a_list_is_one_change():
+    short, long = {"explorer": {"noise": [0, 1]}}, {"explorer": {"noise": {"levels": [0, 1]}}}
+    assert list(find_changes(short, long)) == [("explorer.noise", [0, 1], {"levels": [0, 1]})]
+    assert list(find_changes(long, short)) == [("explorer.noise", {"levels": [0, 1]}, [0, 1])]
+    assert list(find_changes(long, {"explorer": {}})) == [("explorer.noise.levels", [0, 1], None)]
+
+
+def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
+    tree = folder.load_settings().tree
+    later = merge(tree, {"acer_config": {"gamma": 0.5}})
+    folder.record_settings(later, env_steps=500)
+    assert folder.history.read_last() == later
+    folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
+    assert folder.history.read_last() == tree == folder.load_settings().tree
+    assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "ma_config={A: {acer_config: {rollout_length: 30}}}",
+            "ma_config.A.acer_config.rollout_length: null -> 30 is not",
+        ),
+        ("ma_config={A: {agent: B}}", "ma_config.A.agent: null -> B is not possible with --resume: the saved networks"),
+    ],
+)
+def test_what_the_saved_state_of_a_role_would_not_fit_is_refused(folder, change, message):
+    with pytest.raises(UserError) as error:
+        resumed(folder, change)
+    assert str(error.value).startswith(message)
+
+
+def test_an_argument_of_the_environment_may_have_the_name_of_a_setting(folder):
+    assert resumed(folder, "base_config.env_args={optimizer: 3}")[1] == ["base_config.env_args.optimizer: null -> 3"]
+    assert resumed(folder, "ma_config={A: {acer_config: {gamma: 0.5}}}")[1] == [
+        "ma_config.A.acer_config.gamma: null -> 0.5"
+    ]
