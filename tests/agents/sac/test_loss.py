@@ -84,3 +84,31 @@ def test_forbidden_actions_enter_neither_the_target_nor_the_temperature():
     target = agent.settings.target_d_alpha * torch.tensor([math.log(int(row.sum())) for row in allowed[0]])
     (gradient,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     torch.testing.assert_close(gradient[0], (entropy - target.double()).mean().detach(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"use_n_step_is": False}, {"estimator": "vtrace", "v_rho": 1e9, "v_c": 1e9}], ids=str
+)
+@pytest.mark.parametrize("n_step", [2, 3, 5])
+def test_a_reward_enters_the_targets_of_at_most_n_steps(n_step, changes):
+    """In sequences of one episode a reward enters the targets of its own and the n - 1 earlier steps: sum_j gamma^j.
+
+    The behavior is the policy, so that all ratios are 1. Rewards are so large that all errors are positive.
+    """
+    rows = 5
+    agent = make_agent(sequence_length=rows, n_step=n_step, **changes)
+    rollout = exact(random_rollout(np.random.default_rng(0), rows, COLUMNS))
+    rollout.first[:], rollout.alive[:], rollout.reward[:] = False, True, 100.0
+    rollout.behavior = agent.policy.compute_outputs(rollout.obs["obs"][:-1]).detach()
+
+    def sum_errors(reward):
+        mean = agent.loss(replace(rollout, reward=reward))[1].compute_td_errors()[1]
+        return rows * mean
+
+    for row in range(rows):
+        more = rollout.reward.clone()
+        more[row] += 1
+        expected = sum(GAMMA**j for j in range(min(n_step, row + 1)))
+        torch.testing.assert_close(
+            sum_errors(more) - sum_errors(rollout.reward), torch.full((COLUMNS,), expected).double()
+        )
