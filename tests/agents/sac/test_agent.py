@@ -376,7 +376,7 @@ def test_the_target_critics_are_updated_every_update_target_per_step():
     moved = []
     for number in range(1, 7):
         before = agent.target.vector.clone()
-        update(learner, random_sequence(spec, agent, update, 1))
+        update(learner, random_sequence(spec, agent, number, 1))
         moved.append(not torch.equal(before, agent.target.vector))
         if moved[-1]:
             wanted = before + 0.25 * (agent.target.source_vector - before)
