@@ -137,3 +137,16 @@ def test_sequences_are_drawn_with_their_probability():
     for index, each in p.items():
         assert abs(counts[index] - 1e5 * each) < 3.5 * np.sqrt(1e5 * each), index
     assert set(counts) <= set(p)
+
+
+def test_all_starts_of_a_lane_have_the_priority_of_its_only_assigned_start():
+    """The priorities of lanes 0 and 1 are 7 and 1; lane 2 has no assigned start and is drawn uniformly."""
+    sampler = partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=0.25)
+    replay = replay_of(sampler, 60, lanes=3, chunk=10, length=1)
+    rollout = EncodedLanes(3, 10).rollout(0, 1, 2)
+    rollout.first[:] = False
+    replay.add(rollout)
+    replay.prioritize(replay.ring.make_index(np.array([0, 1]), np.array([3, 8])), equal_errors(7.0, 1.0))
+    for lane, share in enumerate((7 / 80 * 20, 1 / 80 * 20, 1)):
+        p = replay.sampler.probability(np.full(10, lane), np.arange(10))
+        np.testing.assert_allclose(p, 0.25 / 30 + 0.75 * share / 30, rtol=1e-12)

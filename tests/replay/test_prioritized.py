@@ -91,3 +91,10 @@ def test_equal_priorities_have_weight_one():
     replay = replay_of(PRIORITIZED)
     replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
     assert (replay.sample(64).weight == 1).all()
+
+
+def test_a_new_sequence_has_at_most_the_largest_priority_allowed():
+    replay = four(priority_function=PriorityFunction(max_error_weight=0.9, td_error_min=0.01, td_error_max=0.5))
+    replay.prioritize(np.arange(4), equal_errors(0.2, 0.2, 0.2, 0.2))
+    replay.add(EncodedLanes(1, 4).rollout(0))
+    assert replay.sampler.tree.leaves.max() == pytest.approx(0.5**0.6)

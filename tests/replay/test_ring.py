@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import tempfile
+
 import numpy as np
 import pytest
 
-from algorithm.replay.ring import WIDE_ROW_BYTES, Ring
+from algorithm.replay.ring import WIDE_ROW_BYTES, Ring, make_file_allocator
 from tests.doubles import EncodedLanes, assert_intact, find_starts
 
 
@@ -128,3 +130,20 @@ def test_dtypes_are_unchanged():
     for name in ("first", "raw_action", "reward", "alive", "behavior"):
         assert getattr(sequence, name).dtype == getattr(rollout, name).dtype
     assert sequence.obs["image"].dtype == np.uint8
+
+
+def test_arrays_in_files_are_in_the_folder_that_was_requested(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # no file can be made in the default folder
+    allocate = make_file_allocator(tmp_path)
+    for shape in ((3, 2), (0, 2)):
+        array = allocate(shape, np.dtype(np.int16))
+        assert array.shape == shape and array.dtype == np.int16 and not array.any()
+
+
+@pytest.mark.parametrize("start", range(8))
+def test_a_sequence_has_the_memory_of_its_column_and_weight_one(start):
+    ring, _ = written(rows=16, chunk=4, columns=3)
+    sequence = read(ring, start, 2)
+    assert sequence.memory[0].tolist() == [0, start // 4 * 4] and sequence.version.tolist() == [start // 4 * 40]
+    assert sequence.weight.dtype == np.float32 and sequence.weight.tolist() == [1]
+    assert sequence.continues_previous.dtype == bool and not sequence.continues_previous.any()

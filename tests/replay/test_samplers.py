@@ -192,3 +192,20 @@ def test_the_bytes_per_start_are_those_of_the_arrays(sampler, state):
     starts = 3 * 16**3
     measured = sum(array.nbytes for array in arrays if len(array) == starts) + sum(level.nbytes for level in levels)
     assert measured == pytest.approx(sampler.func.BYTES_PER_START * starts, rel=0.01)
+
+
+def hundred_sequences(sampler):
+    """Return a replay of one lane with a hundred valid sequences of one row."""
+    replay = replay_of(sampler, 200, lanes=1, chunk=100, length=1)
+    rollout = EncodedLanes(1, 100).rollout(0)
+    rollout.first[:] = False
+    replay.add(rollout)
+    return replay
+
+
+@each_sampler
+def test_the_draws_of_a_batch_are_independent(sampler):
+    """Each draw is from a part of its own, at a position of its own, so that the distance of two draws varies."""
+    replay = hundred_sequences(sampler)
+    batches = np.stack([replay.sample(10).index for _ in range(200)])
+    assert np.ptp(batches[:, 6] - batches[:, 3]) > 8

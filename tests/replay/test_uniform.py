@@ -105,3 +105,13 @@ def test_a_draw_takes_less_memory_than_a_list_of_rows():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20_000
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_weights_of_uniform_draws_are_one(broken):
+    """With a break before nearly every column, draws are from the index of complete sequences."""
+    replay, _ = mostly_broken(2000) if broken else (Replay(2000, 2, 5, 8, np.random.default_rng(0)), None)
+    replay.add(EncodedLanes(2, 5).rollout(0, 1, 0, 1, 0, 1))
+    for _ in range(20):
+        weight = replay.sample(16).weight
+        assert weight.dtype == np.float32 and (weight == 1).all()

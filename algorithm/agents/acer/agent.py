@@ -65,7 +65,7 @@ class Acer(Agent):
         spec = role.action_spec
         _check_trust_region(settings, spec)
         self.family = _make_family(settings, spec)
-        self.critic = _make_critic(settings, spec, self.family)
+        self.critic = _make_critic(settings, self.family)
         estimator = get_estimator(settings.estimator, has_probabilities=not spec.continuous)
         # Eq. 16: with sampled action values the policy learns from another estimator than the critic (Q^opc).
         name_for_policy = estimator.sampled_critic_estimator if self.critic.samples_actions else None
@@ -238,9 +238,7 @@ def _make_family(settings: AcerSettings, spec: ActionSpec) -> DistributionFamily
     )
 
 
-def _make_critic(
-    settings: AcerSettings, spec: ActionSpec, family: DistributionFamily[ClosedFormDistribution]
-) -> Critic:
+def _make_critic(settings: AcerSettings, family: DistributionFamily[ClosedFormDistribution]) -> Critic:
     """Return the critic: Q of each action of a single discrete branch; stochastic dueling for all other actions."""
     if settings.critic == "state_value":
         return StateValueCritic()

@@ -1,0 +1,81 @@
+"""What all agents have in common: memories, features, running statistics, and means over valid rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.agents.agent import mean_weights
+from algorithm.networks import Blueprint, Gru, Mlp, Vector
+from algorithm.rollout import Step
+from tests.builders import make_acer, make_role, make_sac, random_rollout
+
+MAKE_AGENT = {"acer": make_acer, "sac": make_sac}
+COLUMNS = 4
+WITH_MEMORY = Blueprint(body=Mlp(8), memory=Gru(6))
+
+
+@pytest.fixture(params=MAKE_AGENT)
+def make_agent(request):
+    return MAKE_AGENT[request.param]
+
+
+def make_rollout(agent):
+    rollout = random_rollout(np.random.default_rng(0)).convert(torch.from_numpy)
+    return replace(rollout, memory=torch.randn(COLUMNS, agent.state_size))
+
+
+def test_a_decision_continues_from_the_memory(make_agent):
+    agent, rng = make_agent(make_role(COLUMNS), WITH_MEMORY), np.random.default_rng(0)
+    obs, memory = {"obs": rng.normal(size=(COLUMNS, 3)).astype(np.float32)}, rng.normal(size=(COLUMNS, 6))
+    flags, memory = np.zeros(COLUMNS, bool), memory.astype(np.float32)
+    reward = np.zeros(COLUMNS, np.float32)
+    step = Step(lane=np.arange(COLUMNS), obs=obs, first=flags, is_bootstrap_row=flags, reward=reward, alive=~flags)
+    statistics, next_memory = agent.policy.act(obs, memory)
+    assert np.abs(statistics - agent.policy.act(obs, 0 * memory)[0]).max() > 1e-5
+    for decide in (agent.act, agent.greedy):
+        decision = decide(step, memory)
+        np.testing.assert_array_equal(decision.behavior, statistics)
+        np.testing.assert_array_equal(decision.memory, next_memory)
+    np.testing.assert_array_equal(decision.raw_action, agent.family.mode(statistics))
+
+
+def test_the_loss_continues_from_the_memory_of_the_rollout_and_reports_its_features(make_agent):
+    agent = make_agent(make_role(COLUMNS), WITH_MEMORY)
+    torch.manual_seed(0)
+    rollout = make_rollout(agent)
+    features = agent.features(rollout)
+    torch.testing.assert_close(agent.loss(rollout)[1].features, features)
+    assert not features.requires_grad
+    memory = rollout.memory
+    for row in range(len(rollout.first)):  # one step after the other, from a zero memory at the start of an episode
+        memory = memory * ~rollout.first[row].unsqueeze(-1)
+        encoded = agent.encode({"obs": rollout.obs["obs"][row]})
+        output, memory = agent.policy.torso.memory.step(encoded, memory)
+        torch.testing.assert_close(features[row], output)
+
+
+def test_burn_in_needs_a_memory(make_agent):
+    make_agent(make_role(COLUMNS), WITH_MEMORY, burn_in_step=2)
+    with pytest.raises(ValueError, match="burn_in_step is 2, but the network has no memory"):
+        make_agent(make_role(COLUMNS), burn_in_step=2)
+
+
+def test_running_statistics_are_those_of_valid_rows(make_agent):
+    agent = make_agent(make_role(COLUMNS), Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(8)))
+    rollout = random_rollout(np.random.default_rng(0))
+    rows = rollout.obs["obs"][:-1][rollout.valid].astype(np.float64)
+    assert not rollout.valid.all()
+    agent.observe(rollout)
+    ((moments,),) = agent.running_statistics().values()
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(moments.std, rows.std(0), rtol=1e-6)
+
+
+def test_weights_of_a_mean_are_those_of_valid_rows():
+    weight = torch.tensor([2.0, 0.5])
+    for valid in ([[1, 1], [0, 1]], [[0, 1], [0, 0]], [[0, 0], [0, 0]]):
+        rows = torch.tensor(valid).bool()
+        weights = mean_weights(rows, weight)
+        torch.testing.assert_close(weights, rows * weight / max(1, sum(map(sum, valid))))
