@@ -47,7 +47,7 @@ class Environments:
         self._env_type, self._env_name = base.env_type.upper(), base.env_name
         self._parameters, self._agents = settings.reset, settings.agents
         self._observe_previous, self._max_restarts = base.observe_previous, base.max_env_restarts
-        self._error = find_unsupported_setting(settings, self.adapter_class)
+        self._error = _find_unsupported_setting(settings, self.adapter_class)
 
     def open(self, n_envs: int, render: bool = False) -> Adapter:
         """Open environments for playing, each environment parameter at its first lesson.
@@ -139,7 +139,7 @@ def make_env_config(base: BaseConfig) -> EnvConfig:
     )
 
 
-def find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:
+def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:
     """Return a line about a setting that the adapter does not support; None if it supports all that are set."""
     base = settings.base
     env_type = base.env_type.upper()
