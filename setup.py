@@ -1,8 +1,14 @@
 """Packaging; tool settings live in pyproject.toml."""
 
+import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+DATA = ("default_config.yaml", "envs")  # at the top of the repository; in algorithm/_data of an installed package
 
 RENDER = ["gymnasium[classic-control]>=1.1,<2"]
 BOX2D = ["gymnasium[box2d]>=1.1,<2"]
@@ -26,15 +32,44 @@ DOCS = ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8.6"]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML", "mutmut>=3.8; sys_platform != 'win32'"]
 BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
 
+
+class BuildWithData(build_py):
+    """A build that copies the default settings and the environment folders into the package."""
+
+    def run(self):
+        """Copy modules, then data; an editable installation finds the data in the repository."""
+        super().run()
+        if self.editable_mode:
+            return
+        target = Path(self.build_lib) / "algorithm" / "_data"
+        shutil.rmtree(target, ignore_errors=True)
+        for name in DATA:
+            for path in _list_files(ROOT / name):
+                copy = target / path.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+
+
+def _list_files(path: Path) -> list[Path]:
+    """Return a file, or the files of a folder without compiled modules and hidden files."""
+    if path.is_file():
+        return [path]
+    found = (each for each in sorted(path.rglob("*")) if each.is_file())
+    return [each for each in found if each.suffix != ".pyc" and not each.name.startswith(".")]
+
+
 setup(
     name="samara-rl",
-    version="0.1.0",
+    version=re.search(r'__version__ = "(.+)"', (ROOT / "algorithm" / "__init__.py").read_text(encoding="utf-8"))[1],
     description="Actor-critic agents with experience replay on any simulator that Gymnasium or Unity can open",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["algorithm", "algorithm.*"]),
+    package_data={"algorithm": ["py.typed"]},
+    cmdclass={"build_py": BuildWithData},
+    entry_points={"console_scripts": ["samara=algorithm.cli.main:run_process"]},
     install_requires=[
         "torch>=2.9,<2.14",
         "numpy>=2",

@@ -1,10 +1,10 @@
-"""Updates until a chain with one reward at its far end is solved, by how windows are drawn from the same experience.
+"""Updates until a chain with one reward at its end is solved, by the sampler of the replay.
 
-The Blind Cliffwalk (Schaul et al. 2016, arXiv 1511.05952, section 3.1): in each of n states one action leads on and the
-other ends the episode with nothing; which one is drawn for each state. The last step on is worth 1. The replay holds
-what uniformly random behavior gives: every sequence of n actions once, in random order, so one rewarded row among
-2^(n+1) - 2, and nothing is collected afterwards. So exploration is the same for all, and only what is drawn differs.
-Solved: the most probable actions lead to the end, at two looks in a row.
+The Blind Cliffwalk (Schaul et al. 2016, arXiv 1511.05952, section 3.1): in each of n states one action leads to the
+next state, and the other one terminates the episode without a reward; which action continues is random for each state.
+The last step has reward 1. The replay contains the steps of uniformly random behavior: every sequence of n actions
+once, in random order, so one rewarded step among 2^(n+1) - 2. Nothing is collected afterwards, so all samplers have the
+same data. The chain is solved when the most probable actions reach its end at two evaluations in succession.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measure import in_own_processes, machine, spread
+from measure import describe_setup, format_spread, run_in_subprocesses
 
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.rollout import Rollout, Step
@@ -29,9 +30,9 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.components import AgentComponents
 
 SAMPLERS = ("uniform", "prioritized", "lazy")
-LOOK = 10  # updates between two looks at the policy
-LIMIT = 60_000  # updates
-# Single rows, as in the paper; everything else is the default.
+EVALUATION_INTERVAL = 10  # updates
+MAX_UPDATES = 60_000
+# Single steps, as in the paper; all other settings are the defaults.
 SETTINGS = (
     "base_config.env_type=PROBE",
     "base_config.env_name=chain",
@@ -42,8 +43,8 @@ SETTINGS = (
 )
 
 
-def experience(right: np.ndarray, rng: np.random.Generator) -> Rollout:
-    """Every sequence of actions once, as one column; the action `right` [states] leads on."""
+def make_experience(right: np.ndarray, rng: np.random.Generator) -> Rollout:
+    """Return every sequence of actions once, as one column; the action `right` [states] leads to the next state."""
     states, state, action = len(right), [], []
     for sequence in rng.permutation(np.array(list(product((0, 1), repeat=states)))):
         wrong = np.flatnonzero(sequence != right)
@@ -51,13 +52,13 @@ def experience(right: np.ndarray, rng: np.random.Generator) -> Rollout:
         state += range(length)
         action += sequence[:length].tolist()
     state, action = np.array([*state, 0]), np.array(action)
-    rows, onward = len(action), action == right[state[:-1]]
+    rows, continues = len(action), action == right[state[:-1]]
     return Rollout(
         obs={"obs": np.eye(states, dtype=np.uint8)[state][:, None]},
         first=(state == 0)[:, None],
         raw_action=action[:, None, None].astype(np.float32),
-        reward=(onward & (state[:-1] == states - 1))[:, None].astype(np.float32),
-        alive=(onward & (state[:-1] < states - 1))[:, None],
+        reward=(continues & (state[:-1] == states - 1))[:, None].astype(np.float32),
+        alive=(continues & (state[:-1] < states - 1))[:, None],
         behavior=np.zeros((rows, 1, 2), np.float32),  # logits
         memory=np.zeros((1, 0), np.float32),
         lane=np.zeros(1, np.int64),
@@ -68,8 +69,8 @@ def experience(right: np.ndarray, rng: np.random.Generator) -> Rollout:
     )
 
 
-def columns(rollout: Rollout):
-    """The same rows, one at a time, as if they were collected so."""
+def split_rows(rollout: Rollout) -> Iterator[Rollout]:
+    """Yield the rows one at a time, as rollouts of length 1."""
     for row in range(len(rollout)):
         yield Rollout(
             obs={name: value[row : row + 2] for name, value in rollout.obs.items()},
@@ -80,8 +81,8 @@ def columns(rollout: Rollout):
         )
 
 
-def solved(team: AgentComponents, right: np.ndarray) -> bool:
-    """Whether the most probable actions lead to the end."""
+def is_solved(components: AgentComponents, right: np.ndarray) -> bool:
+    """Return whether the most probable actions reach the end of the chain."""
     states, none = len(right), np.zeros(len(right), bool)
     obs = {"obs": np.eye(states, dtype=np.uint8)}
     step = Step(
@@ -92,41 +93,41 @@ def solved(team: AgentComponents, right: np.ndarray) -> bool:
         reward=np.zeros(states, np.float32),
         alive=~none,
     )
-    return bool((team.agent.greedy(step, np.zeros((states, 0), np.float32)).raw_action[:, 0] == right).all())
+    return bool((components.agent.greedy(step, np.zeros((states, 0), np.float32)).raw_action[:, 0] == right).all())
 
 
 def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dict[str, Any]:
-    """Learn from the same experience until it is solved; updates and CPU seconds it took."""
+    """Train until the chain is solved. Return the number of updates and the CPU seconds."""
     configure_torch()
-    own = (
+    assignments = (
         f"replay_config.sampler={sampler}",
         f"base_config.seed={seed}",
         f"replay_config.capacity={2 ** (states + 1)}",
     )
-    settings = resolve([("benchmark", read_assignments([*SETTINGS, *changes, *own]))])
+    settings = resolve([("benchmark", read_assignments([*SETTINGS, *changes, *assignments]))])
     role = Role(1, {"obs": ObsSpec((states,), "uint8")}, ActionSpec(branches=(2,)))
-    with tempfile.TemporaryDirectory() as place:
-        source = Path(place) / "source"
+    with tempfile.TemporaryDirectory() as path:
+        source = Path(path) / "source"
         source.mkdir()
-        folder = RunFolder.create(f"{place}/chain", source, "run", settings.tree)
-        team = ComponentsBuilder(settings, folder, None, lambda line: None)("agent", role)
+        folder = RunFolder.create(f"{path}/chain", source, "run", settings.tree)
+        components = ComponentsBuilder(settings, folder, None, lambda line: None)("agent", role)
     rng = np.random.default_rng(seed)
     right = rng.integers(2, size=states)
-    for column in columns(experience(right, rng)):
-        team.scheduler.replay.add(column)
-    begin, seen = time.process_time(), 0
-    while seen < 2 and team.learner.updates < LIMIT:
-        for _ in range(LOOK):
-            batch = team.scheduler.replay.sample(team.agent.schedule.batch_size)
-            report = team.learner.compute_gradients(batch)
-            team.learner.apply_gradients()
-            team.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
-        seen = seen + 1 if solved(team, right) else 0
-    return {"updates": team.learner.updates, "seconds": time.process_time() - begin}
+    for row in split_rows(make_experience(right, rng)):
+        components.scheduler.replay.add(row)
+    begin, times_solved = time.process_time(), 0
+    while times_solved < 2 and components.learner.updates < MAX_UPDATES:
+        for _ in range(EVALUATION_INTERVAL):
+            batch = components.scheduler.replay.sample(components.agent.schedule.batch_size)
+            report = components.learner.compute_gradients(batch)
+            components.learner.apply_gradients()
+            components.scheduler.replay.prioritize(batch.index, report.compute_td_errors)
+        times_solved = times_solved + 1 if is_solved(components, right) else 0
+    return {"updates": components.learner.updates, "seconds": time.process_time() - begin}
 
 
 def main() -> None:
-    """Print a table: medians and ranges over the seeds."""
+    """Print a table of medians and ranges over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--states", type=int, nargs="+", default=[10, 12, 14])
     parser.add_argument("--samplers", nargs="+", default=SAMPLERS)
@@ -134,21 +135,21 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value", dest="changes")
     options = parser.parse_args()
-    print(machine())
-    print("| states | rows | sampler | updates | of uniform | CPU s | solved |")
+    print(describe_setup())
+    print("| states | steps stored | sampler | updates | relative to uniform | CPU s | solved |")
     print("| ---: | ---: | --- | ---: | ---: | ---: | ---: |")
     for states in options.states:
-        base = None
+        baseline = None
         for sampler in options.samplers:
             seeds = range(options.first_seed, options.first_seed + options.seeds)
-            results = in_own_processes(solve, [(states, sampler, seed, tuple(options.changes)) for seed in seeds])
+            results = run_in_subprocesses(solve, [(states, sampler, seed, tuple(options.changes)) for seed in seeds])
             updates = [result["updates"] for result in results]
-            base = base or float(np.median(updates))
-            done = sum(each < LIMIT for each in updates)
+            baseline = baseline or float(np.median(updates))
+            n_solved = sum(count < MAX_UPDATES for count in updates)
             print(
-                f"| {states} | {2 ** (states + 1) - 2:,} | {sampler} | {spread(updates)} "
-                f"| {np.median(updates) / base:.2f} | {spread((r['seconds'] for r in results), 1)} "
-                f"| {done} of {len(updates)} |",
+                f"| {states} | {2 ** (states + 1) - 2:,} | {sampler} | {format_spread(updates)} "
+                f"| {np.median(updates) / baseline:.2f} | {format_spread((r['seconds'] for r in results), 1)} "
+                f"| {n_solved} of {len(updates)} |",
                 flush=True,
             )
 

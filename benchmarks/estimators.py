@@ -1,11 +1,11 @@
-"""CartPole-v1 with every estimator and critic, as a ratio of Retrace's env steps."""
+"""Env steps of CartPole-v1 with every estimator and critic, also relative to Retrace."""
 
 from __future__ import annotations
 
 import argparse
 from statistics import median
 
-from measure import in_own_processes, machine, spread, train_cartpole
+from measure import describe_setup, format_spread, run_in_subprocesses, train_cartpole
 
 from algorithm.returns import ESTIMATORS, find_estimators
 
@@ -20,23 +20,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=2100)
-    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="for every pair")
+    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="settings of every pair")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    print(machine())
-    print("| estimator | critic | reached | env steps, median [range] | of Retrace's | evaluation mean, worst seed |")
+    print(describe_setup())
+    print("| estimator | critic | reached | env steps, median [range] | relative to Retrace | worst evaluation |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
-    of_retrace = None
+    baseline = None
     for estimator, critic in PAIRS:
         changes = [f"acer_config.estimator={estimator}", f"acer_config.critic={critic}", *options.set]
-        results = in_own_processes(train_cartpole, [(seed, changes) for seed in seeds])
+        results = run_in_subprocesses(train_cartpole, [(seed, changes) for seed in seeds])
         steps = [result["env_steps"] for result in results]
-        of_retrace = of_retrace or median(steps)
+        baseline = baseline or median(steps)
         reached = sum(result["reached"] for result in results)
         worst = min(result["evaluation"] for result in results)
         print(
-            f"| {estimator} | {critic} | {reached} of {len(results)} | {spread(steps)} | "
-            f"{median(steps) / of_retrace:.2f} | {worst:.0f} |",
+            f"| {estimator} | {critic} | {reached} of {len(results)} | {format_spread(steps)} | "
+            f"{median(steps) / baseline:.2f} | {worst:.0f} |",
             flush=True,
         )
 

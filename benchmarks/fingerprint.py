@@ -1,6 +1,6 @@
 """Fingerprints of training: digests of the state after short runs, which show whether a change alters any number.
 
-Each case trains for a few hundred to 1,300 updates in a process of its own. Its row has digests of
+Each case trains for a few hundred to 1,300 updates in a fresh process. Its row has digests of
 
 - weights: the flat parameters, and the target and average networks,
 - optimizer: the moments of the optimizers,
@@ -32,7 +32,7 @@ import gymnasium
 import numpy as np
 import torch
 from digests import combine, digest_arrays, digest_bytes, find_differences
-from measure import in_own_processes, machine, train_folder
+from measure import describe_setup, run_in_subprocesses, train_folder
 
 from algorithm.runtimes.local import LocalRuntime
 from algorithm.training.components import AgentComponents, TrainingComponents
@@ -95,7 +95,7 @@ CASES = {
         ),
     ),
 }
-# Of all cases. The replay buffer is small, so that its first transitions are overwritten.
+# Settings of all cases. The replay buffer is small, so that its first transitions are overwritten.
 COMMON = (
     "base_config.device=cpu",
     "base_config.log_every=500",
@@ -125,27 +125,27 @@ def measure_case(name: str, seed: int) -> dict[str, Any]:
 def digest_state(parts: TrainingComponents, metrics: Path) -> dict[str, list[str]]:
     """Return the digests of all that training has changed, by kind of state."""
     digests: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for team in parts.by_role.values():
-        learner = team.learner
+    for components in parts.by_role.values():
+        learner = components.learner
         parameters = learner.parameters
         digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.target_vector))
         digests["optimizer"] += digest_arrays(step.optimizer.moments.numpy() for step in learner._steps)
-        digests["statistics"] += digest_arrays(read_statistics(team))
-        digests["replay"] += digest_arrays(team.scheduler.replay.state().values())
-        for generator in (team.agent.rng, team.scheduler.rng, team.scheduler.replay.rng):
+        digests["statistics"] += digest_arrays(read_statistics(components))
+        digests["replay"] += digest_arrays(components.scheduler.replay.state().values())
+        for generator in (components.agent.rng, components.scheduler.rng, components.scheduler.replay.rng):
             digests["generators"].append(digest_bytes(json.dumps(generator.bit_generator.state).encode()))
     digests["generators"] += digest_arrays([torch.get_rng_state().numpy()])
     digests["metrics"] += digest_arrays(read_metrics(metrics))
     return digests
 
 
-def read_statistics(team: AgentComponents) -> Iterator[np.ndarray]:
+def read_statistics(components: AgentComponents) -> Iterator[np.ndarray]:
     """Yield the running statistics of modules and returns, and the counters of the learner."""
-    learner = team.learner
-    for place in learner.parameters.statistics_slices.values():
-        yield learner.parameters.statistics[place].numpy()
+    learner = components.learner
+    for where in learner.parameters.statistics_slices.values():
+        yield learner.parameters.statistics[where].numpy()
     yield learner.reward_normalizer.running_sums
-    yield np.array([learner.updates, learner.skipped_updates, learner.rows_seen, team.scheduler.remainder])
+    yield np.array([learner.updates, learner.skipped_updates, learner.rows_seen, components.scheduler.remainder])
 
 
 def read_metrics(path: Path) -> Iterator[np.ndarray]:
@@ -159,7 +159,7 @@ def read_metrics(path: Path) -> Iterator[np.ndarray]:
 def describe_machine() -> str:
     """Return the processor, its instructions that torch uses, and the versions of Python and of numeric libraries."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return f"{_processor_name()}, {capability}, {machine()}, gymnasium {gymnasium.__version__}"
+    return f"{_processor_name()}, {capability}, {describe_setup()}, gymnasium {gymnasium.__version__}"
 
 
 def _processor_name() -> str:
@@ -207,13 +207,13 @@ def report_differences(stored_on: str, stored: Rows, measured: Rows) -> int:
 
 
 def measure(names: Iterable[str], seed: int) -> Rows:
-    """Measure each case in a process of its own, print the table row by row, and return the rows."""
+    """Measure each case in a fresh process, print the table row by row, and return the rows."""
     print(describe_machine())
     print(f"| case | env steps | updates | {' | '.join(KINDS)} |")
     print(f"| --- | ---: | ---: | {' | '.join('---' for _ in KINDS)} |")
     rows = {}
     for name in names:
-        (row,) = in_own_processes(measure_case, [(name, seed)])
+        (row,) = run_in_subprocesses(measure_case, [(name, seed)])
         cells = " | ".join(combine(row["digests"][kind]) for kind in KINDS)
         print(f"| {name} | {row['env_steps']:,} | {row['updates']:,} | {cells} |", flush=True)
         rows[name] = row

@@ -1,4 +1,4 @@
-"""Slippery FrozenLake: the exact probability of success of the learned policy, by the scale of the rewards."""
+"""Success probability of the policy that is learned in slippery FrozenLake, by the scaling of the rewards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from measure import in_own_processes, machine  # first, so that libraries get one thread
+from measure import describe_setup, run_in_subprocesses  # imported first: sets the number of threads
 
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.runs import run_folder
@@ -18,7 +18,7 @@ from algorithm.runs.build import train
 from algorithm.runs.trained_agent import load
 
 ENV = "gym/frozen_lake"
-STEPS = 100  # of an episode
+STEPS = 100  # per episode
 SCALES: dict[str, Sequence[str]] = {
     "reward_normalization": (),
     "reward_normalization, noise to 0.1": ("explorer={action_noise: [0.0, 0.1]}",),
@@ -29,7 +29,7 @@ SCALES: dict[str, Sequence[str]] = {
 }
 
 
-def success(policy: np.ndarray) -> float:
+def compute_success(policy: np.ndarray) -> float:
     """Return the probability that a policy [state, action] reaches the goal, from the model of the environment."""
     model = gymnasium.make("FrozenLake-v1").unwrapped.P
     value = np.zeros(len(model))
@@ -37,9 +37,9 @@ def success(policy: np.ndarray) -> float:
         value = np.array(
             [
                 sum(
-                    policy[state, action] * chance * (reward + (0 if over else value[after]))
+                    policy[state, action] * chance * (reward + (0 if terminated else value[next_state]))
                     for action, outcomes in model[state].items()
-                    for chance, after, reward, over in outcomes
+                    for chance, next_state, reward, terminated in outcomes
                 )
                 for state in model
             ]
@@ -48,14 +48,14 @@ def success(policy: np.ndarray) -> float:
 
 
 def train_once(seed: int, assignments: Sequence[str]) -> dict[str, Any]:
-    """Train the folder to its last step; return the success of the sampled and the greedy policy, and the entropy."""
+    """Train until `max_step`. Return the success of the sampled and of the greedy policy, and the mean entropy."""
     source = run_folder.find_environment_folder(ENV)
     layers = [
         ("config.yaml", read_variant(source / "config.yaml", "default")),
         ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}", "goal=null"])),
     ]
-    with TemporaryDirectory() as place:
-        run_folder.RUNS = Path(place)
+    with TemporaryDirectory() as runs:
+        run_folder.RUNS = Path(runs)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create(ENV, source, "run", settings.tree)
         train(settings, folder, lambda line: None)
@@ -65,24 +65,31 @@ def train_once(seed: int, assignments: Sequence[str]) -> dict[str, Any]:
     policy = np.exp(logits - logits.max(1, keepdims=True))
     policy /= policy.sum(1, keepdims=True)
     entropy = -(policy * np.log(policy + 1e-12)).sum(1).mean()
-    return {"sampled": success(policy), "greedy": success(np.eye(4)[policy.argmax(1)]), "entropy": float(entropy)}
+    return {
+        "sampled": compute_success(policy),
+        "greedy": compute_success(np.eye(4)[policy.argmax(1)]),
+        "entropy": float(entropy),
+    }
 
 
 def main() -> None:
-    """Print one line per scale and seed."""
+    """Print one line per scaling of the rewards."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--scales", nargs="*", default=list(SCALES), choices=list(SCALES))
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    print(machine())
+    print(describe_setup())
     print("| rewards | sampled, by seed | greedy, by seed | below 0.5 |")
     print("| --- | --- | --- | ---: |")
     for scale in options.scales:
-        results = in_own_processes(train_once, [(seed, SCALES[scale]) for seed in seeds])
-        columns = [" ".join(f"{one[name]:.2f}" for one in results) for name in ("sampled", "greedy")]
-        print(f"| {scale} | {columns[0]} | {columns[1]} | {sum(one['sampled'] < 0.5 for one in results)} |", flush=True)
+        results = run_in_subprocesses(train_once, [(seed, SCALES[scale]) for seed in seeds])
+        columns = [" ".join(f"{result[name]:.2f}" for result in results) for name in ("sampled", "greedy")]
+        print(
+            f"| {scale} | {columns[0]} | {columns[1]} | {sum(result['sampled'] < 0.5 for result in results)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

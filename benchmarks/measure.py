@@ -1,4 +1,4 @@
-"""What every benchmark shares: one training run in a process of its own, measured in CPU seconds after imports."""
+"""Functions that the benchmarks share: train in a fresh process, measure CPU seconds, format figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-import torch.utils.tensorboard  # noqa: E402, F401  # imported by runs when they begin: not part of training
+import torch.utils.tensorboard  # noqa: E402, F401  # imported when a run starts, so not part of training
 
 import algorithm.adapters.gym  # noqa: E402, F401
 import algorithm.agents.acer.agent  # noqa: E402, F401
@@ -33,36 +33,48 @@ from algorithm.runs.build import train  # noqa: E402
 from algorithm.runs.play import play  # noqa: E402
 from algorithm.training.evaluator import EvaluationResult  # noqa: E402
 
-EPISODES = 20  # played greedily with the weights at the end, off the clock
+EPISODES = 20  # played greedily with the final weights, outside the measured time
 
 
 def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]:
-    """Train gym/cartpole; what it took and reached."""
+    """Train gym/cartpole. Return the figures of `train_folder`."""
     return train_folder("gym/cartpole", seed, assignments)
 
 
 def train_folder(
     env: str, seed: int, assignments: Iterable[str] = (), episodes: int = EPISODES, variant: str = "default"
 ) -> dict[str, Any]:
-    """Train a variant of a folder with `section.key=value` changes; what it took and reached.
+    """Train a variant of an environment folder, and return the figures of the run.
 
-    `episodes` are played greedily with the weights at the end, off the clock.
+    Args:
+        env: Environment folder below envs/.
+        seed: Seed of the run.
+        assignments: Settings that differ from the variant, as `section.key=value`.
+        episodes: Number of episodes that are played greedily with the final weights, outside the measured time.
+        variant: Variant of the folder's config.yaml.
+
+    Returns:
+        env_steps, updates, cpu_seconds (of training), reached (whether the goal was reached), evaluation (mean return
+        of the last evaluation), greedy (mean return of the greedy episodes), trust_region_fraction (mean over the
+        logged metrics), and curve (env steps and returns of the logged metrics).
     """
     source = run_folder.find_environment_folder(env)
     layers = [
         ("config.yaml", read_variant(source / "config.yaml", variant)),
         ("benchmark", read_assignments([*assignments, f"base_config.seed={seed}"])),
     ]
-    with tempfile.TemporaryDirectory() as place:
-        run_folder.RUNS = Path(place)
+    with tempfile.TemporaryDirectory() as runs:
+        run_folder.RUNS = Path(runs)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create(env, source, "run", settings.tree)
         begin = time.process_time()
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
         greedy = float("nan")
-        if episodes:  # not those of the evaluation that chose the weights
-            greedy = _only(play(settings, folder, episodes, True, log=lambda line: None, new_episodes=True)).mean
+        if episodes:  # new episodes: those of the evaluations have selected the weights
+            greedy = _get_only_result(
+                play(settings, folder, episodes, True, log=lambda line: None, new_episodes=True)
+            ).mean
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
     table = np.atleast_1d(table)
     return {
@@ -70,32 +82,37 @@ def train_folder(
         "updates": result.counters.updates,
         "cpu_seconds": seconds,
         "reached": bool(result.goal_reached),
-        "evaluation": _only(result.evaluation).mean if result.evaluation else float("nan"),
+        "evaluation": _get_only_result(result.evaluation).mean if result.evaluation else float("nan"),
         "greedy": greedy,
-        "trust_region_fraction": _mean_of_role(table, "train/trust_region_fraction"),
-        "curve": (table["env_steps"].tolist(), _of_role(table, "rollout/return").tolist()),
+        "trust_region_fraction": _average_column(table, "train/trust_region_fraction"),
+        "curve": (table["env_steps"].tolist(), _get_column(table, "rollout/return").tolist()),
     }
 
 
-def _only(played: Mapping[str, EvaluationResult]) -> EvaluationResult:
-    """What the only role has played."""
-    (own,) = played.values()
-    return own
+def _get_only_result(results: Mapping[str, EvaluationResult]) -> EvaluationResult:
+    """Return the result of the only role."""
+    (result,) = results.values()
+    return result
 
 
-def _of_role(table: np.ndarray, name: str) -> np.ndarray:
-    """A column of the only role, whose name stands behind it where the simulator gives one."""
-    (column,) = [column for column in table.dtype.names if column == name or column.startswith(f"{name}/")]
+def _get_column(table: np.ndarray, name: str) -> np.ndarray:
+    """Return a metric of the only role, whose name may follow that of the metric; NaN if it was never logged."""
+    columns = [column for column in table.dtype.names if column == name or column.startswith(f"{name}/")]
+    if not columns:
+        return np.full(len(table), np.nan)
+    (column,) = columns
     return table[column]
 
 
-def _mean_of_role(table: np.ndarray, name: str) -> float:
-    """The mean of a column that not every algorithm has."""
-    return float(np.nanmean(_of_role(table, name))) if any(n.startswith(name) for n in table.dtype.names) else np.nan
+def _average_column(table: np.ndarray, name: str) -> float:
+    """Return the mean of a metric of the only role; NaN if it was never logged."""
+    column = _get_column(table, name)
+    logged = column[~np.isnan(column)]
+    return float(logged.mean()) if len(logged) else float("nan")
 
 
-def in_own_processes(function: Callable[..., dict], arguments: list[tuple]) -> list[dict]:
-    """Call `function` once for each tuple of arguments, one after the other, each in a fresh process."""
+def run_in_subprocesses(function: Callable[..., dict], arguments: list[tuple]) -> list[dict]:
+    """Call `function` with each tuple of arguments, one after the other, each in a fresh process."""
     results = []
     for each in arguments:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -103,14 +120,14 @@ def in_own_processes(function: Callable[..., dict], arguments: list[tuple]) -> l
     return results
 
 
-def spread(values: Iterable[float], digits: int = 0) -> str:
-    """Median and range."""
+def format_spread(values: Iterable[float], digits: int = 0) -> str:
+    """Return the median and the range as text."""
     values = list(values)
     return f"{np.median(values):,.{digits}f} [{min(values):,.{digits}f} - {max(values):,.{digits}f}]"
 
 
-def machine() -> str:
-    """Where the figures come from."""
+def describe_setup() -> str:
+    """Return the processor architecture, the number of cores, and the versions of Python, torch and numpy."""
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}, "
         f"numpy {np.__version__}"

@@ -1,7 +1,7 @@
-"""What display, evaluation and saving take of a run's wall time: one run of so many seconds, as a user would start it.
+"""Share of the wall time of a run that display, evaluation, checkpoints and reports take.
 
-The run's own clock books every moment to a part, and its rows of metrics tell the shares; the display draws for a
-terminal whose output goes nowhere. `--env gym/lunar_lander` or any other folder.
+The run lasts for a given number of seconds, and uses the command line's display with a terminal whose output is
+discarded. The shares are those of the logged metrics time/*_fraction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measure import machine
+from measure import describe_setup
 from rich.console import Console
 
 from algorithm.cli.display import live_display
@@ -26,8 +26,8 @@ from algorithm.training.metrics import TABLE_FILE
 from algorithm.training.progress import Progress
 from algorithm.training.timer import PHASES
 
-LIMIT = 0.05  # of the wall time, for evaluation, saving, reporting and drawing together
-WATCHING = ("evaluation", "saving", "reporting", "the curve at the end")
+MAX_SHARE = 0.05  # of the wall time, for all phases of OVERHEAD together
+OVERHEAD = ("evaluation", "saving", "reporting", "final learning curve")
 
 
 class StopAt(Callback):
@@ -41,14 +41,14 @@ class StopAt(Callback):
 
 
 def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Train for so many seconds of wall time; the run's metrics by column, and CPU and drawing seconds."""
+    """Train for a given wall time. Return the logged metrics by column, and the seconds of CPU and of the curve."""
     source = run_folder.find_environment_folder(env)
     layers = [("config.yaml", read_variant(source / "config.yaml", "default")), ("", read_assignments(assignments))]
-    with tempfile.TemporaryDirectory() as place, Path(os.devnull).open("w") as nowhere:
-        run_folder.RUNS = Path(place)
+    with tempfile.TemporaryDirectory() as runs, Path(os.devnull).open("w") as null_file:
+        run_folder.RUNS = Path(runs)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create(env, source, "run", settings.tree)
-        console = Console(file=nowhere, force_terminal=True, width=120, _environ={"TERM": "xterm-256color"})
+        console = Console(file=null_file, force_terminal=True, width=120, _environ={"TERM": "xterm-256color"})
         end, cpu = time.perf_counter() + seconds, time.process_time()
         with live_display(console, console.print) as display:
             train(settings, folder, console.print, [display, StopAt(end)])
@@ -58,10 +58,10 @@ def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str,
 
 
 def main() -> None:
-    """Print where the time of one run went."""
+    """Print the seconds and the share of each phase of a run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--env", default="gym/cartpole")
+    parser.add_argument("--seconds", type=float, default=600, help="wall time of the run")
+    parser.add_argument("--env", default="gym/cartpole", help="environment folder below envs/")
     parser.add_argument("--every", type=int, default=50_000, help="env steps between evaluations and checkpoints")
     options = parser.parse_args()
     endless = ["goal.return=null", "base_config.max_step=null", "acer_config.learning_rate_schedule=constant"]
@@ -70,21 +70,21 @@ def main() -> None:
 
     rows = np.isfinite(columns["time/seconds"])
     spent = np.diff(columns["time/seconds"][rows], prepend=0)
-    parts = {part: float(spent @ columns[f"time/{part}_fraction"][rows]) for part in PHASES}
-    parts["the curve at the end"] = seconds["curve"]
+    phases = {phase: float(spent @ columns[f"time/{phase}_fraction"][rows]) for phase in PHASES}
+    phases["final learning curve"] = seconds["curve"]
     wall = float(spent.sum()) + seconds["curve"]
-    watching = sum(parts[part] for part in WATCHING) / wall
+    overhead = sum(phases[phase] for phase in OVERHEAD) / wall
 
-    print(machine())
+    print(describe_setup())
     print(f"{options.env}, {options.seconds:.0f} s: {columns['env_steps'][-1]:,.0f} env steps, ", end="")
     print(f"{np.isfinite(columns['eval/return']).sum()} evaluations, {rows.sum()} rows of metrics, ", end="")
     print(f"{seconds['cpu']:.1f} CPU seconds")
-    print("| part | seconds | share of the wall time |")
+    print("| phase | seconds | share of the wall time |")
     print("| --- | ---: | ---: |")
-    for part, taken in parts.items():
-        print(f"| {part} | {taken:.1f} | {taken / wall:.2%} |")
-    print(f"| the last four together | {watching * wall:.1f} | {watching:.2%} |")
-    print(f"at most {LIMIT:.0%}: {'yes' if watching <= LIMIT else 'no'}")
+    for phase, seconds_of_phase in phases.items():
+        print(f"| {phase} | {seconds_of_phase:.1f} | {seconds_of_phase / wall:.2%} |")
+    print(f"| {', '.join(OVERHEAD)} together | {overhead * wall:.1f} | {overhead:.2%} |")
+    print(f"at most {MAX_SHARE:.0%}: {'yes' if overhead <= MAX_SHARE else 'no'}")
 
 
 if __name__ == "__main__":

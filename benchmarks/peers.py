@@ -1,4 +1,4 @@
-"""Time Samara on CartPole-v1 next to PFRL's ACER and Stable-Baselines3's PPO and A2C."""
+"""Compare the time to solve CartPole-v1 with that of PFRL's ACER and Stable-Baselines3's PPO and A2C."""
 
 import argparse
 import contextlib
@@ -17,32 +17,32 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ENV_ID = "CartPole-v1"
-TARGET, WINDOW, CPU_LIMIT = 475, 20, 400
+TARGET, EPISODES, CPU_LIMIT = 475, 20, 400  # mean return, episodes that it is the mean of, seconds
 
 
 class Run:
-    """Clock one training run until the mean training return reaches the target or a limit ends it."""
+    """A training run that is timed until its mean training return reaches the target, or until a limit."""
 
     def __init__(self, step_limit):
         self.step_limit = step_limit
-        self.returns = deque(maxlen=WINDOW)
+        self.returns = deque(maxlen=EPISODES)
         self.env_steps = 0
         self.reached = False
         self.start = time.process_time()
 
-    def episode(self, episode_return):
-        """Take in the unscaled return of a finished training episode."""
+    def add_episode(self, episode_return):
+        """Record the unscaled return of a finished training episode."""
         self.returns.append(episode_return)
-        self.reached |= len(self.returns) == WINDOW and statistics.fmean(self.returns) >= TARGET
+        self.reached |= len(self.returns) == EPISODES and statistics.fmean(self.returns) >= TARGET
 
     @property
-    def over(self):
-        """Whether the target or a limit has been reached."""
+    def is_over(self):
+        """Whether the target or a limit is reached."""
         return self.reached or self.env_steps >= self.step_limit or self.cpu_seconds >= CPU_LIMIT
 
     @property
     def cpu_seconds(self):
-        """CPU seconds of this process since the run began."""
+        """CPU seconds of this process since the start of the run."""
         return time.process_time() - self.start
 
     def result(self):
@@ -51,12 +51,12 @@ class Run:
 
 
 def import_peer(name):
-    """Import a peer without the notice that gym, which both peers import where it is installed, prints."""
+    """Import a library without the deprecation notice of gym, which both libraries import if it is installed."""
     with contextlib.redirect_stderr(io.StringIO()):
         return importlib.import_module(name)
 
 
-def samara(seed):
+def train_samara(seed):
     """Train Samara's ACER."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from benchmarks.measure import train_cartpole
@@ -64,14 +64,14 @@ def samara(seed):
     return train_cartpole(seed)
 
 
-def pfrl_acer(seed):
-    """Train PFRL's ACER in one process, with its own defaults for entropy, trust region and truncation."""
+def train_pfrl_acer(seed):
+    """Train PFRL's ACER in one process, with its default entropy, trust region and truncation."""
     import gymnasium
     import torch
     from torch import nn
 
     pfrl = import_peer("pfrl")
-    warnings.filterwarnings("ignore", module="pfrl")  # Torch warns of shapes that differ but hold one element.
+    warnings.filterwarnings("ignore", module="pfrl")  # about shapes that differ but have one element
     run = Run(step_limit=40_000)
     pfrl.utils.set_random_seed(seed)
 
@@ -90,26 +90,26 @@ def pfrl_acer(seed):
         n_times_replay=4,
         replay_start_size=1000,
     )
-    # PFRL refuses to update outside shared memory, which only several processes need.
+    # PFRL requires shared memory, which only training in several processes needs.
     agent.assert_shared_memory = lambda: None
 
     env = gymnasium.make(ENV_ID)
     observation, _ = env.reset(seed=seed)
     episode_return = 0.0
-    while not run.over:
+    while not run.is_over:
         observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
         run.env_steps += 1
         episode_return += reward
         agent.observe(observation, 0.1 * reward, terminated, truncated)
         if terminated or truncated:
-            run.episode(episode_return)
+            run.add_episode(episode_return)
             episode_return = 0.0
             observation, _ = env.reset()
     return run.result()
 
 
 def train_sb3(name, seed, step_limit, **settings):
-    """Train a Stable-Baselines3 learner on eight environments."""
+    """Train an algorithm of Stable-Baselines3 with eight environments."""
     sb3 = import_peer("stable_baselines3")
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -121,14 +121,14 @@ def train_sb3(name, seed, step_limit, **settings):
         run.env_steps = model.num_timesteps
         for info in variables["infos"]:
             if "episode" in info:
-                run.episode(info["episode"]["r"])
-        return not run.over
+                run.add_episode(info["episode"]["r"])
+        return not run.is_over
 
     model.learn(step_limit, callback=after_step)
     return run.result()
 
 
-def sb3_ppo(seed):
+def train_sb3_ppo(seed):
     """Train Stable-Baselines3's PPO with the CartPole settings of RL Baselines3 Zoo."""
     return train_sb3(
         "PPO",
@@ -144,38 +144,38 @@ def sb3_ppo(seed):
     )
 
 
-def sb3_a2c(seed):
+def train_sb3_a2c(seed):
     """Train Stable-Baselines3's A2C with the CartPole settings of RL Baselines3 Zoo."""
     return train_sb3("A2C", seed, step_limit=500_000)
 
 
 LEARNERS = {
-    "Samara ACER": (samara, "torch"),
-    "PFRL ACER": (pfrl_acer, "pfrl"),
-    "SB3 PPO": (sb3_ppo, "stable_baselines3"),
-    "SB3 A2C": (sb3_a2c, "stable_baselines3"),
+    "Samara ACER": (train_samara, "torch"),
+    "PFRL ACER": (train_pfrl_acer, "pfrl"),
+    "SB3 PPO": (train_sb3_ppo, "stable_baselines3"),
+    "SB3 A2C": (train_sb3_a2c, "stable_baselines3"),
 }
 
 
 def train(learner, seed):
-    """Train with everything imported beforehand."""
-    importlib.import_module("torch._dynamo")  # The first optimizer would import it on the clock, for a CPU second.
+    """Train after the imports, so that the measured time does not contain them."""
+    importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it, in about 1 CPU second
     return learner(seed)
 
 
-def train_apart(learner, seed):
-    """Train in a fresh process, so that no run inherits the imports or memory of another."""
+def train_in_subprocess(learner, seed):
+    """Train in a fresh process, so that runs do not share imports or memory."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(train, learner, seed).result()
 
 
-def installed(module):
-    """Whether a module can be found, without importing it."""
+def is_installed(module):
+    """Return whether a module can be found, without importing it."""
     return importlib.util.find_spec(module) is not None
 
 
-def table_row(name, runs, reference):
-    """Return one line of the table: medians, ranges and ratios to the medians of the reference."""
+def format_row(name, runs, reference):
+    """Return a line of the table: medians, ranges, and ratios of the medians to those of the reference."""
     cells, ratios = [f"{name:11}", f"{sum(run['reached'] for run in runs)}/{len(runs)}".rjust(7)], []
     for figure, number, width in (("env_steps", ",.0f", 25), ("cpu_seconds", ".1f", 20)):
         values = [run[figure] for run in runs]
@@ -188,44 +188,46 @@ def table_row(name, runs, reference):
 def print_table(results):
     """Print one line per learner, with Samara as the reference."""
     reference = next(iter(results.values()))
-    print(
-        "\nMedian (minimum-maximum) up to the crossing, and the ratio of the medians to Samara's, whose clock and steps"
-    )
-    print("also hold the confirmation by 20 evaluation episodes, which the others do not need.\n")
+    print("\nMedian (minimum-maximum) until the target is reached, and the ratio of the medians to those of Samara.")
+    print("Steps and seconds of Samara include 20 evaluation episodes, which confirm its goal; the others have none.\n")
     print(f"| Learner     | Reached | {'Env steps':>25} | {'CPU seconds':>20} | Steps ratio |   CPU ratio |")
     print(f"|-------------|--------:|{'-' * 26}:|{'-' * 21}:|------------:|------------:|")
     for name, runs in results.items():
-        print(table_row(name, runs, reference))
+        print(format_row(name, runs, reference))
     if not all(run["reached"] for runs in results.values() for run in runs):
-        print("\nA run that stopped at a limit counts with its figures there, which are lower bounds.")
+        print("\nRuns that stopped at a limit count with their figures at the limit, which are lower bounds.")
 
 
 def main():
-    """Train every learner that is installed, one run after the other, and print the comparison."""
+    """Train with every installed library, one run after the other, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, help="seeds per learner (default: %(default)s)")
-    parser.add_argument("--pfrl-seeds", type=int, default=1, help="seeds for the slow PFRL (default: %(default)s)")
-    parser.add_argument("--first-seed", type=int, default=7000, help="of every learner (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds per algorithm (default: %(default)s)")
+    parser.add_argument(
+        "--pfrl-seeds", type=int, default=1, help="number of seeds of PFRL, which is slow (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--first-seed", type=int, default=7000, help="first seed of every algorithm (default: %(default)s)"
+    )
     options = parser.parse_args()
     if min(options.seeds, options.pfrl_seeds) < 1:
         parser.error("at least one seed is needed")
 
-    # The spawned processes inherit these before they import numpy and torch.
+    # Subprocesses inherit these variables, so they are set before numpy and torch are imported.
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
-    learners = {name: learner for name, (learner, module) in LEARNERS.items() if installed(module)}
+    learners = {name: learner for name, (learner, module) in LEARNERS.items() if is_installed(module)}
     if missing := [name for name in LEARNERS if name not in learners]:
-        print(f'Skipping {", ".join(missing)}: not installed, which pip install -e ".[benchmark]" does.')
-    modules = filter(installed, ("torch", "gymnasium", "stable_baselines3", "pfrl"))
+        print(f'Skipping {", ".join(missing)}: not installed; install with: pip install -e ".[benchmark]"')
+    modules = filter(is_installed, ("torch", "gymnasium", "stable_baselines3", "pfrl"))
     versions = ", ".join(f"{module} {importlib.metadata.version(module)}" for module in modules)
-    print(f"{ENV_ID} until the mean of the last {WINDOW} training returns is {TARGET}, on one thread")
+    print(f"{ENV_ID} until the mean of the last {EPISODES} training returns is {TARGET}, on one thread")
     print(f"Python {platform.python_version()}, {versions}", flush=True)
 
     results = {}
     for name, learner in learners.items():
         results[name] = []
-        seeds = options.pfrl_seeds if learner is pfrl_acer else options.seeds
+        seeds = options.pfrl_seeds if learner is train_pfrl_acer else options.seeds
         for seed in range(options.first_seed, options.first_seed + seeds):
-            results[name].append(run := train_apart(learner, seed))
+            results[name].append(run := train_in_subprocess(learner, seed))
             figures = f"{run['env_steps']:,} steps, {run['cpu_seconds']:.1f} CPU s"
             print(f"{name} seed {seed}: {figures}, {'reached' if run['reached'] else 'stopped at a limit'}", flush=True)
     print_table(results)

@@ -1,4 +1,4 @@
-"""SAC next to Stable-Baselines3's: updates per CPU second, Pendulum until its goal, HalfCheetah for some steps."""
+"""Compare SAC with that of Stable-Baselines3: updates per CPU second, Pendulum to its goal, HalfCheetah's return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 
 import numpy as np
 import torch
-from measure import in_own_processes, machine, spread, train_folder
+from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
 from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
@@ -21,32 +21,33 @@ from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner, Placement
 
-OBS, ACTIONS, BATCH, UNITS, ROWS = 17, 6, 256, 256, 10_000
+OBS, ACTIONS, BATCH_SIZE, UNITS, CAPACITY = 17, 6, 256, 256, 10_000
 UPDATES, BLOCKS = 50, 5
-TARGET, WINDOW, PENDULUM_LIMIT = -200, 20, 20_000
+TARGET, EPISODES, PENDULUM_MAX_STEPS = -200, 20, 20_000
 
 
-def samara_updates(precision: str) -> dict:
-    """CPU milliseconds of one update, its batch drawn from a replay: the median of several blocks."""
+def measure_updates(precision: str) -> dict:
+    """Return the CPU milliseconds of an update with a batch from a replay: the median of several blocks."""
     configure_torch()
     rng = np.random.default_rng(0)
     role = Role(1, {"obs": ObsSpec((OBS,))}, ActionSpec(ACTIONS))
     layers = Mlp(UNITS, UNITS)
-    settings = SacSettings(**{**load_defaults()["sac_config"], "batch_size": BATCH})
+    settings = SacSettings(**{**load_defaults()["sac_config"], "batch_size": BATCH_SIZE})
     agent = Sac(settings, Blueprint({"*": Vector()}, policy=layers, critic=layers), role, rng)
     learner = Learner(agent, role, {}, None, Placement(precision=getattr(torch, precision)))
-    replay = Replay(ROWS, 1, 1, 1, rng)
-    for row in range(ROWS):
-        replay.add(_row(rng, row == 0))
+    replay = Replay(CAPACITY, 1, 1, 1, rng)
+    for row in range(CAPACITY):
+        replay.add(_make_row(rng, row == 0))
 
     def update() -> None:
-        learner.compute_gradients(replay.sample(BATCH))
+        learner.compute_gradients(replay.sample(BATCH_SIZE))
         learner.apply_gradients()
 
-    return {"ms": _clocked(update)}
+    return {"ms": _measure_milliseconds(update)}
 
 
-def _row(rng: np.random.Generator, begins: bool) -> Rollout:
+def _make_row(rng: np.random.Generator, is_first: bool) -> Rollout:
+    """Return a rollout with one random step."""
     return Rollout(
         obs={"obs": rng.standard_normal((2, 1, OBS), np.float32)},
         first=np.zeros((2, 1), bool),
@@ -56,21 +57,21 @@ def _row(rng: np.random.Generator, begins: bool) -> Rollout:
         behavior=np.zeros((1, 1, 2 * ACTIONS), np.float32),
         memory=np.zeros((1, 0), np.float32),
         lane=np.zeros(1, np.int64),
-        continues_previous=np.array([not begins]),
+        continues_previous=np.array([not is_first]),
         weight=np.ones(1, np.float32),
         index=np.full(1, -1),
         version=np.zeros(1, np.int64),
     )
 
 
-def sb3_updates() -> dict:
-    """The same of Stable-Baselines3, in an environment that costs nothing and is not clocked."""
+def measure_sb3_updates() -> dict:
+    """Return the same of Stable-Baselines3, with a trivial environment outside the measured time."""
     import gymnasium
 
     configure_torch()
-    learner = _sb3()
+    sac = _import_sb3_sac()
 
-    class Nothing(gymnasium.Env):
+    class TrivialEnv(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-1, 1, (OBS,), np.float32)
         action_space = gymnasium.spaces.Box(-1, 1, (ACTIONS,), np.float32)
 
@@ -80,13 +81,15 @@ def sb3_updates() -> dict:
         def step(self, action):
             return self.np_random.standard_normal(OBS).astype(np.float32), 0.0, False, False, {}
 
-    model = learner("MlpPolicy", Nothing(), batch_size=BATCH, learning_starts=100, buffer_size=ROWS, device="cpu")
+    model = sac(
+        "MlpPolicy", TrivialEnv(), batch_size=BATCH_SIZE, learning_starts=100, buffer_size=CAPACITY, device="cpu"
+    )
     model.learn(600)
-    return {"ms": _clocked(lambda: model.train(UPDATES, BATCH), 1) / UPDATES}
+    return {"ms": _measure_milliseconds(lambda: model.train(UPDATES, BATCH_SIZE), 1) / UPDATES}
 
 
-def _clocked(update, times: int = UPDATES) -> float:
-    """Milliseconds of the processor for each call."""
+def _measure_milliseconds(update, times: int = UPDATES) -> float:
+    """Return the CPU milliseconds of a call: the median of several blocks of `times` calls."""
     for _ in range(min(times, 20)):
         update()
     blocks = []
@@ -98,37 +101,38 @@ def _clocked(update, times: int = UPDATES) -> float:
     return statistics.median(blocks)
 
 
-def _sb3():
+def _import_sb3_sac():
+    """Return Stable-Baselines3's SAC, which is imported in subprocesses only."""
     from stable_baselines3 import SAC
 
     return SAC
 
 
-def sb3_pendulum(seed: int) -> dict:
-    """Stable-Baselines3's SAC until the mean of its last training returns is the target."""
+def train_sb3_pendulum(seed: int) -> dict:
+    """Train Stable-Baselines3's SAC until the mean of its last training returns reaches the target."""
     import gymnasium
 
     configure_torch()
-    model = _sb3()("MlpPolicy", gymnasium.make("Pendulum-v1"), seed=seed, device="cpu", learning_rate=1e-3)
-    returns: deque[float] = deque(maxlen=WINDOW)
+    model = _import_sb3_sac()("MlpPolicy", gymnasium.make("Pendulum-v1"), seed=seed, device="cpu", learning_rate=1e-3)
+    returns: deque[float] = deque(maxlen=EPISODES)
 
     def after_step(variables, _):
         returns.extend(info["episode"]["r"] for info in variables["infos"] if "episode" in info)
-        return len(returns) < WINDOW or statistics.fmean(returns) < TARGET
+        return len(returns) < EPISODES or statistics.fmean(returns) < TARGET
 
     begin = time.process_time()
-    model.learn(PENDULUM_LIMIT, callback=after_step)
+    model.learn(PENDULUM_MAX_STEPS, callback=after_step)
     steps = model.num_timesteps
-    return {"env_steps": steps, "cpu_seconds": time.process_time() - begin, "reached": steps < PENDULUM_LIMIT}
+    return {"env_steps": steps, "cpu_seconds": time.process_time() - begin, "reached": steps < PENDULUM_MAX_STEPS}
 
 
-def sb3_cheetah(seed: int, steps: int, episodes: int) -> dict:
-    """Stable-Baselines3's SAC after so many steps, played greedily."""
+def train_sb3_cheetah(seed: int, steps: int, episodes: int) -> dict:
+    """Train Stable-Baselines3's SAC for `steps` env steps. Return its greedy return and CPU seconds."""
     import gymnasium
     from stable_baselines3.common.evaluation import evaluate_policy
 
     configure_torch()
-    model = _sb3()("MlpPolicy", gymnasium.make("HalfCheetah-v5"), seed=seed, device="cpu")
+    model = _import_sb3_sac()("MlpPolicy", gymnasium.make("HalfCheetah-v5"), seed=seed, device="cpu")
     begin = time.process_time()
     model.learn(steps)
     seconds = time.process_time() - begin
@@ -137,66 +141,73 @@ def sb3_cheetah(seed: int, steps: int, episodes: int) -> dict:
     return {"greedy": evaluate_policy(model, env, episodes, warn=False)[0], "cpu_seconds": seconds}
 
 
-def speed(options: argparse.Namespace) -> None:
-    """Updates per CPU second, side by side, several times in turn."""
-    rows = []
+def compare_speed(options: argparse.Namespace) -> None:
+    """Print the time of an update, measured in alternating rounds, and the ratios of updates per CPU second."""
+    rounds = []
     for _ in range(options.rounds):
-        peer = in_own_processes(sb3_updates, [()])[0]["ms"]
-        own = [in_own_processes(samara_updates, [(precision,)])[0]["ms"] for precision in ("float32", "bfloat16")]
-        rows.append((peer, *own))
-        print(f"SB3 {peer:.2f} ms, float32 {own[0]:.2f} ms, bfloat16 {own[1]:.2f} ms", flush=True)
-    for place, name in enumerate(("float32", "bfloat16"), start=1):
-        print(f"{name}: {spread((row[0] / row[place] for row in rows), 2)} times SB3's updates per CPU second")
+        sb3 = run_in_subprocesses(measure_sb3_updates, [()])[0]["ms"]
+        samara = [
+            run_in_subprocesses(measure_updates, [(precision,)])[0]["ms"] for precision in ("float32", "bfloat16")
+        ]
+        rounds.append((sb3, *samara))
+        print(f"SB3 {sb3:.2f} ms, float32 {samara[0]:.2f} ms, bfloat16 {samara[1]:.2f} ms", flush=True)
+    for index, name in enumerate(("float32", "bfloat16"), start=1):
+        ratios = [times[0] / times[index] for times in rounds]
+        print(f"{name}: updates per CPU second relative to SB3 {format_spread(ratios, 2)}")
 
 
-def pendulum(options: argparse.Namespace) -> None:
-    """Env steps and CPU seconds until the goal, seed by seed."""
+def compare_pendulum(options: argparse.Namespace) -> None:
+    """Print the env steps and CPU seconds until the goal of Pendulum, for each seed and in total."""
     results: dict[str, list[dict]] = {"Samara": [], "Samara bfloat16": [], "SB3": []}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name, changes in (("Samara", ()), ("Samara bfloat16", ("base_config.precision=bfloat16",))):
             arguments = ("gym/pendulum", seed, changes, options.episodes, "sac")
-            results[name] += in_own_processes(train_folder, [arguments])
-        results["SB3"] += in_own_processes(sb3_pendulum, [(seed,)])
-        told = (f"{name} {own[-1]['env_steps']:,} in {own[-1]['cpu_seconds']:.1f}" for name, own in results.items())
-        print(f"seed {seed}: {'; '.join(told)}", flush=True)
-    for name, own in results.items():
-        steps, seconds = ([result[key] for result in own] for key in ("env_steps", "cpu_seconds"))
+            results[name] += run_in_subprocesses(train_folder, [arguments])
+        results["SB3"] += run_in_subprocesses(train_sb3_pendulum, [(seed,)])
+        last = {name: runs[-1] for name, runs in results.items()}
+        figures = (f"{name} {run['env_steps']:,} steps in {run['cpu_seconds']:.1f} s" for name, run in last.items())
+        print(f"seed {seed}: {'; '.join(figures)}", flush=True)
+    for name, runs in results.items():
+        steps, seconds = ([run[key] for run in runs] for key in ("env_steps", "cpu_seconds"))
         print(
-            f"{name}: {sum(result['reached'] for result in own)} of {len(own)}; env steps {spread(steps)}; "
-            f"CPU seconds {spread(seconds, 1)}"
-            + (f"; greedy {spread(result['greedy'] for result in own)}" if name != "SB3" else "")
+            f"{name}: {sum(run['reached'] for run in runs)} of {len(runs)}; env steps {format_spread(steps)}; "
+            f"CPU seconds {format_spread(seconds, 1)}"
+            + (f"; greedy {format_spread(run['greedy'] for run in runs)}" if name != "SB3" else "")
         )
 
 
-def cheetah(options: argparse.Namespace) -> None:
-    """Greedy return after so many steps, seed by seed."""
-    own, peer = [], []
+def compare_cheetah(options: argparse.Namespace) -> None:
+    """Print the greedy return after a fixed number of steps of HalfCheetah, for each seed and in total."""
+    samara, sb3 = [], []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         changes = (f"base_config.max_step={options.steps}",)
-        own += in_own_processes(train_folder, [("mujoco/half_cheetah", seed, changes, options.episodes, "sac")])
-        peer += in_own_processes(sb3_cheetah, [(seed, options.steps, options.episodes)])
+        samara += run_in_subprocesses(train_folder, [("mujoco/half_cheetah", seed, changes, options.episodes, "sac")])
+        sb3 += run_in_subprocesses(train_sb3_cheetah, [(seed, options.steps, options.episodes)])
         print(
-            f"seed {seed}: Samara {own[-1]['greedy']:.0f} in {own[-1]['cpu_seconds']:.0f}; "
-            f"SB3 {peer[-1]['greedy']:.0f} in {peer[-1]['cpu_seconds']:.0f}",
+            f"seed {seed}: Samara {samara[-1]['greedy']:.0f} in {samara[-1]['cpu_seconds']:.0f} s; "
+            f"SB3 {sb3[-1]['greedy']:.0f} in {sb3[-1]['cpu_seconds']:.0f} s",
             flush=True,
         )
-    for name, results in (("Samara", own), ("SB3", peer)):
+    for name, results in (("Samara", samara), ("SB3", sb3)):
         returns, seconds = ([result[key] for result in results] for key in ("greedy", "cpu_seconds"))
-        print(f"{name}: greedy return {spread(returns)}; CPU seconds {spread(seconds)}")
+        print(f"{name}: greedy return {format_spread(returns)}; CPU seconds {format_spread(seconds)}")
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Print the requested comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["speed", "pendulum", "cheetah"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=100_000, help="of cheetah")
-    parser.add_argument("--rounds", type=int, default=5, help="of speed")
-    parser.add_argument("--episodes", type=int, default=20, help="played greedily at the end, off the clock")
+    parser.add_argument("--steps", type=int, default=100_000, help="env steps of cheetah")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of speed")
+    parser.add_argument(
+        "--episodes", type=int, default=20, help="number of greedy episodes at the end, outside the measured time"
+    )
     options = parser.parse_args()
-    print(machine(), flush=True)
-    {"speed": speed, "pendulum": pendulum, "cheetah": cheetah}[options.what](options)
+    print(describe_setup(), flush=True)
+    comparisons = {"speed": compare_speed, "pendulum": compare_pendulum, "cheetah": compare_cheetah}
+    comparisons[options.what](options)
 
 
 if __name__ == "__main__":

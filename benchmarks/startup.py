@@ -1,7 +1,7 @@
-"""CPU time of a CartPole run outside training: its start and its end, and `import torch` separately.
+"""CPU time of a CartPole run outside training, without that of `import torch`, relative to training.
 
-Each run, and each `import torch`, is a process of its own. Training is the loop that acts and learns, with its
-evaluations and checkpoints; the rest of the run, less the import, is compared with it.
+Each run, and each `import torch`, is a separate process. Training is the loop that acts and learns, with its
+evaluations and checkpoints.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from statistics import median
 
 MAIN = Path(__file__).resolve().parents[1] / "main.py"
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-LIMIT = 0.35  # of the training time
-LIST_LIMIT = 0.4  # CPU seconds of --list
-# main.py unchanged, except that its training loop writes its CPU seconds to a file.
+MAX_SHARE = 0.35  # of the training time
+MAX_LIST_SECONDS = 0.4  # CPU seconds of --list
+# Runs main.py, and writes the CPU seconds of its training loop to the file `training`.
 TIMED = """
 import runpy, sys, time
 from importlib.machinery import PathFinder
@@ -54,32 +54,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        runs = [measure(Path(place), seed) for seed in range(1000, 1000 + options.runs)]
-        listed = [cpu_seconds([str(MAIN), "--list"], Path(place)) for _ in runs]
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [measure(Path(folder), seed) for seed in range(1000, 1000 + options.runs)]
+        list_seconds = [measure_cpu_seconds([str(MAIN), "--list"], Path(folder)) for _ in runs]
     import_torch = median(run["import torch"] for run in runs)
     training, whole = (median(run[name] for run in runs) for name in ("training", "whole run"))
     shares = [(run["whole run"] - run["training"] - run["import torch"]) / run["training"] for run in runs]
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {options.runs} runs, medians of CPU seconds")
     print(f"whole run {whole:.2f}, training {training:.2f}, import torch {import_torch:.2f}")
-    print(f"outside training, less the import, over training: {median(shares):.2f} (at most {LIMIT})")
-    print(f"whole run over training: {median(run['whole run'] / run['training'] for run in runs):.2f}")
-    print(f"--list: {median(listed):.2f} (at most {LIST_LIMIT})")
+    print(f"outside training without the import, relative to training: {median(shares):.2f} (at most {MAX_SHARE})")
+    print(f"whole run, relative to training: {median(run['whole run'] / run['training'] for run in runs):.2f}")
+    print(f"--list: {median(list_seconds):.2f} (at most {MAX_LIST_SECONDS})")
 
 
-def measure(place: Path, seed: int) -> dict[str, float]:
+def measure(folder: Path, seed: int) -> dict[str, float]:
     """Return the CPU seconds of a run, of its training, and of an import of torch right after it."""
     run = ["-c", TIMED, MAIN.as_posix(), "gym/cartpole", "-n", f"seed-{seed}", "--seed", str(seed)]
-    whole = cpu_seconds(run, place)
+    whole = measure_cpu_seconds(run, folder)
     return {
         "whole run": whole,
-        "training": float((place / "training").read_text()),
-        # Without what the interpreter does at its end, which a run need not do.
-        "import torch": cpu_seconds(["-c", "import torch, os; os._exit(0)"], place),
+        "training": float((folder / "training").read_text()),
+        # `os._exit` leaves out the shutdown of the interpreter.
+        "import torch": measure_cpu_seconds(["-c", "import torch, os; os._exit(0)"], folder),
     }
 
 
-def cpu_seconds(arguments: list[str], folder: Path) -> float:
+def measure_cpu_seconds(arguments: list[str], folder: Path) -> float:
     """Return the CPU seconds of `python arguments` in a folder, from its start to its exit."""
     before = os.times()
     command = [sys.executable, *arguments]

@@ -1,28 +1,28 @@
-"""Env steps per CPU second, acting and learning at replay ratio 4, with 2x64 units on one core."""
+"""Env steps per CPU second of training with replay ratio 4 and 2 x 64 units on one core."""
 
 from __future__ import annotations
 
 import argparse
 
-from measure import in_own_processes, machine, spread, train_folder
+from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
-# Folder, copies, rows of a trace, and the share of the env steps: continuous actions take longer.
+# Folder, environments, rollout length, and share of the env steps (continuous actions take longer).
 SETTINGS = {
-    "CartPole-v1, 16 copies, traces of 20": ("gym/cartpole", 16, 20, 1.0),
-    "CartPole-v1, 128 copies, traces of 50": ("gym/cartpole", 128, 50, 1.0),
-    "Pendulum-v1, 16 copies, traces of 20": ("gym/pendulum", 16, 20, 0.4),
+    "CartPole-v1, 16 environments, rollouts of 20": ("gym/cartpole", 16, 20, 1.0),
+    "CartPole-v1, 128 environments, rollouts of 50": ("gym/cartpole", 128, 50, 1.0),
+    "Pendulum-v1, 16 environments, rollouts of 20": ("gym/pendulum", 16, 20, 0.4),
 }
 
 
-def measure(env: str, copies: int, rows: int, env_steps: int) -> dict:
-    """Train for `env_steps` without a goal; batches are as large as rollouts, so 5 rows are trained per env step."""
+def measure(env: str, n_envs: int, rollout_length: int, env_steps: int) -> dict:
+    """Train for `env_steps` without a goal, with batches as large as rollouts: 5 steps are learned per env step."""
     changes = [
-        f"base_config.n_envs={copies}",
+        f"base_config.n_envs={n_envs}",
         f"base_config.max_step={env_steps}",
         "base_config.log_every=50000",
-        f"acer_config.rollout_length={rows}",
-        f"acer_config.sequence_length={rows}",
-        f"acer_config.batch_size={copies}",
+        f"acer_config.rollout_length={rollout_length}",
+        f"acer_config.sequence_length={rollout_length}",
+        f"acer_config.batch_size={n_envs}",
         "acer_config.replay_ratio=4",
         "acer_config.learning_rate_schedule=constant",
         "acer_config.on_policy_updates=true",
@@ -37,12 +37,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--env-steps", type=int, default=200_000)
     options = parser.parse_args()
-    print(machine())
+    print(describe_setup())
     print("| setting | env steps per CPU second, median [range] |")
     print("| --- | ---: |")
-    for name, (env, copies, rows, share) in SETTINGS.items():
-        results = in_own_processes(measure, [(env, copies, rows, int(options.env_steps * share))] * options.repeats)
-        print(f"| {name} | {spread(result['env_steps'] / result['cpu_seconds'] for result in results)} |", flush=True)
+    for name, (env, n_envs, rollout_length, share) in SETTINGS.items():
+        arguments = (env, n_envs, rollout_length, int(options.env_steps * share))
+        results = run_in_subprocesses(measure, [arguments] * options.repeats)
+        print(
+            f"| {name} | {format_spread(result['env_steps'] / result['cpu_seconds'] for result in results)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The trust region: off, and every delta in every space, with the share of rows it was at work on."""
+"""Env steps to a goal without trust region and with every delta in every space, and the share of projected steps."""
 
 from __future__ import annotations
 
 import argparse
 
-from measure import in_own_processes, machine, spread, train_folder
+from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
 
 def main() -> None:
@@ -24,14 +24,14 @@ def main() -> None:
                 f"acer_config.trust_region_space={space}",
                 f"acer_config.trust_region_delta={delta}",
             ]
-    print(machine())
-    print("| trust region | reached | env steps, median [range] | evaluation mean, worst seed | rows projected |")
+    print(describe_setup())
+    print("| trust region | reached | env steps, median [range] | evaluation mean, worst seed | steps projected |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name, assignments in settings.items():
-        results = in_own_processes(train_folder, [(options.env, seed, assignments) for seed in seeds])
+        results = run_in_subprocesses(train_folder, [(options.env, seed, assignments) for seed in seeds])
         print(
             f"| {name} | {sum(result['reached'] for result in results)} of {len(results)} "
-            f"| {spread(result['env_steps'] for result in results)} "
+            f"| {format_spread(result['env_steps'] for result in results)} "
             f"| {min(result['evaluation'] for result in results):.0f} "
             f"| {100 * sum(result['trust_region_fraction'] for result in results) / len(results):.2f}% |",
             flush=True,

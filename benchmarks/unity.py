@@ -1,6 +1,6 @@
-"""Unity's protocol on a scripted player: speed beside ML-Agents' own client, the ball's goal, a run full of crashes.
+"""Unity's protocol with a scripted player: speed relative to ML-Agents' client, the goal of 3DBall, a run with crashes.
 
-Speed is wall time, since player and trainer are processes of their own; both sides in turns.
+Speeds are of wall time, since player and trainer are separate processes; both are measured alternately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from measure import in_own_processes, machine, spread, train_folder
+from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
@@ -47,44 +47,46 @@ UNITY_ARGS = {
     "log_folder": None,
     "timeout_wait": 30.0,
 }
-SLOW = 0.02  # seconds that a slow player sleeps in each tick
-IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")  # which ML-Agents' client of Python 0.28 can read
+SLOW = 0.02  # seconds that the slow player sleeps in each tick
+# hwc is the layout that version 0.28 of ML-Agents' client supports.
+IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")
 PORT = 6105
 
 
-def bare(player: Path, ticks: int) -> float:
-    """Ticks per second of ML-Agents' own client with random actions."""
+def measure_mlagents_client(player: Path, ticks: int) -> float:
+    """Return the ticks per second of ML-Agents' client with random actions."""
     env = api.UnityEnvironment(str(player), base_port=PORT, no_graphics=False, timeout_wait=30)
     try:
         env.reset()
-        return rate(lambda: _random(env), ticks)
+        return measure_rate(lambda: _step_randomly(env), ticks)
     finally:
         env.close()
 
 
-def _random(env: Any) -> None:
+def _step_randomly(env: Any) -> None:
+    """Set random actions for all agents that request one, and step."""
     for name, spec in env.behavior_specs.items():
-        waiting, _ = env.get_steps(name)
-        if len(waiting):
-            env.set_actions(name, spec.action_spec.random_action(len(waiting)))
+        requests, _ = env.get_steps(name)
+        if len(requests):
+            env.set_actions(name, spec.action_spec.random_action(len(requests)))
     env.step()
 
 
 @contextmanager
-def scene(player: Path, copies: int = 1) -> Iterator[UnityAdapter]:
-    """The adapter of so many players."""
-    adapter = UnityAdapter(EnvConfig(name="", n_envs=copies, section={"build_path": str(player), **UNITY_ARGS}))
+def open_adapter(player: Path, n_envs: int = 1) -> Iterator[UnityAdapter]:
+    """Open an adapter of `n_envs` players, and close it afterwards."""
+    adapter = UnityAdapter(EnvConfig(name="", n_envs=n_envs, section={"build_path": str(player), **UNITY_ARGS}))
     try:
         yield adapter
     finally:
         adapter.close()
 
 
-def acting(player: Path, ticks: int, copies: int = 1) -> float:
-    """Ticks per second of all players together where an agent acts in them and nothing is learned."""
-    with scene(player, copies) as adapter:
+def measure_acting(player: Path, ticks: int, n_envs: int = 1) -> float:
+    """Return the ticks per second of all players together while an agent acts and does not learn."""
+    with open_adapter(player, n_envs) as adapter:
 
-        def team(name: str, role: Any) -> AgentComponents:
+        def make_components(name: str, role: Any) -> AgentComponents:
             image = any(len(spec.shape) == 3 for spec in role.obs_specs.values())
             blueprint = (
                 Blueprint({"*": Conv((16, 8, 4), units=64)})
@@ -99,13 +101,13 @@ def acting(player: Path, ticks: int, copies: int = 1) -> float:
                 learner=Learner(agent, role, {}, None),  # type: ignore[arg-type]
             )
 
-        actor = Actor(TrainingComponents(adapter, team), seed=0)
-        return copies * rate(actor.collect, ticks)
+        actor = Actor(TrainingComponents(adapter, make_components), seed=0)
+        return n_envs * measure_rate(actor.collect, ticks)
 
 
-def raw(player: Path, ticks: int) -> float:
-    """Ticks per second of the adapter with actions of zero."""
-    with scene(player) as adapter:
+def measure_adapter(player: Path, ticks: int) -> float:
+    """Return the ticks per second of the adapter with actions of zero."""
+    with open_adapter(player) as adapter:
         steps = adapter.reset(0)
 
         def tick() -> None:
@@ -113,11 +115,11 @@ def raw(player: Path, ticks: int) -> float:
             sizes = {role: (len(step.lane), adapter.roles[role].action_spec.size) for role, step in steps.items()}
             steps = adapter.step({role: np.zeros(size, np.float32) for role, size in sizes.items()})
 
-        return rate(tick, ticks)
+        return measure_rate(tick, ticks)
 
 
-def rate(tick: Callable[[], Any], ticks: int) -> float:
-    """How often per second; the first twentieth is for getting warm."""
+def measure_rate(tick: Callable[[], Any], ticks: int) -> float:
+    """Return the calls per second, after a warm-up of 1/20 of the calls."""
     for _ in range(max(ticks // 20, 1)):
         tick()
     begin = time.perf_counter()
@@ -126,11 +128,12 @@ def rate(tick: Callable[[], Any], ticks: int) -> float:
     return ticks / (time.perf_counter() - begin)
 
 
-def in_turns(turns: int, ours: Callable[[], float], theirs: Callable[[], float]) -> str:
-    """Both rates and their ratio, medians and ranges."""
-    pairs = [(theirs(), ours()) for _ in range(turns)]
-    own, other = [pair[1] for pair in pairs], [pair[0] for pair in pairs]
-    return f"{spread(other)} | {spread(own)} | {spread((b / a for a, b in pairs), 2)}"
+def compare(rounds: int, measure: Callable[[], float], measure_reference: Callable[[], float]) -> str:
+    """Return table cells with the rate of the reference, the measured rate, and their ratio."""
+    pairs = [(measure_reference(), measure()) for _ in range(rounds)]
+    references, rates = zip(*pairs, strict=True)
+    ratios = [rate / reference for reference, rate in pairs]
+    return f"{format_spread(references)} | {format_spread(rates)} | {format_spread(ratios, 2)}"
 
 
 class StepRecorder(Callback):
@@ -143,26 +146,26 @@ class StepRecorder(Callback):
         self.points.append((time.perf_counter(), progress.counters.env_steps))
 
 
-def training(player: Path, ticks: int) -> float:
-    """Ticks per second of twelve agents while they learn, from the first to the last time that the run is shown."""
+def measure_training(player: Path, ticks: int) -> float:
+    """Return the ticks per second of twelve agents while they learn, without the first tenth of the run."""
     recorder = StepRecorder()
-    _run(player, [f"base_config.max_step={12 * ticks}"], callbacks=[recorder])
-    learning = [point for point in recorder.points if point[1] > 1.2 * ticks]  # after a tenth of it
+    _train(player, [f"base_config.max_step={12 * ticks}"], callbacks=[recorder])
+    learning = [point for point in recorder.points if point[1] > 1.2 * ticks]
     return (learning[-1][1] - learning[0][1]) / (learning[-1][0] - learning[0][0]) / 12
 
 
-def _run(
+def _train(
     player: Path,
     changes: list[str],
     log: Callable[[str], None] = lambda line: None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
-    """A run of the folder unity/3dball without a goal."""
+    """Train unity/3dball without a goal. Log the checkpoints that are kept."""
     source = run_folder.find_environment_folder("unity/3dball")
-    own = [f'base_config.unity_args.build_path="{player}"', "goal.return=null", *changes]
-    layers = [("3dball", read_variant(source / "config.yaml", "default")), ("here", read_assignments(own))]
-    with TemporaryDirectory() as place:
-        run_folder.RUNS = Path(place)
+    assignments = [f'base_config.unity_args.build_path="{player}"', "goal.return=null", *changes]
+    layers = [("3dball", read_variant(source / "config.yaml", "default")), ("benchmark", read_assignments(assignments))]
+    with TemporaryDirectory() as runs:
+        run_folder.RUNS = Path(runs)
         settings = resolve(layers)
         folder = run_folder.RunFolder.create("unity/3dball", source, "run", settings.tree)
         result = train(settings, folder, log, callbacks)
@@ -170,30 +173,30 @@ def _run(
     return result
 
 
-def speed(place: Path, turns: int) -> None:
-    """Print a table of ratios."""
-    ball = make_player(_folder(place, "ball"), "balance_ball")
-    slow = make_player(_folder(place, "slow"), "balance_ball", "--slow", str(SLOW))
-    images = make_player(_folder(place, "images"), "grid", *IMAGES)
-    print("| what | reference, ticks/s | here, ticks/s | ratio |")
+def print_speeds(folder: Path, rounds: int) -> None:
+    """Print rates and their ratios to those of a reference."""
+    ball = make_player(_make_folder(folder, "ball"), "balance_ball")
+    slow = make_player(_make_folder(folder, "slow"), "balance_ball", "--slow", str(SLOW))
+    images = make_player(_make_folder(folder, "images"), "grid", *IMAGES)
+    print("| comparison | reference, ticks/s | measured, ticks/s | ratio |")
     print("| --- | ---: | ---: | ---: |")
-    told = in_turns(turns, lambda: acting(ball, 600), lambda: bare(ball, 600))
-    print(f"| acting, beside ML-Agents' own client with random actions | {told} |", flush=True)
-    told = in_turns(turns, lambda: raw(images, 150), lambda: bare(images, 150))
-    print(f"| 12 raw images of 84x84x3, beside ML-Agents' own client | {told} |", flush=True)
-    told = in_turns(turns, lambda: training(slow, 1000), lambda: bare(slow, 300))
-    print(f"| learning with a player of 20 ms per tick, beside ML-Agents' own client | {told} |", flush=True)
-    told = in_turns(turns, lambda: training(slow, 1000), lambda: acting(slow, 300))
-    print(f"| learning with such a player, beside acting alone | {told} |", flush=True)
-    told = in_turns(turns, lambda: acting(slow, 300, 4), lambda: acting(slow, 300))
-    print(f"| four such players, beside one | {told} |", flush=True)
+    cells = compare(rounds, lambda: measure_acting(ball, 600), lambda: measure_mlagents_client(ball, 600))
+    print(f"| acting, relative to ML-Agents' client with random actions | {cells} |", flush=True)
+    cells = compare(rounds, lambda: measure_adapter(images, 150), lambda: measure_mlagents_client(images, 150))
+    print(f"| 12 images of 84x84x3 without an agent, relative to ML-Agents' client | {cells} |", flush=True)
+    cells = compare(rounds, lambda: measure_training(slow, 1000), lambda: measure_mlagents_client(slow, 300))
+    print(f"| learning with a player of 20 ms per tick, relative to ML-Agents' client | {cells} |", flush=True)
+    cells = compare(rounds, lambda: measure_training(slow, 1000), lambda: measure_acting(slow, 300))
+    print(f"| learning with such a player, relative to acting alone | {cells} |", flush=True)
+    cells = compare(rounds, lambda: measure_acting(slow, 300, 4), lambda: measure_acting(slow, 300))
+    print(f"| four such players, relative to one | {cells} |", flush=True)
 
 
-def ball(place: Path, seeds: range) -> None:
-    """Print the decisions of twelve agents until 90% of the best return is confirmed by evaluation episodes."""
-    player = make_player(_folder(place, "ball"), "balance_ball")
+def print_ball(folder: Path, seeds: range) -> None:
+    """Print the decisions of twelve agents until evaluation episodes confirm 90% of the best return."""
+    player = make_player(_make_folder(folder, "ball"), "balance_ball")
     changes = (f'base_config.unity_args.build_path="{player}"', "goal.return=18", "base_config.max_step=150000")
-    results = in_own_processes(train_folder, [("unity/3dball", seed, changes, 20) for seed in seeds])
+    results = run_in_subprocesses(train_folder, [("unity/3dball", seed, changes, 20) for seed in seeds])
     print("| seed | decisions | updates | CPU s of the trainer | evaluation mean | greedy |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for seed, result in zip(seeds, results, strict=True):
@@ -201,24 +204,28 @@ def ball(place: Path, seeds: range) -> None:
             f"| {seed} | {result['env_steps']:,} | {result['updates']:,} | {result['cpu_seconds']:.1f} "
             f"| {result['evaluation']:.4g}{'' if result['reached'] else ' (not reached)'} | {result['greedy']:.4g} |"
         )
-    print(f"decisions {spread(result['env_steps'] for result in results)}")
+    print(f"decisions {format_spread(result['env_steps'] for result in results)}")
 
 
-def crashes(place: Path, chance: float, decisions: int) -> None:
-    """Print what a run went through whose two players crash at random, and what was left of it."""
-    player = make_player(_folder(place, "crash"), "balance_ball", "--fault", "crash", "--chance", str(chance))
-    faults = []
-    logging.getLogger("algorithm").addHandler(_Counting(faults))
+def print_crashes(folder: Path, chance: float, decisions: int) -> None:
+    """Train with two players that crash at random. Print crashes, checkpoints, and the players still running."""
+    player = make_player(_make_folder(folder, "crash"), "balance_ball", "--fault", "crash", "--chance", str(chance))
+    warnings: list[str] = []
+    logging.getLogger("algorithm").addHandler(_RecordingHandler(warnings))
     changes = ["base_config.n_envs=2", "base_config.max_env_restarts=1000", f"base_config.max_step={decisions}"]
     lines: list[str] = []
-    result = _run(player, [*changes, "base_config.save_every=20000", "base_config.keep_checkpoints=100"], lines.append)
-    crashed = sum("crashed" in fault for fault in faults)
-    print(f"crashes {crashed}, each followed by a start; {lines[-1]}")
+    result = _train(
+        player, [*changes, "base_config.save_every=20000", "base_config.keep_checkpoints=100"], lines.append
+    )
+    crashes = sum("crashed" in warning for warning in warnings)
+    print(f"crashes {crashes}, each followed by a start; {lines[-1]}")
     print(f"decisions {result.counters.env_steps:,}, updates {result.counters.updates:,}")
-    print(f"players left: {sum(str(player) in command for command in _commands())}")
+    print(f"players left: {sum(str(player) in command for command in _list_commands())}")
 
 
-class _Counting(logging.Handler):
+class _RecordingHandler(logging.Handler):
+    """A handler that appends the messages of warnings to a list."""
+
     def __init__(self, lines: list[str]):
         super().__init__(logging.WARNING)
         self.lines = lines
@@ -227,38 +234,38 @@ class _Counting(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def _commands() -> Iterator[str]:
-    """The command line of every process (Linux)."""
+def _list_commands() -> Iterator[str]:
+    """Yield the command line of every process (Linux)."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             yield path.read_text(errors="replace").replace("\0", " ")
 
 
-def _folder(place: Path, name: str) -> Path:
-    (place / name).mkdir()
-    return place / name
+def _make_folder(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
 
 
 def main() -> None:
-    """Print the figures that are asked for."""
+    """Print the requested figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("speed", "ball", "crashes"))
-    parser.add_argument("--turns", type=int, default=5, help="of speed")
-    parser.add_argument("--seeds", type=int, default=5, help="of the ball")
-    parser.add_argument("--first-seed", type=int, default=1000, help="of the ball")
-    parser.add_argument("--chance", type=float, default=0.006, help="of a crash at each tick")
-    parser.add_argument("--decisions", type=int, default=120_000, help="of the run with crashes")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of speed")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds of ball")
+    parser.add_argument("--first-seed", type=int, default=1000, help="first seed of ball")
+    parser.add_argument("--chance", type=float, default=0.006, help="probability of a crash at each tick")
+    parser.add_argument("--decisions", type=int, default=120_000, help="env steps of crashes")
     options = parser.parse_args()
     configure_torch()
-    print(machine())
-    with TemporaryDirectory() as folder:
-        place = Path(folder)
+    print(describe_setup())
+    with TemporaryDirectory() as path:
+        folder = Path(path)
         if options.what == "speed":
-            speed(place, options.turns)
+            print_speeds(folder, options.rounds)
         elif options.what == "ball":
-            ball(place, range(options.first_seed, options.first_seed + options.seeds))
+            print_ball(folder, range(options.first_seed, options.first_seed + options.seeds))
         else:
-            crashes(place, options.chance, options.decisions)
+            print_crashes(folder, options.chance, options.decisions)
 
 
 if __name__ == "__main__":

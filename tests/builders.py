@@ -23,14 +23,14 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
-# Every estimator with every critic that is enough for it.
+# Every estimator with every kind of critic that it supports.
 PAIRS = [
     *((estimator, "action_value") for estimator in ESTIMATORS),
     *((estimator, "state_value") for estimator in find_estimators(for_state_values=True)),
 ]
 
 
-class Raw:
+class PassThrough:
     """A factory of an encoder that returns a vector in its own dtype, so that a network can run in float64."""
 
     def __call__(self, spec: ObsSpec) -> nn.Module:
@@ -58,7 +58,7 @@ def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed
 
 def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
     """Return an agent in float64 whose policy and average policy are far from uniform and from each other."""
-    agent = make_acer(role, Blueprint(encoders={"*": Raw()}, body=body), seed, **changes)
+    agent = make_acer(role, Blueprint(encoders={"*": PassThrough()}, body=body), seed, **changes)
     for network in (agent.policy, agent.average_policy.network):
         network.double()
         for parameter in network.parameters():
@@ -79,24 +79,29 @@ def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed:
 
 
 def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first [T+1, B], alive and is_bootstrap_row [T, B], with terminations and truncations."""
+    """Return random episode boundaries: first [T+1, B], alive [T, B], is_bootstrap_row [T, B].
+
+    Episodes end by termination and by truncation, each with and without a bootstrap row.
+    """
     first = np.zeros((rows + 1, columns), bool)
-    alive, final = np.ones((rows, columns), bool), np.zeros((rows, columns), bool)
+    alive, is_bootstrap_row = np.ones((rows, columns), bool), np.zeros((rows, columns), bool)
     first[0] = rng.random(columns) < 0.3
     for column in range(columns):
         row = 0
         while row < rows:
-            ends, dies, shows = rng.random(3) < (0.35, 0.5, 0.5)
+            ends, terminates, has_bootstrap_row = rng.random(3) < (0.35, 0.5, 0.5)
             if ends:
-                alive[row, column] = not dies
-                row += shows
-                final[row : row + 1, column] = shows
+                alive[row, column] = not terminates
+                row += has_bootstrap_row
+                is_bootstrap_row[row : row + 1, column] = has_bootstrap_row
                 first[row + 1 : row + 2, column] = True
             row += 1
-    return first, alive, final
+    return first, alive, is_bootstrap_row
 
 
-def random_rows(names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3) -> dict[str, Any]:
+def random_estimator_inputs(
+    names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3
+) -> dict[str, Any]:
     """Return inputs of an estimator with random boundaries: reward, alive, first, gamma, and those of `names`."""
     rng = np.random.default_rng(seed)
     rows = rows or int(rng.integers(1, 14))
@@ -133,7 +138,7 @@ def random_rollout(
     )
 
 
-def exact(rollout: Rollout) -> Rollout:
+def to_float64(rollout: Rollout) -> Rollout:
     """Return the same record as tensors, in float64."""
 
     def upload(array: np.ndarray) -> Tensor:

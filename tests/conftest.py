@@ -1,4 +1,4 @@
-"""One thread, and shapes checked in the mathematics."""
+"""Limit libraries to one thread, and check array shapes in the mathematical packages."""
 
 import os
 
@@ -17,16 +17,16 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _working_directory(tmp_path, monkeypatch):
-    """Runs go under the working directory, so every test has one of its own."""
+    """Change to a temporary working directory, since runs are written below the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def registered_fakes(monkeypatch):
-    """The fakes behind every contract stand in the registry, under names that settings can give."""
-    from algorithm.config import registry  # not before the import hook is installed
+    """Register the fakes of tests/fakes.py, so that settings can select them by name."""
+    from algorithm.config import registry  # after the import hook is installed
 
-    for table, name, row in [
+    for table, name, fake in [
         (registry.ADAPTERS, "TWO_ROLES", "TwoRoles"),
         (registry.ADAPTERS, "SKIPPING", "Skipping"),
         (registry.ADAPTERS, "GROWING", "Growing"),
@@ -35,4 +35,4 @@ def registered_fakes(monkeypatch):
         (registry.AUXILIARIES, "distillation", "Distillation"),
         (registry.EXPLORERS, "mixture", "Mixture"),
     ]:
-        monkeypatch.setitem(table, name, f"tests.fakes:{row}")
+        monkeypatch.setitem(table, name, f"tests.fakes:{fake}")

@@ -1,5 +1,5 @@
-"""Small stand-ins with known contents: an agent that shows what it was given, simulators that play a script, and
-lanes whose every number tells where it comes from."""
+"""Test doubles with known contents: an agent whose outputs encode its inputs, a simulator that plays a script, and
+rollouts in which every value encodes its lane and time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.components import AgentComponents, TrainingComponents
 
 
-class ShowingAgent:
-    """Acts by the parity of the observation; its behavior is what it saw (observation, memory), its memory counts rows.
+class ParityAgent:
+    """An agent whose action is the parity of the observation, and whose greedy action is the opposite.
 
-    Greedily it does the opposite.
+    Its behavior is (observation, memory), and its memory counts steps.
     """
 
     def __init__(self, rollout_length: int, state: int = 1):
@@ -46,24 +46,24 @@ class ShowingAgent:
 
 
 @dataclass
-class Clock:
-    """All that an actor reads of a learner."""
+class UpdateCounter:
+    """A replacement of a learner with the only attribute that an actor reads."""
 
     updates: int = 0
 
 
-def parts_of(adapter: Adapter, agent, learner=None) -> TrainingComponents:
-    """Parts in which every role has this agent, and nobody learns."""
+def make_components(adapter: Adapter, agent, learner=None) -> TrainingComponents:
+    """Return components in which every role has this agent and no learner trains it."""
     return TrainingComponents(
         adapter,
-        lambda name, role: AgentComponents(role=role, agent=agent, scheduler=None, learner=learner or Clock()),
-        grow_components=lambda name, team, role: replace(team, role=role),
+        lambda name, role: AgentComponents(role=role, agent=agent, scheduler=None, learner=learner or UpdateCounter()),
+        grow_components=lambda name, components, role: replace(components, role=role),
     )
 
 
 @dataclass(frozen=True)
 class Row:
-    """One lane's row of a scripted Step."""
+    """The row of one lane in a scripted Step."""
 
     lane: int
     obs: float
@@ -73,7 +73,8 @@ class Row:
     final: bool = False
 
 
-def step_of(*rows: Row) -> Step:
+def make_step(*rows: Row) -> Step:
+    """Return a Step with one row per lane."""
     return Step(
         lane=np.array([row.lane for row in rows]),
         obs={"obs": np.array([[row.obs] for row in rows], np.float32)},
@@ -85,7 +86,10 @@ def step_of(*rows: Row) -> Step:
 
 
 class ScriptedAdapter(Adapter):
-    """Plays {role: Step} after {role: Step}, whatever the actions, which it keeps; lanes beyond a role's are added."""
+    """An adapter that returns scripted steps by role, and records the actions.
+
+    The actions do not change the script. A lane that exceeds the number of lanes of its role is added to the role.
+    """
 
     def __init__(self, ticks: Sequence[Mapping[str, Step]], **lanes: int):
         self.ticks = ticks
@@ -102,43 +106,43 @@ class ScriptedAdapter(Adapter):
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         self.actions.append(dict(actions))
         steps = dict(self.ticks[len(self.actions)])
-        most = {name: max(self.roles[name].lanes, *step.lane + 1) for name, step in steps.items()}
-        self.roles = {name: replace(role, lanes=most.get(name, role.lanes)) for name, role in self.roles.items()}
+        lanes = {name: max(self.roles[name].lanes, *step.lane + 1) for name, step in steps.items()}
+        self.roles = {name: replace(role, lanes=lanes.get(name, role.lanes)) for name, role in self.roles.items()}
         return steps
 
     def close(self) -> None:
         pass
 
 
-def lanes_of(rollouts: Sequence[Rollout]) -> dict[int, Rollout]:
-    """Each lane's columns as one long column [T, 1]; the lanes must never have lost any."""
+def join_lanes(rollouts: Sequence[Rollout]) -> dict[int, Rollout]:
+    """Join the columns of each lane to one rollout [T, 1] by lane; no lane may have lost any rows."""
     columns: dict[int, list[tuple[Rollout, int]]] = {}
     for rollout in rollouts:
         for b, lane in enumerate(rollout.lane.tolist()):
             columns.setdefault(lane, []).append((rollout, b))
-    return {lane: _joined(parts) for lane, parts in columns.items()}
+    return {lane: _join_columns(parts) for lane, parts in columns.items()}
 
 
-def _joined(parts: list[tuple[Rollout, int]]) -> Rollout:
+def _join_columns(parts: list[tuple[Rollout, int]]) -> Rollout:
     assert [bool(rollout.continues_previous[b]) for rollout, b in parts] == [False] + [True] * (len(parts) - 1)
 
     def rows(name):
         return np.concatenate([getattr(rollout, name)[:, b] for rollout, b in parts])[:, None]
 
-    def rows_and_one(values):
+    def rows_and_last_obs(values):
         return np.concatenate([*[value[:-1] for value in values], values[-1][-1:]])[:, None]
 
     names = parts[0][0].obs
     return replace(
         parts[0][0],
-        obs={name: rows_and_one([rollout.obs[name][:, b] for rollout, b in parts]) for name in names},
-        first=rows_and_one([rollout.first[:, b] for rollout, b in parts]),
+        obs={name: rows_and_last_obs([rollout.obs[name][:, b] for rollout, b in parts]) for name in names},
+        first=rows_and_last_obs([rollout.first[:, b] for rollout, b in parts]),
         **{name: rows(name) for name in ("raw_action", "reward", "alive", "behavior")},
     )
 
 
 class EncodedLanes:
-    """Writes rollouts in which every field of every row tells its lane and its time, and knows what it wrote."""
+    """A source of rollouts in which every value encodes its lane and time, with a record of what it has written."""
 
     def __init__(self, lanes: int, chunk: int):
         self.chunk = chunk
@@ -146,32 +150,37 @@ class EncodedLanes:
         self._time = [0] * lanes
 
     def rollout(self, *lanes: int, lost: Sequence[int] = ()) -> Rollout:
-        """A column for each of `lanes`, in which a lane may stand more than once; `lost` ones lost rows before."""
-        starts, joined = [], []
+        """Return a rollout with one column for each of `lanes`, which may contain a lane several times.
+
+        Args:
+            lanes: The lane of each column.
+            lost: Lanes with a gap in time before their first column here.
+        """
+        starts, continues = [], []
         for lane in lanes:
-            breaks = lane in lost
+            has_gap = lane in lost
             lost = [other for other in lost if other != lane]
-            self._time[lane] += 100 if breaks else 0
-            joined.append(bool(self.written[lane]) and not breaks)
+            self._time[lane] += 100 if has_gap else 0
+            continues.append(bool(self.written[lane]) and not has_gap)
             starts.append(self._time[lane])
             self._time[lane] += self.chunk
             self.written[lane] += range(starts[-1], self._time[lane])
-        rollout = window_of(np.array(lanes), np.array(starts), self.chunk)
-        return replace(rollout, continues_previous=np.array(joined), index=np.full(len(lanes), -1))
+        rollout = make_encoded_sequences(np.array(lanes), np.array(starts), self.chunk)
+        return replace(rollout, continues_previous=np.array(continues), index=np.full(len(lanes), -1))
 
-    def legal(self, rows: int, window: int, stride: int = 1, lead: int = 0) -> set[tuple[int, int]]:
-        """(lane, time) at which a window may start in a ring of `rows` rows per lane: listed one by one."""
+    def list_starts(self, rows: int, length: int, stride: int = 1, warmup_rows: int = 0) -> set[tuple[int, int]]:
+        """Return each (lane, time) at which a sequence of `length` may start in a ring of `rows` rows per lane."""
         starts = set()
         for lane, written in enumerate(self.written):
-            for start in range(max(0, len(written) - rows + 1), len(written) - window + 1):
-                times = written[start : start + window + 1]  # one less where the newest row is the last
-                if (start + lead) % stride == 0 and times == list(range(times[0], times[0] + len(times))):
+            for start in range(max(0, len(written) - rows + 1), len(written) - length + 1):
+                times = written[start : start + length + 1]  # one less if the sequence ends with the newest row
+                if (start + warmup_rows) % stride == 0 and times == list(range(times[0], times[0] + len(times))):
                     starts.add((lane, times[0]))
         return starts
 
 
-def window_of(lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
-    """What windows [length, B] of encoded lanes must contain."""
+def make_encoded_sequences(lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
+    """Return the expected contents of sequences [length, B] of `EncodedLanes` that start at these lanes and times."""
     time = start + np.arange(length + 1)[:, None]
     code = lane * 10_000.0 + time
     image = np.stack([lane + 0 * time, time // 256, time % 256], -1)
@@ -192,16 +201,16 @@ def window_of(lane: np.ndarray, start: np.ndarray, length: int) -> Rollout:
     )
 
 
-def starts_of(rollout: Rollout) -> list[tuple[int, int]]:
-    """(lane, time) at which each window of encoded lanes starts."""
+def find_starts(rollout: Rollout) -> list[tuple[int, int]]:
+    """Return the (lane, time) at which each sequence of `EncodedLanes` starts."""
     times = rollout.obs["vector"][0, :, 0].astype(int) - rollout.lane * 10_000
     return list(zip(rollout.lane.tolist(), times.tolist(), strict=True))
 
 
 def assert_intact(rollout: Rollout) -> None:
-    """Every field of every row is what was written for its lane and time (memory and version aside)."""
-    lane, start = np.array(starts_of(rollout)).T
-    expected = window_of(lane, start, len(rollout))
+    """Check that every row contains what was written for its lane and time, except memory and version."""
+    lane, start = np.array(find_starts(rollout)).T
+    expected = make_encoded_sequences(lane, start, len(rollout))
     for name in ("first", "raw_action", "reward", "alive", "behavior"):
         np.testing.assert_array_equal(getattr(rollout, name), getattr(expected, name), name)
     for name, value in expected.obs.items():

@@ -1,4 +1,4 @@
-"""One fake behind every contract, each with what its room must be able to hold."""
+"""Fake implementations of every contract, each with features that the rest of the program must support."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ from algorithm.returns import retrace
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
-LATE = 25  # the tick at which the late role appears
-MORE = {3: 1, 20: 1, 41: 2}  # how many lanes are added at which tick
+LATE = 25  # the tick at which the role `late` appears
+MORE = {3: 1, 20: 1, 41: 2}  # the number of lanes that are added, by tick
 
 
 class TwoRoles(Adapter):
-    """Two roles of different shape; `late` appears after `LATE` ticks. Episodes last five steps and are cut."""
+    """An adapter with two roles of different shapes; `late` appears after `LATE` ticks.
+
+    Episodes are truncated after five steps.
+    """
 
     def __init__(self, config):
         self.roles = {"early": Role(config.n_envs, {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
@@ -42,13 +45,13 @@ class TwoRoles(Adapter):
     def reset(self, seed):
         self.rng = np.random.default_rng(seed)
         self.tick = 0
-        return {"early": self._show("early")}
+        return {"early": self._make_step("early")}
 
     def step(self, actions):
         self.tick += 1
         if self.tick == LATE:
-            self._appear()
-        return {role: self._show(role) for role in self.roles}
+            self._add_late_role()
+        return {role: self._make_step(role) for role in self.roles}
 
     def state(self):
         return {"tick": self.tick, "generator": self.rng.bit_generator.state}
@@ -57,15 +60,15 @@ class TwoRoles(Adapter):
         self.tick = state["tick"]
         self.rng.bit_generator.state = state["generator"]
         if self.tick >= LATE:
-            self._appear()
+            self._add_late_role()
 
     def close(self):
         pass
 
-    def _appear(self):
+    def _add_late_role(self):
         self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
 
-    def _show(self, role):
+    def _make_step(self, role):
         spec = self.roles[role]
         name, shape = next((name, obs.shape) for name, obs in spec.obs_specs.items())
         age = self.tick - (LATE if role == "late" else 0)
@@ -83,7 +86,10 @@ class TwoRoles(Adapter):
 
 
 class Skipping(Adapter):
-    """Lane k is asked at every (k + 1)-th tick only. Its observation counts its own decisions in this episode."""
+    """An adapter in which lane k requests an action at every (k + 1)-th tick only.
+
+    The observation of a lane is the number of its decisions in this episode.
+    """
 
     def __init__(self, config):
         self.roles = {"agent": Role(config.n_envs, {"obs": ObsSpec((1,))}, ActionSpec(branches=(2,)))}
@@ -92,13 +98,13 @@ class Skipping(Adapter):
     def reset(self, seed):
         self.tick = 0
         self.age[:] = 0
-        return {"agent": self._show(np.arange(len(self.age)))}
+        return {"agent": self._make_step(np.arange(len(self.age)))}
 
     def step(self, actions):
         self.tick += 1
-        asked = np.flatnonzero(self.tick % (np.arange(len(self.age)) + 1) == 0)
-        self.age[asked] = (self.age[asked] + 1) % 7
-        return {"agent": self._show(asked)}
+        deciding = np.flatnonzero(self.tick % (np.arange(len(self.age)) + 1) == 0)
+        self.age[deciding] = (self.age[deciding] + 1) % 7
+        return {"agent": self._make_step(deciding)}
 
     def state(self):
         return {"tick": self.tick, "age": self.age.tolist()}
@@ -109,7 +115,7 @@ class Skipping(Adapter):
     def close(self):
         pass
 
-    def _show(self, lane):
+    def _make_step(self, lane):
         age = self.age[lane]
         first = age == 0
         alive = ~first | (self.tick == 0)
@@ -120,20 +126,23 @@ class Skipping(Adapter):
 
 
 class Growing(Adapter):
-    """Lanes are added at the ticks of `MORE`. Episodes last five steps, from a lane's first tick on, and are cut."""
+    """An adapter that adds lanes at the ticks of `MORE`.
+
+    Episodes of a lane start with its first tick and are truncated after five steps.
+    """
 
     def __init__(self, config):
-        self.copies = config.n_envs
-        self._appear(0)
+        self.n_envs = config.n_envs
+        self._set_tick(0)
 
     def reset(self, seed):
         self.rng = np.random.default_rng(seed)
-        self._appear(0)
-        return self._show()
+        self._set_tick(0)
+        return self._make_step()
 
     def step(self, actions):
-        self._appear(self.tick + 1)
-        return self._show()
+        self._set_tick(self.tick + 1)
+        return self._make_step()
 
     def state(self):
         return {"tick": self.tick, "generator": self.rng.bit_generator.state}
@@ -141,19 +150,19 @@ class Growing(Adapter):
     def restore(self, state):
         self.rng = np.random.default_rng()
         self.rng.bit_generator.state = state["generator"]
-        self._appear(state["tick"])
+        self._set_tick(state["tick"])
 
     def close(self):
         pass
 
-    def _appear(self, tick):
+    def _set_tick(self, tick):
         self.tick = tick
-        born = [0] * self.copies + [at for at, more in MORE.items() for _ in range(more) if at <= tick]
-        self.born = np.array(born)
-        self.roles = {"agent": Role(len(born), {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
+        added = [at for at, count in MORE.items() for _ in range(count) if at <= tick]
+        self.first_tick = np.array([0] * self.n_envs + added)
+        self.roles = {"agent": Role(len(self.first_tick), {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
 
-    def _show(self):
-        age, lanes = (self.tick - self.born) % 6, np.arange(len(self.born))
+    def _make_step(self):
+        age, lanes = (self.tick - self.first_tick) % 6, np.arange(len(self.first_tick))
         first = age == 0
         obs = {"obs": self.rng.random((len(lanes), 2), dtype=np.float32)}
         reward = np.where(first, 0, self.rng.random(len(lanes))).astype(np.float32)
@@ -170,7 +179,10 @@ class Growing(Adapter):
 
 
 class AnyAction(Adapter):
-    """Actions as `env_args` say (continuous, branches); a step is worth their sum. Cut after four steps."""
+    """An adapter with the actions that `env_args` describe (continuous, branches).
+
+    The reward of a step is the sum of the action. Episodes are truncated after four steps.
+    """
 
     def __init__(self, config):
         spec = ActionSpec(config.args.get("continuous", 0), tuple(config.args.get("branches", ())))
@@ -179,11 +191,11 @@ class AnyAction(Adapter):
     def reset(self, seed):
         self.rng = np.random.default_rng(seed)
         self.tick = 0
-        return self._show(np.zeros(self.roles["agent"].lanes))
+        return self._make_step(np.zeros(self.roles["agent"].lanes))
 
     def step(self, actions):
         self.tick += 1
-        return self._show(actions["agent"].sum(-1))
+        return self._make_step(actions["agent"].sum(-1))
 
     def state(self):
         return {"tick": self.tick, "generator": self.rng.bit_generator.state}
@@ -196,7 +208,7 @@ class AnyAction(Adapter):
     def close(self):
         pass
 
-    def _show(self, reward):
+    def _make_step(self, reward):
         lanes, age = self.roles["agent"].lanes, self.tick % 5
         first, final = np.full(lanes, age == 0), np.full(lanes, age == 4)
         obs = {"obs": 3 + self.rng.standard_normal((lanes, 2), dtype=np.float32)}
@@ -214,7 +226,7 @@ class AnyAction(Adapter):
 
 
 class RunningSum(nn.Module):
-    """A memory without parameters: the sum of all features of the episode."""
+    """A memory without parameters that sums the features of the episode."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -225,19 +237,19 @@ class RunningSum(nn.Module):
 
     def unroll(self, features: Tensor, first: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         outputs = []
-        for row, starts in zip(features, first, strict=True):
-            memory = row + torch.where(starts.unsqueeze(-1), torch.zeros_like(memory), memory)
+        for row, is_first in zip(features, first, strict=True):
+            memory = row + torch.where(is_first.unsqueeze(-1), torch.zeros_like(memory), memory)
             outputs.append(memory)
         return torch.stack(outputs), memory
 
 
 @dataclass(frozen=True)
 class TwoGroupsSettings:
-    """None: everything is written below."""
+    """Settings of `TwoGroups`: none, its constants are in the code."""
 
 
 class TwoGroups(Agent):
-    """Policy and critic as networks and groups of their own, at different rates and with different optimisers."""
+    """An agent with a parameter group each for policy and critic, with different learning rates and optimizers."""
 
     Settings = TwoGroupsSettings
 
@@ -312,7 +324,7 @@ class TwoGroups(Agent):
 
 
 class Distillation(Auxiliary):
-    """Predicts its own moving average from normalised features; its error is an extra reward."""
+    """An auxiliary that predicts the output of its moving average, with the error as an extra reward."""
 
     learning_rate, max_grad_norm = 3e-3, 1.0
 
@@ -321,33 +333,33 @@ class Distillation(Auxiliary):
 
     def build(self, torso, role):
         self.module = nn.ModuleDict({"student": nn.Linear(torso.size, 4), "rewards": RunningMoments()})
-        self.copy = TargetNetwork(self.module["student"], nn.Linear(torso.size, 4))
+        self.teacher = TargetNetwork(self.module["student"], nn.Linear(torso.size, 4))
         return self.module
 
     def make_target_networks(self):
-        return {"teacher": self.copy}
+        return {"teacher": self.teacher}
 
     def _error(self, features: Tensor) -> Tensor:
         with torch.no_grad():
-            taught = self.copy.network(features) + 0.1
-        return (self.module["student"](features) - taught).square().mean(-1)
+            target = self.teacher.network(features) + 0.1
+        return (self.module["student"](features) - target).square().mean(-1)
 
-    def reward(self, view: AuxiliaryInputs):
-        return self.weight * self._error(view.features)[:-1]
+    def reward(self, inputs: AuxiliaryInputs):
+        return self.weight * self._error(inputs.features)[:-1]
 
-    def loss(self, view: AuxiliaryInputs):
-        assert view.encode({k: v[0] for k, v in view.rollout.obs.items()}).shape[0] == len(view.rollout.lane)
-        return (view.rollout.same_episode * self._error(view.features)[:-1]).mean()
+    def loss(self, inputs: AuxiliaryInputs):
+        assert inputs.encode({k: v[0] for k, v in inputs.rollout.obs.items()}).shape[0] == len(inputs.rollout.lane)
+        return (inputs.rollout.same_episode * self._error(inputs.features)[:-1]).mean()
 
     def observe(self, rollout: Rollout):
         self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))
 
     def update_targets(self):
-        self.copy.polyak_update(0.1)
+        self.teacher.polyak_update(0.1)
 
 
 class Mixture(Explorer):
-    """With probability `epsilon` a uniform action; the statistics are those of the mixture."""
+    """An explorer that takes a uniform action with probability `epsilon`, and stores the mixture as behavior."""
 
     def __init__(self, role: Role, epsilon: float):
         self.epsilon = epsilon
@@ -356,8 +368,8 @@ class Mixture(Explorer):
         decision = agent.act(step, memory)
         probs = np.exp(decision.behavior - decision.behavior.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
-        mixed = (1 - self.epsilon) * probs + self.epsilon / probs.shape[-1]
-        behavior = np.log(mixed).astype(np.float32)
+        mixture = (1 - self.epsilon) * probs + self.epsilon / probs.shape[-1]
+        behavior = np.log(mixture).astype(np.float32)
         family = CategoricalFamily(probs.shape[-1])
         sample = family.sample(behavior, agent.rng)
         return Decision(raw_action=sample, action=family.to_action(sample), behavior=behavior, memory=decision.memory)

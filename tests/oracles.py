@@ -36,8 +36,8 @@ def retrace_by_definition(
         q, c = q_taken[steps, b], trace[steps, b]
         for t in range(len(error)):
             stop = min(len(error), t + (horizon or len(error)))
-            ahead = (gamma ** (k - t) * np.prod(c[t + 1 : k + 1]) * error[k] for k in range(t, stop))
-            target[steps.start + t, b] = q[t] + sum(ahead)
+            terms = (gamma ** (k - t) * np.prod(c[t + 1 : k + 1]) * error[k] for k in range(t, stop))
+            target[steps.start + t, b] = q[t] + sum(terms)
     return target
 
 
@@ -60,14 +60,14 @@ def vtrace_by_definition(
     including that of the row itself.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
-    onward = gamma * trace_lambda
+    discount = gamma * trace_lambda
     for steps, observed, b in _episodes(first):
         error = _errors(reward[steps, b], alive[steps, b], gamma, v[steps, b], v[observed, b])
-        long = horizon or len(error)
-        ahead, behind = (_sums(error, onward, rho[steps, b], trace[steps, b], rows) for rows in (long, long - 1))
+        rewards = horizon or len(error)
+        own, following = (_sums(error, discount, rho[steps, b], trace[steps, b], n) for n in (rewards, rewards - 1))
         for t, row in enumerate(range(steps.start, steps.start + len(error))):
-            target[row, b] = v[row, b] + ahead[t]
-            estimate[row, b] = v[row, b] + error[t] + onward * behind[t + 1]
+            target[row, b] = v[row, b] + own[t]
+            estimate[row, b] = v[row, b] + error[t] + discount * following[t + 1]
     return target, estimate
 
 
@@ -93,26 +93,27 @@ def soft_vtrace_by_definition(
     V(x) = E[r - cost + gamma V(x')], and Q(x, a) = E[r + gamma V(x')] (Haarnoja et al. 2018, Eq. 2-3).
     """
     target = np.full(np.shape(reward), np.nan)
-    onward = gamma * trace_lambda
+    discount = gamma * trace_lambda
     for steps, observed, b in _episodes(first):
         states = v[observed, b]
         own = _errors(reward[steps, b], alive[steps, b], gamma, np.zeros(len(reward)), states)
         for t in range(len(own)):
             stop = min(len(own), t + (horizon or len(own)))
             c = trace[steps, b]
-            ahead = [
-                onward ** (k - t) * np.prod(c[t + 1 : k]) * rho[steps, b][k] * (own[k] - cost[steps, b][k] - states[k])
+            weight = rho[steps, b]
+            terms = [
+                discount ** (k - t) * np.prod(c[t + 1 : k]) * weight[k] * (own[k] - cost[steps, b][k] - states[k])
                 for k in range(t + 1, stop)
             ]
-            target[steps.start + t, b] = own[t] + sum(ahead)
+            target[steps.start + t, b] = own[t] + sum(terms)
     return target
 
 
-def _sums(error, onward, rho, trace, horizon) -> list[float]:
+def _sums(error, discount, rho, trace, horizon) -> list[float]:
     """Return sum_k (c_t ... c_{k-1}) rho_k error_k, discounted, for each row, and a final 0."""
     rows = range(len(error))
     terms = [
-        [onward ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
+        [discount ** (k - t) * np.prod(trace[t:k]) * rho[k] * error[k] for k in rows if t <= k < t + horizon]
         for t in rows
     ]
     return [*map(sum, terms), 0.0]

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source."""
+"""Tests of the dependencies between packages, which are read from the source."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout", "errors", "annotations", "data", "atomic_io"},
+    {"specs", "rollout", "errors", "annotations", "data", "program", "atomic_io"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay"},
     {"agents", "auxiliaries", "exploration"},
@@ -18,7 +18,9 @@ LAYERS = [
     {"config"},
     {"runs"},
     {"export", "mlagents"},
+    {"api"},
     {"cli"},
+    {"__main__"},
 ]
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
@@ -33,19 +35,19 @@ OWNERS = {
     "yaml": {"config"},
     "rich": {"cli"},
 }
-# Those of Unity belong to one package within the adapters, which loads them when a player is opened.
+# Libraries of Unity: only adapters/unity may import them, when it opens a player.
 OF_UNITY = {"mlagents_envs", "grpc", "google"}
-# A contract may be seen from its own layer: an explorer stands around an agent.
+# Contracts that modules of the same layer may import: an explorer wraps an agent.
 CONTRACTS = {"agents.agent"}
 
 
 def package(path: Path) -> str:
-    """The room that a file belongs to."""
+    """Return the top-level package or module of `algorithm` that a file belongs to."""
     return path.relative_to(ROOT / "algorithm").with_suffix("").parts[0]
 
 
 def imports(path: Path, inside_functions: bool = True) -> set[str]:
-    """Every module that a file imports."""
+    """Return every module that a file imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = ast.walk(tree) if inside_functions else tree.body
     found = set()
@@ -58,56 +60,56 @@ def imports(path: Path, inside_functions: bool = True) -> set[str]:
     return found
 
 
-def rooms(path: Path) -> set[str]:
-    """The rooms of this project that a file imports from, without its own."""
-    own = {name.removeprefix("algorithm.") for name in imports(path) if name.startswith("algorithm.")}
-    return {name for name in own if name.split(".")[0] != package(path)}
+def foreign_modules(path: Path) -> set[str]:
+    """Return the modules of other packages of `algorithm` that a file imports."""
+    modules = {name.removeprefix("algorithm.") for name in imports(path) if name.startswith("algorithm.")}
+    return {name for name in modules if name.split(".")[0] != package(path)}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_imports_go_downwards_only(path):
     here = package(path)
     if here == "__init__":
-        assert imports(path, inside_functions=False) == set()
+        assert imports(path, inside_functions=False) == {"__future__", "typing"}  # nothing of this project
         return
-    for name in rooms(path):
+    for name in foreign_modules(path):
         below = LAYER[name.split(".")[0]] < LAYER[here]
         assert below or name in CONTRACTS, f"{here} imports {name}"
 
 
-def test_mathematics_knows_torch_and_nothing_of_the_records():
+def test_returns_and_losses_import_no_other_package():
     for path in FILES:
         if package(path) in {"returns", "losses"}:
-            assert rooms(path) == set(), path
+            assert foreign_modules(path) == set(), path
 
 
-def test_replay_and_adapters_and_records_do_without_torch():
+def test_replay_adapters_and_records_do_not_import_torch():
     for path in FILES:
         if package(path) in {"replay", "adapters", "specs", "rollout"}:
             assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
 
 
-def test_agents_see_neither_replay_nor_adapters():
+def test_agents_import_neither_replay_nor_adapters():
     for path in FILES:
         if package(path) in {"agents", "auxiliaries", "exploration"}:
-            assert not {name.split(".")[0] for name in rooms(path)} & {"replay", "adapters"}, path
+            assert not {name.split(".")[0] for name in foreign_modules(path)} & {"replay", "adapters"}, path
 
 
-def test_the_loop_sees_contracts_only():
+def test_training_imports_contracts_only():
     concrete = {
         ".".join(path.relative_to(ROOT / "algorithm").with_suffix("").parts)
-        for room in ("agents", "adapters", "auxiliaries", "exploration")
-        for path in (ROOT / "algorithm" / room).rglob("*.py")
+        for name in ("agents", "adapters", "auxiliaries", "exploration")
+        for path in (ROOT / "algorithm" / name).rglob("*.py")
         if path.stem not in {"__init__", "adapter", "auxiliary", "explorer"}
         if path.parts[-2:] != ("agents", "agent.py")
     }
     assert "agents.acer.agent" in concrete
     for path in FILES:
         if package(path) in {"training", "checkpointing", "runtimes"}:
-            assert not rooms(path) & concrete, path
+            assert not foreign_modules(path) & concrete, path
 
 
-def test_each_foreign_library_has_one_owner():
+def test_each_external_library_is_imported_by_one_package():
     for path in FILES:
         for name in imports(path):
             owners = OWNERS.get(name.split(".")[0])
@@ -120,39 +122,39 @@ def test_a_simulator_is_imported_when_it_is_opened():
         assert not top & {"ale_py", "envpool", "shimmy", "dm_control", "pettingzoo", *OF_UNITY}, path
 
 
-def test_only_unitys_package_knows_its_client():
+def test_only_the_unity_package_imports_its_client():
     for path in FILES:
         found = {name.split(".")[0] for name in imports(path)} & OF_UNITY
         assert not found or path.parent == ROOT / "algorithm" / "adapters" / "unity", f"{path} imports {found}"
 
 
-# Where Unity may be named: its adapter, the packages for its files, and literal names of the registry and of settings.
-UNITYS_PACKAGES = {("adapters", "unity"), ("export",), ("mlagents",)}
-UNITYS_NAMES = re.compile(
+# Unity may be named in its adapter, in the packages for its files, and in names of the registry and of settings.
+UNITY_PACKAGES = {("adapters", "unity"), ("export",), ("mlagents",)}
+UNITY_NAMES = re.compile(
     r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY|algorithm\.adapters\.unity\.adapter:UnityAdapter"
 )
 HELP_TEXTS = {("cli", "command_line.py"), ("cli", "options.py")}
 
 
-def test_only_unitys_packages_name_unity():
+def test_only_unity_packages_name_unity():
     for path in FILES:
         parts = path.relative_to(ROOT / "algorithm").parts
-        if parts[:2] in UNITYS_PACKAGES or parts[:1] in UNITYS_PACKAGES or parts[-2:] in HELP_TEXTS:
+        if parts[:2] in UNITY_PACKAGES or parts[:1] in UNITY_PACKAGES or parts[-2:] in HELP_TEXTS:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            for name in names_in(node) if id(node) not in docstrings else ():
-                assert "unity" not in UNITYS_NAMES.sub("", name).casefold(), f"{path}, line {node.lineno}: {name}"
+            for name in list_names(node) if id(node) not in docstrings else ():
+                assert "unity" not in UNITY_NAMES.sub("", name).casefold(), f"{path}, line {node.lineno}: {name}"
 
 
-def names_in(node: ast.AST) -> list[str]:
-    """Every identifier and text of one node."""
+def list_names(node: ast.AST) -> list[str]:
+    """Return the identifiers and the string of a syntax node."""
     found = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "module", "value", "asname")]
     return [name for name in found if isinstance(name, str)]
 
 
-def test_every_module_says_what_it_is_for():
+def test_every_module_has_a_docstring():
     for path in FILES:
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
 
@@ -166,7 +168,7 @@ def test_files_and_functions_stay_small():
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
 
 
-def test_only_the_export_knows_its_packages_and_imports_them_when_they_are_needed():
+def test_only_export_imports_onnx_and_imports_it_lazily():
     for path in FILES:
         found = {name.split(".")[0] for name in imports(path)} & {"onnx", "onnxruntime"}
         assert not found or path.parent == ROOT / "algorithm" / "export", f"{path} imports {found}"

@@ -1,11 +1,11 @@
-"""The contracts hold what later rooms will need: each fake goes from the simulator to `--run` and back."""
+"""Tests of the contracts with fakes: each fake trains, is saved, resumes and plays with `--run`."""
 
 import numpy as np
 import pytest
 import torch
 
-import main
 from algorithm import load
+from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from tests.fakes import LATE
 
@@ -22,7 +22,7 @@ CONFIG = """
 default:
   base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100}}
   replay_config: {{capacity: 900}}
-{own}  auxiliaries: {auxiliaries}
+{agent_section}  auxiliaries: {auxiliaries}
   explorer: {explorer}
 """
 ACER = "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
@@ -46,8 +46,10 @@ FAKES = {
 def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", explorer="{}", memory=""):
     folder = tmp_path / "envs" / "fake" / "task"
     folder.mkdir(parents=True)
-    own = ACER if agent == "ACER" else ""  # other agents have none
-    config = CONFIG.format(adapter=adapter, agent=agent, own=own, auxiliaries=auxiliaries, explorer=explorer)
+    section = ACER if agent == "ACER" else ""  # other agents have no settings
+    config = CONFIG.format(
+        adapter=adapter, agent=agent, agent_section=section, auxiliaries=auxiliaries, explorer=explorer
+    )
     (folder / "config.yaml").write_text(config)
     (folder / "nn.py").write_text(NN.format(memory=memory))
 
@@ -57,16 +59,16 @@ def run(*arguments):
     return RunFolder.find("fake/task", "a")
 
 
-def saved(folder):
+def read_weights(folder):
     checkpoint = folder.find_latest()
     return {role: checkpoint.weights(role) for role in checkpoint.roles}
 
 
 @pytest.mark.parametrize("fake", FAKES)
-def test_every_fake_trains_is_saved_goes_on_and_plays(fake, tmp_path, capsys):
+def test_every_fake_trains_resumes_and_plays(fake, tmp_path, capsys):
     write_folder(tmp_path, **FAKES[fake])
     folder = run()
-    before, counters = saved(folder), folder.find_latest().counters
+    before, counters = read_weights(folder), folder.find_latest().counters
     assert counters.env_steps >= 400
     assert counters.updates > 10
 
@@ -80,7 +82,7 @@ def test_every_fake_trains_is_saved_goes_on_and_plays(fake, tmp_path, capsys):
     config = folder.path / "config.yaml"
     config.write_text(config.read_text().replace("max_step: 400", "max_step: 800"))
     run("--resume")
-    after, later = saved(folder), folder.find_latest().counters
+    after, later = read_weights(folder), folder.find_latest().counters
     assert later.env_steps >= 800
     assert later.updates > counters.updates
     for role, state in before.items():
@@ -88,27 +90,27 @@ def test_every_fake_trains_is_saved_goes_on_and_plays(fake, tmp_path, capsys):
             assert not torch.equal(vector, after[role]["parameters"][group]), (role, group)
 
 
-def test_a_role_that_appears_late_has_a_team_of_its_own(tmp_path):
+def test_a_role_that_appears_late_has_its_own_components(tmp_path):
     write_folder(tmp_path, **FAKES["two roles"])
     folder = run()
-    states = saved(folder)
+    states = read_weights(folder)
     assert set(states) == set(folder.read_roles()) == {"early", "late"}
     assert states["early"]["parameters"]["acer"].shape != states["late"]["parameters"]["acer"].shape
     counters = folder.find_latest().counters
-    ticks = counters.env_steps / 4 * 6 / 5  # three lanes and one, of six rows five are executed
+    ticks = counters.env_steps / 4 * 6 / 5  # four lanes in all; five of six rows are executed
     assert ticks > LATE
 
 
-def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
+def test_each_group_uses_its_own_learning_rate(tmp_path, monkeypatch):
     from algorithm.training.learner import Learner
 
-    moved = []
+    updates = []
     step = Learner._step_if_finite
 
-    def watched(self):
+    def recorded_step(self):
         before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.group_slices.items()}
         result = step(self)
-        moved.append(
+        updates.append(
             {
                 name: (self.parameters.vector[where] - before[name]).abs().max().item()
                 for name, where in self.parameters.group_slices.items()
@@ -116,17 +118,17 @@ def test_groups_are_stepped_at_their_own_rates(tmp_path, monkeypatch):
         )
         return result
 
-    monkeypatch.setattr(Learner, "_step_if_finite", watched)
+    monkeypatch.setattr(Learner, "_step_if_finite", recorded_step)
     write_folder(tmp_path, **FAKES["two groups"])
     run()
-    assert max(step["policy"] for step in moved) < 3e-3  # Adam moves by about its rate
-    assert max(step["critic"] for step in moved) > 1e-2
+    assert max(step["policy"] for step in updates) < 3e-3  # a step of Adam is about its learning rate
+    assert max(step["critic"] for step in updates) > 1e-2
 
 
-def test_an_auxiliary_brings_parameters_statistics_and_a_copy(tmp_path):
+def test_an_auxiliary_has_parameters_statistics_and_a_target_network(tmp_path):
     write_folder(tmp_path, **FAKES["auxiliary"])
     folder = run()
-    state = saved(folder)["agent"]
+    state = read_weights(folder)["agent"]
     assert state["parameters"]["auxiliary/distillation"].shape == (8 * 4 + 4,)
     student, teacher = (
         state["parameters"]["auxiliary/distillation"],
@@ -135,11 +137,11 @@ def test_an_auxiliary_brings_parameters_statistics_and_a_copy(tmp_path):
     assert teacher.shape == student.shape
     assert not torch.equal(teacher, student)
     count = state["statistics"]["auxiliary/distillation"][-1]
-    assert count >= 350  # rewards of almost every valid row: observed once each, whatever is replayed
+    assert count >= 350  # rewards of almost every valid row, each observed once however often it is replayed
     assert count <= 420
 
 
-def test_the_stored_behavior_is_the_explorers(tmp_path):
+def test_the_replay_stores_the_behavior_of_the_explorer(tmp_path):
     write_folder(tmp_path, **FAKES["explorer"])
     folder = run()
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
@@ -148,16 +150,16 @@ def test_the_stored_behavior_is_the_explorers(tmp_path):
     assert stored.min() >= 0.3 / 2 - 1e-6
 
 
-def test_a_memory_follows_its_lane_through_skipped_ticks(tmp_path):
+def test_a_memory_stays_with_its_lane_when_ticks_are_skipped(tmp_path):
     write_folder(tmp_path, **FAKES["recurrent and skipping"])
     folder = run()
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         heads = arrays["head"]
-        assert len(set(heads.tolist())) > 1  # lanes are at different rows
+        assert len(set(heads.tolist())) > 1  # lanes have stored different numbers of rows
         lane = int(heads.argmax())
         obs, first, memory = (arrays[name][lane, : heads[lane]] for name in ("obs/obs", "first", "memory"))
     assert ((obs[:, 0] == 0) == first).all()
     assert (np.diff(obs[:, 0])[~first[1:]] == 1).all()  # no decision of the lane is missing
-    inside = [k for k in range(1, len(obs) // 8) if obs[8 * k, 0] >= 2]  # columns that begin inside an episode
+    inside = [k for k in range(1, len(obs) // 8) if obs[8 * k, 0] >= 2]  # sequences that begin inside an episode
     assert inside
     assert all(np.abs(memory[k]).sum() > 0 for k in inside)

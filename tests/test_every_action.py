@@ -1,4 +1,4 @@
-"""Every kind of action is learned by a real run, played with `--run`, and given in the environment's own units."""
+"""Tests that every kind of action is learned in a real run, played with `--run`, and returned in environment units."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-import main
 from algorithm import load
+from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.runs.build import train
 from algorithm.runs.components_builder import ComponentsBuilder
@@ -17,7 +17,7 @@ from algorithm.runs.trained_agent import TrainedAgent
 from tests.guessing import STEPS, Guessing
 
 SETTINGS = {
-    # What is forbidden or not in the space raises; no restart forgives it.
+    # A forbidden action, or one outside the space, raises and ends the run, since no restarts are allowed.
     "base_config": {
         "max_env_restarts": 0,
         "env_name": "tests.guessing:Guessing-v0",
@@ -76,30 +76,30 @@ SAC = {
     "like DQN, MultiDiscrete masked by observation": ("multi-discrete", "obs", LIKE_DQN),
     "several steps": ("dict", None, {"n_step": 2, "sequence_length": 2, "estimator": "retrace"}),
 }
-# Of SAC the others are tried where there is time.
-OFTEN = {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"}
+# The other action spaces are tested with SAC only among the slow tests.
+FAST_WITH_SAC = {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"}
 KINDS = [
     pytest.param(
         algorithm,
         *kind,
         id=f"{algorithm}-{name}",
-        marks=[pytest.mark.slow] * (algorithm == "SAC" and name not in OFTEN),
+        marks=[pytest.mark.slow] * (algorithm == "SAC" and name not in FAST_WITH_SAC),
     )
     for algorithm, kinds in (("ACER", ACER), ("SAC", SAC))
     for name, kind in kinds.items()
 ]
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(32))\n"
-CONSTANT = 2 / 3  # what the best answer that does not look at the situation reaches, of any kind
+CONSTANT_RETURN = 2 / 3  # of the best action that ignores the situation, for every action space
 
 
 def layer(algorithm: str, changes: dict, **base) -> dict:
-    """Settings of one algorithm, and of its environment."""
+    """Return settings that select an algorithm and change its section and the base section."""
     return {"base_config": {"algorithm": algorithm, **base}, f"{algorithm.lower()}_config": changes}
 
 
-def trained(tmp_path, own: dict, nn: str = NN) -> RunFolder:
-    """A run of some environment that has ended."""
-    settings = resolve([("test", SETTINGS), ("test", own)])
+def train_folder(tmp_path, changes: dict, nn: str = NN) -> RunFolder:
+    """Train an environment folder with changed settings. Return the run folder."""
+    settings = resolve([("test", SETTINGS), ("test", changes)])
     source = tmp_path / "envs" / "mine" / "guessing"
     source.mkdir(parents=True)
     (source / "config.yaml").write_text("default:\n")
@@ -110,7 +110,7 @@ def trained(tmp_path, own: dict, nn: str = NN) -> RunFolder:
 
 
 def mean_return(player: TrainedAgent, env: Guessing, episodes: int = 30) -> float:
-    """Over situations that training has not drawn."""
+    """Return the mean return over episodes whose seeds differ from those of training."""
     total = 0.0
     for episode in range(episodes):
         obs, info = env.reset(seed=10_000 + episode)
@@ -123,23 +123,23 @@ def mean_return(player: TrainedAgent, env: Guessing, episodes: int = 30) -> floa
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "masks", "changes"), KINDS)
-def test_every_action_is_learned_and_played_in_its_own_units(algorithm, kind, masks, changes, tmp_path, capsys):
-    folder = trained(tmp_path, layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
+def test_every_kind_of_action_is_learned_and_played(algorithm, kind, masks, changes, tmp_path, capsys):
+    folder = train_folder(tmp_path, layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
     settings = folder.load_settings()
     env, role = Guessing(kind, masks), folder.read_roles()["agent"]
     untrained = ComponentsBuilder(settings, folder, None, print)("agent", role).agent
     before = mean_return(TrainedAgent(untrained, role, disable_sample=True), env)
     after = mean_return(load(folder.path, disable_sample=True), env)
-    assert after > min(before + 0.2, 0.95)  # by luck an untrained one may be good
-    assert after > CONSTANT + 0.15
+    assert after > min(before + 0.2, 0.95)  # an untrained agent may be good by chance
+    assert after > CONSTANT_RETURN + 0.15
     assert (
-        mean_return(load(folder.path, disable_sample=False), env) > CONSTANT - 0.1
-    )  # its draws are in the space too, and not far off
+        mean_return(load(folder.path, disable_sample=False), env) > CONSTANT_RETURN - 0.1
+    )  # sampled actions are in the space, too, and almost as good
 
     capsys.readouterr()
     assert main.main(["mine/guessing", "-n", "a", "--run", "--disable_sample"]) == 0
-    shown = re.search(r"return ([\d.]+) ", capsys.readouterr().out)
-    assert shown and float(shown[1]) == pytest.approx(after, abs=0.12)
+    printed = re.search(r"return ([\d.]+) ", capsys.readouterr().out)
+    assert printed and float(printed[1]) == pytest.approx(after, abs=0.12)
 
 
 MEMORIES = {
@@ -149,16 +149,15 @@ MEMORIES = {
     "frame stack": 'encoders={"*": FrameStack(2, Vector())}',
 }
 
-
-REMEMBERING = {
+MEMORY_SETTINGS = {
     "ACER": {"rollout_length": 6, "sequence_length": 6, "learning_rate": 0.004},
     "SAC": {"rollout_length": 6, "sequence_length": 6, "batch_size": 32, "replay_ratio": 6},
 }
 
 
-def remembering():
-    """Every memory with every kind of action; of SAC two, and the others where there is time."""
-    for algorithm, changes in REMEMBERING.items():
+def memory_cases():
+    """Yield every memory with three action spaces; with SAC all but two are slow tests."""
+    for algorithm, changes in MEMORY_SETTINGS.items():
         for memory in MEMORIES:
             for kind in ("discrete", "box", "dict"):
                 marks = [pytest.mark.slow] * (
@@ -167,13 +166,13 @@ def remembering():
                 yield pytest.param(algorithm, changes, memory, kind, id=f"{algorithm}-{memory}-{kind}", marks=marks)
 
 
-@pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), list(remembering()))
+@pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), list(memory_cases()))
 def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memory, kind, tmp_path):
-    """What is to be done was to be seen a step ago: without a memory, what does not look is the best there is."""
+    """The best action depends on the previous observation, so an agent without a memory reaches a constant return."""
     longer = {"ACER": 5000, "SAC": 8000}[algorithm]
     base = {"max_step": longer if memory == "attention" else 2500, "env_args": {"kind": kind, "late": True}}
     nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {MEMORIES[memory]})\n"
-    folder = trained(tmp_path, layer(algorithm, changes, **base), nn)
+    folder = train_folder(tmp_path, layer(algorithm, changes, **base), nn)
     player, env, total = load(folder.path, disable_sample=True), Guessing(kind, late=True), 0.0
     for episode in range(30):
         obs, _ = env.reset(seed=10_000 + episode)
@@ -182,27 +181,27 @@ def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memor
         while not over:
             obs, reward, over, _, _ = env.step(player.act(obs))
             total += reward
-    assert total / 30 > CONSTANT + 0.15
+    assert total / 30 > CONSTANT_RETURN + 0.15
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"std": "learned", "std_min": 0.1}, {"estimator": "vtrace", "critic": "state_value"}], ids=str
 )
-def test_a_time_limit_is_no_death_where_actions_are_continuous(changes, tmp_path):
-    """One state, reward 1, cut after 10 steps: worth 1 / (1 - .9); taking the limit for a death gives about 4.4."""
-    base = {"env_name": "tests.guessing:Standing-v0", "max_step_each_iter": 10, "env_args": {}}
-    agent = load(trained(tmp_path, {"base_config": base, "acer_config": {"gamma": 0.9, **changes}}).path).agent
+def test_a_time_limit_is_not_a_termination_with_continuous_actions(changes, tmp_path):
+    """One state, reward 1, truncated after 10 steps: its value is 10; as a termination it would be about 4.4."""
+    base = {"env_name": "tests.guessing:ConstantReward-v0", "max_step_each_iter": 10, "env_args": {}}
+    agent = load(train_folder(tmp_path, {"base_config": base, "acer_config": {"gamma": 0.9, **changes}}).path).agent
     with torch.no_grad():
         features = agent.policy.torso.encode({"obs": torch.ones(1, 1)})
         value = agent.policy.compute_outputs(features)[0, agent.family.statistics_size].item()
     assert value == pytest.approx(10, abs=0.5)
 
 
-def test_to_sac_a_time_limit_is_no_death_where_actions_are_continuous(tmp_path):
-    """The same state to critics of an action, without the policy's entropy."""
-    base = {"env_name": "tests.guessing:Standing-v0", "max_step_each_iter": 10, "max_step": 2400, "env_args": {}}
+def test_a_time_limit_is_not_a_termination_in_sac_with_continuous_actions(tmp_path):
+    """The same with the critics of SAC, without entropy in their targets."""
+    base = {"env_name": "tests.guessing:ConstantReward-v0", "max_step_each_iter": 10, "max_step": 2400, "env_args": {}}
     changes = {"gamma": 0.9, "alpha_critic_scale": 0.0, "learning_rate_schedule": "linear"}
-    agent = load(trained(tmp_path, layer("SAC", changes, **base)).path).agent
+    agent = load(train_folder(tmp_path, layer("SAC", changes, **base)).path).agent
     with torch.no_grad():
         features = agent.critics.torso.encode({"obs": torch.ones(1, 1)})
         values = agent.critics(features, torch.zeros(1, 1, 2))

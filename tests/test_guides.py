@@ -192,6 +192,13 @@ def test_the_example_of_load_runs(guide):
     assert variables["action"] in (0, 1)
 
 
+def test_the_example_of_train_runs():
+    variables = {}
+    exec(files(DOCS / "python_api.md")["train.py"], variables)
+    assert variables["result"].counters.env_steps >= 2000
+    assert variables["agent"].act(np.zeros(4, np.float32)) in (0, 1)
+
+
 def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""Images from the simulator to the weights: in either layout, of any size, beside vectors, in memory and in files."""
+"""Tests of image observations from the simulator to the weights: both layouts, mixed with vectors, in both replays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from gymnasium import spaces
 
 
 class Panels(gymnasium.Env):
-    """Two pictures and a number; the brighter half of the large one tells what pays, unless the small one is lit."""
+    """An environment with two images and a vector.
+
+    The brighter half of the large image is the rewarded action; a lit first pixel of the small image inverts it.
+    """
 
     def __init__(self, channels, breaks_at=None):
         self.channels, self.breaks_at = channels, breaks_at
@@ -33,18 +36,18 @@ class Panels(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.left = 7
-        return self._show(), {}
+        self.steps_left = 7
+        return self._observe(), {}
 
     def step(self, action):
-        self.left -= 1
-        reward = float(action == self.pays)
-        return self._show(), reward, False, not self.left, {}
+        self.steps_left -= 1
+        reward = float(action == self.rewarded_action)
+        return self._observe(), reward, False, not self.steps_left, {}
 
-    def _show(self):
+    def _observe(self):
         large = self.np_random.integers(0, 256, (2, 7, 8), np.uint8)
         small = self.np_random.random((5, 6)) < 0.1
-        self.pays = int(large[0, :, :4].sum() > large[0, :, 4:].sum()) ^ int(small[0, 0])
+        self.rewarded_action = int(large[0, :, :4].sum() > large[0, :, 4:].sum()) ^ int(small[0, 0])
         if self.channels == "last":
             large = np.ascontiguousarray(large.transpose(1, 2, 0))
         return {"large": large, "small": small, "number": self.np_random.random(2).astype(np.float32)}
@@ -69,7 +72,7 @@ TASK = {
         "evaluate_every": None,
         "keep_checkpoints": 9,
     },
-    "replay_config": {"capacity": 300},  # which is overwritten
+    "replay_config": {"capacity": 300},  # small, so that its first steps are overwritten
     "acer_config": {"rollout_length": 10, "sequence_length": 10, "batch_size": 4, "learning_starts": 60},
 }
 
@@ -84,7 +87,7 @@ def source(tmp_path):
 
 
 def run(source, name, **changes):
-    """Train so, or go on with the run of this name."""
+    """Train a new run, or resume the run of this name."""
     settings = resolve([("test", merge(TASK, changes))])
     try:
         folder = RunFolder.create("test", source, name, settings.tree)
@@ -94,18 +97,18 @@ def run(source, name, **changes):
     return folder
 
 
-def same(one: RunFolder, other: RunFolder) -> bool:
-    ours, theirs = one.find_latest().weights("agent"), other.find_latest().weights("agent")
+def equal_weights(one: RunFolder, other: RunFolder) -> bool:
+    expected, weights = one.find_latest().weights("agent"), other.find_latest().weights("agent")
     assert one.find_latest().counters.updates > 50
-    return all(torch.equal(flat, theirs[kind][name]) for kind in ours for name, flat in ours[kind].items())
+    return all(torch.equal(flat, weights[kind][name]) for kind in expected for name, flat in expected[kind].items())
 
 
-def test_both_layouts_train_to_the_same_weights_bit_for_bit(source):
+def test_both_layouts_give_the_same_weights_bit_for_bit(source):
     first, last, other = (
         run(source, name, base_config={"env_args": {"channels": channels}, "seed": seed})
         for name, channels, seed in (("a", "first", 0), ("b", "last", 0), ("c", "last", 1))
     )
-    assert same(first, last) and not same(first, other)
+    assert equal_weights(first, last) and not equal_weights(first, other)
     specs = last.read_roles()["agent"].obs_specs
     assert specs["large"].effective_env_shape == (7, 8, 2) and specs["small"].effective_env_shape == (5, 6)
     assert {name: (spec.shape, spec.high) for name, spec in specs.items()} == {
@@ -118,7 +121,7 @@ def test_both_layouts_train_to_the_same_weights_bit_for_bit(source):
         assert replay["obs/large"].shape == (3, 100, 2, 7, 8)
 
 
-def test_a_player_sees_images_as_the_environment_gives_them(source):
+def test_a_trained_agent_takes_images_in_the_layout_of_the_environment(source):
     players = [
         load(run(source, name, base_config={"env_args": {"channels": channels}}).path, disable_sample=True)
         for name, channels in (("a", "first"), ("b", "last"))
@@ -129,27 +132,28 @@ def test_a_player_sees_images_as_the_environment_gives_them(source):
         "small": rng.random((40, 5, 6)) < 0.5,
         "number": rng.random((40, 2), np.float32),
     }
-    turned = {**batch, "large": batch["large"].transpose(0, 2, 3, 1)}
+    channels_last = {**batch, "large": batch["large"].transpose(0, 2, 3, 1)}
     actions = players[0].act(batch)
-    np.testing.assert_array_equal(players[1].act(turned), actions)
-    assert players[1].act({name: value[3] for name, value in turned.items()}) == actions[3]
+    np.testing.assert_array_equal(players[1].act(channels_last), actions)
+    assert players[1].act({name: value[3] for name, value in channels_last.items()}) == actions[3]
     with pytest.raises(ValueError, match="observations have the shapes"):
         players[1].act(batch)
 
 
-def test_a_replay_in_files_is_that_in_memory_also_resumed(source):
+def test_a_memory_mapped_replay_gives_the_same_weights_also_when_resumed(source):
     mapped = {"replay_config": {"memory_map": True}}
-    whole, files, parts = run(source, "a"), run(source, "b", **mapped), run(source, "c", base_config={"max_step": 200})
-    assert same(whole, files)
+    in_memory, in_files = run(source, "a"), run(source, "b", **mapped)
+    assert equal_weights(in_memory, in_files)
+    started_in_memory = run(source, "c", base_config={"max_step": 200})
     run(source, "c", **mapped)
-    again = run(source, "d", base_config={"max_step": 200}, **mapped)
+    started_in_files = run(source, "d", base_config={"max_step": 200}, **mapped)
     run(source, "d", **mapped)
-    assert same(parts, again)
-    for folder in (files, again):
+    assert equal_weights(started_in_memory, started_in_files)
+    for folder in (in_files, started_in_files):
         assert not [path for path in folder.path.iterdir() if path.name.startswith("tmp")]
 
 
-def test_what_does_not_fit_onto_the_disk_is_refused(source):
+def test_a_replay_larger_than_the_free_disk_is_refused(source):
     with pytest.raises(UserError, match=r"capacity: .* MB, but .* MB of disk are free; at most .* rows fit"):
         run(source, "a", replay_config={"memory_map": True, "capacity": 10**13})
 
@@ -162,6 +166,6 @@ def test_an_image_that_is_too_small_is_refused_in_one_line(source):
         run(source, "a")
 
 
-def test_the_default_network_sees_them_too(source):
+def test_the_default_network_supports_images(source):
     (source / "nn.py").unlink()
     assert run(source, "a").find_latest().counters.updates > 50

@@ -1,4 +1,4 @@
-"""Agents learn what is known, and what an environment's folder asks for."""
+"""Tests that agents learn known values and decisions, and reach the goals of the environment folders."""
 
 import shutil
 
@@ -22,6 +22,7 @@ PROBE = {
 
 
 def train_quietly(tmp_path, *layers):
+    """Train a new run. Return its settings, run folder and result."""
     settings = resolve([("test", layer) for layer in layers])
     source = tmp_path / "source"
     source.mkdir(exist_ok=True)
@@ -30,8 +31,8 @@ def train_quietly(tmp_path, *layers):
     return settings, folder, train(settings, folder, lambda line: None)
 
 
-def values(settings, folder):
-    """What the critic makes of every state of a probe, and the policy's probabilities, as trained."""
+def evaluate_states(settings, folder):
+    """Return the critic's values and the policy's probabilities of every state of a probe after training."""
     builder = ComponentsBuilder(settings, folder, folder.find_latest(), print)
     role = folder.read_roles()["agent"]
     agent = builder("agent", role).agent
@@ -58,8 +59,8 @@ SAC_PROBE = {
 }
 
 
-def soft_values(tmp_path, env_name, max_step, changes):
-    """What SAC's critics make of the states of a probe, without entropy, and the best action of each."""
+def train_sac(tmp_path, env_name, max_step, changes):
+    """Train SAC on a probe. Return the mean of its critics and the greedy action of every state."""
     probe = {"base_config": {"env_name": env_name, "max_step": max_step}, "sac_config": changes}
     settings, folder, _ = train_quietly(tmp_path, PROBE, SAC_PROBE, probe)
     role = folder.read_roles()["agent"]
@@ -71,43 +72,43 @@ def soft_values(tmp_path, env_name, max_step, changes):
     return q.numpy(), player.act(states.numpy())
 
 
-def seldom(*values):
-    """A parameter that is tried where there is time."""
+def slow_case(*values):
+    """Return a test parameter that is marked slow."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("changes", [seldom({"n_step": 1}), {"n_step": 3}], ids=str)
-def test_to_sac_a_time_limit_is_no_death(tmp_path, changes):
-    learned, _ = soft_values(tmp_path, "truncation", 1600, changes)
-    np.testing.assert_allclose(learned, 10, atol=0.5)  # taking the limit for a death gives 4.4
+@pytest.mark.parametrize("changes", [slow_case({"n_step": 1}), {"n_step": 3}], ids=str)
+def test_a_time_limit_is_not_a_termination_in_sac(tmp_path, changes):
+    learned, _ = train_sac(tmp_path, "truncation", 1600, changes)
+    np.testing.assert_allclose(learned, 10, atol=0.5)  # as a termination it would be 4.4
 
 
-@pytest.mark.parametrize("changes", [{"n_step": 1}, seldom({"n_step": 3, "estimator": "retrace"})], ids=str)
-def test_to_sac_the_next_episode_does_not_leak(tmp_path, changes):
-    learned, _ = soft_values(tmp_path, "leak", 2400, changes)
-    np.testing.assert_allclose(learned[0], -41, atol=2)  # a leak gives about -68
-    np.testing.assert_allclose(learned[1], 10, atol=1)  # and -32
+@pytest.mark.parametrize("changes", [{"n_step": 1}, slow_case({"n_step": 3, "estimator": "retrace"})], ids=str)
+def test_the_next_episode_does_not_leak_in_sac(tmp_path, changes):
+    learned, _ = train_sac(tmp_path, "leak", 2400, changes)
+    np.testing.assert_allclose(learned[0], -41, atol=2)  # with a leak about -68
+    np.testing.assert_allclose(learned[1], 10, atol=1)  # with a leak about -32
 
 
 @pytest.mark.parametrize(
     ("probe", "best", "changes"),
     [
-        seldom("choice", [0, 1], {"alpha_critic_scale": 1.0}),
+        slow_case("choice", [0, 1], {"alpha_critic_scale": 1.0}),
         ("chain", [1, 1, 1], {"alpha_critic_scale": 1.0, "n_step": 3}),
-        seldom("chain", [1, 1, 1], {"discrete_dqn_like": True}),
+        slow_case("chain", [1, 1, 1], {"discrete_dqn_like": True}),
     ],
     ids=str,
 )
 def test_sac_learns_simple_decisions(tmp_path, probe, best, changes):
-    _, action = soft_values(tmp_path, probe, 1200, {"target_d_alpha": 0.2, **changes})
+    _, action = train_sac(tmp_path, probe, 1200, {"target_d_alpha": 0.2, **changes})
     assert action.tolist() == best
 
 
-def learned_values(tmp_path, env_name, max_step, estimator, critic):
-    """What a critic makes of the states of a probe after so many steps."""
+def learn_values(tmp_path, env_name, max_step, estimator, critic):
+    """Train ACER on a probe. Return the critic's values of every state."""
     probe = {
         "base_config": {"env_name": env_name, "max_step": max_step},
-        # A constant rate would leave values that still move with every batch.
+        # With a constant learning rate the values would still change with every batch.
         "acer_config": {
             "estimator": estimator,
             "critic": critic,
@@ -116,20 +117,20 @@ def learned_values(tmp_path, env_name, max_step, estimator, critic):
         },
     }
     settings, folder, _ = train_quietly(tmp_path, PROBE, probe)
-    return values(settings, folder)[0]
+    return evaluate_states(settings, folder)[0]
 
 
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
-def test_a_time_limit_is_no_death(tmp_path, estimator, critic):
-    learned = learned_values(tmp_path, "truncation", 6000, estimator, critic)
-    np.testing.assert_allclose(learned, 10, atol=0.5)  # taking the limit for a death gives 4.4
+def test_a_time_limit_is_not_a_termination(tmp_path, estimator, critic):
+    learned = learn_values(tmp_path, "truncation", 6000, estimator, critic)
+    np.testing.assert_allclose(learned, 10, atol=0.5)  # as a termination it would be 4.4
 
 
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
 def test_the_next_episode_does_not_leak(tmp_path, estimator, critic):
-    learned = learned_values(tmp_path, "leak", 12000, estimator, critic)
-    np.testing.assert_allclose(learned[0], -41, atol=2)  # a leak gives about -68
-    np.testing.assert_allclose(learned[1], 10, atol=1)  # and -32
+    learned = learn_values(tmp_path, "leak", 12000, estimator, critic)
+    np.testing.assert_allclose(learned[0], -41, atol=2)  # with a leak about -68
+    np.testing.assert_allclose(learned[1], 10, atol=1)  # with a leak about -32
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])
@@ -138,7 +139,7 @@ def test_simple_decisions_are_learned(tmp_path, probe, space):
     layer = {"base_config": {"env_name": probe, "max_step": 6000}, "acer_config": {"trust_region_space": space}}
     settings, folder, result = train_quietly(tmp_path, PROBE, layer)
     assert result.returns["agent"] >= 0.85
-    _, policy = values(settings, folder)
+    _, policy = evaluate_states(settings, folder)
     best = np.arange(2) if probe == "choice" else np.ones(3, int)
     assert (policy.argmax(-1) == best).all()
 
@@ -147,7 +148,7 @@ def test_a_simple_decision_is_learned_in_bfloat16(tmp_path):
     layer = {"base_config": {"env_name": "choice", "max_step": 6000, "precision": "bfloat16_forced"}}
     settings, folder, result = train_quietly(tmp_path, PROBE, layer)
     assert result.returns["agent"] >= 0.85
-    assert (values(settings, folder)[1].argmax(-1) == np.arange(2)).all()
+    assert (evaluate_states(settings, folder)[1].argmax(-1) == np.arange(2)).all()
 
 
 NOISY = "from algorithm.networks import Blueprint, NoisyMlp\nblueprint = Blueprint(body=NoisyMlp(32))"
@@ -191,8 +192,8 @@ def test_evaluation_does_not_touch_training(tmp_path, greedy):
     assert torch.equal(*weights)
 
 
-LONGEST = 1_000_000  # env steps of a goal that a processor reaches in minutes; Atari's take hours
-QUICK = 50000  # env steps within which a goal must be reached for its first seed to be tried on every push
+LONGEST = 1_000_000  # env steps of the largest goal that is tested: it takes minutes on one core
+QUICK = 50000  # env steps up to which the first seed of a goal is not marked slow
 
 
 @pytest.mark.parametrize(
@@ -207,23 +208,23 @@ def test_an_environment_reaches_its_goal_by_sac(tmp_path, task):
 
 
 def learning_tests():
-    """Every environment's folder that has a goal within `MAX_LENGTH`, with three seeds."""
+    """Yield every environment folder with a goal of at most `LONGEST` env steps, with three seeds."""
     for name in FOLDERS:
         config = PROJECT_ENVS / name / "config.yaml"
         goal = resolve([("test", read_variant(config, "default"))]).goal
-        near = goal and goal.return_ is not None and goal.step_budget <= LONGEST
-        for seed in range(3 if near else 0):
+        is_tested = goal and goal.return_ is not None and goal.step_budget <= LONGEST
+        for seed in range(3 if is_tested else 0):
             slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or goal.step_budget > QUICK else []
             yield pytest.param(config, seed, marks=slow, id=f"{config.parent.name}-{seed}")
 
 
-def test_a_folder_that_a_user_adds_is_none_of_these_tests(tmp_path, monkeypatch):
-    """Its goal may have no budget, as in the folder that --init writes."""
+def test_folders_of_users_are_not_tested(tmp_path, monkeypatch):
+    """The goal of such a folder may have no step budget, as in the folder that --init writes."""
     folder = tmp_path / "envs" / "mine" / "acrobot"
     shutil.copytree(PROJECT_ENVS, tmp_path / "envs")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("default: {base_config: {env_name: Acrobot-v1}, goal: {return: -100}}")
-    monkeypatch.setattr("tests.test_learning.BESIDE_MAIN", tmp_path / "envs")
+    monkeypatch.setattr("tests.test_learning.PROJECT_ENVS", tmp_path / "envs")
     configs = {test.values[0] for test in learning_tests()}
     assert tmp_path / "envs" / "gym" / "cartpole" / "config.yaml" in configs
     assert folder / "config.yaml" not in configs
@@ -235,7 +236,7 @@ def test_an_environment_reaches_its_goal(tmp_path, config, seed):
 
 
 def assert_reached(config, variant, seed):
-    """A run of a variant of an environment's folder reaches its goal in time."""
+    """Train a variant of an environment folder, and check that it reaches its goal within the step budget."""
     goal = resolve([("test", read_variant(config, variant))]).goal
     limit = {"base_config": {"seed": seed, "max_step": goal.step_budget}}
     source = config.parent

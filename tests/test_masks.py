@@ -1,4 +1,4 @@
-"""What is forbidden is not taken, not bootstrapped from and not learned of, also from the replay of a checkpoint."""
+"""Tests that forbidden actions are not taken, and that their values affect no target, loss or gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.builders import make_acer
-from tests.doubles import parts_of
+from tests.doubles import make_components
 from tests.guessing import SITUATIONS, Guessing
 
 LANES, CHUNK, WINDOW = 4, 5, 9
@@ -28,28 +28,28 @@ KINDS = {"one branch": ("discrete", "info"), "two branches": ("multi-discrete", 
 
 
 class Table(nn.Module):
-    """A(x, a) as a sum of one number for each branch's index in each situation."""
+    """An advantage A(x, a) that is the sum of one value for the action of each branch in each situation."""
 
-    def __init__(self, numbers: int):
+    def __init__(self, n_actions: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(numbers, SITUATIONS))
+        self.weight = nn.Parameter(torch.zeros(n_actions, SITUATIONS))
 
     def forward(self, features, actions):
         return ((features @ self.weight.T) * actions).sum(-1)
 
 
-def forbidden(adapter) -> torch.Tensor:
-    """[actions of all branches, situations] bool"""
+def find_forbidden(adapter) -> torch.Tensor:
+    """Return a boolean mask of forbidden actions [actions of all branches, situations]."""
     env, columns = adapter.env.envs[0].unwrapped, []
-    for env.asked in range(SITUATIONS):
+    for env.situation_to_answer in range(SITUATIONS):
         columns.append(env._mask() == 0)
     return torch.from_numpy(np.stack(columns, -1))
 
 
-def tempted(adapter, **changes):
-    """An agent whose policies prefer what is forbidden and whose critic overrates it, in each situation something else.
+def make_tempted_agent(adapter, **changes):
+    """Return an agent with high logits and values of forbidden actions, and a mask of the weights they depend on.
 
-    Its networks are linear in the situation. Also the weights that only forbidden actions read.
+    Its networks are linear in the situation.
     """
     agent = make_acer(
         adapter.roles["agent"],
@@ -60,7 +60,7 @@ def tempted(adapter, **changes):
         entropy_coef=0.1,
         **changes,
     )
-    where, logits = forbidden(adapter), agent.family.statistics_size
+    where, logits = find_forbidden(adapter), agent.family.statistics_size
     for network in (agent.policy, agent.average_policy.network):
         if network.advantage_head:
             network.advantage_head = Table(logits)
@@ -74,7 +74,8 @@ def tempted(adapter, **changes):
 
 
 def collect(adapter, agent, ticks: int) -> Replay:
-    actor = Actor(parts_of(adapter, agent), seed=0)
+    """Return a replay with the steps of an agent in so many ticks."""
+    actor = Actor(make_components(adapter, agent), seed=0)
     replay = Replay(2000, LANES, CHUNK, WINDOW, np.random.default_rng(0))
     for _ in range(ticks):
         for _, rollout in actor.collect():
@@ -82,7 +83,8 @@ def collect(adapter, agent, ticks: int) -> Replay:
     return replay
 
 
-def through_a_file(replay: Replay) -> Replay:
+def save_and_restore(replay: Replay) -> Replay:
+    """Return a copy of a replay, restored from its saved state."""
     file = io.BytesIO()
     np.savez(file, **replay.state())
     file.seek(0)
@@ -100,20 +102,20 @@ CASES += [("discrete", "info", {"trust_region_space": "probs"})]
 
 @pytest.mark.parametrize("restored", [False, True], ids=["replay", "checkpoint"])
 @pytest.mark.parametrize(("kind", "masks", "changes"), CASES)
-def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, restored):
+def test_the_values_of_forbidden_actions_affect_no_loss(kind, masks, changes, restored):
     adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
-    agent, where = tempted(adapter, trust_region_delta=0.0, **changes)
+    agent, where = make_tempted_agent(adapter, trust_region_delta=0.0, **changes)
     replay = collect(adapter, agent, 60)
     assert adapter.restarts == 0
-    batch = (through_a_file(replay) if restored else replay).sample(64).convert(torch.from_numpy)
-    # Behind a replay it is the policy that changed: what was taken has another probability now.
+    batch = (save_and_restore(replay) if restored else replay).sample(64).convert(torch.from_numpy)
+    # Replayed actions were taken by an older policy, so their probabilities differ.
     batch.behavior = torch.where(batch.behavior > -1e8, 0.5 * batch.behavior, batch.behavior)
     losses, report = agent.loss(batch)
     losses["acer"].backward()
-    told = {name: value.item() for name, value in report.compute_metrics().items()}
-    assert abs(told["train/value"]) < 20 and told["train/critic_loss"] < 200
-    assert told["train/entropy"] <= np.log(agent.family.statistics_size) and 0 <= told["train/kl_to_average"] < 20
-    assert told["train/trust_region_fraction"] > 0.1
+    metrics = {name: value.item() for name, value in report.compute_metrics().items()}
+    assert abs(metrics["train/value"]) < 20 and metrics["train/critic_loss"] < 200
+    assert metrics["train/entropy"] <= np.log(agent.family.statistics_size) and 0 <= metrics["train/kl_to_average"] < 20
+    assert metrics["train/trust_region_fraction"] > 0.1
     assert report.compute_td_errors().max() < 50
 
     gradients = [agent.policy.heads.linear.weight.grad.split([len(where), agent.critic.n_values])[0]]
@@ -126,9 +128,9 @@ def test_the_value_of_what_is_forbidden_is_never_seen(kind, masks, changes, rest
 
 
 @pytest.mark.parametrize(("kind", "masks"), KINDS.values(), ids=KINDS)
-def test_what_is_forbidden_is_never_taken_however_tempting(kind, masks):
+def test_forbidden_actions_are_never_taken(kind, masks):
     adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
-    agent, _ = tempted(adapter)
+    agent, _ = make_tempted_agent(adapter)
     collect(adapter, agent, 500)
     agent.act = agent.greedy
     collect(adapter, agent, 100)
@@ -136,9 +138,9 @@ def test_what_is_forbidden_is_never_taken_however_tempting(kind, masks):
 
 
 @pytest.mark.parametrize("name", ["masked/coins", "masked/lights"])
-def test_a_real_run_with_noise_takes_nothing_that_is_forbidden(name):
+def test_a_run_with_action_noise_takes_no_forbidden_action(name):
     source = PROJECT_ENVS / name
-    # The simulators raise where a mask is broken; a single restart would end the run.
+    # The simulators raise on a forbidden action, which ends the run, since no restarts are allowed.
     base = {"max_env_restarts": 0, "max_step": 1500, "log_every": 1500}
     layers = [
         read_variant(source / "config.yaml", "default"),

@@ -1,72 +1,124 @@
-"""The command line: parse it, and check that its options fit together."""
+"""The parser of the command line, and the checks that its options fit together."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
+from algorithm import __version__
 from algorithm.cli.options import (
     DOCTOR,
     FLAGS,
+    GROUPS,
     IMPORT,
     INIT,
     LIST,
     MAX_REPEATS,
+    MODE,
     MODES,
     OPTIONS,
+    OUTPUT,
     TRAIN,
 )
 from algorithm.config.renamed_settings import find_renamed_flag
 from algorithm.errors import UserError
+from algorithm.program import get_command
 from algorithm.runs.env_folder import find_folder, list_environments, locate_environment, make_unknown_error
 
-EXAMPLES = """\
-python main.py gym/cartpole -n "test_{time}"        train
-python main.py gym/cartpole --run --render         watch the latest run
-python main.py gym/cartpole -n NAME --resume       go on with a run
-python main.py unity/3dball -n NAME --export       write it as ONNX for Unity
-python main.py --list                              all runs with their results
-python main.py --init gym/mountain_car             a folder for an environment of Gymnasium
-python main.py --doctor                            what works on this machine, and what to do where it does not
-"""
+EXAMPLES = {
+    'gym/cartpole -n "test_{time}"': "train",
+    "gym/cartpole --run --render": "watch the latest run",
+    "gym/cartpole -n NAME --resume": "continue a run",
+    "unity/3dball -n NAME --export": "write a run as ONNX for Unity",
+    "--list": "list all runs with their results",
+    "--init gym/mountain_car": "write a folder for an environment of Gymnasium",
+    "--doctor": "check this machine, with advice for each problem",
+}
+HELP_COLUMN = 30  # at which the meaning of an option begins
+HELP_WIDTH = 110
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        raise UserError(f"{message}; python main.py --help lists every option")
+    """A parser that raises UserError, and whose help lists the options in groups."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {get_command()} --help lists every option")
+
+    def format_help(self) -> str:
+        return make_help_page()
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What argparse makes of the table."""
-    parser = _Parser(
-        prog="main.py",
-        usage="python main.py ENV [options]",
-        description="Train an agent in an environment's folder, or play with a trained one. Dashes may be underscores.",
-        epilog=f"examples:\n{EXAMPLES}\nevery setting: docs/configuration.md",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "env", nargs="?", metavar="ENV", help="environment folder: its name below envs/ (gym/cartpole), or its path"
-    )
+    """Return the parser of the table of options."""
+    parser = _Parser(allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"samara {__version__}")
+    parser.add_argument("env", nargs="?")
     for option in OPTIONS:
-        spellings = [option.short] * bool(option.short) + [option.spelling]
-        parser.add_argument(*spellings, help=option.help.replace("%", "%%"), **option.parser_args)
+        spellings = [option.short, option.spelling] if option.short else [option.spelling]
+        parser.add_argument(*spellings, help=argparse.SUPPRESS, **option.parser_args)
     return parser
 
 
+def make_help_page() -> str:
+    """Return the text of --help."""
+    lines = [
+        f"usage: {get_command()} ENV [options]",
+        "",
+        "Train an agent in an environment, or play with a trained one. Dashes may be underscores.",
+        "",
+        *_format_option("ENV", "environment folder: its name below envs/ (gym/cartpole), or its path"),
+    ]
+    for group in GROUPS:
+        lines += ["", f"{group}:"]
+        if group == MODE:
+            lines += _format_option("(none of these)", "train a new run")
+        for option in OPTIONS:
+            if option.group == group:
+                lines += _format_option(option.usage, option.help)
+        if group == OUTPUT:
+            lines += _format_option("--version", "print the version")
+            lines += _format_option("-h, --help", "print this page")
+    lines += ["", "examples:", *_format_examples(), "", "every setting: docs/configuration.md", ""]
+    return "\n".join(lines)
+
+
+def _format_option(usage: str, meaning: str) -> list[str]:
+    """Return the lines of an option: its forms, and its meaning in a column."""
+    indent = " " * HELP_COLUMN
+    column = textwrap.wrap(meaning, HELP_WIDTH, initial_indent=indent, subsequent_indent=indent)
+    if len(usage) + 2 >= HELP_COLUMN:
+        return [f"  {usage}", *column]
+    return [f"  {usage}".ljust(HELP_COLUMN) + column[0].strip(), *column[1:]]
+
+
+def _format_examples() -> list[str]:
+    width = max(map(len, EXAMPLES))
+    return [f"  {get_command()} {arguments:<{width}}  {meaning}" for arguments, meaning in EXAMPLES.items()]
+
+
 def make_start_page() -> str:
-    """What is shown where nothing is asked for."""
-    return (
-        "Samara trains actor-critic agents with experience replay in the environments of envs/.\n\n"
-        f"{EXAMPLES}\nenvironments: {', '.join(list_environments())}\n\n"
-        "python main.py --help lists every option, docs/configuration.md every setting."
+    """Return the text that is shown if the command line is empty."""
+    return "\n".join(
+        [
+            "Samara trains actor-critic agents with experience replay in the environments of envs/.",
+            "",
+            *_format_examples(),
+            "",
+            f"environments: {', '.join(list_environments())}",
+            "",
+            f"{get_command()} --help lists every option, docs/configuration.md every setting.",
+        ]
     )
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    """The options, with `mode` among them. Raises UserError, in one line, for what cannot be."""
+    """Return the options of a command line, with their `mode`.
+
+    Raises:
+        UserError: An option is unknown, has a wrong value, or does not fit the others.
+    """
     options, rest = make_parser().parse_known_args([_use_underscores(text) for text in arguments])
     words = [text for text in rest if not text.startswith("-")]
     if unknown := [text for text in rest if text.startswith("-")]:
@@ -74,13 +126,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     if options.env is None and words:  # argparse stops looking for it at the first option
         options.env = words.pop(0)
     if words:
-        raise UserError(f"{words[0]!r} is one word too many; put names and values with spaces in quotes")
+        raise UserError(f"unexpected argument {words[0]!r}; put names and values with spaces in quotes")
     if options.env is not None:
         options.env = locate_environment(options.env)
     options.mode = _find_mode(options)
     _check_options(options)
-    if options.mode == TRAIN and find_folder(options.env) is None:
-        raise make_unknown_error(options.env)
+    if options.mode == TRAIN and find_folder(str(options.env)) is None:
+        raise make_unknown_error(str(options.env))
     return options
 
 
@@ -100,7 +152,7 @@ def collect_flag_layers(options: argparse.Namespace) -> list[tuple[str, dict[str
 
 
 def _use_underscores(text: str) -> str:
-    """A long option with underscores, whatever it was spelled with."""
+    """Return a word of the command line; if it is a long option, with underscores instead of dashes."""
     if not text.startswith("--"):
         return text
     name, equals, value = text[2:].partition("=")
@@ -109,17 +161,16 @@ def _use_underscores(text: str) -> str:
 
 def _describe_unknown(flag: str) -> str:
     if instead := find_renamed_flag(flag.lstrip("-"), FLAGS):
-        return f"{flag} is no option here; {instead}"
+        return f"unknown option {flag}; {instead}"
     similar = get_close_matches(flag.lstrip("-"), [option.name for option in OPTIONS], 1)
-    return (
-        f"{flag} is no option; {f'did you mean --{similar[0]}?' if similar else 'python main.py --help lists them all'}"
-    )
+    advice = f"did you mean --{similar[0]}?" if similar else f"{get_command()} --help lists every option"
+    return f"unknown option {flag}; {advice}"
 
 
 def _find_mode(options: argparse.Namespace) -> str:
     modes = [mode for mode in MODES if getattr(options, mode.removeprefix("--"))]
     if len(modes) > 1:
-        raise UserError(f"{modes[0]} and {modes[1]} exclude each other")
+        raise UserError(f"{modes[0]} and {modes[1]} cannot be combined")
     return modes[0] if modes else TRAIN
 
 
@@ -130,23 +181,23 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR):
         known = ", ".join(list_environments())
         raise UserError(
-            f"name the environment's folder first, for example: python main.py gym/cartpole; there is {known}"
+            f"name the environment folder first, for example: {get_command()} gym/cartpole; the folders are {known}"
         )
     if options.sample and options.disable_sample:
-        raise UserError("--sample and --disable_sample exclude each other")
+        raise UserError("--sample and --disable_sample cannot be combined")
     if options.env is None and options.mode == DOCTOR:
         _check_no_settings(options)
     if options.env is not None and options.mode == INIT:
-        raise UserError(f"--init {options.init} names the folder already; leave out {options.env!r}")
+        raise UserError(f"--init {options.init} is the name of the new folder; leave out {options.env!r}")
     if options.env is not None and options.mode == IMPORT:
-        raise UserError(f"{IMPORT} names folders by the behaviors; leave out {options.env!r}")
+        raise UserError(f"{IMPORT} names the new folders after the behaviors; leave out {options.env!r}")
     _check_positive(options)
 
 
 def _check_no_settings(options: argparse.Namespace) -> None:
     for option in OPTIONS:
         if (option.setting or option.name in ("config", "set")) and getattr(options, option.name) is not None:
-            raise UserError(f"{option.spelling} says something of an environment's folder: name it before --doctor")
+            raise UserError(f"{option.spelling} needs an environment folder: name it before --doctor")
 
 
 def _check_positive(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from math import isnan
 
 from rich.cells import cell_len
@@ -123,7 +124,7 @@ class ProgressView:
                 else Text(prefix) + _format_return(role_progress, goal)
             )
             texts = [mean, *_format_goal(goal), *_format_length(role_progress)]
-            yield first, lambda width, goal_fraction=goal_fraction: _make_bar(goal_fraction, width), texts
+            yield first, partial(_make_bar, goal_fraction), texts
             if metrics := [*_format_metrics(role_progress.policy_metrics), *_format_losses(role_progress)]:
                 yield second, lambda width: Text(), metrics
         yield "speed", lambda width: Text(), _format_speed(progress)

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
+from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
 from algorithm.config.reference import read_entries
-from algorithm.config.registry import find_class
 from algorithm.config.yaml_text import format_commented
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
+from algorithm.program import get_command
 from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
-from algorithm.runs.make_env import describe_missing_limit, make_env_config
+from algorithm.runs.make_env import describe_missing_limit
+from algorithm.runs.suggested_settings import add_suggestions, open_environment
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
 
 SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
@@ -33,24 +34,9 @@ SHOWN_SETTINGS = (
     "evaluate_every",
 )
 
-# Where nothing is known of an environment: rewards of any size, and for continuous actions what learns well in `envs`.
-SUGGESTED_SETTINGS: Tree = {"reward_normalization": "return_std"}
-CONTINUOUS_SETTINGS: Tree = {
-    "std": "learned",
-    "std_init": 0.5,
-    "std_min": 0.2,
-    "average_policy_decay": 0.995,
-    "importance_clip": 5.0,
-    "batch_size": 32,
-    "replay_ratio": 8.0,
-}
-EVALUATIONS = 20  # in the course of a run that has no goal
-IMAGE_SIDE = 84  # pixels of an image that is learned from; larger ones are resized
-RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
-GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
 VARIANT = """\
 
-# A variant stands on `default` and says what differs: python main.py {name} -c large
+# A variant stands on `default` and says what differs: {command} {name} -c large
 large:
   nn_config:
     units: 512
@@ -87,8 +73,8 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     base = resolve(layers).base  # refuses what is no setting
     env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
-    roles, opened = _open_environment(f"--init {name}", merge(named, given))
-    tree = _add_suggestions(opened, roles, find_spec(env_name).reward_threshold if env_type == "GYM" else None)
+    roles, opened = open_environment(f"--init {name}", merge(named, given))
+    tree = add_suggestions(opened, roles, find_spec(env_name).reward_threshold if env_type == "GYM" else None)
     settings = resolve([(f"--init {name}", tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
     text = _make_config(name, roles, merge(_select_shown(settings), tree))
@@ -116,55 +102,6 @@ def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[s
         raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name={suggested}") from error
 
 
-def _open_environment(source: str, tree: Tree) -> tuple[Mapping[str, Role], Tree]:
-    """Return the roles of the environment, and `tree` with the settings that are needed to observe it."""
-    try:
-        roles = _read_roles(resolve([(source, tree)]))
-    except UnsupportedObservations as error:
-        ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
-        return _open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}))
-    wrappers = _image_wrappers(roles) if tree["base_config"]["env_type"] == "GYM" else []
-    if wrappers and "env_wrappers" not in tree["base_config"]:
-        return _open_environment(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}))
-    return roles, tree
-
-
-def _read_roles(settings: Settings) -> Mapping[str, Role]:
-    """Open the environment once and return its roles."""
-    adapter = find_class("env_type", settings.base.env_type)(make_env_config(settings, settings.base.env_name, 1))
-    try:
-        adapter.reset(settings.base.seed)
-        return adapter.roles
-    finally:
-        adapter.close()
-
-
-def _image_wrappers(roles: Mapping[str, Role]) -> list:
-    """Return the wrappers that turn a large color image into a gray one of `SIDE` pixels; none for anything else."""
-    specs = next(iter(roles.values())).obs_specs
-    spec = next(iter(specs.values()))
-    channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
-    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < IMAGE_SIDE:
-        return []
-    return [RESIZE] * (max(sides) > IMAGE_SIDE) + [GRAYSCALE]
-
-
-def _add_suggestions(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
-    """Return `opened` on top of suggestions: a goal or evaluations, and the algorithm's section."""
-    settings = resolve([("--init", opened)])
-    base = settings.base
-    suggested: Tree = {"goal": {"return": threshold}}
-    if base.algorithm.casefold() == "acer":
-        continuous = any(role.action_spec.continuous for role in roles.values())
-        suggested["acer_config"] = SUGGESTED_SETTINGS | (CONTINUOUS_SETTINGS if continuous else {})
-    elif base.algorithm.casefold() == "sac":  # one update for each env step
-        suggested["sac_config"] = {"replay_ratio": float(base.n_envs * settings.agent.rollout_length)}
-    goal = merge(suggested, opened)["goal"]
-    if goal is None or goal["return"] is None:
-        suggested["base_config"] = {"evaluate_every": max(1, (base.max_step or base.save_every or 1) // EVALUATIONS)}
-    return merge(suggested, opened)
-
-
 def _select_shown(settings: Settings) -> Tree:
     return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN_SETTINGS}}
 
@@ -186,7 +123,7 @@ def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, 
 
 
 def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
-    lines = [f"# {tree['base_config']['env_name']}: python main.py {name}", "#"]
+    lines = [f"# {tree['base_config']['env_name']}: {get_command()} {name}", "#"]
     roles_by_text: dict[str, list[str]] = {}  # roles by what they observe and do
     for role, role_specs in roles.items():
         roles_by_text.setdefault("\n".join(_describe_role(role_specs)), []).append(role)
@@ -194,7 +131,7 @@ def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
         lines += [f"# {', '.join(names)}:"] * (names != [DEFAULT_ROLE]) + text.splitlines()
     lines += ["#", "# Every setting is in default_config.yaml; these override it."]
     lines += ["default:", *format_commented(tree, {entry.path: entry.meaning for entry in read_entries()})]
-    variant = VARIANT.format(name=name) if _make_network(roles) else ""
+    variant = VARIANT.format(command=get_command(), name=name) if _make_network(roles) else ""
     return "\n".join(lines) + "\n" + variant
 
 

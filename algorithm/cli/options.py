@@ -1,4 +1,4 @@
-"""The options of the command line: one table, from which the parser, the help page and the reference are made."""
+"""The table of the options of the command line, which the parser, the help page and the reference are made from."""
 
 from __future__ import annotations
 
@@ -7,37 +7,62 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-DEFAULT_EPISODES = 20  # that --run plays
-MAX_REPEATS = 1000  # runs of one command
+DEFAULT_EPISODES = 20  # of --run
+MAX_REPEATS = 1000  # of --repeat
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR = "--list", "--init", "--import_mlagents", "--doctor"
 MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR)
 TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
-SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # what needs settings
+SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # the modes that need settings
+GROUPS = ("modes", "training", "playing and exporting", "Unity", "output")
+MODE, TRAINING, PLAYING, UNITY, OUTPUT = GROUPS
+# Spellings with underscores, which users know from earlier programs; help shows all others with dashes.
+UNDERSCORED = ("--env_args", "--max_iter", "--use_env_nn", "--disable_sample", "--logger_in_file")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option: its spellings, what it does, the commands that accept it, and the setting that it sets."""
+    """An option of the command line.
 
+    Attributes:
+        group: the group that it is listed in, on the help page.
+        spelling: its long form, with underscores.
+        help: its meaning.
+        modes: the modes that accept it.
+        setting: path of the setting that it sets; None if it sets none.
+        short: its short form.
+        parser_args: further arguments of `argparse.ArgumentParser.add_argument`.
+    """
+
+    group: str
     spelling: str
     help: str
     modes: tuple[str, ...]
     setting: str | None = None
     short: str | None = None
-    parser_args: Mapping[str, Any] = field(default_factory=dict)  # further arguments for argparse
+    parser_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Return the name of its attribute in the parsed options."""
+        """The name of its attribute in the parsed options."""
         return self.spelling.removeprefix("--")
+
+    @property
+    def usage(self) -> str:
+        """Its forms and the name of its value, as the help page shows them."""
+        long = self.spelling if self.spelling in UNDERSCORED else f"--{self.name.replace('_', '-')}"
+        takes_value = "action" not in self.parser_args or "nargs" in self.parser_args
+        value = self.parser_args.get("metavar", self.name.upper()) if takes_value else ""
+        value += f" [{value} ...]" if "nargs" in self.parser_args else ""
+        return f"{f'{self.short}, ' if self.short else ''}{long} {value}".rstrip()
 
 
 def _parse_integer(text: str) -> int:
-    """Read an integer as settings are read: 1e6 and 1_000 are some, 010 and 1:30 are not.
+    """Return an integer, read as integers in settings are: 1e6 and 1_000 are valid, 010 and 1:30 are not.
 
-    Raises ArgumentTypeError.
+    Raises:
+        ArgumentTypeError: The text is not such an integer.
     """
     from algorithm.config.yaml_text import load  # yaml is not needed for --help
 
@@ -58,137 +83,216 @@ _PAIR_ARGS: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=
 
 OPTIONS = (
     Option(
-        "--config",
-        "variant in the folder's config.yaml",
-        (TRAIN, DOCTOR),
+        group=MODE,
+        spelling="--run",
+        help=f"play {DEFAULT_EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
+        modes=PLAYING_MODES,
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(group=MODE, spelling="--resume", help="continue a run", modes=(RESUME,), parser_args=_FLAG_ARGS),
+    Option(
+        group=MODE,
+        spelling="--export",
+        help="write a trained run as ONNX for Unity, one file for each kind of agent",
+        modes=(EXPORT,),
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
+        spelling="--list",
+        help="list all runs, or those of one environment, with their results",
+        modes=(LIST,),
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
+        spelling="--init",
+        help="write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for any --set base_config.env_name=ID",
+        modes=(INIT,),
+        parser_args={"metavar": "GROUP/NAME"},
+    ),
+    Option(
+        group=MODE,
+        spelling=IMPORT,
+        help="write a folder envs/unity/NAME for each behavior of a trainer configuration of Unity ML-Agents",
+        modes=(IMPORT,),
+        parser_args={"metavar": "CONFIG.yaml"},
+    ),
+    Option(
+        group=MODE,
+        spelling="--doctor",
+        help="check this machine, or the requirements of an environment folder, with advice for each problem",
+        modes=(DOCTOR,),
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--config",
+        help="variant in the folder's config.yaml",
+        modes=(TRAIN, DOCTOR),
         short="-c",
         parser_args={"metavar": "VARIANT"},
     ),
     Option(
-        "--name",
-        "name of the run; {time} and <time> become the start time. Else --run, --resume, --export take the latest",
-        (TRAIN, RESUME, RUN, EXPORT),
-        "base_config.name",
-        "-n",
+        group=TRAINING,
+        spelling="--name",
+        help="name of the run, {time} and <time> are the start time; --run, --resume and --export use the latest run "
+        "by default",
+        modes=(TRAIN, RESUME, RUN, EXPORT),
+        setting="base_config.name",
+        short="-n",
     ),
     Option(
-        "--run",
-        f"play {DEFAULT_EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
-        PLAYING_MODES,
-        parser_args=_FLAG_ARGS,
-    ),
-    Option("--resume", "continue a run", (RESUME,), parser_args=_FLAG_ARGS),
-    Option(
-        "--export",
-        "write a trained run as ONNX files, one for each role, which Unity takes",
-        (EXPORT,),
-        parser_args=_FLAG_ARGS,
-    ),
-    Option("--barracuda", "in opset 9, for packages 1.x and 2.x of ML-Agents", (EXPORT,), parser_args=_FLAG_ARGS),
-    Option(
-        "--force",
-        "replace an existing run of this name, or config.yaml and nn.py of existing folders",
-        (TRAIN, INIT, IMPORT),
-        parser_args=_FLAG_ARGS,
-    ),
-    Option("--list", "show all runs, or those of one environment, with their results", (LIST,), parser_args=_FLAG_ARGS),
-    Option(
-        "--init",
-        "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for any --set base_config.env_name=ID",
-        (INIT,),
-        parser_args={"metavar": "GROUP/NAME"},
-    ),
-    Option(
-        IMPORT,
-        "write a folder envs/unity/NAME for each behavior of a trainer configuration of Unity's ML-Agents",
-        (IMPORT,),
-        parser_args={"metavar": "CONFIG.yaml"},
-    ),
-    Option(
-        "--doctor",
-        "check this machine, or what the environment's folder needs to train, with advice for each problem",
-        (DOCTOR,),
+        group=TRAINING,
+        spelling="--force",
+        help="replace an existing run of this name; with --init and --import-mlagents, replace config.yaml and nn.py",
+        modes=(TRAIN, INIT, IMPORT),
         parser_args=_FLAG_ARGS,
     ),
     Option(
-        "--repeat",
-        "train NAME-1 ... NAME-N with successive seeds; then print mean and std of the results",
-        (TRAIN,),
+        group=TRAINING,
+        spelling="--repeat",
+        help="train NAME-1 ... NAME-N with consecutive seeds, then print mean and std of the results",
+        modes=(TRAIN,),
         parser_args=_INTEGER_ARGS,
     ),
-    Option("--set", "override settings, for example acer_config.gamma=0.995", SETTINGS_MODES, parser_args=_PAIR_ARGS),
     Option(
-        "--env_args",
-        "keyword arguments of the environment",
-        SETTINGS_MODES,
-        "base_config.env_args",
+        group=TRAINING,
+        spelling="--set",
+        help="override settings, for example acer_config.gamma=0.995",
+        modes=SETTINGS_MODES,
         parser_args=_PAIR_ARGS,
     ),
-    Option("--agents", "number of environments", SETTINGS_MODES, "base_config.n_envs", parser_args=_INTEGER_ARGS),
     Option(
-        "--max_step",
-        "env steps after which training ends",
-        (*TRAINING_MODES, INIT, DOCTOR),
-        "base_config.max_step",
+        group=TRAINING,
+        spelling="--env_args",
+        help="keyword arguments of the environment",
+        modes=SETTINGS_MODES,
+        setting="base_config.env_args",
+        parser_args=_PAIR_ARGS,
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--agents",
+        help="number of environments that run in parallel",
+        modes=SETTINGS_MODES,
+        setting="base_config.n_envs",
         parser_args=_INTEGER_ARGS,
     ),
     Option(
-        "--max_iter",
-        "iterations after which training ends (each agent has ended an episode). With --run: episodes per environment",
-        SETTINGS_MODES,
-        "base_config.max_iter",
+        group=TRAINING,
+        spelling="--max_step",
+        help="number of steps, over all environments, after which training ends",
+        modes=(*TRAINING_MODES, INIT, DOCTOR),
+        setting="base_config.max_step",
         parser_args=_INTEGER_ARGS,
     ),
-    Option("--seed", "seed of everything", SETTINGS_MODES, "base_config.seed", parser_args=_INTEGER_ARGS),
-    Option("--device", "cpu, cuda (or gpu), cuda:1, mps, or auto", SETTINGS_MODES, "base_config.device"),
     Option(
-        "--nn",
-        "file with the network in the environment's folder",
-        (TRAIN, RESUME, RUN, EXPORT, DOCTOR),
-        "base_config.nn",
+        group=TRAINING,
+        spelling="--max_iter",
+        help="number of episodes of each agent after which training ends; with --run, episodes per environment",
+        modes=SETTINGS_MODES,
+        setting="base_config.max_iter",
+        parser_args=_INTEGER_ARGS,
     ),
     Option(
-        "--use_env_nn",
-        "take the network's file from the environment's folder, not the run's copy",
-        (RESUME, RUN, EXPORT),
+        group=TRAINING,
+        spelling="--seed",
+        help="seed of all random numbers",
+        modes=SETTINGS_MODES,
+        setting="base_config.seed",
+        parser_args=_INTEGER_ARGS,
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--device",
+        help="cpu, cuda (or gpu), cuda:1, mps, or auto",
+        modes=SETTINGS_MODES,
+        setting="base_config.device",
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--nn",
+        help="file with the network, in the environment folder",
+        modes=(TRAIN, RESUME, RUN, EXPORT, DOCTOR),
+        setting="base_config.nn",
+        parser_args={"metavar": "FILE"},
+    ),
+    Option(
+        group=PLAYING,
+        spelling="--use_env_nn",
+        help="use the network's file in the environment folder instead of the run's copy; also with --resume",
+        modes=(RESUME, RUN, EXPORT),
         parser_args=_FLAG_ARGS,
     ),
-    Option("--ckpt", "checkpoint to play with, or to export: its env steps, or a checkpoint's folder", (RUN, EXPORT)),
-    Option("--render", "show the environment", PLAYING_MODES, parser_args=_FLAG_ARGS),
     Option(
-        "--disable_sample",
-        "play greedily (the most probable action) instead of as in evaluation",
-        PLAYING_MODES,
-        parser_args=_FLAG_ARGS,
-    ),
-    Option("--sample", "play with sampled actions instead of as in evaluation", PLAYING_MODES, parser_args=_FLAG_ARGS),
-    Option(
-        "--logger_in_file",
-        "write what is printed to log.txt in the run folder too",
-        (TRAIN, RESUME, RUN),
-        parser_args=_FLAG_ARGS,
+        group=PLAYING,
+        spelling="--ckpt",
+        help="checkpoint to play with or to export: its number of steps, or its folder",
+        modes=(RUN, EXPORT),
+        parser_args={"metavar": "CHECKPOINT"},
     ),
     Option(
-        "--json",
-        "one line of JSON with the result on standard output; what is for people goes to standard error",
-        ALL_MODES,
+        group=PLAYING, spelling="--render", help="show the environment", modes=PLAYING_MODES, parser_args=_FLAG_ARGS
+    ),
+    Option(
+        group=PLAYING,
+        spelling="--disable_sample",
+        help="play greedily (the most probable action) instead of as in evaluation",
+        modes=PLAYING_MODES,
         parser_args=_FLAG_ARGS,
     ),
-    Option("--debug", "show where an error comes from", ALL_MODES, parser_args=_FLAG_ARGS),
     Option(
-        "--editor",
-        "in the Unity editor instead of a built player",
-        (TRAIN, RESUME, RUN, DOCTOR),
-        "base_config.unity_args.build_path",
+        group=PLAYING,
+        spelling="--sample",
+        help="play with sampled actions instead of as in evaluation",
+        modes=PLAYING_MODES,
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(
+        group=UNITY,
+        spelling="--editor",
+        help="use the Unity editor instead of a built player",
+        modes=(TRAIN, RESUME, RUN, DOCTOR),
+        setting="base_config.unity_args.build_path",
         parser_args={"action": "store_const", "const": "editor"},
     ),
     Option(
-        "--port",
-        "port of the Unity editor, or of the first player",
-        (TRAIN, RESUME, RUN, DOCTOR),
-        "base_config.unity_args.base_port",
-        "-p",
-        _INTEGER_ARGS,
+        group=UNITY,
+        spelling="--port",
+        help="port of the Unity editor, or of the first player",
+        modes=(TRAIN, RESUME, RUN, DOCTOR),
+        setting="base_config.unity_args.base_port",
+        short="-p",
+        parser_args=_INTEGER_ARGS,
+    ),
+    Option(
+        group=UNITY,
+        spelling="--barracuda",
+        help="export in ONNX opset 9, for packages 1.x and 2.x of ML-Agents",
+        modes=(EXPORT,),
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(
+        group=OUTPUT,
+        spelling="--logger_in_file",
+        help="write the printed lines to log.txt in the run folder, too",
+        modes=(TRAIN, RESUME, RUN),
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(
+        group=OUTPUT,
+        spelling="--json",
+        help="print the result as one line of JSON on standard output, and all else on standard error",
+        modes=ALL_MODES,
+        parser_args=_FLAG_ARGS,
+    ),
+    Option(
+        group=OUTPUT,
+        spelling="--debug",
+        help="show the traceback of an error",
+        modes=ALL_MODES,
+        parser_args=_FLAG_ARGS,
     ),
 )
 FLAGS = {option.setting: option.spelling for option in OPTIONS if option.setting}

@@ -1,4 +1,4 @@
-"""What a command tells: lines for people, one line of JSON for scripts, and a copy in a file."""
+"""The output of a command: lines for people, one line of JSON for scripts, and a copy in a file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import sys
 import traceback
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DEFAULT_WIDTH = 200  # of tables where there is no terminal
 
 
 class Output:
-    """Lines go to standard output; with `as_json` to standard error, and `result` follows on standard output."""
+    """An output of lines on standard output, or with `as_json` on standard error, with `result` on standard output."""
 
     def __init__(self, as_json: bool):
         self.as_json = as_json
@@ -31,8 +34,8 @@ class Output:
         tolerate_closed_streams()
 
     @cached_property
-    def console(self):
-        """Where people read (rich takes a moment to load, so not before there is something to say)."""
+    def console(self) -> Console:
+        """The console for lines, created on first use, since importing rich takes a moment."""
         from rich.console import Console
 
         console = Console(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
@@ -41,34 +44,34 @@ class Output:
         return console
 
     def log_to_file(self, path: Path) -> None:
-        """From now on, what is said is written to `path` too."""
+        """Write all further lines to a file, too."""
         self.close_log_file()
         self._log_file = FaultTolerantStream(path.open("a", encoding="utf-8"))
 
     def close_log_file(self) -> None:
-        """Close the file."""
+        """Close the file of `log_to_file`."""
         if self._log_file:
             self._log_file.close()
             self._log_file = None
 
     def log(self, text: str) -> None:
-        """One line."""
+        """Print a line."""
         self.console.print(text)
         self._write(text)
 
     def log_plain(self, text: str) -> None:
-        """One line without rich, which may be what is missing."""
+        """Print a line without rich, which may not be installed."""
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
         self._write(text)
 
     def print_table(self, table: Any) -> None:
-        """A table of rich."""
+        """Print a table of rich."""
         self.console.print(table, soft_wrap=False)
 
     def fail(self, message: str, error: BaseException, debug: bool) -> None:
-        """One line on standard error, behind the traceback if that is wanted; a kept file always gets both.
+        """Print an error in one line on standard error, after its traceback with `debug`; a log file receives both.
 
-        A file of a removed folder appears as the one that it was copied from.
+        In both, files of a removed folder are replaced by those that they were copied from.
         """
         trace = "".join(traceback.format_exception(error))
         for folder, source in self.removed_folders.items():
@@ -82,7 +85,7 @@ class Output:
         self.result.setdefault("error", line)
 
     def finish(self, status: int) -> None:
-        """The result for scripts, if one is listening."""
+        """Close the log file, and print the result for scripts with `as_json`."""
         self.close_log_file()
         if self.as_json:
             print(json.dumps({**self.result, "status": status}, allow_nan=False), flush=True)
@@ -93,7 +96,7 @@ class Output:
 
 
 def _redirect_stdout() -> None:
-    """Standard output is this program's alone: what a simulator's native code prints goes to standard error."""
+    """Reserve standard output for the result: what native code of a simulator prints goes to standard error."""
     sys.stdout.flush()
     sys.stdout = FaultTolerantStream(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)

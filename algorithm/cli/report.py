@@ -1,4 +1,4 @@
-"""What a run came to, and what can be done with it now."""
+"""The report at the end of a run: its result, and the commands that continue from it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from math import isnan
 
+from algorithm.program import get_command
 from algorithm.runs.callbacks import RunResult
 from algorithm.runs.curve import draw_curve
 from algorithm.runs.run_folder import RunFolder
@@ -16,12 +17,12 @@ from algorithm.training.metrics import format_number
 
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
-    """Say the result of a run that ended, where it is and the commands to go on from there; draw its curve."""
+    """Log the result of a run that ended, its folder and the next commands; draw its curve."""
     for line in _describe_result(result):
         log(line)
     goal = folder.load_settings().goal
     curve = draw_curve(folder.path, goal.return_ if goal else None, log)
-    run = ["python", "main.py", environment, "-n", folder.path.name]
+    run = [*get_command().split(), environment, "-n", folder.path.name]
     log(f"run folder: {folder}")
     if curve:
         log(f"curve:      {folder.given_path / curve.name}")
@@ -34,7 +35,7 @@ def describe_saved(environment: str, folder: RunFolder) -> str:
     """Return a sentence on what is saved of a run that was interrupted, and how to resume it."""
     if not folder.checkpoints(keep=1):
         return " Nothing was saved: the run had no checkpoint yet."
-    command = _join_command("python", "main.py", environment, "-n", folder.path.name, "--resume")
+    command = _join_command(*get_command().split(), environment, "-n", folder.path.name, "--resume")
     return f" Checkpoint saved in {folder}; resume with: {command}"
 
 
@@ -64,5 +65,5 @@ def _describe_result(result: RunResult) -> list[str]:
 
 
 def _join_command(*words: str) -> str:
-    """Words as the user's shell takes them."""
+    """Return a command line with the quotes of the user's shell."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from algorithm.annotations import FixedOnResume
 from algorithm.config import yaml_text
 from algorithm.config.environment_parameters import Parameter, read_parameters
-from algorithm.config.registry import find_class
+from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig
 from algorithm.config.trees import MAPPINGS, Layer, Tree, iterate_paths, load_defaults, merge, read_yaml
@@ -58,11 +58,6 @@ class Settings:
     def agent_section(self) -> str:
         """The name of the section of the algorithm."""
         return get_agent_section(self.base.algorithm)
-
-
-def get_agent_section(algorithm: str) -> str:
-    """Return the name of the section of an algorithm."""
-    return f"{algorithm.lower()}_config"
 
 
 def read_variant(path: Path, variant: str) -> Tree:
@@ -144,7 +139,8 @@ def resolve(layers: list[Layer]) -> Settings:
     Raises:
         UserError: A key is unknown, a value does not fit its type or bounds, or values do not fit together.
     """
-    tree = load_defaults()
+    algorithms = [layer["base_config"]["algorithm"] for _, layer in layers if _names_algorithm(layer)]
+    tree = load_defaults() | (make_agent_defaults(algorithms[-1]) if algorithms else {})
     known = list(iterate_paths(tree))
     for source, layer in layers:
         _check_keys(source, layer, known)
@@ -160,6 +156,12 @@ def resolve(layers: list[Layer]) -> Settings:
     agents, role_sections = _read_agents(tree["ma_config"])
     roles = {role: _resolve_role(role, sections, tree, layers) for role, sections in role_sections.items()}
     return replace(settings, roles=roles, agents=agents)
+
+
+def _names_algorithm(layer: Tree) -> bool:
+    """Return whether a layer sets the algorithm, to text; other values are refused later."""
+    base = layer.get("base_config")
+    return isinstance(base, Mapping) and isinstance(base.get("algorithm"), str)
 
 
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
@@ -226,7 +228,8 @@ def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) ->
         UserError: A setting is the same for all roles, or does not fit.
     """
     source = f"ma_config.{role}"
-    _check_keys(source, sections, list(iterate_paths(load_defaults())))
+    defaults = load_defaults() | make_agent_defaults(tree["base_config"]["algorithm"])
+    _check_keys(source, sections, list(iterate_paths(defaults)))
     for path in iterate_paths(sections):
         if path.partition(".")[0] in SHARED_SECTIONS and path not in ("base_config", "base_config.nn"):
             raise UserError(

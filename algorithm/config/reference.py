@@ -10,8 +10,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
-from algorithm.config.loader import Settings, get_agent_section
-from algorithm.config.registry import AGENTS, find_class
+from algorithm.config.loader import Settings
+from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
 from algorithm.config.trees import DEFAULTS_FILE
 from algorithm.data import DATA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -31,16 +32,45 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 
 
 def find_class(kind: str, name: str) -> Any:
-    """Return the class of a name, which matches without case. Raises UserError for an unknown name.
+    """Return the class of a name in a table, whose case does not matter, or of `module:Class` in a user's module.
 
-    `kind` is a key of `TABLES`.
+    Raises UserError for an unknown name, and for a module or a class that cannot be imported.
     """
     table = TABLES[kind]
+    if ":" in name:
+        return _import_class(kind, name)
     rows = {key.casefold(): row for key, row in table.items()}
     if name.casefold() not in rows:
         raise UserError(f"{kind} {name!r} is unknown; there is {', '.join(table) or 'none yet'}")
     module, attribute = rows[name.casefold()].split(":")
     return getattr(import_module(module), attribute)
+
+
+def _import_class(kind: str, name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{kind} {name!r} cannot be imported: {error}; its module must be on PYTHONPATH") from error
+
+
+def get_agent_section(algorithm: str) -> str:
+    """Return the name of the section of an algorithm: `sac_config` for `SAC`, `a2c_config` for `my_module:A2C`."""
+    return f"{algorithm.rpartition(':')[2].lower()}_config"
+
+
+def make_agent_defaults(algorithm: str) -> dict[str, Any]:
+    """Return the section with the default settings of an algorithm `module:Class`; empty for a name in the table.
+
+    Raises UserError if a field of its `Settings` has no default, since default_config.yaml has none for it.
+    """
+    if ":" not in algorithm:
+        return {}
+    settings = find_class("algorithm", algorithm).Settings
+    try:
+        return {get_agent_section(algorithm): asdict(settings())}
+    except TypeError as error:
+        raise UserError(f"algorithm {algorithm!r}: the fields of its Settings need defaults: {error}") from error
 
 
 def build_object(kind: str, name: str, settings: Any, *arguments: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,7 @@ from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError
 from algorithm.export.checker import find_violations
-from algorithm.export.graph import BARRACUDA_OPSET, OPSET, ExportModule, make_metadata, make_model
+from algorithm.export.graph import OPSET, ExportModule, make_metadata, make_model
 from algorithm.export.onnx_model import check_packages
 from algorithm.export.parity import check_parity
 from algorithm.export.signature import Signature
@@ -29,7 +28,7 @@ from algorithm.networks.default_network import make_default_blueprint
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.session import find_run
+from algorithm.runs.session import RunRequest, find_run
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
@@ -221,11 +220,15 @@ class RunExporter(Callback):
             self.log(f"export into {target} failed: {kind}{reason}")
 
 
-def run_export(options: argparse.Namespace, log: Callable[[str], None]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+def run_export(
+    request: RunRequest, ckpt: str | None, opset: int, log: Callable[[str], None]
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """Execute the command `--export`: export a run into its folder.
 
     Args:
-        options: Options of the command line.
+        request: The run.
+        ckpt: Env steps or folder of a checkpoint; None for the best.
+        opset: The ONNX operator set.
         log: Receives a line for each file, and for each violation.
 
     Returns:
@@ -236,12 +239,10 @@ def run_export(options: argparse.Namespace, log: Callable[[str], None]) -> tuple
         CheckpointError: If the checkpoint cannot be read.
     """
     configure_torch()
-    folder, settings = find_run(options, log)
-    checkpoint = folder.find_checkpoint(options.ckpt, log)
+    folder, settings = find_run(request, log)
+    checkpoint = folder.find_checkpoint(ckpt, log)
     log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
-    results = list(
-        export_roles(settings, folder, checkpoint, folder.given_path, BARRACUDA_OPSET if options.barracuda else OPSET)
-    )
+    results = list(export_roles(settings, folder, checkpoint, folder.given_path, opset))
     failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
     for result in results:
         for line in result.violations if isinstance(result, ExportFailed) else [str(result)]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from algorithm.cli.init import CONTINUOUS_SETTINGS, SUGGESTED_SETTINGS
 from algorithm.config.loader import load_defaults
 from algorithm.mlagents.mapping import MEMORY
 from algorithm.mlagents.trainer_config import (
@@ -23,6 +22,7 @@ from algorithm.mlagents.trainer_config import (
     to_integer,
     to_number,
 )
+from algorithm.runs.suggested_settings import CONTINUOUS_SETTINGS, SUGGESTED_SETTINGS
 
 SEQUENCE = f"{MEMORY}.sequence_length"
 

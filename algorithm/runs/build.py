@@ -88,7 +88,7 @@ def train(
         try:
             _run_to_end(settings.base.runtime, training, actor, monitor, divergence, writer)
         finally:
-            result = _make_result(monitor, store.best)
+            result = _make_result(folder, monitor, store.best)
             events.on_end(result)
     return result
 
@@ -207,8 +207,9 @@ def _run_to_end(
     writer.raise_if_failed()
 
 
-def _make_result(monitor: Monitor, best: BestCheckpoint) -> RunResult:
+def _make_result(folder: RunFolder, monitor: Monitor, best: BestCheckpoint) -> RunResult:
     return RunResult(
+        folder=folder.path,
         goal_reached=None if monitor.limits.goal is None else monitor.confirmed,
         counters=monitor.counters,
         returns=monitor.mean_returns,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.training.evaluator import EvaluationResult
@@ -17,6 +18,7 @@ class RunResult:
     """The state in which a training run ended.
 
     Attributes:
+        folder: the run folder.
         goal_reached: whether the goal was reached and confirmed; None without a goal.
         counters: env steps, updates, episodes, iterations and seconds of the run.
         returns: {role or team: mean return of its last training episodes}; NaN before the first has ended.
@@ -26,6 +28,7 @@ class RunResult:
         stopped: whether a callback stopped the run.
     """
 
+    folder: Path
     goal_reached: bool | None
     counters: Counters
     returns: Mapping[str, float]

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from algorithm.adapters.gym_ids import add_module_prefix
 from algorithm.data import DATA
 from algorithm.errors import UserError
+from algorithm.program import get_command
 
 PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")
@@ -98,7 +99,7 @@ def describe_first_step(environment: str) -> str:
     """Return advice for an environment without runs: train one, or name a folder that exists."""
     if find_folder(environment) is None:
         return str(make_unknown_error(environment))
-    return f"train one with: python main.py {environment}"
+    return f"train one with: {get_command()} {environment}"
 
 
 def make_unknown_error(text: str) -> UserError:
@@ -111,7 +112,7 @@ def make_unknown_error(text: str) -> UserError:
     elif match := IDENTIFIER.fullmatch(full_id := add_module_prefix(text) or text):
         group = match["namespace"] or match["module"] or "gym"
         folder = f"{_to_snake_case(group)}/{_to_snake_case(match['name'])}"
-        advice = f"write one with: python main.py --init {folder} --set base_config.env_name={full_id}"
+        advice = f"write one with: {get_command()} --init {folder} --set base_config.env_name={full_id}"
     else:
         advice = f"the folders are {', '.join(known)}"
     return UserError(f"no environment folder {text!r} with a {CONFIG_FILE} under ./envs; {advice}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
+from algorithm.program import get_command
 from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.metrics import TABLE_FILE, format_number, read_table
@@ -122,7 +123,7 @@ def list_runs(environment: str | None, log: Callable[[str], None]) -> list[Recor
         found = [path for path in found if is_run_of(path.parent, environment)]
     ordered = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
     if not ordered:
-        raise UserError(f"there is no run under {place.as_posix()} yet; train one with: python main.py gym/cartpole")
+        raise UserError(f"there is no run under {place.as_posix()} yet; train one with: {get_command()} gym/cartpole")
     return [{"run": path.parent.as_posix(), **read_record(path.parent, log)} for path in ordered]
 
 

@@ -84,6 +84,7 @@ class RunFolder:
         self.nn_from = (nn_from or path).absolute()
         self.replacement = RunReplacement(self.path, RUNS.absolute())
         self.lock = FolderLock(self.path, str(path))  # a process holds it during training
+        self.make_env: Callable[..., Any] | None = None  # opens the environment instead of base_config.env_name
         self.history = ConfigHistory(self.path / "configs")
         self._roles_file = self.path / "roles.json"
         self._roles: Mapping[str, Role] | None = None  # None: not read yet
@@ -92,12 +93,12 @@ class RunFolder:
         return str(self.given_path)
 
     @classmethod
-    def create(cls, environment: str, source: Path, name: str, tree: Tree) -> RunFolder:
+    def create(cls, environment: str, source: Path | None, name: str, tree: Tree) -> RunFolder:
         """Create the folder of a new run.
 
         Args:
             environment: Name of the environment.
-            source: Folder of the environment, whose code is copied.
+            source: Folder of the environment, whose code is copied; None without one.
             name: Name of the run.
             tree: Settings of the run.
 
@@ -106,7 +107,7 @@ class RunFolder:
         """
         cls.check_name_free(environment, name)
         folder = cls(RUNS / get_run_group(environment) / name)
-        files = [path for path in source.glob("*.py") if user_code.has_file(path)]
+        files = [path for path in source.glob("*.py") if user_code.has_file(path)] if source else []
         folder.path.mkdir(parents=True)
         try:
             (folder.path / ORIGIN_FILE).write_text(f"{environment}\n", encoding="utf-8")
@@ -253,7 +254,7 @@ class RunFolder:
 
     def load_environment(self, settings: Settings) -> str | Callable[..., Any]:
         """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError."""
-        return user_code.load_environment(self.path, settings)
+        return self.make_env or user_code.load_environment(self.path, settings)
 
     @property
     def has_teams(self) -> bool:

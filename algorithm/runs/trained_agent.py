@@ -1,4 +1,4 @@
-"""A trained agent in your own code."""
+"""A trained agent for use in a program."""
 
 from __future__ import annotations
 
@@ -35,49 +35,56 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool | None 
             (`base_config.evaluate_greedy` of the run). `TrainedAgent.disable_sample` holds the choice.
 
     Raises:
-        UserError, CheckpointError: naming what is missing.
+        UserError: There is no such run or role.
+        CheckpointError: No checkpoint can be read.
     """
     configure_torch()
     folder = RunFolder(Path(path))
     settings, roles = folder.load_settings(), folder.read_roles()
     if role is None and len(roles) > 1:
-        raise UserError(f"{path} has several roles; say which: {', '.join(roles)}")
-    name = role or next(iter(roles), None)
+        raise UserError(f"{path} has several roles; pass one of them: {', '.join(roles)}")
+    name = role or next(iter(roles), "")
     if name not in roles:
-        raise UserError(f"{path} has no role {name!r}; there is {', '.join(roles) or 'none'}")
+        raise UserError(f"{path} has no role {name!r}; its roles are {', '.join(roles) or 'none'}")
     greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
     return TrainedAgent(load_agent(settings, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
 
 
 class TrainedAgent:
-    """Acts on observations as the environment gives them; one at a time, or a batch of as many lanes as it likes.
+    """A trained agent that selects actions for observations in the form in which the environment returns them.
 
-    The number of lanes is fixed by the first call after `reset`.
+    It takes one observation, or a batch of observations of several agents. The first call after `reset` fixes the size
+    of the batch.
     """
 
     def __init__(self, agent: Agent, role: Role, disable_sample: bool = False):
         self.agent, self.role, self.disable_sample = agent, role, disable_sample
-        self.reset()
+        self._memory: np.ndarray | None = None  # [n, state_size]; None before the first step of episodes
 
     def reset(self) -> None:
-        """Say that an episode starts in every lane."""
-        self._memory: np.ndarray | None = None
+        """Start a new episode in every environment of the batch."""
+        self._memory = None
 
     def act(self, obs: Any, action_mask: Any = None, reward: Any = None) -> Any:
-        """Actions in the environment's own units and form: one for one observation, a batch for a batch.
+        """Return an action for one observation, or a batch of actions for a batch, in the environment's form and units.
 
-        A batch has one more axis in front of every array, in a dict or tuple too. `action_mask` is what
-        `info["action_mask"]` holds, where that is how the environment tells it; `reward` what the last action brought,
-        for agents that observe it (nothing at an episode's start). Raises ValueError for what does not fit.
+        Args:
+            obs: Observation; in a batch every array has one more leading axis, also those of a dict or a tuple.
+            action_mask: The value of `info["action_mask"]`, for an environment that returns masks there.
+            reward: Reward of the last action, for agents that observe it; None at the start of an episode.
+
+        Raises:
+            ValueError: An argument has another form than in training, or the size of the batch has changed.
         """
         arrays, single = self._read_observations(obs, action_mask)
         n = len(next(iter(arrays.values())))
         first = np.full(n, self._memory is None or not self._has_memory)
-        if first.all():
-            self._memory = np.zeros((n, self.agent.state_size), np.float32)
+        memory = self._memory
+        if memory is None or not self._has_memory:
+            memory = np.zeros((n, self.agent.state_size), np.float32)
             self._previous = PreviousTracker(find_previous_kinds(self.role), n, self.role.action_spec)
-        elif len(self._memory) != n:
-            raise ValueError(f"{n} lanes after {len(self._memory)}: call reset() where episodes start")
+        elif len(memory) != n:
+            raise ValueError(f"{n} observations after {len(memory)}: call reset() when episodes start")
         lanes, all_false, all_true = np.arange(n), np.zeros(n, bool), np.ones(n, bool)
         rewards = self._read_rewards(reward, first)
         step = Step(
@@ -88,7 +95,7 @@ class TrainedAgent:
             reward=rewards,
             alive=all_true,
         )
-        decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, self._memory)
+        decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, memory)
         self._memory = decision.memory
         self._previous.record_action(lanes, decision.action)
         actions = self.role.action_spec.to_env_units(decision.action)
@@ -99,7 +106,7 @@ class TrainedAgent:
         return bool(self.agent.state_size or find_previous_kinds(self.role))
 
     def _read_rewards(self, reward: Any, first: np.ndarray) -> np.ndarray:
-        """[n]"""
+        """Return rewards [n], 0 at the start of episodes."""
         if reward is None:
             if PREVIOUS_REWARD in self.role.obs_specs and not first.all():
                 raise ValueError("this role observes its last reward: call act(obs, reward=reward)")
@@ -110,7 +117,7 @@ class TrainedAgent:
         return rewards
 
     def _read_observations(self, obs: Any, action_mask: Any) -> tuple[dict[str, np.ndarray], bool]:
-        """What the agent sees, {name: [n, ...]}, and whether it is one observation."""
+        """Return the agent's observations {name: [n, ...]}, and whether `obs` is a single one."""
         specs = {name: spec for name, spec in self.role.obs_specs.items() if name not in OBSERVATION_NAMES.values()}
         mask_in_obs = isinstance(obs, Mapping) and ACTION_MASK in obs
         is_masked = not mask_in_obs and specs.pop(ACTION_MASK, None) is not None
@@ -120,7 +127,7 @@ class TrainedAgent:
             raise ValueError("action_mask: no mask was in the infos that this role was trained with")
         named_obs = split_observation(obs, specs)
         if missing := [name for name in specs if name not in named_obs]:
-            raise ValueError(f"there is no observation {missing[0]!r}; there must be {', '.join(specs)}")
+            raise ValueError(f"observation {missing[0]!r} is missing; expected {', '.join(specs)}")
         shapes, expected = (
             {name: np.shape(named_obs[name]) for name in specs},
             {name: spec.effective_env_shape for name, spec in specs.items()},
@@ -129,7 +136,7 @@ class TrainedAgent:
         n = next((shape[0] for shape in shapes.values() if shape and not single), 1)
         if not single and shapes != {name: (n, *shape) for name, shape in expected.items()}:
             raise ValueError(
-                f"observations have the shapes {expected}, one more axis in front for a batch; not {shapes}"
+                f"observations have the shapes {expected}, with one more leading axis for a batch; not {shapes}"
             )
         arrays = {
             name: spec.encode(np.asarray(named_obs[name])[None] if single else named_obs[name])
@@ -140,14 +147,14 @@ class TrainedAgent:
         return arrays, single
 
     def _read_masks(self, masks: Sequence[Any], n: int) -> np.ndarray:
-        """[n, sum of branches]"""
+        """Return masks [n, sum of branches]."""
         if len(masks) != n:
             raise ValueError(f"{len(masks)} masks for {n} observations")
         return np.stack([self.role.action_spec.flatten_mask(mask) for mask in masks])
 
 
 def _select_first(actions: Any) -> Any:
-    """The single action of a batch of one."""
+    """Return the only action of a batch of one."""
     if isinstance(actions, dict):
         return {key: value[0] for key, value in actions.items()}
     return tuple(value[0] for value in actions) if isinstance(actions, tuple) else actions[0]

@@ -22,6 +22,7 @@ ROOT = PICTURES.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithm.runs.chart import COLORS, Series, draw_chart  # noqa: E402
+
 from algorithm.runs.curve import read_columns  # noqa: E402
 
 COMMAND = ["gym/cartpole", "-n", "first"]

@@ -20,7 +20,7 @@ from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
 from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
-from tests.doubles import ShowingAgent, lanes_of, parts_of
+from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
 SEED = 5
@@ -65,8 +65,8 @@ class TestRestartOnFailure(AdapterContract):
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """Return the actor and (obs, next obs) of the valid rows of each lane."""
-    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=2)), SEED)
-    record = lanes_of([rollout for _ in range(ticks) for _, rollout in actor.collect()])
+    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), SEED)
+    record = join_lanes([rollout for _ in range(ticks) for _, rollout in actor.collect()])
     rows = {}
     for lane, columns in record.items():
         obs = columns.obs["obs"][:, 0, 0]

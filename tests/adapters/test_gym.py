@@ -23,7 +23,7 @@ from tests.adapters.counted import (
     EchoingActions,
     NeverStarts,
 )
-from tests.doubles import ShowingAgent, lanes_of, parts_of
+from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
 GAMMA = 0.9
@@ -107,10 +107,10 @@ def targets_of(episode: list[tuple]) -> list[float]:
 
 def collect(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """Return the actor and the valid rows of each lane, with targets computed on the whole record."""
-    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=4)), seed)
+    actor = Actor(make_components(adapter, ParityAgent(rollout_length=4)), seed)
     rollouts = [rollout for _ in range(ticks) for _, rollout in actor.collect()]
     lanes = {}
-    for lane, record in lanes_of(rollouts).items():
+    for lane, record in join_lanes(rollouts).items():
         obs = record.obs["obs"][..., 0].astype(float)
         numbers = [record.reward, GAMMA * record.alive, record.valid, q(obs[:-1]), v(obs), trace(obs[:-1])]
         target = retrace(*[torch.from_numpy(np.asarray(value)) for value in numbers]).numpy()

@@ -11,7 +11,7 @@ from algorithm.rollout import Decision
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
-from tests.doubles import ShowingAgent, lanes_of, parts_of
+from tests.doubles import ParityAgent, join_lanes, make_components
 
 GAMMA = 0.9
 
@@ -40,7 +40,7 @@ def test_every_probe_has_contract_tests():
     assert {"truncation", "leak", "choice", "chain"} == set(PROBES)
 
 
-class TablePolicy(ShowingAgent):
+class TablePolicy(ParityAgent):
     """An agent with a fixed action for each one-hot state."""
 
     def __init__(self, *actions: int):
@@ -53,9 +53,9 @@ class TablePolicy(ShowingAgent):
 
 
 def collect(name: str, *actions: int, limit: int | None = None):
-    actor = Actor(parts_of(ProbeAdapter(config(name, 2, {}, limit)), TablePolicy(*actions)), seed=0)
+    actor = Actor(make_components(ProbeAdapter(config(name, 2, {}, limit)), TablePolicy(*actions)), seed=0)
     rollouts = [rollout for _ in range(200) for _, rollout in actor.collect()]
-    return actor, list(lanes_of(rollouts).values())
+    return actor, list(join_lanes(rollouts).values())
 
 
 def values(name: str, *actions: int) -> np.ndarray:

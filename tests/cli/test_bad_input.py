@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import main
+from algorithm.cli import main
 
 SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
 PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}
@@ -78,11 +78,11 @@ def fails(capsys, command: str) -> tuple[int, str]:
 
 COMMANDS = [
     # options
-    ("mine/task --nonsense", "--nonsense is no option"),
+    ("mine/task --nonsense", "unknown option --nonsense"),
     ("mine/task --rendr", "did you mean --render?"),
     ("mine/task --conf default", "did you mean --config?"),
-    ("mine/task more", "'more' is one word too many"),
-    ("-n a", "name the environment's folder first"),
+    ("mine/task more", "unexpected argument 'more'"),
+    ("-n a", "name the environment folder first"),
     ("mine/task --agents", "--agents"),
     ("mine/task --agents two", "invalid int value: 'two'"),
     ("mine/task --agents 0", "base_config.n_envs is 0"),
@@ -100,7 +100,7 @@ COMMANDS = [
     ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
     ("mine/task --use-env-nn", "--use_env_nn goes with --resume and --run"),
-    ("mine/task --run --resume", "--resume and --run exclude each other"),
+    ("mine/task --run --resume", "--resume and --run cannot be combined"),
     ("mine/task --resume --force", "--force goes with training and --init and --import_mlagents, not with --resume"),
     ("mine/task --run --max_step 5", "--max_step goes with"),
     ("mine/task --run --config x", "--config goes with training and --doctor, not with --run"),

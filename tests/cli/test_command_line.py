@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.cli.command_line import collect_flag_layers, make_start_page, parse_arguments
-from algorithm.cli.options import FLAGS, OPTIONS, TRAIN
+from algorithm import __version__
+from algorithm.cli.command_line import collect_flag_layers, make_help_page, make_start_page, parse_arguments
+from algorithm.cli.options import FLAGS, GROUPS, OPTIONS, TRAIN
 from algorithm.config import renamed_settings as former
 from algorithm.config.loader import load_defaults, merge, resolve
 from algorithm.runs.env_folder import is_file_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SPELLINGS = {option.spelling for option in OPTIONS} | {"--help"}
+SPELLINGS = {option.spelling for option in OPTIONS} | {"--help", "--version"}
 # Written as a user would, with what they come to.
 USES = {
     "--config": ("-c fast", {"config": "fast"}),
@@ -51,7 +52,7 @@ USES = {
 
 
 def test_every_option_has_its_row():
-    assert set(USES) == SPELLINGS - {"--help"}
+    assert set(USES) == SPELLINGS - {"--help", "--version"}
 
 
 @pytest.mark.parametrize("option", USES)
@@ -149,7 +150,7 @@ def test_documented_options_exist(page):
 
 
 def test_the_reference_lists_every_option():
-    assert documented("docs/options.md") >= SPELLINGS - {"--help"}
+    assert documented("docs/options.md") >= SPELLINGS - {"--help", "--version"}
 
 
 @pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
@@ -164,7 +165,7 @@ def test_what_some_system_takes_for_no_file_name(name):
 
 def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
     code = (
-        "import sys, main\n"
+        "import sys\nfrom algorithm.cli import main\n"
         "assert main.main([]) == 0 and main.main(['gym/cartpole', '--nonsense']) == 2\n"
         "assert not {'torch', 'numpy', 'gymnasium', 'pydantic', 'rich', 'yaml'} & set(sys.modules)"
     )
@@ -176,7 +177,7 @@ def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
 
 def test_something_is_printed_before_torch_is_imported():
     code = (
-        "import builtins, sys, main\n"
+        "import builtins, sys\nfrom algorithm.cli import main\n"
         "whole = builtins.__import__\n"
         "def loaded(name, *rest):\n"
         "    if name.partition('.')[0] in ('torch', 'gymnasium', 'rich'):\n"
@@ -198,3 +199,22 @@ def test_flags_name_settings_that_exist():
         for key in setting.split("."):
             assert key in place
             place = place[key]
+
+
+def test_help_lists_every_option_once_in_its_group(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--help"])
+    page = capsys.readouterr().out
+    assert ended.value.code == 0 and page == make_help_page()
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", page, re.MULTILINE)
+    spelled = [name.replace("-", "_").replace("__", "--", 1) for name in listed]
+    assert sorted(spelled) == sorted(SPELLINGS)
+    assert "--max-step N" in page and "--max_iter N" in page
+    assert [line[:-1] for line in page.splitlines() if line[:-1] in GROUPS] == list(GROUPS)
+    assert max(map(len, page.splitlines())) <= 110
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"samara {__version__}\n"

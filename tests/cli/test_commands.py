@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import main
+from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.monitor import Monitor
 
@@ -105,7 +105,7 @@ def test_what_native_code_prints_stays_out_of_the_json(task):
     loud = "import os, gymnasium\ndef make():\n    os.write(1, b'loud')\n    return gymnasium.make('CartPole-v1')\n"
     (task / "env.py").write_text(loud)
     changes = ["--set", "base_config.env_type=GYM", "base_config.env_name=env.py", "base_config.max_step=30"]
-    command = [sys.executable, main.__file__, "mine/task", "-n", "a", "--json", *changes]
+    command = [sys.executable, ROOT / "main.py", "mine/task", "-n", "a", "--json", *changes]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(process.stdout)["env_steps"] >= 30
     assert "loud" in process.stderr
@@ -173,11 +173,11 @@ def test_repeated_runs_end_with_their_spread_for_people(capsys):
 
 
 def test_repeated_runs_stop_at_the_first_that_fails_and_say_what_there_is(monkeypatch, capsys):
-    from algorithm.runs import build as assembly
+    from algorithm import api
 
-    whole = assembly.train
+    whole = api.train_in_folder
     monkeypatch.setattr(
-        assembly, "train", lambda settings, *rest: whole(settings, *rest) if settings.base.seed == 0 else 1 / 0
+        api, "train_in_folder", lambda settings, *rest: whole(settings, *rest) if settings.base.seed == 0 else 1 / 0
     )
     told = call("mine/task -n a --repeat 3", capsys)
     assert told["status"] == 1 and len(told["runs"]) == 1
@@ -219,10 +219,10 @@ def test_a_run_that_goes_on_keeps_its_variant(capsys):
 
 
 def test_a_run_has_its_origin_from_the_start(monkeypatch):
-    from algorithm.runs import build as assembly
+    from algorithm import api
 
     seen = []
-    monkeypatch.setattr(assembly, "train", lambda *_, **__: seen.append(result("a")) or 1 / 0)
+    monkeypatch.setattr(api, "train_in_folder", lambda *_, **__: seen.append(result("a")) or 1 / 0)
     assert main.main("mine/task -n a -c goal --seed 3".split()) == 1
     (began,) = seen
     assert (began["environment"], began["algorithm"], began["variant"]) == ("mine/task", "ACER", "goal")
@@ -246,7 +246,8 @@ def test_the_list_is_made_without_torch_and_the_like():
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
     (folder / "metrics.csv").write_text("env_steps,time/seconds,rollout/return\n90,1.5,10\n")
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import main; assert main.main(['--list']) == 0; "
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli import main; "
+    code += "assert main.main(['--list']) == 0; "
     code += "print(*{name.partition('.')[0] for name in sys.modules})"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert " 90 " in shown

@@ -7,8 +7,8 @@ import gymnasium
 import pytest
 import yaml
 
-import main
 from algorithm import load
+from algorithm.cli import main
 from algorithm.config.loader import read_variant, resolve
 
 

@@ -16,9 +16,10 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 
-import main
 from algorithm import load
 from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.cli import main
+from algorithm.runs.exit_status import STATUSES
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 
@@ -375,7 +376,7 @@ def test_a_process_goes_on_where_another_ended():
 
 def test_every_kind_of_failure_with_a_status_exists():
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py"))
-    for kind in main.STATUSES:
+    for kind in STATUSES:
         assert hasattr(builtins, kind) or f"class {kind}(" in code, kind
 
 

@@ -33,7 +33,7 @@ def told(folder, monkeypatch=None, **changes) -> list[str]:
         "best": None,
     }
     said = []
-    report_result(said.append, "some/task", folder, RunResult(**{**values, **changes}))
+    report_result(said.append, "some/task", folder, RunResult(**{"folder": folder.path, **values, **changes}))
     return said
 
 

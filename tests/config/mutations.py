@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import main
+from algorithm.cli import main
 from algorithm.cli.options import OPTIONS
 from algorithm.config.loader import load_defaults
 from algorithm.config.trees import iterate_leaves

@@ -7,10 +7,10 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-import main
 from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.annotations import Condition
+from algorithm.cli import main
 from algorithm.config.effects import check_effects, find_failure
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.config.schema import BaseConfig, ReplayConfig

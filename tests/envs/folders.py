@@ -1,4 +1,4 @@
-"""The environment folders of the project, and the code in them."""
+"""The environment folders of the project, and a loader of their Python files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 from algorithm.runs.env_folder import PROJECT_ENVS
 
-# Those of the project: a folder that a user adds next to them is the user's to test.
+# Folders that a user adds to envs/ are not tested.
 FOLDERS = [
     "atari/breakout",
     "atari/pong",
@@ -35,11 +35,11 @@ FOLDERS = [
     "unity/roller",
     "visual/errand",
 ]
-OWN = [name for name in FOLDERS if (PROJECT_ENVS / name / "env.py").is_file()]
+FOLDERS_WITH_CODE = [name for name in FOLDERS if (PROJECT_ENVS / name / "env.py").is_file()]
 
 
 def load(name: str, file: str = "env.py") -> ModuleType:
-    """A Python file of an environment's folder as a module."""
+    """Return a Python file of an environment folder as a module."""
     path = Path(PROJECT_ENVS / name / file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
@@ -47,6 +47,6 @@ def load(name: str, file: str = "env.py") -> ModuleType:
     return module
 
 
-def simulators() -> list[str]:
-    """Folders whose env.py is a simulator itself rather than a wrapper around one of Gymnasium's."""
-    return [name for name in OWN if load(name).make().spec is None]
+def find_simulators() -> list[str]:
+    """Return the folders whose env.py contains a simulator rather than a wrapper of a Gymnasium environment."""
+    return [name for name in FOLDERS_WITH_CODE if load(name).make().spec is None]

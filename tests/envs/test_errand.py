@@ -1,4 +1,4 @@
-"""The errand: its optimum, and that neither the picture nor the vector alone is enough."""
+"""Tests of the errand environment: its optimum, which needs both the picture and the vector."""
 
 from copy import deepcopy
 from itertools import product
@@ -11,8 +11,8 @@ from tests.envs.folders import load
 errand = load("visual/errand")
 
 
-def where(picture):
-    """(row, column) of each colour, as seen from the middle; None for what is out of sight."""
+def locate(picture):
+    """Return the (row, column) of each colour relative to the centre; None if it is outside the picture."""
     places = []
     for colour in errand.COLOURS:
         rows, columns = np.nonzero((picture == np.array(colour, np.uint8)).all(-1))
@@ -21,23 +21,23 @@ def where(picture):
     return places
 
 
-def walk(env, obs, wanted):
-    """The return of going straight to the thing that `wanted` names when it is shown the observation."""
+def walk(env, obs, select):
+    """Walk straight to the object with the index `select(obs)`, and return the episode return."""
     total, over = 0.0, False
     while not over:
-        place = where(obs["picture"])[wanted(obs)]
+        place = locate(obs["picture"])[select(obs)]
         steps = np.abs(errand.MOVES - place).sum(1)
         obs, reward, over, _, _ = env.step(int(steps.argmin()))
         total += reward
     return total
 
 
-def test_the_optimum_is_what_trying_everything_finds():
+def test_the_optimum_equals_that_of_exhaustive_search():
     for seed in range(10):
         env = errand.make()
         env.reset(seed=seed)
         returns = []
-        for moves in product(range(4), repeat=4):  # what takes longer costs more
+        for moves in product(range(4), repeat=4):  # longer walks cost more
             copy, total = deepcopy(env), 0.0
             for move in moves:
                 _, reward, over, _, _ = copy.step(move)
@@ -48,7 +48,7 @@ def test_the_optimum_is_what_trying_everything_finds():
         assert max(returns) == pytest.approx(errand.mean_optimum())
 
 
-def test_who_sees_both_parts_reaches_the_optimum_and_who_sees_one_does_not():
+def test_the_optimum_needs_both_the_picture_and_the_vector():
     both, picture = [], []
     for seed in range(300):
         env = errand.make()
@@ -56,11 +56,11 @@ def test_who_sees_both_parts_reaches_the_optimum_and_who_sees_one_does_not():
         both.append(walk(deepcopy(env), obs, lambda obs: int(obs["asked"].argmax())))
         picture.append(walk(env, obs, lambda obs: 0))
     np.testing.assert_allclose(both, errand.mean_optimum())
-    assert np.mean(picture) < 0  # the vector alone tells no direction
+    assert np.mean(picture) < 0  # and the vector alone contains no direction
     assert set(np.round(picture, 2)) == {0.85, -1.15}
 
 
-def test_at_random_there_is_little_to_get():
+def test_random_actions_have_a_low_return():
     rng, returns = np.random.default_rng(0), []
     for seed in range(300):
         env = errand.make()
@@ -73,21 +73,21 @@ def test_at_random_there_is_little_to_get():
     assert np.mean(returns) == pytest.approx(-0.5, abs=0.15)
 
 
-def test_the_picture_moves_the_other_way():
+def test_the_picture_moves_against_the_agent():
     env = errand.make()
     obs, _ = env.reset(seed=0)
     assert obs["picture"].shape == (14, 14, 3) and obs["picture"].dtype == np.uint8
-    before = where(obs["picture"])
+    before = locate(obs["picture"])
     assert [np.abs(place).sum() for place in before] == [errand.AWAY] * errand.THINGS
     for action, move in enumerate(errand.MOVES):
-        after = where(deepcopy(env).step(action)[0]["picture"])
+        after = locate(deepcopy(env).step(action)[0]["picture"])
         for old, new in zip(before, after, strict=True):
             hidden = np.abs(old - move).max() > errand.AWAY
             assert new is None if hidden else (new == old - move).all()
 
 
 @pytest.mark.parametrize("action", [4, -1, 0.5])
-def test_what_is_no_move_raises(action):
+def test_an_invalid_action_raises(action):
     env = errand.make()
     env.reset(seed=0)
     with pytest.raises(ValueError, match="an action is a move"):

@@ -1,4 +1,4 @@
-"""Every environment's folder fits: its variants resolve, its network is a blueprint, its goal can be reached."""
+"""Tests of every environment folder: its variants resolve, its network is a blueprint, its goal is reachable."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from algorithm.config.effects import check_effects
 from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
 from algorithm.runs.env_folder import PROJECT_ENVS
-from tests.envs.folders import FOLDERS, OWN, load
+from tests.envs.folders import FOLDERS, FOLDERS_WITH_CODE, load
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -15,8 +15,8 @@ def test_every_variant_resolves(name):
     for variant in read_yaml(path):
         settings = resolve([(str(path), read_variant(path, variant))])
         check_effects(settings, [(str(path), read_own_variant(path, variant))])
-        # A scene of Unity cannot be had where this is tested, so that nothing is claimed of it.
-        # A variant that is measured after so many steps stops at none.
+        # The scenes of Unity are not available to the tests, so their goals are not checked.
+        # A variant without a goal is measured after a fixed number of steps.
         goal = settings.goal
         assert settings.base.env_type == "UNITY" or goal is None or goal.step_budget <= settings.base.max_step
 
@@ -27,7 +27,7 @@ def test_every_network_is_a_blueprint(name):
     assert isinstance(blueprint() if callable(blueprint) else blueprint, Blueprint)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", FOLDERS_WITH_CODE)
 def test_goals_are_within_5_percent_of_the_optimum(name):
     goal = read_variant(PROJECT_ENVS / name / "config.yaml", "default")["goal"]["return"]
     optimum = load(name).mean_optimum()

@@ -1,4 +1,4 @@
-"""Simulators of the project's own keep Gymnasium's rules and those of masks, and refuse what is forbidden loudly."""
+"""Tests of the simulators in envs/: Gymnasium's interface, action masks, optimal returns, and invalid arguments."""
 
 from copy import deepcopy
 
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from tests.envs.folders import OWN, load, simulators
+from tests.envs.folders import FOLDERS_WITH_CODE, find_simulators, load
 
-MASKED = [name for name in OWN if name.startswith("masked/")]
+MASKED = [name for name in FOLDERS_WITH_CODE if name.startswith("masked/")]
 EPISODES = 30
 
 
 def mask_of(env, obs, info):
-    """What the simulator says is allowed, one array for each branch; None where all is."""
+    """Return the action mask of each branch; None if the simulator has no masks."""
     mask = info.get("action_mask")
     if mask is None and isinstance(obs, dict):
         mask = obs.get("action_mask")
@@ -25,8 +25,8 @@ def mask_of(env, obs, info):
     return np.split(mask, np.cumsum(branches)[:-1])
 
 
-class Allowed(gymnasium.Wrapper):
-    """Puts something allowed in the place of what is not, since a checker of Gymnasium knows no masks."""
+class ReplaceForbiddenActions(gymnasium.Wrapper):
+    """A wrapper that replaces forbidden actions, since Gymnasium's checker does not support masks."""
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
@@ -43,14 +43,14 @@ class Allowed(gymnasium.Wrapper):
 
 
 @pytest.mark.filterwarnings("ignore:.*different from the unwrapped.*", "ignore:.*not having a spec.*")
-@pytest.mark.parametrize("name", simulators())
-def test_gymnasiums_checker_has_nothing_to_say(name):
-    check_env(Allowed(load(name).make()))
+@pytest.mark.parametrize("name", find_simulators())
+def test_simulators_pass_gymnasiums_checker(name):
+    check_env(ReplaceForbiddenActions(load(name).make()))
 
 
-@pytest.mark.parametrize("name", simulators())
-def test_episodes_end_by_themselves_and_show_what_the_space_holds(name):
-    env = Allowed(load(name).make())
+@pytest.mark.parametrize("name", find_simulators())
+def test_episodes_terminate_and_observations_are_in_the_space(name):
+    env = ReplaceForbiddenActions(load(name).make())
     env.action_space.seed(0)
     for seed in range(EPISODES):
         obs, _ = env.reset(seed=seed)
@@ -65,8 +65,8 @@ def test_episodes_end_by_themselves_and_show_what_the_space_holds(name):
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_a_mask_forbids_exactly_what_raises(name):
-    env = Allowed(load(name).make())
+def test_exactly_the_masked_actions_raise(name):
+    env = ReplaceForbiddenActions(load(name).make())
     env.action_space.seed(0)
     forbidden = 0
     for seed in range(EPISODES):
@@ -88,7 +88,7 @@ def test_a_mask_forbids_exactly_what_raises(name):
 
 
 def exhaustive(env, actions, allowed):
-    """The best return from where an environment stands, by trying everything."""
+    """Return the best return from the current state of an environment, by exhaustive search."""
     best = -np.inf
     for action in actions:
         if allowed(env, action):
@@ -98,7 +98,7 @@ def exhaustive(env, actions, allowed):
     return best
 
 
-def test_the_optimum_of_coins_is_what_trying_everything_finds():
+def test_the_optimum_of_coins_equals_that_of_exhaustive_search():
     module = load("masked/coins")
     for amount in [1, 4, 6, 10, 14, *module.amounts()]:
         env = module.make()
@@ -109,7 +109,7 @@ def test_the_optimum_of_coins_is_what_trying_everything_finds():
         assert (found == module.mean_optimum()) == (amount in module.amounts())
 
 
-def test_the_largest_coin_that_fits_is_not_good_enough():
+def test_the_largest_coin_is_not_optimal():
     module = load("masked/coins")
 
     def largest(amount):
@@ -118,14 +118,14 @@ def test_the_largest_coin_that_fits_is_not_good_enough():
     assert np.mean([largest(amount) for amount in module.amounts()]) < 1.2 * module.mean_optimum()
 
 
-def test_coins_that_cannot_pay_all_are_refused():
+def test_coins_that_cannot_pay_every_amount_are_refused():
     with pytest.raises(ValueError, match="one of them must be 1"):
         load("masked/coins").make(coins=(2, 3))
     with pytest.raises(ValueError, match="no amount up to 5 needs 6 of the coins"):
         load("masked/coins").make(most=5, fewest=6)
 
 
-def test_the_optimum_of_lights_is_what_trying_everything_finds():
+def test_the_optimum_of_lights_equals_that_of_exhaustive_search():
     module = load("masked/lights")
     for seed in range(20):
         env = module.make()
@@ -138,7 +138,7 @@ def test_the_optimum_of_lights_is_what_trying_everything_finds():
         assert found == module.optimum(board) == module.mean_optimum()
 
 
-def test_what_is_used_up_is_dark():
+def test_used_rows_and_columns_are_dark():
     env = load("masked/lights").make()
     env.reset(seed=0)
     env.lit[:] = 1
@@ -147,7 +147,7 @@ def test_what_is_used_up_is_dark():
     np.testing.assert_array_equal(obs["action_mask"], [1, 0, 1, 1, 1, 0])
 
 
-def test_any_light_that_is_lit_is_not_good_enough():
+def test_choosing_any_lit_light_is_not_optimal():
     module = load("masked/lights")
     returns = []
     for seed in range(300):
@@ -163,18 +163,18 @@ def test_any_light_that_is_lit_is_not_good_enough():
     assert np.mean(returns) < 0.92 * module.mean_optimum()
 
 
-def test_what_was_to_be_recalled_is_shown_once_and_asked_for_later():
+def test_recall_shows_the_cue_once_and_rewards_the_answer_later():
     env = load("memory/recall").make(cues=3, shortest=2, longest=4)
     waits = set()
     for seed in range(40):
         obs, _ = env.reset(seed=seed)
         cue = int(obs.argmax())
         assert obs.tolist() == np.eye(4, dtype=int)[cue].tolist()
-        waited, asked = 0, False
-        while not asked:
-            obs, reward, over, _, _ = env.step((cue + 1) % 3)  # nobody asked
+        waited, has_question = 0, False
+        while not has_question:
+            obs, reward, over, _, _ = env.step((cue + 1) % 3)  # before the question
             waited += 1
-            asked = bool(obs[3])
+            has_question = bool(obs[3])
             assert (reward, over, obs[:3].any()) == (0, False, False)
         waits.add(waited)
         answer = (cue + seed % 2) % 3
@@ -183,14 +183,14 @@ def test_what_was_to_be_recalled_is_shown_once_and_asked_for_later():
     assert waits == {2, 3, 4}
 
 
-def test_a_question_before_its_cue_is_refused():
+def test_a_wait_shorter_than_one_step_is_refused():
     with pytest.raises(ValueError, match="must be at least 1, and shortest not above longest"):
         load("memory/recall").make(shortest=0)
 
 
-def test_the_hidden_numbers_are_the_velocities():
-    hidden, whole = load("memory/cartpole_hidden_velocity").make(), gymnasium.make("CartPole-v1")
+def test_the_hidden_values_are_the_velocities():
+    hidden, full = load("memory/cartpole_hidden_velocity").make(), gymnasium.make("CartPole-v1")
     obs, _ = hidden.reset(seed=3)
-    np.testing.assert_array_equal(obs, whole.reset(seed=3)[0][[0, 2]])
+    np.testing.assert_array_equal(obs, full.reset(seed=3)[0][[0, 2]])
     for action in (1, 0, 0, 1, 1):
-        np.testing.assert_array_equal(hidden.step(action)[0], whole.step(action)[0][[0, 2]])
+        np.testing.assert_array_equal(hidden.step(action)[0], full.step(action)[0][[0, 2]])

@@ -1,4 +1,4 @@
-"""Parking: what its optimum is, by dynamic programming and by driving."""
+"""Tests of the parking environment: its optimum, by dynamic programming and by driving."""
 
 from functools import cache
 
@@ -8,27 +8,30 @@ import pytest
 from tests.envs.folders import load
 
 parking = load("hybrid/parking")
-GRID = 0.0125  # places and moves are multiples of this
+GRID = 0.0125  # positions and moves are multiples of this
 PLACES = np.arange(-120, 121) * GRID
 
 
 @cache
 def best_returns(throttles):
-    """{target: the best return from every place}, driving with these fortieths of full throttle that the grid has."""
+    """Return the best return from every position by target, with throttles in fortieths of full throttle.
+
+    Throttles whose moves are not multiples of the grid are left out.
+    """
     moves = [reach * k / 40 / GRID for reach in parking.REACH.values() for k in throttles]
     moves = [round(move) for move in moves if np.isclose(move, round(move))]
     after = np.clip(np.arange(241)[:, None] + np.array(moves), 0, 240)
     returns = {}
     for target in (-1.0, -0.55, 0.0, 0.35, 1.0):
         parked = 1 - parking.MISS * np.abs(PLACES - target)
-        value = parked  # of no step left
+        value = parked  # with no step left
         for _ in range(parking.STEPS):
             value = np.maximum(parked, (value[after] - parking.FUEL).max(1))
         returns[target] = value
     return returns
 
 
-def test_the_optimum_is_that_of_dynamic_programming():
+def test_the_optimum_equals_that_of_dynamic_programming():
     inside = np.abs(PLACES) <= 1
     for target, value in best_returns(range(41)).items():
         expected = [parking.optimum(target - place) for place in PLACES[inside]]
@@ -36,7 +39,7 @@ def test_the_optimum_is_that_of_dynamic_programming():
 
 
 def drive(env, gap):
-    """What a driver does who knows the way: the return, and the steps it took."""
+    """Drive straight to the target and park. Return the episode return and the number of steps."""
     total, steps = 0.0, 0
     while True:
         near = abs(gap) <= parking.FUEL / parking.MISS + 1e-9
@@ -48,7 +51,7 @@ def drive(env, gap):
             return total, steps
 
 
-def test_the_optimum_can_be_driven():
+def test_driving_straight_reaches_the_optimum():
     env = parking.make()
     gears = set()
     for seed in range(300):
@@ -73,7 +76,7 @@ def test_no_throttle_fits_all_distances(throttle):
     assert np.mean(lost) > 0.1  # the goal is 0.03 below the optimum
 
 
-def test_the_last_step_ends_where_the_car_stands():
+def test_after_the_last_step_the_car_is_parked_at_its_position():
     env = parking.make()
     env.reset(seed=0)
     total = 0.0
@@ -85,7 +88,7 @@ def test_the_last_step_ends_where_the_car_stands():
     assert total == pytest.approx(1 - parking.MISS * miss - parking.STEPS * parking.FUEL, abs=1e-6)
 
 
-def test_the_line_has_ends():
+def test_positions_are_limited():
     env = parking.make()
     env.reset(seed=0)
     for _ in range(parking.STEPS - 1):
@@ -94,7 +97,7 @@ def test_the_line_has_ends():
 
 
 @pytest.mark.parametrize("action", [{"gear": 3, "throttle": [0.5]}, {"gear": 2, "throttle": [1.1]}, {"gear": 2}])
-def test_what_is_no_action_raises(action):
+def test_an_invalid_action_raises(action):
     env = parking.make()
     env.reset(seed=0)
     if "throttle" in action:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import main
 from algorithm.agents.acer.agent import Acer
+from algorithm.cli import main
 from algorithm.exploration.action_noise import ActionNoise
 from algorithm.rollout import Decision, Step
 from algorithm.runs.run_folder import RunFolder

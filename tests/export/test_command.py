@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-import main
+from algorithm.cli import main
 from algorithm.export import export, graph
 from algorithm.export.checker import find_violations
 from algorithm.runs.run_folder import RunFolder

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-import main
 from algorithm import load
+from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import main
+from algorithm.cli import main
 from algorithm.training.learner import Learner
 from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import main
+from algorithm.cli import main
 from tests.faults.runs import ARGUMENTS, CARTPOLE, Run, assert_playable, run_folder, saved_steps, write_task
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")

@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-import main
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
+from algorithm.cli import main
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_variant, resolve
 from algorithm.mlagents import importing
@@ -460,7 +460,7 @@ def test_people_get_a_line_for_each(capsys):
     assert main.main(["--import_mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
     lines = capsys.readouterr().out.splitlines()
     for key in EXAMPLES["WallJump"].lost:
-        assert [line for line in lines if line.startswith(f"{key}: not served: ")], key
+        assert [line for line in lines if line.startswith(f"{key}: not supported: ")], key
     assert "train it: python main.py unity/SmallWallJump" in lines
     assert [line for line in lines if "unless ma_config.SmallWallJump there holds the acer_config" in line]
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, Replay
-from tests.doubles import EncodedLanes, window_of
+from tests.doubles import EncodedLanes, make_encoded_sequences
 
 PRIORITY_FUNCTION = PriorityFunction(max_error_weight=0.9, td_error_min=0.01, td_error_max=100.0)
 PRIORITIZED = partial(
@@ -32,7 +32,7 @@ def never():
 
 def is_valid(lane: int, time: int) -> bool:
     """Return whether a row of encoded lanes is valid."""
-    return bool(window_of(np.array([lane]), np.array([time]), 1).valid[0, 0])
+    return bool(make_encoded_sequences(np.array([lane]), np.array([time]), 1).valid[0, 0])
 
 
 def learnable_starts(replay: Replay, lanes: EncodedLanes) -> set[tuple[int, int]]:
@@ -41,6 +41,6 @@ def learnable_starts(replay: Replay, lanes: EncodedLanes) -> set[tuple[int, int]
     n_rows = min(sequences.stride, sequences.length - sequences.burn_in)
     return {
         (lane, time)
-        for lane, time in lanes.legal(replay.ring.rows, sequences.length, sequences.stride, sequences.warmup_rows)
+        for lane, time in lanes.list_starts(replay.ring.rows, sequences.length, sequences.stride, sequences.warmup_rows)
         if any(is_valid(lane, time + sequences.burn_in + row) for row in range(n_rows))
     }

@@ -10,7 +10,7 @@ import pytest
 from algorithm.replay import IN_MEMORY, Replay, ReplaySize, compute_replay_size, make_file_allocator
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.doubles import EncodedLanes, assert_intact, starts_of
+from tests.doubles import EncodedLanes, assert_intact, find_starts
 
 
 def make(capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
@@ -26,7 +26,7 @@ def write(replay: Replay, lanes: EncodedLanes, rng: np.random.Generator, rollout
 
 
 def drawn(replay: Replay, batches: int, batch: int = 64) -> Counter:
-    return Counter(start for _ in range(batches) for start in starts_of(replay.sample(batch)))
+    return Counter(start for _ in range(batches) for start in find_starts(replay.sample(batch)))
 
 
 def per_lane(replay: Replay) -> int:
@@ -67,12 +67,12 @@ def test_sequences_are_complete_after_any_writes(shape, loss):
     n_batches = 0
     for _ in range(25):
         write(replay, lanes, rng, 1, loss)
-        legal = lanes.legal(per_lane(replay), length, stride, shape.get("warmup_rows", 0))
+        legal = lanes.list_starts(per_lane(replay), length, stride, shape.get("warmup_rows", 0))
         batch = replay.sample(32)
         assert (batch is None) == (not legal)
         if batch:
             assert len(batch) == length
-            assert set(starts_of(batch)) <= legal
+            assert set(find_starts(batch)) <= legal
             assert_intact(batch)
             n_batches += 1
     assert n_batches > 5
@@ -87,7 +87,9 @@ def test_every_legal_sequence_is_drawn_and_no_other(shape, loss):
         write(replay, lanes, rng, 1)
     length = shape["length"] + shape.get("burn_in", 0)
     stride = shape["chunk"] if shape.get("stored_state_size") else 1
-    assert set(drawn(replay, batches=25)) == lanes.legal(per_lane(replay), length, stride, shape.get("warmup_rows", 0))
+    assert set(drawn(replay, batches=25)) == lanes.list_starts(
+        per_lane(replay), length, stride, shape.get("warmup_rows", 0)
+    )
 
 
 @pytest.mark.parametrize("stored_state_size", [0, 2])
@@ -97,7 +99,7 @@ def test_every_legal_sequence_is_drawn_and_no_other(shape, loss):
 def test_sequences_are_drawn_uniformly(rollouts, loss, stored_state_size):
     replay, lanes = make(capacity=180, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(3), rollouts, loss)
-    legal = lanes.legal(per_lane(replay), 5, 5 if stored_state_size else 1)
+    legal = lanes.list_starts(per_lane(replay), 5, 5 if stored_state_size else 1)
     counts = drawn(replay, batches=200, batch=100)
     assert set(counts) == legal
     expected = 20_000 / len(legal)
@@ -109,8 +111,8 @@ def test_sequences_are_drawn_uniformly(rollouts, loss, stored_state_size):
 def test_sequences_of_one_batch_are_drawn_independently():
     replay, lanes = make(capacity=90), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(4), 20)
-    legal = len(lanes.legal(per_lane(replay), 4))
-    pairs = [starts_of(replay.sample(2)) for _ in range(4000)]
+    legal = len(lanes.list_starts(per_lane(replay), 4))
+    pairs = [find_starts(replay.sample(2)) for _ in range(4000)]
     same = sum(first == second for first, second in pairs)
     assert abs(same - 4000 / legal) < 4 * np.sqrt(4000 / legal)
 
@@ -124,8 +126,8 @@ def test_a_single_complete_sequence_among_many_breaks_is_found():
         replay.add(lanes.rollout(0, lost=[0]))
     assert replay.sample(4) is None  # the row after the break overwrote the successor of the sixth row
     replay.add(lanes.rollout(0))
-    assert set(starts_of(replay.sample(50))) == lanes.legal(per_lane(replay), 6)
-    assert len(lanes.legal(per_lane(replay), 6)) == 1
+    assert set(find_starts(replay.sample(50))) == lanes.list_starts(per_lane(replay), 6)
+    assert len(lanes.list_starts(per_lane(replay), 6)) == 1
 
 
 def test_nothing_is_drawn_before_there_is_a_complete_sequence():
@@ -136,7 +138,7 @@ def test_nothing_is_drawn_before_there_is_a_complete_sequence():
     replay.add(lanes.rollout(0, lost=[0]))
     assert replay.sample(2) is None
     replay.add(lanes.rollout(1))
-    assert {lane for lane, _ in starts_of(replay.sample(50))} == {1}
+    assert {lane for lane, _ in find_starts(replay.sample(50))} == {1}
 
 
 @pytest.mark.parametrize("warmup_rows", [0, 3, 6])
@@ -147,7 +149,7 @@ def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_ar
     )
     write(replay, lanes, np.random.default_rng(5), 30, loss=0.1)
     batch = replay.sample(200)
-    known = np.array(starts_of(batch)) + [0, warmup_rows]
+    known = np.array(find_starts(batch)) + [0, warmup_rows]
     np.testing.assert_array_equal(batch.memory, known)
     np.testing.assert_array_equal(batch.version, 10 * known[:, 1])
     assert batch.version.dtype == np.int64
@@ -159,7 +161,7 @@ def test_only_the_first_values_of_a_memory_are_stored(stored_state_size):
     write(replay, lanes, np.random.default_rng(5), 5)
     batch = replay.sample(20)
     assert batch.memory.shape == (20, stored_state_size)
-    np.testing.assert_array_equal(batch.memory, np.array(starts_of(batch))[:, :stored_state_size])
+    np.testing.assert_array_equal(batch.memory, np.array(find_starts(batch))[:, :stored_state_size])
 
 
 def test_rows_counts_the_readable_rows_of_all_lanes():
@@ -180,7 +182,7 @@ def test_burn_in_rows_come_first():
     learned = batch.drop_burn_in()
     assert (len(learned), learned.burn_in) == (3, 0)
     assert_intact(learned)
-    assert [time + 2 for _, time in starts_of(batch)] == [time for _, time in starts_of(learned)]
+    assert [time + 2 for _, time in find_starts(batch)] == [time for _, time in find_starts(learned)]
 
 
 def test_stored_values_do_not_change_by_other_writes_and_draws():
@@ -213,7 +215,7 @@ def test_the_same_seed_draws_the_same_sequences():
     replays = [make(seed=7), make(seed=7), make(seed=8)]
     for replay in replays:
         write(replay, EncodedLanes(3, 5), np.random.default_rng(6), 20, loss=0.3)
-    same, again, other = ([starts_of(replay.sample(16)) for _ in range(5)] for replay in replays)
+    same, again, other = ([find_starts(replay.sample(16)) for _ in range(5)] for replay in replays)
     assert same == again
     assert same != other
 
@@ -229,7 +231,7 @@ def test_a_restored_replay_continues_identically(tmp_path, stored_state_size):
     other.rng.bit_generator.state = replay.rng.bit_generator.state
     for _ in range(10):
         ours, theirs = replay.sample(16), other.sample(16)
-        assert starts_of(ours) == starts_of(theirs)
+        assert find_starts(ours) == find_starts(theirs)
         assert_intact(theirs)
         np.testing.assert_array_equal(ours.memory, theirs.memory)
         np.testing.assert_array_equal(ours.version, theirs.version)
@@ -403,8 +405,8 @@ def test_later_lanes_have_as_many_rows_and_the_others_do_not_change(allocate, tm
         replay.add(lanes.rollout(0, 3, 1, 4, 2))
         batch = replay.sample(64)
         assert_intact(batch)
-        assert set(starts_of(batch)) <= lanes.legal(per_lane(replay), 4)
-    assert {lane for lane, _ in starts_of(batch)} == set(range(5))
+        assert set(find_starts(batch)) <= lanes.list_starts(per_lane(replay), 4)
+    assert {lane for lane, _ in find_starts(batch)} == set(range(5))
     assert not set(index) & set(batch.index)  # those rows are overwritten, and indices are not reused
     size = compute_replay_size(60, Role(5, {}, ActionSpec()), 5, 0, 0, initial_lanes=3)
     assert size.rows == replay.ring.rows * replay.ring.lanes

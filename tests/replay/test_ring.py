@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from algorithm.replay.ring import WIDE_ROW_BYTES, Ring
-from tests.doubles import EncodedLanes, assert_intact, starts_of
+from tests.doubles import EncodedLanes, assert_intact, find_starts
 
 
 @pytest.fixture(autouse=True, params=[WIDE_ROW_BYTES, 1], ids=["rows are narrow", "rows are wide"])
@@ -40,7 +40,7 @@ def test_all_readable_rows_can_be_read(columns):
     for length in range(1, filled + 1):
         for start in range(4 * columns - filled, 4 * columns - length + 1):
             sequence = read(ring, start, length)
-            assert starts_of(sequence) == [(0, start)]
+            assert find_starts(sequence) == [(0, start)]
             assert_intact(sequence)
             assert is_complete(ring, start, length)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.replay import Replay, UniformSampler
-from tests.doubles import EncodedLanes, assert_intact, starts_of
+from tests.doubles import EncodedLanes, assert_intact, find_starts
 from tests.replay.samplers import LAZY, PRIORITIZED, SAMPLERS, equal_errors, learnable_starts, never, replay_of
 from tests.replay.test_replay import SHAPES
 
@@ -54,7 +54,7 @@ def test_exactly_the_complete_sequences_with_a_valid_row_can_be_drawn(sampler, s
         batch = replay.sample(16)
         assert (batch is None) == (not expected)
         if batch:
-            assert set(starts_of(batch)) <= expected
+            assert set(find_starts(batch)) <= expected
             assert_intact(batch)
             late.append(batch.index)
         if late and rng.random() < 0.7:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from algorithm.replay import Replay, UniformSampler
 from algorithm.replay.sequences import list_numbers
 from algorithm.replay.uniform import SequenceIndex
-from tests.doubles import EncodedLanes, assert_intact, starts_of
+from tests.doubles import EncodedLanes, assert_intact, find_starts
 from tests.replay.test_replay import SHAPES
 
 
@@ -89,7 +89,7 @@ def test_a_restored_replay_finds_its_complete_sequences_in_the_ring():
     other.rng.bit_generator.state = replay.rng.bit_generator.state
     for _ in range(5):
         ours, theirs = replay.sample(32), other.sample(32)
-        assert starts_of(ours) == starts_of(theirs)
+        assert find_starts(ours) == find_starts(theirs)
         assert_intact(theirs)
         for each in (replay, other):
             each.add(EncodedLanes(2, 5).rollout(0, 1))

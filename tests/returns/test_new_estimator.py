@@ -20,7 +20,7 @@ sac:
 SCRIPT = """
 import sys
 
-import main
+from algorithm.cli import main
 from algorithm.returns import ESTIMATORS, Estimator, Targets, retrace
 
 

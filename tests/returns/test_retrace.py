@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.returns import retrace
-from tests.builders import random_rows
+from tests.builders import random_estimator_inputs
 from tests.oracles import retrace_by_definition
 
 GAMMA = 0.9
@@ -108,7 +108,7 @@ def test_without_its_last_observation_the_last_row_of_a_truncated_episode_is_inv
     assert (~(first[1:] & alive)).tolist() == [True, True, True, False, True]
 
 
-random_record = partial(random_rows, ("q_taken", "v", "trace"))
+random_record = partial(random_estimator_inputs, ("q_taken", "v", "trace"))
 
 
 def run(reward, alive, first, gamma, q_taken, v, trace, horizon=None):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.returns import n_step_return, vtrace
-from tests.builders import random_rows
+from tests.builders import random_estimator_inputs
 from tests.oracles import vtrace_by_definition
 
 GAMMA = 0.9
@@ -107,7 +107,7 @@ def test_with_a_finite_rho_clip_the_fixed_point_is_the_value_of_another_policy()
     assert v == pytest.approx(0.5 / 0.6, abs=1e-6)
 
 
-random_record = partial(random_rows, ("v", "rho", "trace", "trace_lambda"))
+random_record = partial(random_estimator_inputs, ("v", "rho", "trace", "trace_lambda"))
 
 
 def run(reward, alive, first, gamma, v, rho, trace, trace_lambda, horizon=None):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import main
+from algorithm.cli import main
 from algorithm.cli.command_line import parse_arguments
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import main
 from algorithm import load
+from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.learner import Learner

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import main
 from algorithm import load
 from algorithm.checkpointing.manifest import Manifest
+from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.metrics import read_table
 

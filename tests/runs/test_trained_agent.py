@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_told():
     player, _ = player_of(Sampling, observation_space=SPACES["Dict"], action_space=BOX)
     whole = {"place": PLACE.sample(), "speed": np.zeros((2, 3)), "door": 1}
     player.act(whole)
-    with pytest.raises(ValueError, match="there is no observation 'door'; there must be door, place, speed"):
+    with pytest.raises(ValueError, match="observation 'door' is missing; expected door, place, speed"):
         player.act({"place": whole["place"], "speed": whole["speed"]})
     for wrong in ({"door": [1]}, {"speed": np.zeros((2, 2))}, {"door": [1, 1], "speed": np.zeros((2, 2, 3))}):
         with pytest.raises(ValueError, match=r"observations have the shapes .*'speed': \(2, 3\)"):

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import yaml
 
-import main
 from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
 from algorithm.adapters.unity import scene_process
+from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder

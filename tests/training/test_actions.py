@@ -15,7 +15,7 @@ from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.adapters.spaced import Sampling
 from tests.builders import make_acer, update
-from tests.doubles import lanes_of, parts_of
+from tests.doubles import join_lanes, make_components
 from tests.guessing import SPACES
 
 LANES, CHUNK, TICKS = 3, 4, 80
@@ -41,11 +41,11 @@ def collect(space, means=0.0, **changes):
     agent = make_acer(adapter.roles["agent"], Blueprint(), rollout_length=CHUNK, **changes)
     with torch.no_grad():
         agent.policy.heads.linear.bias[: adapter.roles["agent"].action_spec.continuous] = means
-    actor = Actor(parts_of(adapter, agent), seed=0)
+    actor = Actor(make_components(adapter, agent), seed=0)
     rollouts = [rollout for _ in range(TICKS) for _, rollout in actor.collect()]
     assert adapter.restarts == 0
     stored, taken = [], []
-    for lane, record in lanes_of(rollouts).items():
+    for lane, record in join_lanes(rollouts).items():
         stored.append(record.raw_action[record.valid])  # without bootstrap rows, which are not executed
         taken += adapter.env.envs[lane].unwrapped.taken[: len(stored[-1])]
     return np.concatenate(stored), taken, rollouts

@@ -7,27 +7,27 @@ import pytest
 
 from algorithm.training.actor import Actor
 from algorithm.training.episodes import Episode
-from tests.doubles import Clock, Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
+from tests.doubles import ParityAgent, Row, ScriptedAdapter, UpdateCounter, join_lanes, make_components, make_step
 
 # Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then
 # it terminates; lane 1 terminates. Every reward is different.
 SCRIPT = [
-    {"agent": step_of(Row(0, 10, first=True), Row(1, 50, first=True))},
-    {"agent": step_of(Row(0, 11, 1))},
-    {"agent": step_of(Row(0, 12, 2), Row(1, 51, 5))},
-    {"agent": step_of(Row(0, 13, 3, final=True))},
-    {"agent": step_of(Row(0, 20, first=True), Row(1, 52, 6))},
-    {"agent": step_of(Row(0, 21, 4))},
-    {"agent": step_of(Row(0, 30, 7, alive=False, first=True), Row(1, 60, 8, alive=False, first=True))},
-    {"agent": step_of(Row(0, 31, 9))},
-    {"agent": step_of(Row(0, 32, 1), Row(1, 61, 2))},
+    {"agent": make_step(Row(0, 10, first=True), Row(1, 50, first=True))},
+    {"agent": make_step(Row(0, 11, 1))},
+    {"agent": make_step(Row(0, 12, 2), Row(1, 51, 5))},
+    {"agent": make_step(Row(0, 13, 3, final=True))},
+    {"agent": make_step(Row(0, 20, first=True), Row(1, 52, 6))},
+    {"agent": make_step(Row(0, 21, 4))},
+    {"agent": make_step(Row(0, 30, 7, alive=False, first=True), Row(1, 60, 8, alive=False, first=True))},
+    {"agent": make_step(Row(0, 31, 9))},
+    {"agent": make_step(Row(0, 32, 1), Row(1, 61, 2))},
     {},
 ]
 
 
 @pytest.fixture
 def actor():
-    return Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2)), seed=0)
+    return Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2)), seed=0)
 
 
 def collect(actor: Actor, ticks: int) -> list:
@@ -67,13 +67,13 @@ def test_the_stored_rows_are_those_of_the_script(actor):
 def test_a_slot_continues_the_previous_slot_of_its_lane(actor):
     rollouts = collect(actor, 9)
     assert [rollout.continues_previous.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
-    lanes = lanes_of(rollouts)
+    lanes = join_lanes(rollouts)
     assert lanes[0].obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32]
     assert lanes[1].obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61]
 
 
 def test_memory_is_zero_at_the_start_of_an_episode_and_kept_in_ticks_without_a_row(actor):
-    lanes = lanes_of(collect(actor, 9))
+    lanes = join_lanes(collect(actor, 9))
     assert lanes[0].behavior[:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
     assert lanes[1].behavior[:, 0, 1].tolist() == [0, 1, 2, 0]
 
@@ -116,8 +116,8 @@ def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
 
 
 def test_the_version_is_the_number_of_updates_before_the_first_row():
-    learner = Clock()
-    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=2), ShowingAgent(rollout_length=2), learner), seed=0)
+    learner = UpdateCounter()
+    actor = Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2), learner), seed=0)
     rollouts = []
     for tick in range(9):
         learner.updates = 100 + tick
@@ -158,20 +158,21 @@ def test_a_returned_rollout_is_not_changed_later(actor):
 )
 def test_every_kind_of_end_is_one_episode(ending, score):
     rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]
-    script = [{"agent": step_of(row)} for row in rows] + [{}]
-    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length=2)), seed=0)
+    script = [{"agent": make_step(row)} for row in rows] + [{}]
+    actor = Actor(make_components(ScriptedAdapter(script, agent=1), ParityAgent(rollout_length=2)), seed=0)
     collect(actor, len(rows))
     assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=score, length=2)]
     assert actor.env_steps == 4
 
 
 def test_roles_are_collected_separately_and_may_appear_later():
-    script = [{"early": step_of(Row(0, 10, first=True))}]
+    script = [{"early": make_step(Row(0, 10, first=True))}]
     script += [
-        {"early": step_of(Row(0, 10 + t, t)), "late": step_of(Row(0, 50 + t, -t, first=t == 1))} for t in range(1, 5)
+        {"early": make_step(Row(0, 10 + t, t)), "late": make_step(Row(0, 50 + t, -t, first=t == 1))}
+        for t in range(1, 5)
     ]
     adapter = ScriptedAdapter([*script, {}], early=1, late=1)
-    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=2)), seed=0)
+    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), seed=0)
     rollouts = [pair for _ in range(5) for pair in actor.collect()]
     assert [role for role, _ in rollouts] == ["early", "late", "early"]
     assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
@@ -192,14 +193,14 @@ def test_lanes_with_rows_in_any_ticks_are_stored_completely_and_in_order(asked, 
         for lane in np.flatnonzero((rng.random(lanes) < asked) & (np.array(added) < tick)).tolist():
             shown[lane].append(shown[lane][-1] + 1)
             rows.append(Row(lane, shown[lane][-1], reward=shown[lane][-1]))
-        script.append({"agent": step_of(*sorted(rows, key=lambda row: row.lane))})
+        script.append({"agent": make_step(*sorted(rows, key=lambda row: row.lane))})
     adapter = ScriptedAdapter([*script, {}], agent=added.count(0))
-    actor = Actor(parts_of(adapter, ShowingAgent(rollout_length=3)), seed=0)
+    actor = Actor(make_components(adapter, ParityAgent(rollout_length=3)), seed=0)
     rollouts = collect(actor, len(script))
     assert len(rollouts) > 10
     assert {rollout.reward.shape for rollout in rollouts} >= {(3, lanes)}
     assert {rollout.reward.shape for rollout in rollouts} <= {(3, added.count(0)), (3, added.count(0) + 1), (3, lanes)}
-    for lane, record in lanes_of(rollouts).items():
+    for lane, record in join_lanes(rollouts).items():
         rows = len(record)
         assert record.obs["obs"].ravel().tolist() == shown[lane][: rows + 1]
         assert record.reward.ravel().tolist() == shown[lane][1 : rows + 1]
@@ -227,7 +228,7 @@ def test_added_lanes_leave_the_others_unchanged(actor):
 
 
 def test_active_lanes_are_recorded_until_they_are_cleared():
-    actor = Actor(parts_of(ScriptedAdapter(SCRIPT, agent=3), ShowingAgent(rollout_length=2)), seed=0)
+    actor = Actor(make_components(ScriptedAdapter(SCRIPT, agent=3), ParityAgent(rollout_length=2)), seed=0)
     actor.collect()
     assert actor.active_lanes["agent"].tolist() == [True, True, False]
     actor.active_lanes["agent"][:] = False

@@ -19,7 +19,7 @@ def team() -> AgentComponents:
     return AgentComponents(role=role, agent=agent, scheduler=None, learner=Learner(agent, role, {}, None))
 
 
-def parts_of(**teams: AgentComponents) -> TrainingComponents:
+def make_components(**teams: AgentComponents) -> TrainingComponents:
     return TrainingComponents(None, None, teams)
 
 
@@ -31,7 +31,7 @@ def learn(divergence: DivergenceDetector, one: AgentComponents, *batches) -> Non
 
 def test_successive_skipped_updates_end_the_run():
     one = team()
-    divergence = DivergenceDetector(parts_of(agent=one), 3)
+    divergence = DivergenceDetector(make_components(agent=one), 3)
     learn(divergence, one, BAD, BAD)
     assert one.learner.consecutive_skips == 2
     with pytest.raises(Diverged, match="the last 3 updates of role 'agent'.*max_nonfinite_updates is 3"):
@@ -40,7 +40,7 @@ def test_successive_skipped_updates_end_the_run():
 
 def test_a_finite_update_resets_the_count(caplog):
     one = team()
-    divergence = DivergenceDetector(parts_of(agent=one), 3)
+    divergence = DivergenceDetector(make_components(agent=one), 3)
     learn(divergence, one, *[BAD, BAD, GOOD] * 4)
     assert one.learner.skipped_updates == 8
     assert one.learner.consecutive_skips == 0
@@ -49,7 +49,7 @@ def test_a_finite_update_resets_the_count(caplog):
 
 def test_each_role_is_counted_and_logged_separately(caplog):
     good, bad = team(), team()
-    divergence = DivergenceDetector(parts_of(good=good, bad=bad), 2)
+    divergence = DivergenceDetector(make_components(good=good, bad=bad), 2)
     with caplog.at_level(logging.WARNING), pytest.raises(Diverged, match="role 'bad'"):
         for _ in range(2):
             learn(divergence, good, GOOD)
@@ -60,14 +60,14 @@ def test_each_role_is_counted_and_logged_separately(caplog):
 def test_updates_that_were_skipped_before_a_resume_are_not_logged_again(caplog):
     one = team()
     update(one.learner, BAD)
-    divergence = DivergenceDetector(parts_of(agent=one), 5)
+    divergence = DivergenceDetector(make_components(agent=one), 5)
     divergence.check()
     assert not caplog.records
 
 
 def test_checks_are_rare(monkeypatch):
     looks = []
-    divergence = DivergenceDetector(parts_of(), 1000)
+    divergence = DivergenceDetector(make_components(), 1000)
     monkeypatch.setattr(divergence, "check", lambda: looks.append(1))
     for _ in range(250):
         divergence.count_update()

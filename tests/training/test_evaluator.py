@@ -15,7 +15,7 @@ from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.builders import make_acer
-from tests.doubles import Row, ScriptedAdapter, ShowingAgent, step_of
+from tests.doubles import ParityAgent, Row, ScriptedAdapter, make_step
 from tests.fakes import Distillation
 
 
@@ -38,7 +38,7 @@ def adapter_of(*lanes: tuple[int, float], shown: bool = False, ticks: int = 60) 
     return ScriptedAdapter(
         [
             {
-                "agent": step_of(
+                "agent": make_step(
                     *[lane_row(lane, t, length, reward, shown) for lane, (length, reward) in enumerate(lanes)]
                 )
             }
@@ -49,7 +49,7 @@ def adapter_of(*lanes: tuple[int, float], shown: bool = False, ticks: int = 60) 
 
 
 def play(adapter, episodes, agent=None, greedy=True):
-    agent = agent or ShowingAgent(rollout_length=1)
+    agent = agent or ParityAgent(rollout_length=1)
     return Evaluator(adapter, lambda role: agent, greedy).play(episodes, seed=0)["agent"]
 
 
@@ -93,7 +93,7 @@ def test_actions_are_greedy_or_sampled_as_set(greedy, actions):
 
 
 def test_memory_is_zero_at_the_start_of_every_episode():
-    class Remembering(ShowingAgent):
+    class Remembering(ParityAgent):
         def greedy(self, step, memory):
             seen.append(memory.ravel().tolist())
             return super().greedy(step, memory)
@@ -105,10 +105,10 @@ def test_memory_is_zero_at_the_start_of_every_episode():
 
 def test_every_role_plays_its_episodes():
     ticks = [
-        {"left": step_of(lane_row(0, t, 1, 1.0, False)), "right": step_of(lane_row(0, t, 4, 1.0, False))}
+        {"left": make_step(lane_row(0, t, 1, 1.0, False)), "right": make_step(lane_row(0, t, 4, 1.0, False))}
         for t in range(30)
     ]
-    agent = ShowingAgent(rollout_length=1)
+    agent = ParityAgent(rollout_length=1)
     played = Evaluator(ScriptedAdapter(ticks, left=1, right=1), lambda role: agent, greedy=True).play(3, seed=0)
     assert played["left"].lengths == [1, 1, 1]
     assert played["right"].lengths == [4, 4, 4]
@@ -116,14 +116,14 @@ def test_every_role_plays_its_episodes():
 
 def test_the_environment_is_seeded():
     adapter = adapter_of((1, 1.0))
-    agent = ShowingAgent(rollout_length=1)
+    agent = ParityAgent(rollout_length=1)
     Evaluator(adapter, lambda role: agent, greedy=True).play(1, seed=77)
     assert adapter.seed == 77
 
 
 def test_a_second_evaluation_starts_new_episodes():
     adapter = ProbeAdapter(config("truncation", 3, {}))
-    agent = ShowingAgent(rollout_length=1)
+    agent = ParityAgent(rollout_length=1)
     evaluator = Evaluator(adapter, lambda role: agent, greedy=True)
     for seed in (1, 2):
         played = evaluator.play(6, seed)["agent"]
@@ -131,7 +131,7 @@ def test_a_second_evaluation_starts_new_episodes():
         np.testing.assert_array_equal(played.returns, 10)
 
 
-class Normalising(ShowingAgent):
+class Normalising(ParityAgent):
     """An agent with batch normalization, whose statistics change with every forward pass in training mode."""
 
     def __init__(self):
@@ -231,7 +231,7 @@ def test_agents_that_appear_during_evaluation_share_the_episodes(born):
     for t in range(60):
         rows = [lane_row(0, t, 2, 1.0, False)]
         rows += [lane_row(lane, t - born, 3, 10.0, False) for lane in (1, 2) if t >= born]
-        ticks.append({"agent": step_of(*rows)})
+        ticks.append({"agent": make_step(*rows)})
     played = play(ScriptedAdapter(ticks, agent=1), episodes=9)
     assert sorted(played.returns) == [2.0] * 3 + [30.0] * 6
     assert sorted(played.lengths) == [2] * 3 + [3] * 6
@@ -243,10 +243,10 @@ def test_evaluation_waits_max_idle_ticks_for_an_agent_that_has_left(monkeypatch)
     for t in range(80):
         rows = [lane_row(0, t, 2, 1.0, False)]
         rows += [lane_row(1, t, 3, 10.0, True)] * (t < 8)  # two episodes only
-        visitor = {"visitor": step_of(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # less than one episode
-        ticks.append({"agent": step_of(*rows), **visitor})
+        visitor = {"visitor": make_step(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # less than one episode
+        ticks.append({"agent": make_step(*rows), **visitor})
     adapter = ScriptedAdapter(ticks, agent=2, visitor=1)
-    agent = ShowingAgent(rollout_length=1)
+    agent = ParityAgent(rollout_length=1)
     played = Evaluator(adapter, lambda role: agent, greedy=True).play(6, seed=0)
     assert sorted(played) == ["agent"]
     assert sorted(played["agent"].returns) == [2.0] * 3 + [30.0] * 2

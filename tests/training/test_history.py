@@ -6,12 +6,12 @@ import numpy as np
 from algorithm.training.episodes import Episode
 from algorithm.training.history import WINDOW, Counters, History, RecentEpisodes
 from tests.adapters.configs import config
-from tests.doubles import ShowingAgent, parts_of
+from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping
 
 
 def history_of(lanes: int) -> History:
-    parts = parts_of(Skipping(config("", lanes, {})), ShowingAgent(rollout_length=4))
+    parts = make_components(Skipping(config("", lanes, {})), ParityAgent(rollout_length=4))
     parts.get("agent")
     return History(parts, Counters())
 

@@ -21,7 +21,7 @@ from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
 from tests.adapters.configs import config
-from tests.doubles import ShowingAgent, parts_of
+from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping
 
 
@@ -35,7 +35,7 @@ class Run:
         self.logged: list[str] = []
         self.shown = []
         self.callbacks = CallbackList([])
-        self.parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
+        self.parts = make_components(Skipping(config("", 2, {})), ParityAgent(rollout_length=4))
         self.parts.get("agent").learner.skipped_updates = 0
         self.counters = Counters(env_steps=env_steps)
         limits = Limits(**{**none, "log_every": 10**9, **limits})

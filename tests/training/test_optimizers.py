@@ -72,8 +72,8 @@ def test_adam_takes_beta1_from_its_group():
 
 @pytest.mark.parametrize("make_agent", [make_acer, make_sac])
 def test_every_group_has_the_beta1_of_the_settings(make_agent):
-    assert {group.beta1 for group in make_agent().groups.values()} == {0.9}
-    assert {group.beta1 for group in make_agent(optimizer_beta1=0.5).groups.values()} == {0.5}
+    assert {group.optimizer_beta1 for group in make_agent().groups.values()} == {0.9}
+    assert {group.optimizer_beta1 for group in make_agent(optimizer_beta1=0.5).groups.values()} == {0.5}
 
 
 def test_a_group_names_its_optimizer():

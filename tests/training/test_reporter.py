@@ -12,7 +12,7 @@ from algorithm.training.metrics import MetricsWriter
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
 from algorithm.training.timer import PHASES
 from tests.adapters.configs import config
-from tests.doubles import ShowingAgent, parts_of
+from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping
 
 
@@ -20,7 +20,7 @@ class Run:
     """A reporter with a timer that the test advances."""
 
     def __init__(self, path, counters=None, **limits):
-        parts = parts_of(Skipping(config("", 2, {})), ShowingAgent(rollout_length=4))
+        parts = make_components(Skipping(config("", 2, {})), ParityAgent(rollout_length=4))
         parts.get("agent").learner.skipped_updates = 0
         limits = Limits(**{"max_step": 1000, "max_iter": None, "goal": 9.0, **limits}, **EVERY)
         self.history = History(parts, counters or Counters())

@@ -12,17 +12,17 @@ from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import sanitize
 from algorithm.training.actor import Actor
 from algorithm.training.episodes import Episode, EpisodeReturns
-from tests.doubles import Row, ScriptedAdapter, ShowingAgent, lanes_of, parts_of, step_of
+from tests.doubles import ParityAgent, Row, ScriptedAdapter, join_lanes, make_components, make_step
 
 NAN, INF = np.nan, np.inf
 
 
 def recorded(*rows: Row, rollout_length: int = 1):
     """Return an actor that has collected the rows of one lane, and its rollouts as one column."""
-    script = [{"agent": step_of(row)} for row in rows] + [{}]
-    actor = Actor(parts_of(ScriptedAdapter(script, agent=1), ShowingAgent(rollout_length)), seed=0)
+    script = [{"agent": make_step(row)} for row in rows] + [{}]
+    actor = Actor(make_components(ScriptedAdapter(script, agent=1), ParityAgent(rollout_length)), seed=0)
     rollouts = [rollout for _ in rows for _, rollout in actor.collect()]
-    return actor, lanes_of(rollouts)[0]
+    return actor, join_lanes(rollouts)[0]
 
 
 def valid_rows(record) -> list[tuple]:
@@ -87,15 +87,15 @@ def test_a_termination_is_valid_with_any_final_observation():
 
 def test_other_lanes_continue():
     script = [
-        {"agent": step_of(Row(0, 10, first=True), Row(1, 50, first=True))},
-        {"agent": step_of(Row(0, NAN, 1), Row(1, 51, 1))},
-        {"agent": step_of(Row(0, 12, 1), Row(1, 52, 2))},
-        {"agent": step_of(Row(0, 20, 1, first=True), Row(1, 53, 3))},
-        {"agent": step_of(Row(0, 21, 4), Row(1, 54, 4))},
+        {"agent": make_step(Row(0, 10, first=True), Row(1, 50, first=True))},
+        {"agent": make_step(Row(0, NAN, 1), Row(1, 51, 1))},
+        {"agent": make_step(Row(0, 12, 1), Row(1, 52, 2))},
+        {"agent": make_step(Row(0, 20, 1, first=True), Row(1, 53, 3))},
+        {"agent": make_step(Row(0, 21, 4), Row(1, 54, 4))},
         {},
     ]
-    actor = Actor(parts_of(ScriptedAdapter(script, agent=2), ShowingAgent(1)), seed=0)
-    lanes = lanes_of([rollout for _ in range(5) for _, rollout in actor.collect()])
+    actor = Actor(make_components(ScriptedAdapter(script, agent=2), ParityAgent(1)), seed=0)
+    lanes = join_lanes([rollout for _ in range(5) for _, rollout in actor.collect()])
     assert valid_rows(lanes[0]) == [(20, 4, True, 21)]
     assert [row[1] for row in valid_rows(lanes[1])] == [1, 2, 3, 4]
     # The environment receives an action for every lane, and the agent a finite observation of each.
@@ -126,7 +126,7 @@ def test_an_invalid_value_is_logged_once_per_episode(caplog):
 
 
 def test_large_numbers_and_bytes_are_finite():
-    step = step_of(Row(0, 3e38, reward=-3e38), Row(1, 1))
+    step = make_step(Row(0, 3e38, reward=-3e38), Row(1, 1))
     step.obs["camera"] = np.full((2, 4), 255, np.uint8)
     shown, stored = sanitize.StepSanitizer("agent", EpisodeReturns(2), ())(step)
     assert stored is None or stored.all()
@@ -138,20 +138,20 @@ def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
     monkeypatch.setattr(sanitize, "MAX_LOST_TICKS", 5)
     look = sanitize.StepSanitizer("agent", EpisodeReturns(1), ())
     for _ in range(5):
-        look(step_of(Row(0, NAN, first=True)))
+        look(make_step(Row(0, NAN, first=True)))
     with pytest.raises(EnvironmentCrashed, match="lane 0 of role 'agent'.*max_step_each_iter"):
-        look(step_of(Row(0, NAN, first=True)))
+        look(make_step(Row(0, NAN, first=True)))
 
 
 def test_added_lanes_are_not_lost_and_leave_the_others_unchanged(monkeypatch):
     scores = EpisodeReturns(2)
     look = sanitize.StepSanitizer("agent", scores, ())
-    for step in (step_of(Row(0, 1, first=True), Row(1, 5, first=True)), step_of(Row(0, NAN), Row(1, 6, 2))):
+    for step in (make_step(Row(0, 1, first=True), Row(1, 5, first=True)), make_step(Row(0, NAN), Row(1, 6, 2))):
         shown, stored = look(step)
         scores.add(shown if stored is None else shown.take(stored))
     scores.grow(3)
     look.grow(3)
-    step, stored = look(step_of(Row(0, 3, 7), Row(1, 7, 1), Row(2, 9, first=True)))
+    step, stored = look(make_step(Row(0, 3, 7), Row(1, 7, 1), Row(2, 9, first=True)))
     assert stored.tolist() == [False, True, True]
     scores.add(step.take(stored))
     assert (scores.returns.tolist(), scores.lengths.tolist()) == ([0, 3, 0], [0, 3, 1])
@@ -160,7 +160,7 @@ def test_added_lanes_are_not_lost_and_leave_the_others_unchanged(monkeypatch):
 
 def masked(lane: int, number: float, mask: list[int], **row) -> Step:
     """Return a row with a mask of two branches, of 3 and 2 actions."""
-    step = step_of(Row(lane, number, **row))
+    step = make_step(Row(lane, number, **row))
     step.obs[ACTION_MASK] = np.array([mask], np.uint8)
     return step
 
@@ -174,7 +174,7 @@ class MaskedScript(ScriptedAdapter):
         self.roles = {"agent": Role(1, specs, ActionSpec(branches=(3, 2)))}
 
 
-class ShowingTwo(ShowingAgent):
+class ShowingTwo(ParityAgent):
     """An agent that acts in two branches."""
 
     def act(self, step, memory):
@@ -188,8 +188,8 @@ ALL, NO_FIRST, NO_SECOND = [1, 1, 1, 1, 1], [0, 0, 0, 1, 0], [0, 1, 0, 0, 0]
 
 def recorded_masks(*steps: Step):
     script = [{"agent": step} for step in steps] + [{}]
-    actor = Actor(parts_of(MaskedScript(script), ShowingTwo(1)), seed=0)
-    return actor, lanes_of([rollout for _ in steps for _, rollout in actor.collect()])[0]
+    actor = Actor(make_components(MaskedScript(script), ShowingTwo(1)), seed=0)
+    return actor, join_lanes([rollout for _ in steps for _, rollout in actor.collect()])[0]
 
 
 @pytest.mark.parametrize(("mask", "branch"), [(NO_FIRST, 0), (NO_SECOND, 1)])
@@ -233,7 +233,7 @@ def test_a_lost_lane_keeps_its_mask():
 
 
 def test_an_observation_is_logged_by_its_name(caplog):
-    step = step_of(*[Row(lane, 1, first=True) for lane in range(3)])
+    step = make_step(*[Row(lane, 1, first=True) for lane in range(3)])
     step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
     step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
     shown, stored = sanitize.StepSanitizer("driver", EpisodeReturns(3), ())(step)

@@ -4,7 +4,7 @@ from algorithm.training import timer as timer
 from algorithm.training.actor import Actor
 from algorithm.training.timer import PHASES, Timer
 from tests.adapters.configs import config
-from tests.doubles import ShowingAgent, parts_of
+from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping
 
 
@@ -39,12 +39,12 @@ def test_a_tick_is_acting_and_then_the_environment(wait):
             wait(3)
             return super().step(actions)
 
-    class Thoughtful(ShowingAgent):
+    class Thoughtful(ParityAgent):
         def act(self, step, memory):
             wait(5)
             return super().act(step, memory)
 
-    parts = parts_of(Slow(config("", 2)), Thoughtful(rollout_length=4))
+    parts = make_components(Slow(config("", 2)), Thoughtful(rollout_length=4))
     actor = Actor(parts, seed=0)
     for _ in range(2):
         actor.collect()

@@ -1,4 +1,4 @@
-"""One thing that is looked at, and what is found; no look can take the others with it."""
+"""A check of one thing, which reports any error as its finding."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 OK = "ok"
-MISSING = "missing"  # not there, and not asked for
-BROKEN = "broken"  # asked for, and it cannot work
-TIMEOUT = "timeout"  # no answer in time, which may be because the machine is busy
+MISSING = "missing"  # not installed, and not required
+BROKEN = "broken"  # required, and it does not work
+TIMEOUT = "timeout"  # no result in time, perhaps because the machine is busy
 
-Outcome = tuple[str, str]  # one of these, and a line: what is there, or what to do
+Outcome = tuple[str, str]  # one of these states, and a line: what was found, or what to do
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check came to."""
+    """A record of the result of a check."""
 
     name: str
     state: str
@@ -34,7 +34,7 @@ class Check:
     def __call__(self) -> Finding:
         """Run the check: `broken` if it raises, `timeout` if it does not return within `limit`."""
         outcomes: list[Outcome] = []
-        # A daemon, so that one that never comes back keeps nothing alive.
+        # A daemon thread, so that a check that never returns does not keep the process alive.
         thread = threading.Thread(target=lambda: outcomes.append(self._run_safely()), daemon=True)
         thread.start()
         thread.join(self.limit)
@@ -42,7 +42,7 @@ class Check:
         return Finding(self.name, state, " ".join(line.split()))
 
     def as_required(self) -> Check:
-        """The same look at what is asked for: there, missing is broken."""
+        """Return this check for something that is required, so that `missing` is `broken`."""
 
         def run() -> Outcome:
             state, line = self.run()
@@ -55,7 +55,7 @@ class Check:
             return self.run()
         except TimeoutError as error:
             return TIMEOUT, str(error)
-        except Exception as error:  # whatever is wrong with what is looked at
+        except Exception as error:  # a broken package may raise anything
             return BROKEN, describe_error(error)
 
 
@@ -65,6 +65,6 @@ def describe_timeout(limit: float) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error as one line; those of this project say themselves what they are."""
+    """Return an error as one line, with its type unless it is an error of this project."""
     line = " ".join(str(error).split())
     return line if type(error).__module__.startswith("algorithm.") else f"{type(error).__name__}: {line}"

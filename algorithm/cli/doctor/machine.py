@@ -1,4 +1,4 @@
-"""What this machine has: Python, devices, threads, disk and memory."""
+"""Checks of this machine: Python, devices, threads, disk and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREADS = tuple(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL
 
 
 def list_machine_checks() -> Iterator[Check]:
-    """Those of every machine."""
+    """Yield the checks of every machine."""
     yield Check("python", check_python)
     yield Check("devices", check_devices)
     yield Check("threads", check_threads)
@@ -32,7 +32,7 @@ def list_machine_checks() -> Iterator[Check]:
 
 
 def check_python() -> Outcome:
-    """Its version against what setup.py asks for."""
+    """Check the version of Python against the one that is required."""
     version, needed = platform.python_version(), read_setup()["python_requires"]
     if not import_packaging("specifiers").SpecifierSet(needed).contains(version, prereleases=True):
         return BROKEN, f"{version} is not {needed}: make an environment with another Python"
@@ -41,12 +41,12 @@ def check_python() -> Outcome:
 
 @cache
 def query_torch() -> dict[str, Any]:
-    """What torch finds, in a process of its own: a driver may hang."""
+    """Return what torch finds; in a subprocess, since a driver may hang."""
     return run_in_subprocess(f"{__name__}:inspect_torch")
 
 
 def inspect_torch() -> dict[str, Any]:
-    """Its build, its devices with what goes wrong where they compute, and its threads."""
+    """Return the build of torch, its devices, each with the error of a computation on it, and its threads."""
     import torch
 
     from algorithm.runs.torch_setup import describe_device
@@ -65,7 +65,7 @@ def inspect_torch() -> dict[str, Any]:
 
 
 def _test_device(index: int) -> str | None:
-    """What goes wrong on a CUDA device; None where it multiplies two matrices."""
+    """Return the error of a matrix product on a CUDA device; None if it is right."""
     import torch
 
     try:
@@ -76,7 +76,7 @@ def _test_device(index: int) -> str | None:
 
 
 def check_devices() -> Outcome:
-    """The processor, the CUDA devices and Apple's, with torch's build."""
+    """Check the processor and the accelerators, and report the build of torch."""
     torch_info = query_torch()
     for index, (name, failure) in enumerate(torch_info["devices"]):
         if failure:
@@ -94,7 +94,7 @@ def check_devices() -> Outcome:
 
 
 def check_threads() -> Outcome:
-    """What main.py set, or the user before it."""
+    """Check the environment variables for threads, which this program sets unless the user has set them."""
     values = {name: os.environ.get(name, "") for name in THREADS}
     for name, value in values.items():
         if not value.isdecimal() or int(value) == 0:
@@ -105,7 +105,7 @@ def check_threads() -> Outcome:
 
 
 def check_disk() -> Outcome:
-    """Where runs go, whether or not the folder is there yet."""
+    """Check that the folder of the runs can be written to, and has enough free space."""
     folder = find_runs_folder()
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -119,26 +119,27 @@ def check_disk() -> Outcome:
 
 
 def find_runs_folder() -> Path:
-    """The folder that is there of those on the way to where runs go."""
+    """Return the folder of the runs, or its first parent that exists."""
     runs_folder = RUNS.absolute()
     return next(folder for folder in (runs_folder, *runs_folder.parents) if folder.is_dir())
 
 
 def check_memory() -> Outcome:
-    """What programs can still have."""
+    """Check the free memory."""
     from algorithm.runs.memory_budget import measure_free_memory
 
     free = measure_free_memory()
     if free is None:
-        return OK, "how much is free is not told here"
+        return OK, "the free memory is unknown on this system"
     if free < LEAST_MEMORY:
         return (
             BROKEN,
-            f"{format_size(free)} are free: a run takes {format_size(LEAST_MEMORY)} beside its replay, so end something",
+            f"{format_size(free)} are free: a run takes {format_size(LEAST_MEMORY)} in addition to its replay, "
+            "so close other programs",
         )
     return OK, f"{format_size(free)} are free"
 
 
 def format_size(bytes_: float) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes as text."""
     return f"{bytes_ / GB:,.1f} GB" if bytes_ >= GB else f"{bytes_ / 10**6:,.0f} MB"

@@ -1,4 +1,4 @@
-"""All checks, one line each, or a document for scripts."""
+"""The command `--doctor`: runs all checks and prints a line for each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from algorithm.errors import UserError
 
 
 class DoctorFailed(Exception):
-    """Something that was asked for cannot work."""
+    """An error for a check that has found something broken."""
 
 
 def run_doctor(options: argparse.Namespace, output: Output) -> None:
-    """Look at everything, or at what a run in the environment's folder needs; the lines, and the result for scripts.
+    """Check the machine and all packages, or what a run in an environment folder needs.
 
-    Raises UserError where the settings cannot be, Unwell where something is broken or takes too long.
+    Args:
+        options: the options of the command line; `env` is the environment, or None for everything.
+        output: receives a line for each check, and the result for scripts.
+
+    Raises:
+        UserError: The settings are not valid.
+        DoctorFailed: A check found something broken, or took too long.
     """
     checks = [
         *list_core_checks(),
@@ -53,13 +59,13 @@ def _list_all_checks() -> Iterator[Check]:
 
 
 def _list_run_checks(options: argparse.Namespace) -> list[Check]:
-    """Those of a run; one that fails where a package is missing that settings need."""
+    """Return the checks of a run, or one failed check if a package is missing without which settings are not read."""
     try:
-        from algorithm.cli.doctor.start import list_start_checks
+        from algorithm.cli.doctor.trial import list_start_checks
 
         return list(list_start_checks(options))
     except UserError:
         raise
-    except Exception as error:  # whatever a broken package raises
+    except Exception as error:  # a broken package may raise anything
         outcome = BROKEN, f"the settings cannot be read: {describe_error(error)}"
         return [Check("settings", lambda: outcome)]

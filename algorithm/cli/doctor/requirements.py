@@ -1,4 +1,4 @@
-"""What setup.py asks for, and what of it is installed."""
+"""The packages that this program requires, and checks of those that are installed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from typing import Any
 from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check, Outcome
 from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
 from algorithm.data import DATA
+from algorithm.program import get_install_command
 
 SETUP_FILE = DATA / "setup.py"
+SETUPTOOLS_MODULES = ("setuptools", "setuptools.command", "setuptools.command.build_py")  # that setup.py imports
+PACKAGE_NAME = "samara-rl"
 FOR_DEVELOPERS = {"test", "dev", "docs", "benchmark"}  # extras
-MAX_LISTED = 6  # packages of an extra; of more only their number is told
-# What goes wrong with versions that setup.py leaves out, where that is not told when they are imported.
+MAX_LISTED = 6  # packages of an extra that are listed; of more, only the number
+# The effect of versions that setup.py excludes, if importing them raises no error.
 VERSION_NOTES = {
     "mujoco": "dm_control fails at run time with mujoco 4",
     "numpy": "mlagents-envs uses np.bool, which numpy 1.24 to 1.26 do not have",
@@ -29,26 +32,53 @@ VERSION_NOTES = {
 
 @cache
 def read_setup() -> dict[str, Any]:
-    """What setup.py tells setuptools, which need not be there."""
+    """Return what this program requires: `python_requires`, `install_requires` and `extras_require`, as in setup.py.
+
+    They are those of setup.py in a checkout, and those of the metadata of an installed package.
+    """
+    return _run_setup_file() if SETUP_FILE.is_file() else _read_metadata()
+
+
+def _run_setup_file() -> dict[str, Any]:
+    """Return the arguments with which setup.py calls setuptools, which need not be installed."""
     arguments: dict[str, Any] = {}
-    fake_setuptools: Any = ModuleType("setuptools")
-    fake_setuptools.setup, fake_setuptools.find_packages = arguments.update, lambda **_: []
-    original = sys.modules.get("setuptools")
-    sys.modules["setuptools"] = fake_setuptools
+    fakes: dict[str, Any] = {name: ModuleType(name) for name in SETUPTOOLS_MODULES}
+    fakes["setuptools"].setup, fakes["setuptools"].find_packages = arguments.update, lambda **_: []
+    fakes["setuptools.command.build_py"].build_py = object
+    originals = {name: sys.modules.get(name) for name in fakes}
+    sys.modules.update(fakes)
     try:
         runpy.run_path(str(SETUP_FILE))
     finally:
-        del sys.modules["setuptools"]
-        if original:
-            sys.modules["setuptools"] = original
+        for name, original in originals.items():
+            del sys.modules[name]
+            if original:
+                sys.modules[name] = original
     return arguments
 
 
+def _read_metadata() -> dict[str, Any]:
+    """Return the requirements in the metadata of the installed package."""
+    package = metadata.metadata(PACKAGE_NAME)
+    extras: dict[str, list[str]] = {name: [] for name in package.get_all("Provides-Extra") or ()}
+    core: list[str] = []
+    for text in package.get_all("Requires-Dist") or ():
+        requirement, _, marker = text.partition(";")
+        conditions = [condition.strip() for condition in marker.split(" and ") if condition.strip()]
+        others = [condition for condition in conditions if not condition.startswith("extra ")]
+        extra = next(
+            (condition.split("==")[1].strip(" \"'") for condition in conditions if condition not in others), None
+        )
+        line = "; ".join(filter(None, (requirement.strip(), " and ".join(others))))
+        (core if extra is None else extras[extra]).append(line)
+    return {"python_requires": package["Requires-Python"], "install_requires": core, "extras_require": extras}
+
+
 def list_core_checks() -> Iterator[Check]:
-    """One for each package without which nothing works."""
+    """Yield a check for each package that is always required."""
     for text in read_setup()["install_requires"]:
         name = re.split(r"[^\w.-]", text)[0]
-        yield Check(name, partial(check_installed, [text], "pip install -e .")).as_required()
+        yield Check(name, partial(check_installed, [text], get_install_command())).as_required()
 
 
 def list_extras() -> list[str]:
@@ -57,14 +87,17 @@ def list_extras() -> list[str]:
 
 
 def make_extra_check(name: str) -> Check:
-    """Of everything that an extra holds."""
+    """Return the check of all packages of an extra."""
     return Check(
-        f"extra {name}", partial(check_installed, read_setup()["extras_require"][name], f'pip install -e ".[{name}]"')
+        f"extra {name}", partial(check_installed, read_setup()["extras_require"][name], get_install_command(name))
     )
 
 
 def check_installed(texts: list[str], command: str) -> Outcome:
-    """Whether what requirements ask for is there, in their range, and can be imported; `command` would install it."""
+    """Check that requirements are installed, in their range of versions, and can be imported.
+
+    `command` is the command that installs them, for messages.
+    """
     requirements = {
         (requirement.name, str(requirement.specifier)): requirement
         for text in texts
@@ -72,9 +105,9 @@ def check_installed(texts: list[str], command: str) -> Outcome:
     }
     versions = {requirement.name: _find_version(requirement.name) for requirement in requirements.values()}
     if not requirements:
-        return MISSING, f"there is none of it for Python {sys.version_info[0]}.{sys.version_info[1]}"
+        return MISSING, f"none of its packages supports Python {sys.version_info[0]}.{sys.version_info[1]}"
     if missing := [name for name, version in versions.items() if version is None]:
-        return MISSING, f"{command} (there is no {', '.join(missing)})"
+        return MISSING, f"{command} (not installed: {', '.join(missing)})"
     for requirement in requirements.values():
         if not requirement.specifier.contains(versions[requirement.name], prereleases=True):
             note = f" ({VERSION_NOTES[requirement.name]})" if requirement.name in VERSION_NOTES else ""
@@ -107,15 +140,15 @@ def load_module(module: str) -> None:
 
 
 def import_packaging(module: str) -> Any:
-    """A module of packaging, which reads versions. Raises Lost where it is not there."""
+    """Return a module of the package `packaging`. Raises SubprocessFailed if it is not installed."""
     try:
         return import_module(f"packaging.{module}")
     except ImportError as error:
-        raise SubprocessFailed(f"versions cannot be compared ({error}): pip install -e .") from error
+        raise SubprocessFailed(f"versions cannot be compared ({error}): {get_install_command()}") from error
 
 
 def _list_requirements(text: str) -> Iterator[Any]:
-    """A requirement, and those behind its own extras, as far as they are for this Python."""
+    """Yield a requirement, and the requirements of its extras, as far as they are for this Python."""
     Requirement = import_packaging("requirements").Requirement  # noqa: N806
     requirement = Requirement(text)
     if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -140,7 +173,7 @@ def _find_version(name: str) -> str | None:
 
 
 def _find_modules(name: str) -> list[str]:
-    """What a package is imported by, most likely first; nothing where its files are not known, or are only types."""
+    """Return the modules of a package, the most likely first; empty if it has only types, or no list of files."""
     found: dict[str, None] = {}
     for file in sorted(metadata.files(name) or (), key=lambda file: (len(file.parts), file.parts)):
         if file.name == "__init__.py":

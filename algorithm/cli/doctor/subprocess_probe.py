@@ -1,4 +1,4 @@
-"""Questions that a process of its own answers: to load native code may hang, or end the process that does it."""
+"""Function calls in a subprocess, since native code may hang or end its process."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from algorithm.errors import describe_exit
 
 TIMEOUT = 60.0  # seconds
 # The folders that modules come from are those of this process, whatever the working directory holds.
-BOOTSTRAP = r"import sys; sys.path[:] = sys.argv[1].split('\n'); import algorithm.cli.doctor.subprocess_probe as a; a.serve_call()"
+BOOTSTRAP = (
+    r"import sys; sys.path[:] = sys.argv[1].split('\n'); "
+    "import algorithm.cli.doctor.subprocess_probe as probe; probe.serve_call()"
+)
 
 
 class SubprocessFailed(Exception):
-    """There is no answer, and the message says why."""
+    """An error for a call that returned no value; the message has the reason."""
 
 
 class SubprocessTimeout(SubprocessFailed, TimeoutError):
-    """There was no answer in time."""
+    """An error for a call that did not return in time."""
 
 
 def run_in_subprocess(function: str, *arguments: Any, limit: float = TIMEOUT) -> Any:
     """Return what `module:function` returns for `arguments`, in another process; JSON must hold both.
 
-    Raises Lost where it raises or crashes, SubprocessTimeout where it takes more than `limit` seconds.
+    Raises SubprocessFailed if it raises or crashes, SubprocessTimeout if it takes more than `limit` seconds.
     """
     command = [sys.executable, "-c", BOOTSTRAP, "\n".join(sys.path), function, json.dumps(arguments)]
     try:
@@ -45,19 +48,19 @@ def run_in_subprocess(function: str, *arguments: Any, limit: float = TIMEOUT) ->
 
 
 def serve_call() -> None:
-    """The other process: tell what was asked for, and nothing else, on standard output."""
+    """Execute the call in the subprocess, and print nothing but its result on standard output."""
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what else is printed, by native code too
+    os.dup2(2, 1)  # all other output, also that of native code
     module, _, name = sys.argv[2].partition(":")
     try:
         reply = {"value": getattr(import_module(module), name)(*json.loads(sys.argv[3]))}
-    except Exception as error:  # whatever was asked about
+    except Exception as error:  # a function may raise anything
         reply = {"error": describe_error(error)}
     print(json.dumps(reply), file=output, flush=True)
-    os._exit(0)  # whatever threads there are
+    os._exit(0)  # even if other threads are still running
 
 
 def _describe_end(process: subprocess.CompletedProcess) -> str:
-    """How a process ended that told nothing, and the last that it said."""
+    """Return how a process without a result ended, with the last line of its standard error."""
     lines = process.stderr.decode(errors="replace").strip().splitlines()
     return "it " + describe_exit(process.returncode) + (f": {lines[-1].strip()}" if lines else "")

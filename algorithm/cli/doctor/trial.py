@@ -1,23 +1,28 @@
-"""The start of a run, as far as nothing is written; in a process of its own, since a simulator may crash or hang."""
+"""Checks of the start of a run, without writing files; in a subprocess, since a simulator may crash or hang."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from algorithm.agents.agent import Agent
-from algorithm.cli.doctor.check import BROKEN, OK, Outcome, describe_error
+from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Outcome, describe_error
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
+from algorithm.cli.doctor.requirements import list_extras, make_extra_check
+from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
+from algorithm.cli.doctor.tried import make_adapter_check, make_onnx_check
+from algorithm.cli.requests import make_request
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.runs.components_builder import make_agent
-from algorithm.runs.make_env import find_adapter_class, make_adapter
+from algorithm.runs.make_env import find_adapter_class, make_adapter, make_env_config
 from algorithm.runs.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.session import plan_runs
@@ -26,13 +31,58 @@ from algorithm.specs import Role, role_suffix
 from algorithm.training.learner import CPU
 
 BYTES_PER_VALUE = 4  # bytes
-VALUES_PER_PARAMETER = 4  # numbers in a checkpoint for each parameter: itself, its average, and two of the optimizer
-EXTRA_CHECKPOINTS = 2  # checkpoints beside those that are kept: the best one, and the one that is being written
+VALUES_PER_PARAMETER = 4  # values in a checkpoint: the parameter, its average, two moments of the optimizer
+EXTRA_CHECKPOINTS = 2  # in addition to those that are kept: the best, and the one that is being written
+
+
+def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
+    """Yield the checks of the run that the options request. Raises UserError if the settings are not valid."""
+    ((_, settings),) = plan_runs(make_request(options))
+    trial_run = TrialRun(options)
+    extra = settings.base.env_type.casefold().replace("_", "-")
+    if extra in list_extras():
+        yield make_extra_check(extra).as_required()
+    if settings.base.export != "never":
+        yield make_extra_check("onnx").as_required()
+        yield make_onnx_check().as_required()
+    yield trial_run.make_check("device")
+    adapter_class = find_adapter_class(settings)
+    if adapter_class.starts_programs:
+        # The adapter raises an error for settings that do not fit, and starts nothing before its first reset.
+        make_adapter(settings, RunFolder(find_environment_folder(options.env)), settings.base.n_envs)
+        config = make_env_config(settings, settings.base.env_name or "", settings.base.n_envs)
+        for check in adapter_class.list_start_checks(config):
+            yield make_adapter_check(check).as_required()
+    else:
+        for name in ("environment", "agent", "replay", "checkpoints"):
+            yield trial_run.make_check(name)
+
+
+class TrialRun:
+    """The trial in a subprocess, which runs once for all checks that read its outcomes."""
+
+    def __init__(self, options: argparse.Namespace):
+        self._options = vars(options)
+        self._outcomes: dict[str, Outcome] | None = None
+
+    def make_check(self, name: str) -> Check:
+        """Return the check of one outcome of `run_trial`."""
+        return Check(name, partial(self._get_outcome, name))
+
+    def _get_outcome(self, name: str) -> Outcome:
+        if self._outcomes is None:
+            try:
+                self._outcomes = run_in_subprocess("algorithm.cli.doctor.trial:run_trial", self._options)
+            except SubprocessTimeout as error:
+                self._outcomes = {"device": (TIMEOUT, f"the start of a run: {error}")}
+            except SubprocessFailed as error:
+                self._outcomes = {"device": (BROKEN, f"the start of a run fails: {error}")}
+        return self._outcomes.get(name, (MISSING, "not checked, since an earlier check failed"))
 
 
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
-    """Find the device, open the environment and make its agents; what each comes to."""
-    ((_, settings),) = plan_runs(argparse.Namespace(**options))
+    """Find the device, open the environment and build its agents; return the outcome of each check."""
+    ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)))
     try:
         outcomes = {"device": (OK, _describe_device(settings))}
     except UserError as error:
@@ -56,7 +106,7 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
             outcomes[stage] = _check_disk(
                 replay_bytes + BYTES_PER_VALUE * VALUES_PER_PARAMETER * parameters, settings.base.keep_checkpoints
             )
-    except Exception as error:  # whatever the first thing is that does not work
+    except Exception as error:  # a simulator or a network may raise anything
         outcomes[stage] = BROKEN, describe_error(error)
     return outcomes
 
@@ -86,7 +136,7 @@ def _count_parameters(agent: Agent) -> int:
 
 
 def _check_replays(settings: Settings, agents: Mapping[str, Agent], roles: Mapping[str, Role]) -> tuple[int, str]:
-    """The bytes of all replays, and a line. Raises UserError where they do not fit."""
+    """Return the bytes of all replays, and a line on them. Raises UserError if they do not fit into memory."""
     lines: list[str] = []
     budget = MemoryBudget(lines.append, find_runs_folder() if settings.replay.memory_map else None)
     for name, agent in agents.items():
@@ -95,11 +145,12 @@ def _check_replays(settings: Settings, agents: Mapping[str, Agent], roles: Mappi
 
 
 def _check_disk(checkpoint_bytes: int, kept: int) -> Outcome:
-    """Whether checkpoints of so many bytes fit on the disk, once the replay is full."""
+    """Check that checkpoints of this size fit on the disk when the replay is full."""
     free, needed = shutil.disk_usage(find_runs_folder()).free, checkpoint_bytes * (kept + EXTRA_CHECKPOINTS)
     if needed > free:
         return BROKEN, (
-            f"{kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)} do not fit on the disk, {format_size(free)} are free: "
+            f"{kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)} do not fit on the disk, "
+            f"{format_size(free)} are free: "
             "lower base_config.keep_checkpoints or replay_config.capacity"
         )
     return OK, f"at most {kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)}, {format_size(free)} are free"

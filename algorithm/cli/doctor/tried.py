@@ -1,4 +1,4 @@
-"""What is only known once it is done, in a process of its own: a handshake, and a round trip through ONNX."""
+"""Checks that try something in a subprocess: those of the adapters, and an export to ONNX."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from algorithm.cli.doctor.check import MISSING, OK, Check, Outcome
 from algorithm.cli.doctor.requirements import check_installed, read_setup
 from algorithm.cli.doctor.subprocess_probe import run_in_subprocess
 from algorithm.config.registry import ADAPTERS, find_class
+from algorithm.program import get_install_command
 
 
 def list_adapter_checks() -> Iterator[Check]:
@@ -36,11 +37,11 @@ def make_adapter_check(check: StartCheck) -> Check:
 
 
 def make_onnx_check() -> Check:
-    """From torch to a file, and back through onnxruntime."""
+    """Return the check of an export: a file is written from torch, and run by onnxruntime."""
     return Check("onnx round trip", _check_round_trip)
 
 
 def _check_round_trip() -> Outcome:
-    """Try it if the extra onnx is installed as it should be."""
-    state, line = check_installed(read_setup()["extras_require"]["onnx"], 'pip install -e ".[onnx]"')
+    """Export if the extra onnx is installed completely."""
+    state, line = check_installed(read_setup()["extras_require"]["onnx"], get_install_command("onnx"))
     return (OK, run_in_subprocess("algorithm.export.export:run_round_trip")) if state == OK else (state, line)

@@ -9,7 +9,7 @@ from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
 from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.training.actor import Actor
 from algorithm.training.episodes import Episode
-from tests.doubles import ScriptedAdapter, ShowingAgent, lanes_of, parts_of
+from tests.doubles import ParityAgent, ScriptedAdapter, join_lanes, make_components
 
 NOT = ()
 
@@ -60,10 +60,10 @@ def ticks(scene, lanes: LaneAssignment) -> list[dict]:
 
 def test_stored_rows_are_the_hand_written_ones():
     actor = Actor(
-        parts_of(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2)), {}], agent=2), ShowingAgent(2)), seed=0
+        make_components(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2)), {}], agent=2), ParityAgent(2)), seed=0
     )
     rollouts = [rollout for _ in range(10) for _, rollout in actor.collect()]
-    lanes = lanes_of(rollouts)
+    lanes = join_lanes(rollouts)
     seven, three = lanes[0], lanes[1]
     assert seven.obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32][: len(seven) + 1]
     assert (

@@ -11,7 +11,7 @@ from algorithm.adapters.wrappers.previous_action_reward import PreviousActionRew
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
-from tests.doubles import Row, ScriptedAdapter, step_of
+from tests.doubles import Row, ScriptedAdapter, make_step
 from tests.fakes import LATE, MORE, AnyAction, Growing, Skipping, TwoRoles
 
 BOTH = ("action", "reward")
@@ -44,10 +44,10 @@ class TestHybridActions(AdapterContract):
 
 def test_each_lane_observes_its_last_action_and_reward_and_zeros_at_a_start():
     ticks = [
-        step_of(Row(0, 0.0, first=True), Row(1, 0.0, first=True)),
-        step_of(Row(1, 1.0, reward=2.5)),
-        step_of(Row(0, 1.0, reward=-1.0), Row(1, 2.0, reward=0.5, final=True)),
-        step_of(Row(0, 2.0, reward=3.0), Row(1, 0.0, first=True, reward=4.0, alive=False)),
+        make_step(Row(0, 0.0, first=True), Row(1, 0.0, first=True)),
+        make_step(Row(1, 1.0, reward=2.5)),
+        make_step(Row(0, 1.0, reward=-1.0), Row(1, 2.0, reward=0.5, final=True)),
+        make_step(Row(0, 2.0, reward=3.0), Row(1, 0.0, first=True, reward=4.0, alive=False)),
     ]
     adapter = PreviousActionReward(ScriptedAdapter([{"agent": tick} for tick in ticks], agent=2), BOTH)
     steps = [adapter.reset(0)["agent"]]

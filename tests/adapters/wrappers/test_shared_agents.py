@@ -13,7 +13,7 @@ from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.specs import ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
-from tests.doubles import Row, ScriptedAdapter, step_of
+from tests.doubles import Row, ScriptedAdapter, make_step
 from tests.fakes import Skipping, TwoRoles
 
 
@@ -44,10 +44,13 @@ def game(*ticks, **lanes):
 
 def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
     inner = game(
-        {"Red-team1": step_of(Row(0, 10, first=True), Row(1, 11, first=True)), "Red": step_of(Row(0, 0, first=True))},
-        {"Red-team1": step_of(Row(1, 12, reward=-1.0))},
-        {"Red": step_of(Row(0, 1, reward=1.0, final=True)), "Red-team1": step_of(Row(0, 13, reward=-1.0))},
-        {"Red": step_of(Row(0, 2, first=True))},
+        {
+            "Red-team1": make_step(Row(0, 10, first=True), Row(1, 11, first=True)),
+            "Red": make_step(Row(0, 0, first=True)),
+        },
+        {"Red-team1": make_step(Row(1, 12, reward=-1.0))},
+        {"Red": make_step(Row(0, 1, reward=1.0, final=True)), "Red-team1": make_step(Row(0, 13, reward=-1.0))},
+        {"Red": make_step(Row(0, 2, first=True))},
         Red=1,
         Red_team1=2,
     )
@@ -66,19 +69,21 @@ def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
 
 
 def test_settings_separate_teams_and_merge_others():
-    inner = game({"Red": step_of(Row(0, 0, first=True))}, Red=1, Red_team1=1, Blue=1)
+    inner = game({"Red": make_step(Row(0, 0, first=True))}, Red=1, Red_team1=1, Blue=1)
     adapter = SharedAgents(inner, {"Red-team1": "Red-team1", "Blue": "Red"}, {})
     assert {name: role.teams for name, role in adapter.roles.items()} == {"Red-team1": (), "Red": ("Blue", "Red")}
 
 
 def test_a_single_team_keeps_its_name_and_its_agent_has_the_shared_name():
-    adapter = SharedAgents(game({"Red-team1": step_of(Row(0, 0, first=True))}, Red_team1=1), {}, {})
+    adapter = SharedAgents(game({"Red-team1": make_step(Row(0, 0, first=True))}, Red_team1=1), {}, {})
     assert adapter.roles["Red"].count_lanes_by_team("Red") == {"Red-team1": 1}
     assert set(adapter.reset(0)) == {"Red"}
 
 
 def test_known_lanes_are_kept_for_their_teams():
-    inner = game({"Red-team1": step_of(Row(1, 0, first=True))}, {"Red": step_of(Row(1, 5, first=True))}, Red_team1=2)
+    inner = game(
+        {"Red-team1": make_step(Row(1, 0, first=True))}, {"Red": make_step(Row(1, 5, first=True))}, Red_team1=2
+    )
     adapter = SharedAgents(inner, {}, {"Red": ["Red", "Red-team1", "Red", "Red-team1"]})
     assert adapter.roles["Red"].lanes == 4
     assert adapter.reset(0)["Red"].lane.tolist() == [3]
@@ -89,9 +94,9 @@ def test_known_lanes_are_kept_for_their_teams():
 
 def test_lanes_of_a_later_or_growing_team_are_appended():
     inner = game(
-        {"Red": step_of(Row(0, 0, first=True))},
-        {"Red": step_of(Row(0, 1)), "Red-team1": step_of(Row(0, 10, first=True), Row(1, 11, first=True))},
-        {"Red": step_of(Row(0, 2), Row(1, 5, first=True)), "Red-team1": step_of(Row(1, 12))},
+        {"Red": make_step(Row(0, 0, first=True))},
+        {"Red": make_step(Row(0, 1)), "Red-team1": make_step(Row(0, 10, first=True), Row(1, 11, first=True))},
+        {"Red": make_step(Row(0, 2), Row(1, 5, first=True)), "Red-team1": make_step(Row(1, 12))},
         {},
         Red=1,
     )

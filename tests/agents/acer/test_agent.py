@@ -11,7 +11,7 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
-from tests.builders import PAIRS, exact, make_acer, make_exact_acer, make_role, random_rollout, update
+from tests.builders import PAIRS, make_acer, make_exact_acer, make_role, random_rollout, to_float64, update
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
 # Exact in float32, the dtype of a bool times a float.
@@ -117,7 +117,7 @@ def test_the_gradient_is_that_of_the_papers_equations(region, seed):
         value_coef=0.7,
         **region,
     )
-    rollout = exact(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
     loss, bound = literal_loss(agent, rollout)
     torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
 
@@ -130,7 +130,7 @@ def test_rows_with_a_single_allowed_action_do_not_count_as_projected():
     """With probabilities as coordinates the constraint is active there, along a direction that changes no policy."""
     role = Role(COLUMNS, {"obs": ObsSpec((3,)), ACTION_MASK: ObsSpec((3,), "uint8")}, ActionSpec(branches=(3,)))
     agent = make_exact_acer(role, seed=1, importance_clip=1.5, **PROBS)
-    rollout = exact(random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
 
     def active(single):
         allowed = torch.ones(ROWS + 1, COLUMNS, 3, dtype=torch.uint8)
@@ -163,7 +163,7 @@ def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(es
         critic=critic,
         **LOGITS,
     )
-    rollout = exact(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
     loss, _ = literal_loss(agent, rollout)
     torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
 
@@ -184,7 +184,7 @@ def test_rho_clip_of_vtrace_must_not_be_below_trace_clip():
 
 def test_columns_have_their_weight():
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
     expected = gradients(literal_loss(agent, rollout)[0], agent.policy)
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
@@ -192,7 +192,7 @@ def test_columns_have_their_weight():
 
 def test_metrics_are_means_over_rows_without_weights():
     agent = make_exact_acer(body=Mlp(16))
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     metrics = agent.loss(rollout)[1].compute_metrics()
     rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
     assert agent.loss(rollout)[1].compute_metrics() == metrics
@@ -200,7 +200,7 @@ def test_metrics_are_means_over_rows_without_weights():
 
 def test_td_errors_of_a_column_are_those_of_its_valid_rows():
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.first[1:, 0], rollout.alive[:, 0] = True, True  # a column without valid rows
     rollout.first[2, 1], rollout.alive[1, 1] = True, True
     logits, q = forward(agent.policy, rollout.obs["obs"])
@@ -217,7 +217,7 @@ def test_td_errors_of_a_column_are_those_of_its_valid_rows():
 
 def test_only_logits_and_taken_values_carry_gradient():
     agent = make_exact_acer(body=Mlp(16), entropy_coef=0.1)
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     inputs = [value.requires_grad_() for value in (rollout.reward, rollout.behavior)]
     losses, report = agent.loss(rollout)
     assert torch.autograd.grad(losses["acer"], inputs, allow_unused=True) == (None, None)
@@ -228,7 +228,7 @@ def test_only_logits_and_taken_values_carry_gradient():
 
 def test_the_loss_of_the_policy_has_no_gradient_in_the_critic():
     agent = make_exact_acer(body=Mlp(16), value_coef=0.0)
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     agent.loss(rollout)[0]["acer"].backward()
     policy, critic = agent.policy.heads.linear.weight.grad.split(3)
     assert critic.eq(0).all() and policy.ne(0).any()
@@ -236,7 +236,7 @@ def test_the_loss_of_the_policy_has_no_gradient_in_the_critic():
 
 def test_the_loss_of_a_group_has_no_gradient_outside_its_group():
     agent = make_exact_acer(body=Mlp(16))
-    losses, _ = agent.loss(exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS)))
+    losses, _ = agent.loss(to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS)))
     assert losses.keys() == agent.groups.keys()
     for name, scalar in losses.items():
         others = [group.module for other, group in agent.groups.items() if other != name]
@@ -249,7 +249,7 @@ def one_hot(rollout):
     """Return the record with one-hot observations of the row, so that a linear layer has a column for each row."""
     rows, columns = rollout.first.shape
     rollout.obs = {"obs": np.eye(rows * columns, dtype=np.float32).reshape(rows, columns, -1)}
-    return exact(rollout)
+    return to_float64(rollout)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 5), (7, 4)])
@@ -269,7 +269,7 @@ def test_exactly_the_valid_rows_change_their_own_value(rows, columns):
 
 def test_contents_of_invalid_rows_have_no_effect():
     agent = make_exact_acer(body=Mlp(16))
-    rollout = exact(random_rollout(np.random.default_rng(2), 12, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(2), 12, COLUMNS))
     expected, ignored = loss_gradients(agent, rollout), ~rollout.valid
     assert 0 < ignored.sum() < ignored.numel()
     rollout.reward[ignored] = 1e6
@@ -293,7 +293,7 @@ def test_repeating_columns_changes_nothing(region):
             for name in ("memory", "lane", "continues_previous", "weight", "index", "version")
         },
     )
-    (once, report), (again, repeated) = agent.loss(exact(rollout)), agent.loss(exact(doubled))
+    (once, report), (again, repeated) = agent.loss(to_float64(rollout)), agent.loss(to_float64(doubled))
     torch.testing.assert_close(again["acer"], once["acer"], rtol=0, atol=1e-12)
     expected = gradients(once["acer"], agent.policy)
     torch.testing.assert_close(gradients(again["acer"], agent.policy), expected, rtol=0, atol=1e-12)
@@ -303,7 +303,7 @@ def test_repeating_columns_changes_nothing(region):
 
 def test_burn_in_rows_have_no_loss():
     agent = make_exact_acer(body=Mlp(16))
-    rollout = exact(random_rollout(np.random.default_rng(0), 9, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), 9, COLUMNS))
     rest = replace(
         rollout,
         obs={"obs": rollout.obs["obs"][3:]},
@@ -315,7 +315,7 @@ def test_burn_in_rows_have_no_loss():
 
 def test_auxiliaries_receive_the_features_of_the_agent():
     agent = make_exact_acer(body=Mlp(16))
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     features = agent.features(rollout)
     assert not features.requires_grad
     torch.testing.assert_close(agent.loss(rollout)[1].features, features)
@@ -324,7 +324,7 @@ def test_auxiliaries_receive_the_features_of_the_agent():
 
 def test_without_valid_rows_the_gradient_is_0():
     agent = make_exact_acer(body=Mlp(16))
-    rollout = exact(random_rollout(np.random.default_rng(0), 1, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), 1, COLUMNS))
     rollout.first[:], rollout.alive[:] = True, True
     losses, report = agent.loss(rollout)
     assert losses["acer"] == 0 and gradients(losses["acer"], agent.policy).eq(0).all()
@@ -334,7 +334,7 @@ def test_without_valid_rows_the_gradient_is_0():
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
 def test_actions_with_behavior_probability_0_give_finite_gradients(region):
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA, **region)
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.behavior.scatter_(-1, (rollout.raw_action.long() + 1) % 3, -1e9)
     expected = gradients(literal_loss(agent, rollout)[0], agent.policy)
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
@@ -344,7 +344,7 @@ def test_actions_with_behavior_probability_0_give_finite_gradients(region):
 @pytest.mark.parametrize("logit", [-200.0, -1e9])
 def test_a_taken_action_with_a_tiny_probability_gives_finite_gradients(logit):
     agent = make_exact_acer(body=Mlp(16))
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.behavior.scatter_(-1, rollout.raw_action.long(), logit)
     assert loss_gradients(agent, rollout).isfinite().all()
 
@@ -354,7 +354,7 @@ def critic_loss(agent, rollout):
 
 
 def test_the_trace_has_its_own_clip_and_not_that_of_the_policy_gradient():
-    rollout = exact(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     default = critic_loss(make_exact_acer(body=Mlp(16)), rollout)
     for clip in (0.5, 5.0, 1e9):
         assert critic_loss(make_exact_acer(body=Mlp(16), importance_clip=clip), rollout) == default

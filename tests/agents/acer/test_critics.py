@@ -13,7 +13,7 @@ from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gau
 from algorithm.networks import Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from tests.builders import PAIRS, exact, make_exact_acer, random_rollout
+from tests.builders import PAIRS, make_exact_acer, random_rollout, to_float64
 from tests.oracles import retrace_by_definition, vtrace_by_definition
 
 GAMMA, ROWS, COLUMNS, SAMPLES = 0.875, 6, 4, 3
@@ -37,7 +37,7 @@ def make_agent(spec, masked=False, **changes):
 def make_rollout(agent, spec, seed=0, masked=False):
     """Return random rows of samples of the agent's family, with random statistics."""
     rng = np.random.default_rng(seed)
-    rollout = exact(random_rollout(rng, ROWS, COLUMNS))
+    rollout = to_float64(random_rollout(rng, ROWS, COLUMNS))
     sample = [rng.normal(size=(ROWS, COLUMNS, spec.continuous))]
     sample += [rng.integers(branch, size=(ROWS, COLUMNS, 1)) for branch in spec.branches]
     rollout.raw_action = torch.from_numpy(np.concatenate(sample, -1)).double()

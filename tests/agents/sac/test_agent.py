@@ -20,7 +20,7 @@ from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import Raw, exact, make_sac, random_boundaries, update
+from tests.builders import PassThrough, make_sac, random_boundaries, to_float64, update
 from tests.oracles import retrace_by_definition, soft_vtrace_by_definition
 
 SPECS = {
@@ -41,7 +41,7 @@ def sac_of(spec: ActionSpec, blueprint: Blueprint | None = None, mask: bool = Fa
 
 def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
     """Return an agent in float64 whose networks differ from their initial values and from each other."""
-    blueprint = Blueprint(encoders={"*": Raw()}, policy=Mlp(8), critic=Mlp(8))
+    blueprint = Blueprint(encoders={"*": PassThrough()}, policy=Mlp(8), critic=Mlp(8))
     agent = sac_of(spec, blueprint, seed=seed, **changes)
     for network in (agent.policy, agent.critics, agent.target.network, agent.actor.temperature):
         network.double()
@@ -242,7 +242,7 @@ def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_gradients_are_those_of_the_papers(spec, seed):
     agent = make_exact_sac(spec, seed, alpha_critic_scale=0.5 if seed else 1.0)
-    assert_as_written(agent, spec, exact(random_sequence(spec, agent, seed, 1)), seed)
+    assert_as_written(agent, spec, to_float64(random_sequence(spec, agent, seed, 1)), seed)
 
 
 @pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"], SPECS["hybrid"]], ids=str)
@@ -263,7 +263,7 @@ def test_the_gradients_are_those_of_the_papers(spec, seed):
 @pytest.mark.parametrize("n_step", [2, 4])
 def test_multi_step_targets_are_those_of_their_definitions(spec, changes, n_step):
     agent = make_exact_sac(spec, sequence_length=4, n_step=n_step, ensemble_q_num=3, ensemble_q_sample=3, **changes)
-    assert_as_written(agent, spec, exact(random_sequence(spec, agent, 3, 4)), 3)
+    assert_as_written(agent, spec, to_float64(random_sequence(spec, agent, 3, 4)), 3)
 
 
 @pytest.mark.parametrize("estimator", ["vtrace", "retrace"])
@@ -271,7 +271,7 @@ def test_multi_step_targets_are_those_of_their_definitions(spec, changes, n_step
 @pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["discrete"]], ids=str)
 def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
     agent = make_exact_sac(spec, sequence_length=5, n_step=n_step, estimator=estimator)
-    rollout = exact(random_sequence(spec, agent, 0, 5))
+    rollout = to_float64(random_sequence(spec, agent, 0, 5))
     first, alive = torch.zeros(6, COLUMNS, dtype=torch.bool), torch.ones(5, COLUMNS, dtype=torch.bool)
     rollout = replace(rollout, first=first, alive=alive)
     rollout.obs["obs"].requires_grad_()
@@ -298,14 +298,14 @@ def test_a_target_reads_at_most_n_rewards(spec, n_step, estimator):
 def test_target_and_policy_use_the_same_critics_of_an_ensemble(spec, changes, seed):
     agent = make_exact_sac(spec, seed, ensemble_q_num=4, ensemble_q_sample=2, **changes)
     rows = changes.get("sequence_length", 1)
-    assert_as_written(agent, spec, exact(random_sequence(spec, agent, seed, rows)), seed)
+    assert_as_written(agent, spec, to_float64(random_sequence(spec, agent, seed, rows)), seed)
 
 
 def test_a_multi_step_target_does_not_depend_on_the_ratio_of_its_own_row():
     """The behavior of a row has no effect on its own target; that of the next row has one."""
     for spec in (SPECS["continuous"], SPECS["hybrid"]):
         agent = make_exact_sac(spec, sequence_length=3, n_step=3)
-        rollout = exact(random_sequence(spec, agent, 0, 3))
+        rollout = to_float64(random_sequence(spec, agent, 0, 3))
         rollout = replace(rollout, first=torch.zeros(4, COLUMNS, dtype=torch.bool), alive=torch.ones(3, COLUMNS).bool())
         gradients = []
         for row in (None, 0, 1):
@@ -376,7 +376,7 @@ def test_the_target_critics_are_updated_every_update_target_per_step():
     moved = []
     for number in range(1, 7):
         before = agent.target.vector.clone()
-        update(learner, random_sequence(spec, agent, update, 1))
+        update(learner, random_sequence(spec, agent, number, 1))
         moved.append(not torch.equal(before, agent.target.vector))
         if moved[-1]:
             wanted = before + 0.25 * (agent.target.source_vector - before)
@@ -403,7 +403,7 @@ def test_the_known_step_of_the_temperature(share, step):
 def test_the_policy_gradient_is_0_at_the_softmax_of_q_over_alpha():
     """The temperature rises if the entropy is below its target, and falls if it is above."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True)
-    rollout = exact(random_sequence(SPECS["discrete"], agent, 0, 1))
+    rollout = to_float64(random_sequence(SPECS["discrete"], agent, 0, 1))
     alpha = agent.actor.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
     policy_output, outputs = agent.actor.evaluate(rollout.obs["obs"], rollout.obs)
@@ -468,7 +468,7 @@ def test_forbidden_actions_are_never_taken_and_have_no_value(branches, changes):
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_metrics_are_means_over_valid_rows(spec):
     agent = make_exact_sac(spec, sequence_length=3, n_step=2)
-    rollout = exact(random_sequence(spec, agent, 5, 3))
+    rollout = to_float64(random_sequence(spec, agent, 5, 3))
     torch.manual_seed(0)
     metrics = {name: value.item() for name, value in agent.loss(rollout)[1].compute_metrics().items()}
     literal = Literal(agent, spec, rollout, 0)

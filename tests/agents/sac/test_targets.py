@@ -15,7 +15,7 @@ from algorithm.networks import Blueprint
 from algorithm.returns import rescale
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import Raw, make_sac
+from tests.builders import PassThrough, make_sac
 
 GAMMA = 0.875  # exact in float32, the dtype of discounts
 ESTIMATORS = {
@@ -29,7 +29,9 @@ every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=
 def tabular_sac(spec: ActionSpec, states: int, alpha: float | tuple[float, ...], **changes) -> Sac:
     """Return an agent in float64 whose networks are tables over one-hot observations, all zero."""
     role = Role(1, {"obs": ObsSpec((states,))}, spec)
-    agent = make_sac(role, Blueprint(encoders={"*": Raw()}), **{"gamma": GAMMA, "ensemble_q_reduce": "mean", **changes})
+    agent = make_sac(
+        role, Blueprint(encoders={"*": PassThrough()}), **{"gamma": GAMMA, "ensemble_q_reduce": "mean", **changes}
+    )
     for network in (agent.policy, agent.critics, agent.target.network):
         network.double()
         for parameter in network.parameters():

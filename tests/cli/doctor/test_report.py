@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import main
+from algorithm.cli import main
 from algorithm.cli.doctor import report, requirements, tried
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,7 +112,7 @@ def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_p
 def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
     """The command in a process that finds `shims` before all packages, with few checks of the core."""
     code = (
-        "import sys, main\n"
+        "import sys\nfrom algorithm.cli import main\n"
         "from algorithm.cli.doctor import report\n"
         "core = report.list_core_checks\n"
         "report.list_machine_checks = lambda: []\n"
@@ -140,7 +140,7 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
     wrong = broken(told)
     assert done.returncode == told["status"] == 1
     assert set(wrong) == {"mlagents-envs", "handshake", "ports"}
-    assert wrong["mlagents-envs"] == "pip install -e . (there is no mlagents-envs)"
+    assert wrong["mlagents-envs"] == "pip install -e . (not installed: mlagents-envs)"
     assert wrong["handshake"].endswith("is missing (No module named 'mlagents_envs'): pip install -e .")
     assert wrong["ports"].startswith(f"{port} is taken by ")
     assert done.stderr.splitlines()[-1].startswith("broken: mlagents-envs, handshake, ports; ")
@@ -149,7 +149,7 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
 def test_without_onnx_a_run_that_exports_is_told(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="onnxruntime", module="onnxruntime"))
     done = in_process(tmp_path, "mine/task", "--set", "base_config.export=end", "--json")
-    line = 'pip install -e ".[onnx]" (there is no onnxruntime)'
+    line = 'pip install -e ".[onnx]" (not installed: onnxruntime)'
     assert done.returncode == 1
     assert broken(json.loads(done.stdout)) == {"extra onnx": line, "onnx round trip": line}
 
@@ -186,8 +186,8 @@ def test_an_environment_that_takes_its_process_with_it(capsys, little, task):
         ("mine/task --doctor -c nope", "no variant 'nope'"),
         ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is one Unity editor"),
         ("mine/task --doctor --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
-        ("--doctor --device cpu", "--device says something of an environment's folder"),
-        ("--doctor --list", "--list and --doctor exclude each other"),
+        ("--doctor --device cpu", "--device needs an environment folder"),
+        ("--doctor --list", "--list and --doctor cannot be combined"),
     ],
 )
 def test_what_cannot_be_asked_has_status_2(capsys, words, line):

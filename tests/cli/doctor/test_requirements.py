@@ -40,18 +40,31 @@ def test_setup_py_says_what_there_is():
     assert sys.modules.get("setuptools") is before
 
 
+def test_an_installed_package_has_the_requirements_in_its_metadata(shim, monkeypatch):
+    needs = ["numpy>=2", "onnx>=1.16; extra == 'onnx'", "envpool; python_version >= '3.11' and extra == \"envpool\""]
+    shim("samara_rl", "9.0", needs=needs)
+    path = next(Path(sys.path[0]).glob("samara_rl-*")) / "METADATA"
+    path.write_text(path.read_text() + "Requires-Python: >=3.10\nProvides-Extra: onnx\nProvides-Extra: envpool\n")
+    monkeypatch.setattr(requirements, "SETUP_FILE", Path("setup.py"))
+    assert read_setup.__wrapped__() == {
+        "python_requires": ">=3.10",
+        "install_requires": ["numpy>=2"],
+        "extras_require": {"onnx": ["onnx>=1.16"], "envpool": ["envpool; python_version >= '3.11'"]},
+    }
+
+
 def test_the_core_is_there():
     assert [(check.name, check().line) for check in list_core_checks() if check().state != OK] == []
 
 
 def test_a_package_that_is_not_there_is_missing():
     state, line = check_installed(["numpy>=2", "surely-not-there>=1"], COMMAND)
-    assert (state, line) == (MISSING, f"{COMMAND} (there is no surely-not-there)")
+    assert (state, line) == (MISSING, f"{COMMAND} (not installed: surely-not-there)")
 
 
 def test_what_is_for_another_python_is_not_looked_for():
     state, line = check_installed(["surely-not-there; python_version < '3'"], COMMAND)
-    assert state == MISSING and "there is none of it for Python 3." in line
+    assert state == MISSING and "none of its packages supports Python 3." in line
 
 
 @pytest.mark.parametrize(
@@ -107,7 +120,7 @@ def test_extras_of_a_requirement_are_looked_for_too(shim):
     shim("outer", "1.0", needs=["surely-not-there; extra == 'more-of-it'", "neither-there"])
     assert check_installed(["outer"], COMMAND) == (OK, "outer 1.0")
     state, line = check_installed(["outer[more_of_it]"], COMMAND)
-    assert state == MISSING and "there is no surely-not-there)" in line
+    assert state == MISSING and "not installed: surely-not-there)" in line
 
 
 @pytest.mark.parametrize(

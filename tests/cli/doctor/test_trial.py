@@ -10,7 +10,7 @@ import pytest
 from algorithm.cli.command_line import parse_arguments
 from algorithm.cli.doctor import trial
 from algorithm.cli.doctor.check import BROKEN, OK
-from algorithm.cli.doctor.start import list_start_checks
+from algorithm.cli.doctor.trial import list_start_checks
 from algorithm.runs import memory_budget as of_memory
 
 OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")

@@ -1,0 +1,161 @@
+"""The Python API: training from a program."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from algorithm.adapters.gym_ids import find_spec
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import Settings, Tree, merge, resolve
+from algorithm.errors import UserError
+from algorithm.export.export import RunExporter
+from algorithm.runs.build import train as train_in_folder
+from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
+from algorithm.runs.env_folder import IDENTIFIER, find_folder, locate_environment
+from algorithm.runs.exit_status import describe_end
+from algorithm.runs.origin import describe_origin, read_recorded_variant
+from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
+from algorithm.runs.run_folder import RunFolder, format_run_name
+from algorithm.runs.session import RunRequest, create_run, open_new_run, plan_runs, resume_run
+from algorithm.runs.suggested_settings import add_suggestions, open_environment
+from algorithm.runs.torch_setup import preserve_working_directory
+
+SOURCE = "settings"  # of the settings that a program passes, in messages
+MakeEnv = Callable[..., Any]  # returns a gymnasium.Env
+Log = Callable[[str], None]
+
+
+def train(
+    env: str | Path | MakeEnv,
+    *,
+    name: str | None = None,
+    variant: str = "default",
+    settings: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    resume: bool = False,
+    replace: bool = False,
+    log: Log | None = None,
+) -> RunResult:
+    """Train an agent in an environment and return the result of the run.
+
+    Args:
+        env: the environment: the name or the path of an environment folder (`gym/cartpole`), an id of Gymnasium
+            (`CartPole-v1`), or a function that returns a `gymnasium.Env`. For an id or a function, the settings
+            start from those that `--init` suggests. `--run` and `--resume` open the environment of a function only if
+            the function can be imported by its name; `load` needs no environment.
+        name: name of the run, `{time}` is the start time; None for `base_config.name`. With `resume`, None is the
+            latest run.
+        variant: variant of the folder's config.yaml, for a new run.
+        settings: settings on top of the files, as sections (`{"acer_config": {"gamma": 0.9}}`) or as paths
+            (`{"acer_config.gamma": 0.9}`).
+        callbacks: receive progress, evaluations and checkpoints, and may stop the run.
+        resume: whether an existing run of the environment folder continues.
+        replace: whether a new run replaces an existing run of its name.
+        log: receives lines of text for people, for example `print`; None for none.
+
+    Returns:
+        The result with the run folder, which `algorithm.load` takes.
+
+    Raises:
+        UserError: for settings or an environment that cannot be used; the other exceptions are those whose exit
+            status the documentation of the command line lists.
+    """
+    log = log or _ignore
+    tree = _expand(settings or {})
+    if callable(env) or _is_id(env):
+        if resume:
+            raise UserError("resume needs an environment folder: pass its name or its path")
+        return _train_without_folder(env, name, tree, callbacks, replace, log)
+    if name and not resume:
+        tree = merge(tree, {"base_config": {"name": name}})
+    request = RunRequest(env=str(env), name=name, variant=variant, layers=[(SOURCE, tree)], replace=replace)
+    if resume:
+        with resume_run(request, log) as (folder, resolved):
+            recorded = read_recorded_variant(folder.path / RESULT_FILE)
+            return run_training(request.env, folder, resolved, recorded, callbacks, log)
+    ((run_name, resolved),) = plan_runs(request)
+    with create_run(request, run_name, resolved) as folder:
+        return run_training(request.env, folder, resolved, variant, callbacks, log)
+
+
+def run_training(
+    environment: str,
+    folder: RunFolder,
+    settings: Settings,
+    variant: str | None,
+    callbacks: Sequence[Callback],
+    log: Log,
+) -> RunResult:
+    """Train in a run folder that the caller has locked; result.json is written there, whatever ends the run."""
+    recorder = ResultRecorder()
+    status = 0
+    exports = RunExporter(settings, folder, log)
+    if not folder.has_learned():
+        write_origin(folder.path, describe_origin(environment, settings, variant), log)
+    try:
+        with preserve_working_directory():
+            return train_in_folder(settings, folder, log, [*callbacks, exports, recorder])
+    except BaseException as error:
+        status, _ = describe_end(error)
+        raise
+    finally:
+        if recorder.result and folder.has_learned():
+            origin = describe_origin(environment, settings, variant)
+            write_record(folder.path, {**origin, **make_record(recorder.result, status)})
+            exports.export_best()
+
+
+def _train_without_folder(
+    env: str | Path | MakeEnv, name: str | None, tree: Tree, callbacks: Sequence[Callback], replace: bool, log: Log
+) -> RunResult:
+    """Train in the environment of an id or a function, with the settings that `--init` suggests for it."""
+    label = getattr(env, "__name__", "environment").strip("<>") if callable(env) else str(env)
+    named: Tree = {"base_config": {"env_type": "GYM", "env_name": "env.py" if callable(env) else str(env)}}
+    if name:
+        named["base_config"]["name"] = name
+    make = env if callable(env) else str(env)
+    roles, opened = open_environment(label, merge(named, tree), make)
+    threshold = None if callable(env) else find_spec(str(env)).reward_threshold
+    settings = resolve([(SOURCE, add_suggestions(opened, roles, threshold))])
+    check_effects(settings, [(SOURCE, tree)])
+    run_name = format_run_name(settings.base.name, time.time())
+    with open_new_run(label, None, run_name, settings, replace) as folder:
+        if callable(env):
+            folder.make_env = env
+            _write_env_file(folder.path / "env.py", env)
+        return run_training(label, folder, settings, None, callbacks, log)
+
+
+def _write_env_file(path: Path, make: MakeEnv) -> None:
+    """Write an env.py that imports `make`; none for a function that has no name to import."""
+    module, name = getattr(make, "__module__", None), getattr(make, "__qualname__", "")
+    importable = module not in (None, "__main__") and name.isidentifier() and inspect.getmodule(make) is not None
+    if importable and getattr(sys.modules[str(module)], name, None) is make:
+        path.write_text(f'"""The environment of this run."""\n\nfrom {module} import {name} as make  # noqa: F401\n')
+
+
+def _is_id(env: str | Path) -> bool:
+    """Return whether `env` is an id of Gymnasium and not an environment folder."""
+    if not isinstance(env, str) or not IDENTIFIER.fullmatch(env):
+        return False
+    return find_folder(locate_environment(env)) is None
+
+
+def _expand(settings: Mapping[str, Any]) -> Tree:
+    """Return the tree of settings that are given as sections, as paths, or as both."""
+    tree: Tree = {}
+    for path, value in settings.items():
+        leaf: Any = _expand(value) if isinstance(value, Mapping) else value
+        for key in reversed(path.split(".")):
+            leaf = {key: leaf}
+        tree = merge(tree, leaf)
+    return tree
+
+
+def _ignore(line: str) -> None:
+    """Discard a line of text."""

@@ -1,0 +1,31 @@
+"""The run and the settings that the options of a command line request."""
+
+from __future__ import annotations
+
+import argparse
+
+from algorithm.cli.command_line import collect_flag_layers
+from algorithm.config.loader import Layer, read_assignments
+from algorithm.runs.session import RunRequest
+
+
+def collect_layers(options: argparse.Namespace) -> list[Layer]:
+    """Return the settings of the command line, with the options that set them; flags override --set."""
+    return [
+        ("--set", read_assignments(options.set or [])),
+        ("--env_args", read_assignments(options.env_args or [], "--env_args", "base_config.env_args.")),
+        *collect_flag_layers(options),
+    ]
+
+
+def make_request(options: argparse.Namespace) -> RunRequest:
+    """Return the run that the options request."""
+    return RunRequest(
+        env=options.env,
+        name=options.name,
+        variant=options.config or "default",
+        layers=collect_layers(options),
+        repeat=options.repeat,
+        replace=options.force,
+        use_env_nn=options.use_env_nn,
+    )

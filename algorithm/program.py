@@ -1,0 +1,33 @@
+"""The names under which the user runs and installs this program, for messages.
+
+This module imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+IS_CHECKOUT = (PACKAGE.parent / "main.py").is_file() and (PACKAGE.parent / "setup.py").is_file()
+
+
+def get_command() -> str:
+    """Return the command that starts this program: `python main.py`, `python -m algorithm` or `samara`.
+
+    It is the one that started this process; in another program, the one that exists in this installation.
+    """
+    started = Path(sys.argv[0] if sys.argv else "")
+    if started.name.removesuffix(".exe").removesuffix("-script.py") == "samara":
+        return "samara"
+    if started.parent == PACKAGE and started.name == "__main__.py":
+        return "python -m algorithm"
+    return "python main.py" if IS_CHECKOUT else "samara"
+
+
+def get_install_command(extra: str | None = None) -> str:
+    """Return the command that installs the packages that this program requires, or those of an extra."""
+    target = "." if IS_CHECKOUT else "samara-rl"
+    if extra:
+        target = f'"{target}[{extra}]"'
+    return f"pip install -e {target}" if IS_CHECKOUT else f"pip install {target}"

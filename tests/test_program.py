@@ -1,0 +1,52 @@
+"""Messages name the command with which the user started the program."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from algorithm import program
+from algorithm.cli.command_line import make_start_page
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    ("started", "in_checkout", "command"),
+    [
+        ("main.py", True, "python main.py"),
+        ("/home/me/.venv/bin/samara", True, "samara"),
+        ("samara.exe", False, "samara"),
+        ("samara-script.py", False, "samara"),
+        (str(program.PACKAGE / "__main__.py"), True, "python -m algorithm"),
+        (str(program.PACKAGE / "__main__.py"), False, "python -m algorithm"),
+        ("other/__main__.py", True, "python main.py"),
+        ("my_program.py", True, "python main.py"),
+        ("my_program.py", False, "samara"),
+    ],
+)
+def test_the_command_is_the_one_that_started_the_process(monkeypatch, started, in_checkout, command):
+    monkeypatch.setattr(sys, "argv", [started, "gym/cartpole"])
+    monkeypatch.setattr(program, "IS_CHECKOUT", in_checkout)
+    assert program.get_command() == command
+    assert f"  {command} --list " in make_start_page()
+
+
+def test_packages_are_installed_from_the_checkout_or_by_name(monkeypatch):
+    assert program.get_install_command() == "pip install -e ."
+    assert program.get_install_command("onnx") == 'pip install -e ".[onnx]"'
+    monkeypatch.setattr(program, "IS_CHECKOUT", False)
+    assert program.get_install_command() == "pip install samara-rl"
+    assert program.get_install_command("onnx") == 'pip install "samara-rl[onnx]"'
+
+
+@pytest.mark.parametrize("arguments", [["gym/cartpol"], [], ["--help"], ["--version"], ["gym/cartpole", "--nonsense"]])
+def test_the_module_is_the_command_line(arguments):
+    def run(*command):
+        return subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, cwd=ROOT)
+
+    one, other = run("main.py"), run("-m", "algorithm")
+    assert one.returncode == other.returncode
+    for ours, theirs in [(one.stdout, other.stdout), (one.stderr, other.stderr)]:
+        assert ours.replace("python main.py", "python -m algorithm").split() == theirs.split()
