@@ -140,10 +140,11 @@ def test_arrays_in_files_are_in_the_folder_that_was_requested(tmp_path, monkeypa
         assert array.shape == shape and array.dtype == np.int16 and not array.any()
 
 
+@pytest.mark.parametrize("chunk", [1, 4])
 @pytest.mark.parametrize("start", range(8))
-def test_a_sequence_has_the_memory_of_its_column_and_weight_one(start):
-    ring, _ = written(rows=16, chunk=4, columns=3)
-    sequence = read(ring, start, 2)
-    assert sequence.memory[0].tolist() == [0, start // 4 * 4] and sequence.version.tolist() == [start // 4 * 40]
+def test_a_sequence_has_the_memory_of_its_column_and_weight_one(start, chunk):
+    ring, _ = written(rows=16, chunk=chunk, columns=12 // chunk)
+    sequence, column = read(ring, start, 2), start // chunk * chunk
+    assert sequence.memory[0].tolist() == [0, column] and sequence.version.tolist() == [10 * column]
     assert sequence.weight.dtype == np.float32 and sequence.weight.tolist() == [1]
     assert sequence.continues_previous.dtype == bool and not sequence.continues_previous.any()
