@@ -92,7 +92,7 @@ class MemoryBudget:
             UserError: all replays together do not fit.
         """
         row = size.bytes / max(size.rows, 1)
-        line = f"{size.rows:,} steps of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
+        line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
         self.log(f"{prefix}replay{role_suffix(role)}: {line}")
         self._bytes[role] = size.bytes
         if self.free is not None and self.reserved_bytes + copied_bytes > self.free:

@@ -33,7 +33,7 @@ def test_sizes_are_logged_and_summed(monkeypatch):
     monkeypatch.setattr(memory, "measure_free_memory", lambda: 10_000_000)
     budget = MemoryBudget(logged.append)
     budget.reserve("agent", ReplaySize(10_000, 600_000))
-    assert logged == ["replay: 10,000 steps of 60 bytes are 0.6 MB"]
+    assert logged == ["replay: 10,000 rows of 60 bytes are 0.6 MB"]
     with pytest.raises(UserError, match=r"capacity: 100,000 rows.*9\.5 MB.*but 9\.4 MB.*at most 98,947 rows fit"):
         budget.reserve("other", ReplaySize(100_000, 9_500_000))
     assert logged[1].startswith("replay of other:")
