@@ -122,11 +122,19 @@ def describe_holder(port: int) -> str:
     sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
     for process in Path("/proc").glob("[0-9]*") if sockets else ():
         try:
-            if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
+            if any(_read_link(file) in sockets for file in (process / "fd").iterdir()):
                 return f"{(process / 'comm').read_text().strip()} (process {process.name})"
         except OSError:  # a process of another user, or one that has just ended
             continue
     return "another program"
+
+
+def _read_link(file: Path) -> str:
+    """Return what a file descriptor of a process refers to; "" if it has just been closed."""
+    try:
+        return str(file.readlink())
+    except OSError:
+        return ""
 
 
 def _find_inodes(port: int) -> Iterator[str]:
