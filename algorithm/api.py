@@ -11,7 +11,8 @@ from typing import Any
 
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.effects import check_effects
-from algorithm.config.loader import Settings, Tree, merge, resolve
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.trees import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.export.export import RunExporter
 from algorithm.runs.build import train as train_in_folder
@@ -150,10 +151,7 @@ def _expand(settings: Mapping[str, Any]) -> Tree:
     """Return the tree of settings that are given as sections, as paths, or as both."""
     tree: Tree = {}
     for path, value in settings.items():
-        leaf: Any = _expand(value) if isinstance(value, Mapping) else value
-        for key in reversed(path.split(".")):
-            leaf = {key: leaf}
-        tree = merge(tree, leaf)
+        tree = merge(tree, nest(path, _expand(value) if isinstance(value, Mapping) else value))
     return tree
 
 

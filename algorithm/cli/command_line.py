@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from algorithm import __version__
 from algorithm.cli.options import (
@@ -134,21 +134,6 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     if options.mode == TRAIN and find_folder(str(options.env)) is None:
         raise make_unknown_error(str(options.env))
     return options
-
-
-def collect_flag_layers(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
-    """Return a layer of settings for each flag that sets one, but for --env_args, whose values are YAML."""
-    layers = []
-    for option in OPTIONS:
-        value = getattr(options, option.name)
-        # The name of an existing run selects it, and sets nothing.
-        selects_run = option.name == "name" and options.mode != TRAIN
-        if option.setting and option.name != "env_args" and value is not None and not selects_run:
-            tree = value
-            for key in reversed(option.setting.split(".")):
-                tree = {key: tree}
-            layers.append((option.spelling, tree))
-    return layers
 
 
 def _use_underscores(text: str) -> str:

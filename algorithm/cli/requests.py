@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from algorithm.cli.command_line import collect_flag_layers
-from algorithm.config.loader import Layer, read_assignments
+from algorithm.cli.options import OPTIONS, TRAIN
+from algorithm.config.loader import read_assignments
+from algorithm.config.trees import Layer, nest
 from algorithm.runs.session import RunRequest
+
+
+def collect_flag_layers(options: argparse.Namespace) -> list[Layer]:
+    """Return a layer of settings for each flag that sets one, but for --env_args, whose values are YAML."""
+    layers = []
+    for option in OPTIONS:
+        value = getattr(options, option.name)
+        # The name of an existing run selects it, and sets nothing.
+        selects_run = option.name == "name" and options.mode != TRAIN
+        if option.setting and option.name != "env_args" and value is not None and not selects_run:
+            layers.append((option.spelling, nest(option.setting, value)))
+    return layers
 
 
 def collect_layers(options: argparse.Namespace) -> list[Layer]:

@@ -16,7 +16,7 @@ from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig
-from algorithm.config.trees import MAPPINGS, Layer, Tree, iterate_paths, load_defaults, merge, read_yaml
+from algorithm.config.trees import MAPPINGS, Layer, Tree, iterate_paths, load_defaults, merge, nest, read_yaml
 from algorithm.config.typed import describe_validation_error, normalize_spellings, read_dataclass, read_section
 from algorithm.errors import UserError
 
@@ -120,16 +120,14 @@ def read_assignments(assignments: list[str], flag: str = "--set", section: str =
         path, equals, value = text.partition("=")
         if not equals or not path:
             raise UserError(f"{flag} {text}: expected {'key' if section else 'section.key'}=value")
-        keys = f"{section}{path.replace('-', '_')}".split(".")
-        if len(keys) > yaml_text.MAX_LEVELS:
+        path = f"{section}{path.replace('-', '_')}"
+        if path.count(".") >= yaml_text.MAX_LEVELS:
             raise UserError(f"{flag} {text[:40]}...: a setting is at most {yaml_text.MAX_LEVELS} levels deep")
         try:
             leaf = yaml_text.load(value)
         except ValueError as error:
             raise UserError(f"{flag} {text}: the value cannot be read: {error}") from error
-        for key in reversed(keys):
-            leaf = {key: leaf}
-        tree = merge(tree, leaf)
+        tree = merge(tree, nest(path, leaf))
     return tree
 
 

@@ -51,6 +51,13 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     return merged
 
 
+def nest(path: str, value: Any) -> Tree:
+    """Return the tree that sets only the setting of a path, `section.key`, to a value."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
+
+
 def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the paths of all sections and settings in `tree`."""
     for key, value in tree.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithm.config.loader import Tree, load_defaults, merge
+from algorithm.config.trees import Tree, load_defaults, merge, nest
 from algorithm.config.yaml_text import dump, format_commented
 from algorithm.errors import UserError
 from algorithm.mlagents.environment import ParameterReader
@@ -198,10 +198,7 @@ class Translation:
             self._write(setting, value, comment)
 
     def _write(self, setting: str, value: Any, comment: str = "") -> None:
-        branch: Any = value
-        for part in reversed(setting.split(".")):
-            branch = {part: branch}
-        self.tree = merge(self.tree, branch)
+        self.tree = merge(self.tree, nest(setting, value))
         self.comments[setting] = comment
 
 
