@@ -31,22 +31,10 @@ from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
 from algorithm.training.progress import Progress
+from tests.adapters.unity.scenes import SECTION
 from tests.unity_player.launcher import make_player
 
-UNITY_ARGS = {
-    "base_port": None,
-    "agents": None,
-    "no_graphics": False,
-    "time_scale": 20,
-    "quality_level": 1,
-    "width": 84,
-    "height": 84,
-    "target_frame_rate": -1,
-    "capture_frame_rate": 60,
-    "additional_args": [],
-    "log_folder": None,
-    "timeout_wait": 30.0,
-}
+UNITY_ARGS = {**SECTION, "timeout_wait": 30.0}
 SLOW = 0.02  # seconds that the slow player sleeps in each tick
 # hwc is the layout that version 0.28 of ML-Agents' client supports.
 IMAGES = ("--size", "84", "--agents", "12", "--layout", "hwc")
