@@ -124,6 +124,10 @@ class Actor:
 
     def _count_episodes(self, role: str, buffer: RolloutBuffer, step: Step) -> None:
         self.env_steps += len(step.lane) - int(np.count_nonzero(step.is_bootstrap_row))
-        for lane, episode_return, length in buffer.episode_returns.add(step):
-            team = self.training.adapter.roles[role].find_team(lane)
+        finished = buffer.episode_returns.add(step)
+        if not finished:
+            return
+        find_team = self.training.adapter.roles[role].find_team
+        for lane, episode_return, length in finished:
+            team = find_team(lane)
             self.episodes.append(Episode(role=role, lane=lane, episode_return=episode_return, length=length, team=team))
