@@ -17,7 +17,9 @@ def list_adapter_checks() -> Iterator[Check]:
     for name in ADAPTERS:
         try:
             adapter_class = find_class("env_type", name)
-        except Exception:  # the checks of the packages report what is missing or broken
+        except Exception:
+            # A broken package may raise anything when it is imported, for example ValueError for another binary version
+            # of numpy; the checks of the packages report it.
             continue
         yield from map(make_adapter_check, adapter_class.list_start_checks(None))
 
