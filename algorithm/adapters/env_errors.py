@@ -14,6 +14,7 @@ import gymnasium
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.errors import summarize_error
+from algorithm.program import get_install_command
 
 EnvName = str | Callable[..., Any]  # an id, or the function `make` of an env.py
 
@@ -99,7 +100,7 @@ def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnviro
     if extra := _find_extra(name, module.partition(".")[0]):
         reason = _get_first_line(error.__cause__ or error)
         return UnsupportedEnvironment(
-            f'the environment {name!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
+            f"the environment {name!r} needs the extra {extra} ({reason}): {get_install_command(extra)}"
         )
     message = _get_first_line(error)
     package = getattr(error, "name", None) or PACKAGES_BY_NAMESPACE.get(_get_namespace(name))
