@@ -14,6 +14,7 @@ import yaml
 from algorithm import Callback, load, train
 from algorithm.cli import main
 from algorithm.errors import UserError
+from algorithm.runs.results import describe_state
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 150, "goal": None}
 
@@ -105,6 +106,10 @@ def test_callbacks_receive_events_and_stop_the_run():
     settings = {"base_config.evaluate_every": 100, "base_config.save_every": 50, "goal": None}
     result = train("gym/cartpole", name="a", settings=settings, callbacks=[events])
     assert result.stopped and result.counters.env_steps < 1000
+    record = json.loads((result.folder / "result.json").read_text())
+    assert (record["stopped"], record["status"], describe_state(record)) == (True, 0, "stopped by a callback")
+    resumed = train("gym/cartpole", name="a", settings={"base_config.max_step": 1000}, resume=True)
+    assert not resumed.stopped and json.loads((result.folder / "result.json").read_text())["stopped"] is False
     assert {"progress", "checkpoint", "evaluation"} <= set(events.names) and events.names[-1] == "end"
 
 
