@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium
 
-from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentStartError, SimulatorError, UnsupportedEnvironment
 from algorithm.errors import summarize_error
 from algorithm.program import get_install_command
 
@@ -44,7 +44,7 @@ def convert_start_errors(env_name: EnvName) -> Iterator[None]:
     """
     try:
         yield
-    except (EnvironmentStartError, UnsupportedEnvironment):
+    except (SimulatorError, UnsupportedEnvironment):
         raise
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise make_missing_error(env_name, error) from error

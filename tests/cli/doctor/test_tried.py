@@ -5,16 +5,16 @@ from types import ModuleType
 
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentStartError, StartCheck
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, StartCheck
 from algorithm.cli.doctor.check import BROKEN, MISSING, OK
 from algorithm.cli.doctor.tried import list_adapter_checks, make_adapter_check
 
 
-def refuse() -> str:
-    raise EnvironmentStartError("port 5004 is taken: end it")
+@pytest.mark.parametrize("error", [EnvironmentStartError, EnvironmentCrashed])
+def test_what_an_adapter_needs_is_broken_only_for_a_run_that_needs_it(error):
+    def refuse() -> str:
+        raise error("port 5004 is taken: end it")
 
-
-def test_what_an_adapter_needs_is_broken_only_for_a_run_that_needs_it():
     check = make_adapter_check(StartCheck(name="ports", run=refuse))
     assert (check().state, check().line) == (MISSING, "port 5004 is taken: end it")
     assert check.as_required()().state == BROKEN
