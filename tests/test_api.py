@@ -136,6 +136,38 @@ def test_variants_are_those_of_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("env", "arguments", "message"),
+    [
+        ("gym/cartpole", {"resume": True, "variant": "default"}, "variant 'default' is for a new run"),
+        ("gym/cartpole", {"resume": True, "replace": True}, "replace is for a new run"),
+        ("CartPole-v1", {"resume": True}, "resume needs an environment folder"),
+        ("CartPole-v1", {"variant": "default"}, "variant 'default' needs an environment folder"),
+        (make_short_cartpole, {"variant": "long"}, "variant 'long' needs an environment folder"),
+        (make_short_cartpole, {"resume": True}, "resume needs an environment folder"),
+    ],
+)
+def test_an_argument_without_effect_is_a_mistake(env, arguments, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        train(env, settings=SHORT, **arguments)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("env", ["gym/cartpole", "CartPole-v1", make_short_cartpole])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"acer_config.std": "learned"}, "settings: acer_config.std is for continuous actions"),
+        ({"sac_config.gamma": 0.9}, "settings: sac_config.gamma is for algorithm"),
+        ({"base_config.max_stp": 1}, "settings: unknown setting base_config.max_stp"),
+    ],
+)
+def test_a_setting_without_effect_is_a_mistake_for_every_environment(env, settings, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        train(env, settings={**SHORT, **settings})
+    assert not list(Path().glob("runs/*/*/*"))
+
+
+@pytest.mark.parametrize(
     ("env", "settings", "message"),
     [
         ("gym/cartpol", {}, "gym/cartpole"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from algorithm.config.effects import check_effects
-from algorithm.config.loader import Layer, Settings, read_own_variant, read_variant, resolve
+from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
 from algorithm.runs.config_history import list_changes
 from algorithm.runs.play import check_network
@@ -18,10 +18,10 @@ from algorithm.runs.run_folder import RunFolder, find_environment_folder, format
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A request for a run of an environment folder.
+    """A request for a run.
 
     Attributes:
-        env: name or path of the environment folder.
+        env: name or path of the environment folder; without one, the name under which the run folder is filed.
         name: name of an existing run; None for the latest. The name of a new run is a setting.
         variant: variant of the folder's config.yaml, for a new run.
         layers: settings on top of the files, each with its source for messages.
@@ -40,23 +40,37 @@ class RunRequest:
 
 
 def plan_runs(request: RunRequest) -> list[tuple[str, Settings]]:
-    """Return name and settings of each new run.
+    """Return name and settings of each new run in an environment folder.
 
     Raises:
         UserError: for settings that cannot be used, and for a name that exists already or is in training.
     """
     config = find_environment_folder(request.env) / "config.yaml"
-    variant, given = request.variant, list(request.layers)
-    file_layers = [(str(config), read_variant(config, variant)), *given]
-    settings = resolve(file_layers)
-    check_effects(_resolve_file(file_layers[0], settings), [(str(config), read_own_variant(config, variant))])
+    file_layer = (str(config), read_variant(config, request.variant))
+    return plan_runs_from(file_layer, read_own_variant(config, request.variant), request)
+
+
+def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[str, Settings]]:
+    """Return name and settings of each new run, which has the settings of `base` with those of the request on top.
+
+    Args:
+        base: settings to start from, of a file or suggested.
+        own: the settings of `base` that were written for this run, and so must have an effect.
+        request: the request; its `variant` is already in `base`.
+
+    Raises:
+        UserError: for settings that cannot be used, and for a name that exists already or is in training.
+    """
+    given = list(request.layers)
+    settings = resolve([base, *given])
+    check_effects(_resolve_base(base, settings), [(base[0], own)])
     check_effects(settings, given)
     name = format_run_name(settings.base.name, time.time())
     runs = [(name, replace(settings, command_line_layers=given))]
     if request.repeat is not None:
         seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(request.repeat)]
         runs = [
-            (f"{name}-{k + 1}", replace(resolve([*file_layers, seed]), command_line_layers=given))
+            (f"{name}-{k + 1}", replace(resolve([base, *given, seed]), command_line_layers=given))
             for k, seed in enumerate(seeds)
         ]
     for name, _ in runs:
@@ -64,13 +78,13 @@ def plan_runs(request: RunRequest) -> list[tuple[str, Settings]]:
     return runs
 
 
-def _resolve_file(file: Layer, settings: Settings) -> Settings:
-    """Resolve a file without the command line, which may remove the effect of settings in the file.
+def _resolve_base(base: Layer, settings: Settings) -> Settings:
+    """Resolve `base` without the settings of the request, which may remove the effect of settings in it.
 
-    Returns `settings` if the file needs what the command line adds.
+    Returns `settings` if `base` needs what the request adds.
     """
     try:
-        return resolve([file])
+        return resolve([base])
     except UserError:
         return settings
 
