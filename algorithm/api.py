@@ -13,6 +13,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.trees import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.export.export import RunExporter
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
 from algorithm.runs.env_folder import IDENTIFIER, find_folder, locate_environment
@@ -111,9 +112,9 @@ def run_training(
     """Train in a run folder that the caller has locked; result.json is written there, whatever ends the run."""
     recorder = ResultRecorder()
     status = 0
-    exports = RunExporter(settings, folder, log)
+    exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
     if not folder.has_learned():
-        write_origin(folder.path, describe_origin(environment, settings, variant), log)
+        write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
             return train_in_folder(settings, folder, log, [*callbacks, exports, recorder])
@@ -122,7 +123,7 @@ def run_training(
         raise
     finally:
         if recorder.result and folder.has_learned():
-            origin = describe_origin(environment, settings, variant)
+            origin = describe_origin(environment, settings.base, variant)
             write_record(folder.path, {**origin, **make_record(recorder.result, status)})
             exports.export_best()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.config_history import list_changes
 from algorithm.runs.play import check_network
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
@@ -136,8 +137,8 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
         folder.recover(log)
         changes = list_changes(folder.history.read_last(), settings)
         if request.use_env_nn:
-            check_network(settings, folder)  # before the run's own copy is replaced
-            folder.copy_network(settings)
+            check_network(AgentConfigs(settings), folder)  # before the run's own copy is replaced
+            folder.copy_network(settings.base.nn)
             folder.nn_from = folder.path
         for line in changes:
             log(line)
@@ -152,18 +153,18 @@ def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder
     given = list(request.layers)
     settings = replace(folder.load_settings(*given), command_line_layers=given)
     check_effects(settings, given)
-    _report_own_code(folder, request, settings, log)
+    _report_own_code(folder, request, settings.base.nn, log)
     return folder, settings
 
 
-def _report_own_code(folder: RunFolder, request: RunRequest, settings: Settings, log: Callable[[str], None]) -> None:
+def _report_own_code(folder: RunFolder, request: RunRequest, network_file: str, log: Callable[[str], None]) -> None:
     """Report which code of the run, about to be executed, differs from that in the environment's folder."""
     try:
         source = find_environment_folder(request.env)
     except UserError:
         source = None
     run_files = [
-        path for path in sorted(folder.path.glob("*.py")) if not request.use_env_nn or path.name != settings.base.nn
+        path for path in sorted(folder.path.glob("*.py")) if not request.use_env_nn or path.name != network_file
     ]
     differing = [path.name for path in run_files if source is None or not _is_same(path, source / path.name)]
     if differing:
