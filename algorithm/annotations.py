@@ -115,9 +115,22 @@ CONTINUOUS, DISCRETE = ForActions("continuous", "continuous"), ForActions("branc
 
 @dataclass(frozen=True)
 class FixedOnResume:
-    """A mark of a setting that `--resume` cannot change; `reason` is what the saved state depends on."""
+    """A mark of a setting that `--resume` cannot change.
+
+    Attributes:
+        reason: What the saved state depends on.
+        when: Condition under which it does; None for always.
+    """
 
     reason: str
+    when: Condition | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.when})" if self.when else self.reason
+
+    def applies(self, settings: Any) -> bool:
+        """Return whether `settings`, the section of the setting, meet the condition."""
+        return self.when is None or self.when.explain_failure(settings) is None
 
 
 class Spellings:

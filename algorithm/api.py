@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import inspect
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from algorithm.adapters.gym_ids import find_spec
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings
 from algorithm.config.trees import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.export.export import RunExporter
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
 from algorithm.runs.env_folder import IDENTIFIER, find_folder, locate_environment
 from algorithm.runs.exit_status import describe_end
 from algorithm.runs.origin import describe_origin, read_recorded_variant
 from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
-from algorithm.runs.run_folder import RunFolder, format_run_name
-from algorithm.runs.session import RunRequest, create_run, open_new_run, plan_runs, resume_run
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.session import RunRequest, create_run, open_new_run, plan_runs, plan_runs_from, resume_run
 from algorithm.runs.suggested_settings import add_suggestions, open_environment
 from algorithm.runs.torch_setup import preserve_working_directory
 
@@ -35,7 +34,7 @@ def train(
     env: str | Path | MakeEnv,
     *,
     name: str | None = None,
-    variant: str = "default",
+    variant: str | None = None,
     settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
@@ -51,12 +50,12 @@ def train(
             the function can be imported by its name; `load` needs no environment.
         name: name of the run, `{time}` is the start time; None for `base_config.name`. With `resume`, None is the
             latest run.
-        variant: variant of the folder's config.yaml, for a new run.
+        variant: variant of the folder's config.yaml, for a new run; None for `default`.
         settings: settings on top of the files, as sections (`{"acer_config": {"gamma": 0.9}}`) or as paths
             (`{"acer_config.gamma": 0.9}`).
         callbacks: receive progress, evaluations and checkpoints, and may stop the run.
         resume: whether an existing run of the environment folder continues.
-        replace: whether a new run replaces an existing run of its name.
+        replace: whether a new run replaces an existing run of its name; not with `resume`.
         log: receives lines of text for people, for example `print`; None for none.
 
     Returns:
@@ -67,21 +66,39 @@ def train(
             status the documentation of the command line lists.
     """
     log = log or _ignore
+    has_folder = not (callable(env) or _is_id(env))
+    _check_arguments(has_folder, variant, resume, replace)
     tree = _expand(settings or {})
-    if callable(env) or _is_id(env):
-        if resume:
-            raise UserError("resume needs an environment folder: pass its name or its path")
-        return _train_without_folder(env, name, tree, callbacks, replace, log)
     if name and not resume:
         tree = merge(tree, {"base_config": {"name": name}})
-    request = RunRequest(env=str(env), name=name, variant=variant, layers=[(SOURCE, tree)], replace=replace)
+    request = RunRequest(
+        env=str(env) if has_folder else _make_label(env),
+        name=name,
+        variant=variant or "default",
+        layers=[(SOURCE, tree)],
+        replace=replace,
+    )
+    if not has_folder:
+        return _train_without_folder(env, request, tree, callbacks, log)
     if resume:
         with resume_run(request, log) as (folder, resolved):
             recorded = read_recorded_variant(folder.path / RESULT_FILE)
             return run_training(request.env, folder, resolved, recorded, callbacks, log)
     ((run_name, resolved),) = plan_runs(request)
     with create_run(request, run_name, resolved) as folder:
-        return run_training(request.env, folder, resolved, variant, callbacks, log)
+        return run_training(request.env, folder, resolved, request.variant, callbacks, log)
+
+
+def _check_arguments(has_folder: bool, variant: str | None, resume: bool, replace: bool) -> None:
+    """Raise UserError for arguments of `train` that exclude one another."""
+    if resume and not has_folder:
+        raise UserError("resume needs an environment folder: pass its name or its path")
+    if variant is not None and not has_folder:
+        raise UserError(f"variant {variant!r} needs an environment folder: pass its name or its path")
+    if resume and variant is not None:
+        raise UserError(f"variant {variant!r} is for a new run: a run that is resumed keeps its settings")
+    if resume and replace:
+        raise UserError("replace is for a new run: resume continues the existing one")
 
 
 def run_training(
@@ -95,9 +112,9 @@ def run_training(
     """Train in a run folder that the caller has locked; result.json is written there, whatever ends the run."""
     recorder = ResultRecorder()
     status = 0
-    exports = RunExporter(settings, folder, log)
+    exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
     if not folder.has_learned():
-        write_origin(folder.path, describe_origin(environment, settings, variant), log)
+        write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
             return train_in_folder(settings, folder, log, [*callbacks, exports, recorder])
@@ -106,30 +123,31 @@ def run_training(
         raise
     finally:
         if recorder.result and folder.has_learned():
-            origin = describe_origin(environment, settings, variant)
+            origin = describe_origin(environment, settings.base, variant)
             write_record(folder.path, {**origin, **make_record(recorder.result, status)})
             exports.export_best()
 
 
 def _train_without_folder(
-    env: str | Path | MakeEnv, name: str | None, tree: Tree, callbacks: Sequence[Callback], replace: bool, log: Log
+    env: str | Path | MakeEnv, request: RunRequest, tree: Tree, callbacks: Sequence[Callback], log: Log
 ) -> RunResult:
-    """Train in the environment of an id or a function, with the settings that `--init` suggests for it."""
-    label = getattr(env, "__name__", "environment").strip("<>") if callable(env) else str(env)
-    named: Tree = {"base_config": {"env_type": "GYM", "env_name": "env.py" if callable(env) else str(env)}}
-    if name:
-        named["base_config"]["name"] = name
+    """Train in the environment of an id or a function, with `tree` on top of what `--init` suggests for it."""
     make = env if callable(env) else str(env)
-    roles, opened = open_environment(label, merge(named, tree), make)
+    named: Tree = {"base_config": {"env_type": "GYM", "env_name": "env.py" if callable(env) else make}}
+    roles, opened = open_environment(SOURCE, merge(named, tree), make)
     threshold = None if callable(env) else find_spec(str(env)).reward_threshold
-    settings = resolve([(SOURCE, add_suggestions(opened, roles, threshold))])
-    check_effects(settings, [(SOURCE, tree)])
-    run_name = format_run_name(settings.base.name, time.time())
-    with open_new_run(label, None, run_name, settings, replace) as folder:
+    suggestions = (request.env, add_suggestions(opened, roles, threshold))
+    ((run_name, settings),) = plan_runs_from(suggestions, {}, request)
+    with open_new_run(request.env, None, run_name, settings, request.replace) as folder:
         if callable(env):
             folder.make_env = env
             _write_env_file(folder.path / "env.py", env)
-        return run_training(label, folder, settings, None, callbacks, log)
+        return run_training(request.env, folder, settings, None, callbacks, log)
+
+
+def _make_label(env: str | Path | MakeEnv) -> str:
+    """Return the name of the environment of an id or a function, for its run folder."""
+    return getattr(env, "__name__", "environment").strip("<>") if callable(env) else str(env)
 
 
 def _write_env_file(path: Path, make: MakeEnv) -> None:

@@ -71,7 +71,7 @@ def make_rollout(case: Case, rng: np.random.Generator) -> Rollout:
 def measure(case: Case) -> tuple[float, float]:
     """Return the CPU microseconds of sampling a batch, and of storing a rollout."""
     rng = np.random.default_rng(0)
-    replay = Replay(case.rows, LANES, CHUNK, case.length, rng)
+    replay = Replay(capacity=case.rows, lanes=LANES, chunk=CHUNK, length=case.length, rng=rng)
     rollout, store_times, sample_times = make_rollout(case, rng), [], []
     for _ in range(case.rows // LANES // CHUNK):  # until every page of its memory is written
         replay.add(rollout)
@@ -91,7 +91,7 @@ def measure_sampler(name: str, rows: int, batch_size: int) -> tuple[float, ...]:
     case = Case(name="", shape=(1,), dtype="uint8", rows=rows)
     config = resolve([("benchmark", {"replay_config": {"sampler": name}})]).replay
     rng = np.random.default_rng(0)
-    replay = Replay(rows, LANES, CHUNK, case.length, rng, sampler=make_sampler(config))
+    replay = Replay(capacity=rows, lanes=LANES, chunk=CHUNK, length=case.length, rng=rng, sampler=make_sampler(config))
     rollout, sampler = make_rollout(case, rng), replay.sampler
     for _ in range(rows // LANES // CHUNK + 2):  # until the oldest rows are overwritten
         replay.add(rollout)
@@ -123,7 +123,7 @@ def measure_with_gaps(rows: int, batch_size: int) -> tuple[float, float]:
     """Return the CPU microseconds of the first and of later uniform draws, with 99 of 100 columns after a gap."""
     case = Case(name="", shape=(1,), dtype="uint8", rows=rows)
     rng = np.random.default_rng(0)
-    replay = Replay(rows, LANES, CHUNK, case.length, rng)
+    replay = Replay(capacity=rows, lanes=LANES, chunk=CHUNK, length=case.length, rng=rng)
     rollout, draw_times = make_rollout(case, rng), []
     for _ in range(rows // LANES // CHUNK + 2):
         replay.add(replace(rollout, continues_previous=rng.random(LANES) < 0.01))

@@ -35,7 +35,7 @@ def measure_updates(precision: str) -> dict:
     settings = SacSettings(**{**load_defaults()["sac_config"], "batch_size": BATCH_SIZE})
     agent = Sac(settings, Blueprint({"*": Vector()}, policy=layers, critic=layers), role, rng)
     learner = Learner(agent, role, {}, None, Placement(precision=getattr(torch, precision)))
-    replay = Replay(CAPACITY, 1, 1, 1, rng)
+    replay = Replay(capacity=CAPACITY, lanes=1, chunk=1, length=1, rng=rng)
     for row in range(CAPACITY):
         replay.add(_make_row(rng, row == 0))
 

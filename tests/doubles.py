@@ -70,7 +70,7 @@ class Row:
     reward: float = 0.0
     alive: bool = True
     first: bool = False
-    final: bool = False
+    is_bootstrap_row: bool = False
 
 
 def make_step(*rows: Row) -> Step:
@@ -79,7 +79,7 @@ def make_step(*rows: Row) -> Step:
         lane=np.array([row.lane for row in rows]),
         obs={"obs": np.array([[row.obs] for row in rows], np.float32)},
         first=np.array([row.first for row in rows]),
-        is_bootstrap_row=np.array([row.final for row in rows]),
+        is_bootstrap_row=np.array([row.is_bootstrap_row for row in rows]),
         reward=np.array([row.reward for row in rows], np.float32),
         alive=np.array([row.alive for row in rows]),
     )

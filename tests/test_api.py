@@ -14,6 +14,7 @@ import yaml
 from algorithm import Callback, load, train
 from algorithm.cli import main
 from algorithm.errors import UserError
+from algorithm.runs.results import describe_state
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 150, "goal": None}
 
@@ -105,6 +106,10 @@ def test_callbacks_receive_events_and_stop_the_run():
     settings = {"base_config.evaluate_every": 100, "base_config.save_every": 50, "goal": None}
     result = train("gym/cartpole", name="a", settings=settings, callbacks=[events])
     assert result.stopped and result.counters.env_steps < 1000
+    record = json.loads((result.folder / "result.json").read_text())
+    assert (record["stopped"], record["status"], describe_state(record)) == (True, 0, "stopped by a callback")
+    resumed = train("gym/cartpole", name="a", settings={"base_config.max_step": 1000}, resume=True)
+    assert not resumed.stopped and json.loads((result.folder / "result.json").read_text())["stopped"] is False
     assert {"progress", "checkpoint", "evaluation"} <= set(events.names) and events.names[-1] == "end"
 
 
@@ -128,6 +133,38 @@ def test_variants_are_those_of_the_folder(tmp_path):
     assert train(folder, variant="long").counters.env_steps >= 200
     with pytest.raises(UserError, match="no variant 'short'"):
         train(folder, variant="short")
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "message"),
+    [
+        ("gym/cartpole", {"resume": True, "variant": "default"}, "variant 'default' is for a new run"),
+        ("gym/cartpole", {"resume": True, "replace": True}, "replace is for a new run"),
+        ("CartPole-v1", {"resume": True}, "resume needs an environment folder"),
+        ("CartPole-v1", {"variant": "default"}, "variant 'default' needs an environment folder"),
+        (make_short_cartpole, {"variant": "long"}, "variant 'long' needs an environment folder"),
+        (make_short_cartpole, {"resume": True}, "resume needs an environment folder"),
+    ],
+)
+def test_an_argument_without_effect_is_a_mistake(env, arguments, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        train(env, settings=SHORT, **arguments)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("env", ["gym/cartpole", "CartPole-v1", make_short_cartpole])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"acer_config.std": "learned"}, "settings: acer_config.std is for continuous actions"),
+        ({"sac_config.gamma": 0.9}, "settings: sac_config.gamma is for algorithm"),
+        ({"base_config.max_stp": 1}, "settings: unknown setting base_config.max_stp"),
+    ],
+)
+def test_a_setting_without_effect_is_a_mistake_for_every_environment(env, settings, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        train(env, settings={**SHORT, **settings})
+    assert not list(Path().glob("runs/*/*/*"))
 
 
 @pytest.mark.parametrize(

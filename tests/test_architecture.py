@@ -77,6 +77,16 @@ def test_imports_go_downwards_only(path):
         assert below or name in CONTRACTS, f"{here} imports {name}"
 
 
+def test_the_picture_shows_the_layers():
+    picture = (ROOT / "docs" / "pictures" / "architecture.svg").read_text(encoding="utf-8")
+    layers = re.findall(r'<rect class="layer".*?/>(.*?)(?=<rect class="layer"|</g>)', picture, re.DOTALL)
+    shown = [re.sub(r"<[^>]*>", " ", layer) for layer in layers]
+    expected = [layer for layer in reversed(LAYERS) if layer != {"__main__"}]
+    assert len(shown) == len(expected)
+    for text, layer in zip(shown, expected, strict=True):
+        assert layer <= set(re.findall(r"\w+", text)), layer
+
+
 def test_returns_and_losses_import_no_other_package():
     for path in FILES:
         if package(path) in {"returns", "losses"}:

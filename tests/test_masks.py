@@ -76,7 +76,7 @@ def make_tempted_agent(adapter, **changes):
 def collect(adapter, agent, ticks: int) -> Replay:
     """Return a replay with the steps of an agent in so many ticks."""
     actor = Actor(make_components(adapter, agent), seed=0)
-    replay = Replay(2000, LANES, CHUNK, WINDOW, np.random.default_rng(0))
+    replay = Replay(capacity=2000, lanes=LANES, chunk=CHUNK, length=WINDOW, rng=np.random.default_rng(0))
     for _ in range(ticks):
         for _, rollout in actor.collect():
             replay.add(rollout)
@@ -88,7 +88,7 @@ def save_and_restore(replay: Replay) -> Replay:
     file = io.BytesIO()
     np.savez(file, **replay.state())
     file.seek(0)
-    restored = Replay(2000, LANES, CHUNK, WINDOW, np.random.default_rng(1))
+    restored = Replay(capacity=2000, lanes=LANES, chunk=CHUNK, length=WINDOW, rng=np.random.default_rng(1))
     with np.load(file) as arrays:
         restored.restore(dict(arrays))
     return restored

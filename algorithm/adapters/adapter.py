@@ -20,11 +20,15 @@ def derive_seed(seed: int, restarts: int) -> int:
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0] >> 1)
 
 
-class EnvironmentStartError(RuntimeError):
+class SimulatorError(RuntimeError):
+    """An error for a simulator that cannot be used; a subclass names when it failed."""
+
+
+class EnvironmentStartError(SimulatorError):
     """An error for a simulator that does not start."""
 
 
-class EnvironmentCrashed(EnvironmentStartError):
+class EnvironmentCrashed(SimulatorError):
     """An error for a simulator that failed after its start."""
 
 
@@ -86,7 +90,7 @@ class StartCheck:
 
     Attributes:
         name: Name of the check, for people.
-        run: Function that returns a line about what it found. It raises EnvironmentStartError with what to do.
+        run: Function that returns a line about what it found. It raises SimulatorError with what to do.
         in_subprocess: Whether `run`, then a function of a module, may crash or hang and must run in a subprocess.
     """
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import gymnasium
 
-from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentStartError, SimulatorError, UnsupportedEnvironment
 from algorithm.errors import summarize_error
+from algorithm.program import get_install_command
 
 EnvName = str | Callable[..., Any]  # an id, or the function `make` of an env.py
 
@@ -43,7 +44,7 @@ def convert_start_errors(env_name: EnvName) -> Iterator[None]:
     """
     try:
         yield
-    except (EnvironmentStartError, UnsupportedEnvironment):
+    except (SimulatorError, UnsupportedEnvironment):
         raise
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise make_missing_error(env_name, error) from error
@@ -99,7 +100,7 @@ def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnviro
     if extra := _find_extra(name, module.partition(".")[0]):
         reason = _get_first_line(error.__cause__ or error)
         return UnsupportedEnvironment(
-            f'the environment {name!r} needs the extra {extra} ({reason}): pip install -e ".[{extra}]"'
+            f"the environment {name!r} needs the extra {extra} ({reason}): {get_install_command(extra)}"
         )
     message = _get_first_line(error)
     package = getattr(error, "name", None) or PACKAGES_BY_NAMESPACE.get(_get_namespace(name))

@@ -13,7 +13,7 @@ from algorithm.adapters.adapter import (
     Adapter,
     EnvConfig,
     EnvironmentCrashed,
-    EnvironmentStartError,
+    SimulatorError,
     UnsupportedEnvironment,
 )
 from algorithm.adapters.env_errors import convert_start_errors, describe_error, get_env_name
@@ -56,7 +56,7 @@ class GymAdapter(Adapter):
         self.env = make(config)
         try:
             self.roles = {DEFAULT_ROLE: self._make_role(config)}
-        except (EnvironmentStartError, UnsupportedEnvironment):
+        except (SimulatorError, UnsupportedEnvironment):
             self.env.close()
             raise
         self._lanes = np.arange(n_envs)

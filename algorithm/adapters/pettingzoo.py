@@ -15,7 +15,7 @@ from algorithm.adapters.adapter import (
     Adapter,
     EnvConfig,
     EnvironmentCrashed,
-    EnvironmentStartError,
+    SimulatorError,
     UnsupportedEnvironment,
 )
 from algorithm.adapters.env_errors import EnvName, convert_start_errors, describe_error, suppress_warnings
@@ -59,7 +59,7 @@ class PettingZooAdapter(Adapter):
                     self._envs.append(EpisodicEnv(_make_env(config), lane, config.max_episode_steps))
                 rows = self._envs[0].reset(0)  # whether infos contain masks is only known after a reset
             self._spaces = self._read_spaces(rows)
-        except (EnvironmentStartError, UnsupportedEnvironment):
+        except (SimulatorError, UnsupportedEnvironment):
             self.close()
             raise
         self.roles = {name: spaces.role for name, spaces in self._spaces.items()}

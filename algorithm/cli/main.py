@@ -54,6 +54,8 @@ def _command(arguments: list[str], output: Output) -> int:
         options = parse_arguments(arguments)
         commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, IMPORT: _import, DOCTOR: _doctor}
         command = commands.get(options.mode, _train)
+        if options.mode in (TRAIN, RESUME):  # before the first line, after which a signal may come at any time
+            output.save_note = " Nothing was saved."
         if options.mode in TORCH_COMMANDS:
             output.log_plain(f"loading PyTorch for {options.env} ...")
         _run_command(command, options, output)
@@ -81,7 +83,6 @@ def _run_command(
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
-    output.save_note = " Nothing was saved."  # the imports take seconds, in which a signal may come
     from algorithm.cli.requests import make_request
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.session import create_run, plan_runs, resume_run

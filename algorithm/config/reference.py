@@ -123,7 +123,7 @@ def _format_row(entry: SettingEntry, hint: Any) -> str:
 def _format_fixed(section: str, types: Mapping[str, Any]) -> list[str]:
     """Return a list of the settings in a section that `--resume` cannot change."""
     reasons = {
-        path.partition(".")[2] or path: note.reason
+        path.partition(".")[2] or path: str(note)
         for path, hint in types.items()
         for note in getattr(hint, "__metadata__", ())
         if isinstance(note, FixedOnResume) and path.partition(".")[0] == section

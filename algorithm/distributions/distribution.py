@@ -8,6 +8,7 @@ of standard deviations, then the logits of each branch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -127,3 +128,22 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
     @abstractmethod
     def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
         """Return the executed action of the most probable sample for each row of statistics [B, S]."""
+
+
+class CompositeFamily(DistributionFamily[DistributionT_co]):
+    """A family whose action consists of the actions of other families."""
+
+    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return self._export_action(statistics, mask, lambda family: family.sample_for_export)
+
+    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return self._export_action(statistics, mask, lambda family: family.mode_for_export)
+
+    @abstractmethod
+    def _export_action(
+        self,
+        statistics: Tensor,
+        mask: Tensor,
+        select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
+    ) -> ExportedAction:
+        """Return the executed action of all families; `select_method` returns a family's method for export."""

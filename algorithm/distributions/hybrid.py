@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import Categorical
-from algorithm.distributions.distribution import Distribution, DistributionFamily, ExportedAction
+from algorithm.distributions.distribution import CompositeFamily, Distribution, DistributionFamily, ExportedAction
 from algorithm.distributions.gaussian import Gaussian, TanhGaussianFamily
 from algorithm.distributions.joint import make_family
 
@@ -168,7 +168,7 @@ class ReparameterizedSample:
         return ReparameterizedSample(self.actions[where], self.log_prob[where], self.mean_offset[where])
 
 
-class HybridFamily(DistributionFamily[HybridDistribution]):
+class HybridFamily(CompositeFamily[HybridDistribution]):
     """The policies over discrete branches and continuous dimensions that depend on them; one of the two may be missing.
 
     Raises:
@@ -247,19 +247,13 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
             parts[1] = self.branch_family.with_noise(parts[1], level)
         return np.concatenate(parts, -1)
 
-    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._export_action(statistics, mask, lambda family: family.sample_for_export)
-
-    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._export_action(statistics, mask, lambda family: family.mode_for_export)
-
     def _export_action(
         self,
         statistics: Tensor,
         mask: Tensor,
         select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
     ) -> ExportedAction:
-        """Select the branches, then the continuous dimensions of their combination; see JointFamily._export_action."""
+        """Select the branches, then the continuous dimensions of their combination."""
         indices: tuple[Tensor, ...] = ()
         if self.branch_family:
             indices = select_method(self.branch_family)(statistics[:, 2 * self.n_means :], mask).indices

@@ -12,7 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import CategoricalFamily
-from algorithm.distributions.distribution import ClosedFormDistribution, DistributionFamily, ExportedAction
+from algorithm.distributions.distribution import (
+    ClosedFormDistribution,
+    CompositeFamily,
+    DistributionFamily,
+    ExportedAction,
+)
 from algorithm.distributions.gaussian import Gaussian, GaussianFamily
 
 
@@ -66,7 +71,7 @@ def _sum_terms(terms: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, terms)
 
 
-class JointFamily(DistributionFamily[JointDistribution]):
+class JointFamily(CompositeFamily[JointDistribution]):
     """The joint policies of independent families, in their order.
 
     Raises:
@@ -106,19 +111,12 @@ class JointFamily(DistributionFamily[JointDistribution]):
             statistics, self.statistics_sizes, lambda family, piece: family.with_noise(piece, level)
         )
 
-    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._export_action(statistics, mask, lambda family: family.sample_for_export)
-
-    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._export_action(statistics, mask, lambda family: family.mode_for_export)
-
     def _export_action(
         self,
         statistics: Tensor,
         mask: Tensor,
         select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
     ) -> ExportedAction:
-        """Return the executed action of all families; `select_method` returns a family's method for export."""
         # Slices instead of a split, whose unused outputs could not be removed from the graph.
         pieces, masks = (
             _consecutive_slices(self.statistics_sizes),

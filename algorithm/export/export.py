@@ -16,7 +16,7 @@ from algorithm.agents.agent import Agent
 from algorithm.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.rng_state import get_process_state, set_process_state
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError
 from algorithm.export.checker import find_violations
@@ -176,18 +176,19 @@ class RunExporter(Callback):
     An export that fails logs a line and does not stop the run.
     """
 
-    def __init__(self, settings: Settings, folder: RunFolder, log: Callable[[str], None]):
+    def __init__(self, when: str, configs: AgentConfigs, folder: RunFolder, log: Callable[[str], None]):
         """Create the exporter.
 
         Args:
-            settings: Settings of the run.
+            when: The setting `base_config.export`.
+            configs: Settings of the agents of the run.
             folder: Folder of the run.
             log: Receives lines for the user.
 
         Raises:
             UserError: If an export will need a package that is missing.
         """
-        self._when, self._configs, self._folder, self._log = settings.base.export, AgentConfigs(settings), folder, log
+        self._when, self._configs, self._folder, self._log = when, configs, folder, log
         if self._when in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
             check_packages()
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.errors import UserError
+from algorithm.program import get_install_command
 
 PACKAGES = ("onnx", "onnxruntime")
 # Operators that Unity's packages import, from their manuals.
@@ -50,7 +51,7 @@ def check_packages() -> None:
             import_module(name)
         except ImportError as error:
             line = " ".join(str(error).split())
-            raise UserError(f'an export needs the extra onnx ({line}): pip install -e ".[onnx]"') from error
+            raise UserError(f"an export needs the extra onnx ({line}): {get_install_command('onnx')}") from error
 
 
 @dataclass(frozen=True)

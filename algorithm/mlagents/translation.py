@@ -24,6 +24,7 @@ from algorithm.mlagents.trainer_config import (
     suggest_key,
 )
 from algorithm.mlagents.trainers import TRAINERS
+from algorithm.program import get_command
 
 NO_REWARD = "the reward of the scene is the only one for learning, and this file does not use it"
 TEMPLATE = '''\
@@ -130,7 +131,7 @@ class Translation:
 
     def make_config(self, source: str, name: str) -> str:
         """Return the text of config.yaml."""
-        lines = [f"# {self.behavior!r} of {source}, a trainer configuration of ML-Agents: python main.py {name}"]
+        lines = [f"# {self.behavior!r} of {source}, a trainer configuration of ML-Agents: {get_command()} {name}"]
         lines += [
             "#",
             "# Settings that differ from default_config.yaml; a comment names the key from which a setting follows.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -72,6 +72,7 @@ class Blueprint:
     """
 
     encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
+    _: KW_ONLY
     body: LayersFactory | None = None
     memory: MemoryFactory | None = None
     policy: LayersFactory | None = None

@@ -44,6 +44,7 @@ class Replay:
 
     def __init__(
         self,
+        *,
         capacity: int,
         lanes: int,
         chunk: int,

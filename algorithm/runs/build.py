@@ -52,7 +52,8 @@ def train(
     Raises:
         CheckpointError: no checkpoint can be read, or the final one could not be written.
         Diverged: too many successive updates were skipped.
-        EnvironmentStartError: the environment does not start, or crashed too often.
+        EnvironmentStartError: the environment does not start.
+        EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)

@@ -120,17 +120,17 @@ class ComponentsBuilder:
         check_batch(schedule, size)
         try:
             replay = Replay(
-                config.replay.capacity,
-                lanes,
-                schedule.rollout_length,
-                schedule.sequence_length,
-                rng,
-                schedule.burn_in,
-                schedule.warmup_rows,
-                agent.stored_state_size,
-                self.allocate,
-                make_sampler(config.replay),
-                initial_lanes,
+                capacity=config.replay.capacity,
+                lanes=lanes,
+                chunk=schedule.rollout_length,
+                length=schedule.sequence_length,
+                rng=rng,
+                burn_in=schedule.burn_in,
+                warmup_rows=schedule.warmup_rows,
+                stored_state_size=agent.stored_state_size,
+                allocate=self.allocate,
+                sampler=make_sampler(config.replay),
+                initial_lanes=initial_lanes,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error

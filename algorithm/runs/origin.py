@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
+from algorithm.config.schema import BaseConfig
 from algorithm.data import DATA
 from algorithm.runs.env_folder import LOCAL_ENVS, PROJECT_ENVS
 
@@ -32,12 +32,12 @@ SIMULATORS = {
 GIT_TIMEOUT = 5.0  # seconds
 
 
-def describe_origin(environment: str, settings: Settings, variant: str | None) -> dict[str, Any]:
+def describe_origin(environment: str, base: BaseConfig, variant: str | None) -> dict[str, Any]:
     """Return the part of result.json that identifies a run.
 
     Args:
         environment: Name of the environment's folder.
-        settings: Settings of the run.
+        base: The section `base_config` of the run.
         variant: Variant of the folder's config.yaml, None if it is not known.
 
     Returns:
@@ -48,10 +48,10 @@ def describe_origin(environment: str, settings: Settings, variant: str | None) -
     commit = find_commit(LOCAL_ENVS / environment, *([PROJECT_ENVS / environment, DATA] if is_checkout else []))
     return {
         "environment": environment,
-        "algorithm": settings.base.algorithm.upper(),
+        "algorithm": base.algorithm.upper(),
         "variant": variant,
-        "seed": settings.base.seed,
-        "versions": read_versions(settings.base.env_type),
+        "seed": base.seed,
+        "versions": read_versions(base.env_type),
         **({"commit": commit} if commit else {}),
     }
 

@@ -107,8 +107,7 @@ def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, n
     return agent
 
 
-def check_network(settings: Settings, folder: RunFolder) -> None:
+def check_network(configs: AgentConfigs, folder: RunFolder) -> None:
     """Raise CheckpointError if the weights of the newest checkpoint do not fit the network in `folder`."""
-    configs = AgentConfigs(settings)
     for name, role in folder.read_roles().items():
         load_agent(configs.for_role(name), folder, folder.find_latest(), name, role)

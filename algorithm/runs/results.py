@@ -31,6 +31,7 @@ def make_record(result: RunResult, status: int) -> Record:
     return {
         "reached": result.goal_reached,
         "confirmed_by": result.confirmed_by,
+        "stopped": result.stopped,
         "status": status,
         "env_steps": counters.env_steps,
         "updates": counters.updates,
@@ -102,6 +103,7 @@ def _read_progress(folder: Path, log: Callable[[str], None]) -> Record:
     return {
         "reached": None,
         "confirmed_by": None,
+        "stopped": False,
         "status": None,
         "env_steps": int(last.get("env_steps", 0)),
         "updates": int(float(last.get("time/updates") or 0)),
@@ -152,6 +154,8 @@ def describe_state(record: Record) -> str:
     if status == 0:
         if record.get("confirmed_by") == "training":
             return "goal reached (training episodes only)"
+        if record.get("stopped") and not record["reached"]:
+            return "stopped by a callback"
         return {True: "goal reached", False: "goal not reached", None: "done"}[record["reached"]]
     named = {None: "unfinished", 4: "diverged", 129: "ended", 130: "interrupted", 143: "ended"}
     return named.get(status, f"failed ({status})")

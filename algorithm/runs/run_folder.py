@@ -250,12 +250,16 @@ class RunFolder:
         """
         return user_code.load_blueprint(self.nn_from, name, arguments)
 
-    def copy_network(self, settings: Settings) -> None:
-        """Copy the network's file from the folder `nn_from` to the run folder. Raises UserError if it is missing."""
-        source = user_code.find_network_file(self.nn_from, settings.base.nn)
+    def copy_network(self, name: str) -> None:
+        """Copy the network's file from the folder `nn_from` to the run folder. Raises UserError if it is missing.
+
+        Args:
+            name: The setting `base_config.nn`.
+        """
+        source = user_code.find_network_file(self.nn_from, name)
         if not user_code.has_file(source):
-            raise UserError(f"--use_env_nn: there is no {settings.base.nn} in {self.nn_from}")
-        shutil.copy2(source, self.path / settings.base.nn)
+            raise UserError(f"--use_env_nn: there is no {name} in {self.nn_from}")
+        shutil.copy2(source, self.path / name)
 
     def load_environment(self, name: str | None) -> str | Callable[..., Any]:
         """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError.

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from algorithm.config.effects import check_effects
-from algorithm.config.loader import Layer, Settings, read_own_variant, read_variant, resolve
+from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.config_history import list_changes
 from algorithm.runs.play import check_network
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
@@ -18,10 +19,10 @@ from algorithm.runs.run_folder import RunFolder, find_environment_folder, format
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A request for a run of an environment folder.
+    """A request for a run.
 
     Attributes:
-        env: name or path of the environment folder.
+        env: name or path of the environment folder; without one, the name under which the run folder is filed.
         name: name of an existing run; None for the latest. The name of a new run is a setting.
         variant: variant of the folder's config.yaml, for a new run.
         layers: settings on top of the files, each with its source for messages.
@@ -40,23 +41,37 @@ class RunRequest:
 
 
 def plan_runs(request: RunRequest) -> list[tuple[str, Settings]]:
-    """Return name and settings of each new run.
+    """Return name and settings of each new run in an environment folder.
 
     Raises:
         UserError: for settings that cannot be used, and for a name that exists already or is in training.
     """
     config = find_environment_folder(request.env) / "config.yaml"
-    variant, given = request.variant, list(request.layers)
-    file_layers = [(str(config), read_variant(config, variant)), *given]
-    settings = resolve(file_layers)
-    check_effects(_resolve_file(file_layers[0], settings), [(str(config), read_own_variant(config, variant))])
+    file_layer = (str(config), read_variant(config, request.variant))
+    return plan_runs_from(file_layer, read_own_variant(config, request.variant), request)
+
+
+def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[str, Settings]]:
+    """Return name and settings of each new run, which has the settings of `base` with those of the request on top.
+
+    Args:
+        base: settings to start from, of a file or suggested.
+        own: the settings of `base` that were written for this run, and so must have an effect.
+        request: the request; its `variant` is already in `base`.
+
+    Raises:
+        UserError: for settings that cannot be used, and for a name that exists already or is in training.
+    """
+    given = list(request.layers)
+    settings = resolve([base, *given])
+    check_effects(_resolve_base(base, settings), [(base[0], own)])
     check_effects(settings, given)
     name = format_run_name(settings.base.name, time.time())
     runs = [(name, replace(settings, command_line_layers=given))]
     if request.repeat is not None:
         seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(request.repeat)]
         runs = [
-            (f"{name}-{k + 1}", replace(resolve([*file_layers, seed]), command_line_layers=given))
+            (f"{name}-{k + 1}", replace(resolve([base, *given, seed]), command_line_layers=given))
             for k, seed in enumerate(seeds)
         ]
     for name, _ in runs:
@@ -64,13 +79,13 @@ def plan_runs(request: RunRequest) -> list[tuple[str, Settings]]:
     return runs
 
 
-def _resolve_file(file: Layer, settings: Settings) -> Settings:
-    """Return the settings of a file without the command line, which may remove the effect of settings in the file.
+def _resolve_base(base: Layer, settings: Settings) -> Settings:
+    """Resolve `base` without the settings of the request, which may remove the effect of settings in it.
 
-    Returns `settings` if the file needs what the command line adds.
+    Returns `settings` if `base` needs what the request adds.
     """
     try:
-        return resolve([file])
+        return resolve([base])
     except UserError:
         return settings
 
@@ -122,8 +137,8 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
         folder.recover(log)
         changes = list_changes(folder.history.read_last(), settings)
         if request.use_env_nn:
-            check_network(settings, folder)  # before the run's own copy is replaced
-            folder.copy_network(settings)
+            check_network(AgentConfigs(settings), folder)  # before the run's own copy is replaced
+            folder.copy_network(settings.base.nn)
             folder.nn_from = folder.path
         for line in changes:
             log(line)
@@ -138,18 +153,18 @@ def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder
     given = list(request.layers)
     settings = replace(folder.load_settings(*given), command_line_layers=given)
     check_effects(settings, given)
-    _report_own_code(folder, request, settings, log)
+    _report_own_code(folder, request, settings.base.nn, log)
     return folder, settings
 
 
-def _report_own_code(folder: RunFolder, request: RunRequest, settings: Settings, log: Callable[[str], None]) -> None:
-    """Report which code of the run, about to be executed, differs from the code in the environment's folder."""
+def _report_own_code(folder: RunFolder, request: RunRequest, network_file: str, log: Callable[[str], None]) -> None:
+    """Report which code of the run, about to be executed, differs from that in the environment's folder."""
     try:
         source = find_environment_folder(request.env)
     except UserError:
         source = None
     run_files = [
-        path for path in sorted(folder.path.glob("*.py")) if not request.use_env_nn or path.name != settings.base.nn
+        path for path in sorted(folder.path.glob("*.py")) if not request.use_env_nn or path.name != network_file
     ]
     differing = [path.name for path in run_files if source is None or not _is_same(path, source / path.name)]
     if differing:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import Any, Literal, Protocol
 
-from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.adapters.adapter import SimulatorError
 from algorithm.agents.agent import LossReport
 from algorithm.training.actor import Actor
 from algorithm.training.evaluator import EvaluationResult
@@ -44,7 +44,7 @@ class RunCallbacks(Protocol):
 class Monitor:
     """A monitor, which is called after each tick and does what is due.
 
-    If evaluation is not possible (`evaluate` is None, or raises EnvironmentStartError), the run continues without it.
+    If evaluation is not possible (`evaluate` is None, or raises SimulatorError), the run continues without it.
     A goal that was reached is then confirmed by the next `WINDOW` training episodes of every role.
 
     Args:
@@ -214,7 +214,7 @@ class Monitor:
             self.timer.lap("acting")
             try:
                 self.evaluation = self.evaluate(WINDOW)
-            except EnvironmentStartError as error:
+            except SimulatorError as error:
                 self.evaluate = None
                 self.reporter.report_evaluation_error(error)
                 return None

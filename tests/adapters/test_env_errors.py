@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from gymnasium.error import NamespaceNotFound
 
+from algorithm import program
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.env_errors import make_missing_error
 from algorithm.adapters.gym import GymAdapter
@@ -73,6 +74,12 @@ def test_a_missing_namespace_is_an_error_with_its_extra():
     """If MinAtar is not installed, it has no entry point."""
     error = make_missing_error("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
     assert str(error).endswith('needs the extra minatar (Namespace MinAtar not found.): pip install -e ".[minatar]"')
+
+
+def test_an_extra_of_the_installed_package_is_named_by_its_package(monkeypatch):
+    monkeypatch.setattr(program, "IS_CHECKOUT", False)
+    error = make_missing_error("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
+    assert str(error).endswith('pip install "samara-rl[minatar]"')
 
 
 @pytest.mark.parametrize(("name", "env_type"), [("ALE/Pong-v5", "ATARI"), ("dm_control/walker-run-v0", "DM_CONTROL")])

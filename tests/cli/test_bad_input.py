@@ -376,6 +376,7 @@ FOLDERS = [
     ),
     (None, {"nn": BODY % "assert False"}, 2, "nn.py, line 8: AssertionError\n"),
     (None, {"nn": BODY % "return x[:, :0]"}, 2, "nn.py: RuntimeError"),
+    (None, {"nn": NN + "blueprint = Blueprint({}, Mlp(4))"}, 2, "nn.py, line 2: TypeError: Blueprint.__init__() takes"),
     (None, {"nn": BODY % "return None"}, 2, "nn.py: "),
     (None, {"nn": (BODY % "").replace("size)\n    def", "'x')\n    def")}, 2, "nn.py, line 6: TypeError"),
     *(

@@ -64,6 +64,7 @@ def test_a_run_leaves_its_result_and_tells_it(capsys):
         "seed": 0,
         "confirmed_by": None,
         "reached": False,  # there are not yet 20 episodes
+        "stopped": False,
         "status": 0,
         "env_steps": 90,
         "episodes": 6,

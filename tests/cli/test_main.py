@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from algorithm import load
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.cli import main
-from algorithm.runs.exit_status import STATUSES
+from algorithm.runs.exit_status import STATUSES, describe_end
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 
@@ -372,6 +373,12 @@ def test_a_process_goes_on_where_another_ended():
     assert len(steps) == 6 and steps == sorted(set(steps))
     with np.load(checkpoint.folder / "agent" / "replay.npz") as arrays:
         assert arrays["head"].sum() > 2700
+
+
+def test_a_crash_and_a_failed_start_have_their_own_status():
+    for error, status in [(EnvironmentStartError, 3), (EnvironmentCrashed, 1)]:
+        assert describe_end(error("no seat")) == (status, "no seat")
+    assert not issubclass(EnvironmentCrashed, EnvironmentStartError)
 
 
 def test_every_kind_of_failure_with_a_status_exists():

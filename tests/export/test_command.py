@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from algorithm import program
 from algorithm.cli import main
 from algorithm.export import export, graph
 from algorithm.export.checker import find_violations
@@ -150,6 +151,9 @@ def test_a_missing_package_is_one_line_with_the_command(package, task, monkeypat
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         assert said.startswith("an export needs the extra onnx (") and said.endswith('): pip install -e ".[onnx]"\n')
+    monkeypatch.setattr(program, "IS_CHECKOUT", False)
+    assert main.main(["mine/task", "-n", "a", "--export"]) == 2
+    assert capsys.readouterr().err.endswith('): pip install "samara-rl[onnx]"\n')
     assert not Path("runs/mine/task/b").exists()
 
 

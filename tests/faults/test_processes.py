@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from algorithm.cli import main
+from algorithm.cli.output import Output
 from tests.faults.runs import ARGUMENTS, CARTPOLE, Run, assert_playable, run_folder, saved_steps, write_task
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")
@@ -143,11 +145,28 @@ def test_a_signal_before_the_first_step_leaves_no_run():
 
 def test_a_signal_while_torch_is_imported_saves_nothing():
     write_task()
-    run = Run(*ARGUMENTS)
-    run.wait_for("loading PyTorch")
-    run.signal(signal.SIGTERM)
-    assert run.status() == 143
-    assert run.err.read_text() == "Terminated. Nothing was saved.\n"
+    # A forked process has imported torch already, so a new one imports this module, which never finishes.
+    Path("torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(1000)\n")
+    command = [sys.executable, str(ROOT / "main.py"), *ARGUMENTS]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as run:
+        assert run.stdout.readline() == "loading PyTorch for own/task ...\n"
+        assert run.stdout.readline() == "importing\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.communicate() == ("", "Terminated. Nothing was saved.\n")
+    assert run.returncode == 143
+    assert not Path("runs").exists()
+
+
+def test_a_signal_from_the_first_line_on_saves_nothing(monkeypatch, capsys):
+    write_task()
+
+    def terminate(output: Output, text: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Output, "log_plain", terminate)
+    assert main.main(ARGUMENTS) == 143
+    assert capsys.readouterr().err == "Terminated. Nothing was saved.\n"
     assert not Path("runs").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -457,6 +458,13 @@ def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
     assert told["folders"] == ["envs/unity/SoccerTwos"]
     assert told["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
     assert told["status"] == 0
+
+
+def test_a_written_folder_names_the_command_that_trains_it(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["samara"])
+    (folder,) = import_file(write(EXAMPLES["SoccerTwos"].text), force=False).folders
+    first_line = (folder / "config.yaml").read_text().splitlines()[0]
+    assert first_line.endswith("a trainer configuration of ML-Agents: samara unity/SoccerTwos")
 
 
 def test_people_get_a_line_for_each(capsys):

@@ -268,3 +268,10 @@ class Normalized(nn.Module):
 def test_a_module_that_does_not_fit_its_part_is_refused(parts, why):
     with pytest.raises(TypeError, match=why):
         ActorCritic(Blueprint(**parts), ONE, 2, 2)
+
+
+def test_the_parts_of_a_blueprint_but_its_encoders_are_given_by_name():
+    encoders = {"*": Vector()}
+    assert Blueprint(encoders, body=None) == Blueprint(encoders=encoders)
+    with pytest.raises(TypeError, match="positional argument"):
+        Blueprint(encoders, Mlp(4))

@@ -58,7 +58,14 @@ def collected(blueprint: Blueprint, adapter: str, burn_in: int):
         nn.init.normal_(parameter, std=0.3)
     schedule = agent.schedule
     replay = Replay(
-        600, role.lanes, 7, 9, np.random.default_rng(0), schedule.burn_in, schedule.warmup_rows, agent.stored_state_size
+        capacity=600,
+        lanes=role.lanes,
+        chunk=7,
+        length=9,
+        rng=np.random.default_rng(0),
+        burn_in=schedule.burn_in,
+        warmup_rows=schedule.warmup_rows,
+        stored_state_size=agent.stored_state_size,
     )
     actor, rollouts = (
         Actor(
@@ -216,6 +223,12 @@ def test_attention_learns_a_bias_by_distance():
 def test_invalid_attention_is_refused(shape, why):
     with pytest.raises(ValueError, match=why):
         Attention(**shape)
+
+
+def test_the_shape_of_an_attention_is_given_by_name():
+    assert Attention(8) == Attention(units=8, heads=4, window=16, layers=1)
+    with pytest.raises(TypeError, match="positional argument"):
+        Attention(8, 2)
 
 
 class Counting(gymnasium.Env):

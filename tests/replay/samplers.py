@@ -18,7 +18,15 @@ SAMPLERS = {"prioritized": PRIORITIZED, "lazy": LAZY}
 
 
 def replay_of(sampler, capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
-    return Replay(capacity, lanes, chunk, length, np.random.default_rng(seed), sampler=sampler, **kwargs)
+    return Replay(
+        capacity=capacity,
+        lanes=lanes,
+        chunk=chunk,
+        length=length,
+        rng=np.random.default_rng(seed),
+        sampler=sampler,
+        **kwargs,
+    )
 
 
 def equal_errors(*priorities: float):

@@ -14,7 +14,7 @@ from tests.doubles import EncodedLanes, assert_intact, find_starts
 
 
 def make(capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
-    return Replay(capacity, lanes, chunk, length, np.random.default_rng(seed), **kwargs)
+    return Replay(capacity=capacity, lanes=lanes, chunk=chunk, length=length, rng=np.random.default_rng(seed), **kwargs)
 
 
 def write(replay: Replay, lanes: EncodedLanes, rng: np.random.Generator, rollouts: int, loss: float = 0.0) -> None:
@@ -320,25 +320,27 @@ def test_the_capacity_in_the_error_is_the_smallest_valid_one(
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [2, 0, 2, 2]])
 def test_files_store_the_same_as_memory(tmp_path, lanes):
-    stored_state_size = [
-        Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=allocate)
+    replays = [
+        Replay(capacity=60, lanes=3, chunk=5, length=7, rng=np.random.default_rng(0), allocate=allocate)
         for allocate in (IN_MEMORY, make_file_allocator(tmp_path))
     ]
-    resumed = Replay(60, 3, 5, 7, np.random.default_rng(0), allocate=make_file_allocator(tmp_path))
-    for replay in stored_state_size:
+    resumed = Replay(
+        capacity=60, lanes=3, chunk=5, length=7, rng=np.random.default_rng(0), allocate=make_file_allocator(tmp_path)
+    )
+    for replay in replays:
         written = EncodedLanes(3, 5)
         for _ in range(9):
             replay.add(written.rollout(*lanes))
-    resumed.restore(stored_state_size[1].state())
-    ours, theirs, again = (replay.sample(16) for replay in (*stored_state_size, resumed))
+    resumed.restore(replays[1].state())
+    ours, theirs, again = (replay.sample(16) for replay in (*replays, resumed))
     for name, value in ours.obs.items():
         np.testing.assert_array_equal(value, theirs.obs[name])
         np.testing.assert_array_equal(value, again.obs[name])
         assert type(theirs.obs[name]) is np.ndarray
-    for replay in (stored_state_size[1], resumed):
+    for replay in (replays[1], resumed):
         assert isinstance(replay.ring.arrays["obs/image"].base, np.memmap)
         replay.add(written.rollout(0, 1, 2))  # restored arrays are writable
-    assert not isinstance(stored_state_size[0].ring.arrays["obs/image"].base, np.memmap)
+    assert not isinstance(replays[0].ring.arrays["obs/image"].base, np.memmap)
     if os.name != "nt":
         assert not list(tmp_path.iterdir())  # deleted however the process ends
 
@@ -347,7 +349,9 @@ def test_files_store_the_same_as_memory(tmp_path, lanes):
 def test_the_size_is_computed_before_anything_is_written(memory):
     eye = ObsSpec((4, 9, 9), "uint8", env_shape=(9, 9, 4), high=255)
     role = Role(3, {"eye": eye, "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
-    replay = Replay(200, role.lanes, 8, 10, np.random.default_rng(0), stored_state_size=memory)
+    replay = Replay(
+        capacity=200, lanes=role.lanes, chunk=8, length=10, rng=np.random.default_rng(0), stored_state_size=memory
+    )
     rows, lanes = 8, np.arange(3)
     one = np.zeros((rows, 3), np.float32)
     replay.add(
@@ -367,8 +371,8 @@ def test_the_size_is_computed_before_anything_is_written(memory):
         )
     )
     size = compute_replay_size(200, role, 8, memory, statistics_size=6)
-    stored_state_size = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
-    assert size == ReplaySize(replay.ring.rows * 3, sum(value.nbytes for value in stored_state_size.values()))
+    arrays = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
+    assert size == ReplaySize(replay.ring.rows * 3, sum(value.nbytes for value in arrays.values()))
     of_starts = round(2.5 * replay.sequences.slots * 3)
     assert compute_replay_size(200, role, 8, memory, 6, bytes_per_start=2.5) == ReplaySize(
         size.rows, size.bytes + of_starts

@@ -100,7 +100,7 @@ def test_errors_of_fresh_rollouts_and_nan_change_nothing(sampler):
 
 
 def test_uniform_replay_never_computes_errors():
-    replay = Replay(60, 3, 5, 4, np.random.default_rng(0))
+    replay = Replay(capacity=60, lanes=3, chunk=5, length=4, rng=np.random.default_rng(0))
     replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
     batch = replay.sample(4)
     replay.prioritize(batch.index, never)

@@ -54,7 +54,10 @@ def test_every_complete_sequence_is_counted_and_found_and_no_other(shape, seed, 
 
 def mostly_broken(rows: int, unbroken: int = 0) -> tuple[Replay, EncodedLanes]:
     """Return a full replay of two lanes with a break before each column except column `unbroken` of every ten."""
-    replay, lanes = Replay(rows, 2, 5, 8, np.random.default_rng(unbroken)), EncodedLanes(2, 5)
+    replay, lanes = (
+        Replay(capacity=rows, lanes=2, chunk=5, length=8, rng=np.random.default_rng(unbroken)),
+        EncodedLanes(2, 5),
+    )
     for column in range(rows // 10 + 3):
         replay.add(lanes.rollout(0, 1, lost=[] if column % 10 == unbroken else [0, 1]))
     return replay, lanes
@@ -110,7 +113,11 @@ def test_a_draw_takes_less_memory_than_a_list_of_rows():
 @pytest.mark.parametrize("broken", [False, True])
 def test_weights_of_uniform_draws_are_one(broken):
     """With a break before nearly every column, draws are from the index of complete sequences."""
-    replay, _ = mostly_broken(2000) if broken else (Replay(2000, 2, 5, 8, np.random.default_rng(0)), None)
+    replay, _ = (
+        mostly_broken(2000)
+        if broken
+        else (Replay(capacity=2000, lanes=2, chunk=5, length=8, rng=np.random.default_rng(0)), None)
+    )
     replay.add(EncodedLanes(2, 5).rollout(0, 1, 0, 1, 0, 1))
     for _ in range(20):
         weight = replay.sample(16).weight

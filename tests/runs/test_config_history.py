@@ -8,11 +8,21 @@ from algorithm.runs.config_history import find_changes, list_changes
 from algorithm.runs.run_folder import RunFolder
 
 
+def make_folder(tmp_path, algorithm="ACER", **agent):
+    (tmp_path / "envs").mkdir()
+    base = {"env_name": "CartPole-v1", "n_envs": 2, "algorithm": algorithm}
+    tree = resolve([("test", {"base_config": base, f"{algorithm.lower()}_config": agent})]).tree
+    return RunFolder.create("some/task", tmp_path / "envs", "a", tree)
+
+
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "envs").mkdir()
-    base = {"env_name": "CartPole-v1", "n_envs": 2}
-    return RunFolder.create("some/task", tmp_path / "envs", "a", resolve([("test", {"base_config": base})]).tree)
+    return make_folder(tmp_path)
+
+
+@pytest.fixture
+def sac_folder(tmp_path):
+    return make_folder(tmp_path, algorithm="SAC")
 
 
 def resumed(folder, *assignments):
@@ -73,6 +83,25 @@ def test_what_the_saved_state_would_not_fit_is_refused(folder, change):
         resumed(folder, change)
     assert str(error.value).startswith(change.partition("=")[0])
     assert resumed(folder)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("ensemble_q_num=3", "the saved networks have this number of critics"),
+        ("use_auto_alpha=false", "the saved temperatures are learned if this is true"),
+        ("init_log_alpha=-1.0", "the saved temperatures are learned ones"),
+        ("discrete_dqn_like=true", "the saved networks have a policy if this is false"),
+    ],
+)
+def test_what_the_saved_networks_of_sac_would_not_fit_is_refused(sac_folder, change, reason):
+    with pytest.raises(UserError, match=f" is not possible with --resume: {reason}; train a new run instead"):
+        resumed(sac_folder, f"sac_config.{change}")
+
+
+def test_a_constant_temperature_may_change(tmp_path):
+    folder = make_folder(tmp_path, algorithm="SAC", use_auto_alpha=False)
+    assert resumed(folder, "sac_config.init_log_alpha=-1.0")[1] == ["sac_config.init_log_alpha: -2.3 -> -1.0"]
 
 
 def test_an_edited_config_of_the_run_is_found(folder):

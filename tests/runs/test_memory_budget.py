@@ -88,7 +88,10 @@ def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(make_
     assert "rows" in refusal(make_agent, lanes, capacity=needed - 1, **changes)
     assert refusal(make_agent, lanes, capacity=needed, **changes) is None
 
-    replay, written = Replay(needed, lanes, chunk, 1, np.random.default_rng(0)), EncodedLanes(lanes, chunk)
+    replay, written = (
+        Replay(capacity=needed, lanes=lanes, chunk=chunk, length=1, rng=np.random.default_rng(0)),
+        EncodedLanes(lanes, chunk),
+    )
     for _ in range(needed // lanes // chunk + 1):
         replay.add(written.rollout(*range(lanes)))
     assert start <= replay.rows

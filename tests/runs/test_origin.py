@@ -37,7 +37,7 @@ def test_without_git_there_is_no_commit(checkout, monkeypatch):
     folder, _ = checkout
     monkeypatch.setenv("PATH", "")
     assert find_commit(folder) is None
-    assert "commit" not in describe_origin("mine/task", resolve([]), "default")
+    assert "commit" not in describe_origin("mine/task", resolve([]).base, "default")
 
 
 def test_versions_are_those_of_what_is_used(monkeypatch):
@@ -49,5 +49,7 @@ def test_versions_are_those_of_what_is_used(monkeypatch):
 
 
 def test_an_origin_names_the_run():
-    one = describe_origin("mine/task", resolve([("test", {"base_config": {"algorithm": "sac", "seed": 4}})]), "large")
+    one = describe_origin(
+        "mine/task", resolve([("test", {"base_config": {"algorithm": "sac", "seed": 4}})]).base, "large"
+    )
     assert (one["environment"], one["algorithm"], one["variant"], one["seed"]) == ("mine/task", "SAC", "large", 4)

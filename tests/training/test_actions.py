@@ -92,7 +92,7 @@ def test_a_sample_outside_of_the_bounds_reaches_the_loss_unclipped(monkeypatch):
     np.testing.assert_allclose(stored, 1.9, rtol=0, atol=0.05)
     np.testing.assert_array_equal(np.stack(taken), np.broadcast_to(box.high, stored.shape))
 
-    replay = Replay(400, LANES, CHUNK, CHUNK, np.random.default_rng(0))
+    replay = Replay(capacity=400, lanes=LANES, chunk=CHUNK, length=CHUNK, rng=np.random.default_rng(0))
     for rollout in rollouts:
         replay.add(rollout)
     adapter = GymAdapter(config(Recording, LANES, {"action_space": box, "vectorization_mode": "sync"}))

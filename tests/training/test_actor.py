@@ -15,7 +15,7 @@ SCRIPT = [
     {"agent": make_step(Row(0, 10, first=True), Row(1, 50, first=True))},
     {"agent": make_step(Row(0, 11, 1))},
     {"agent": make_step(Row(0, 12, 2), Row(1, 51, 5))},
-    {"agent": make_step(Row(0, 13, 3, final=True))},
+    {"agent": make_step(Row(0, 13, 3, is_bootstrap_row=True))},
     {"agent": make_step(Row(0, 20, first=True), Row(1, 52, 6))},
     {"agent": make_step(Row(0, 21, 4))},
     {"agent": make_step(Row(0, 30, 7, alive=False, first=True), Row(1, 60, 8, alive=False, first=True))},
@@ -146,9 +146,9 @@ def test_a_returned_rollout_is_not_changed_later(actor):
 @pytest.mark.parametrize(
     ("ending", "score"),
     [
-        ([Row(0, 12, 3, final=True), Row(0, 20, 0, first=True)], 4),  # truncation with a final observation
+        ([Row(0, 12, 3, is_bootstrap_row=True), Row(0, 20, 0, first=True)], 4),  # truncation with a final observation
         (
-            [Row(0, 12, 3, alive=False, final=True), Row(0, 20, 0, first=True)],
+            [Row(0, 12, 3, alive=False, is_bootstrap_row=True), Row(0, 20, 0, first=True)],
             4,
         ),  # termination with a final observation
         ([Row(0, 20, 3, alive=False, first=True)], 4),  # termination

@@ -19,7 +19,9 @@ def feed_of(**changes) -> BatchScheduler:
     rng = np.random.default_rng(0)
     # A fixed number of batches for each rollout.
     return BatchScheduler(
-        Replay(96, LANES, ROWS, ROWS, rng), replace(agent.schedule, replay_count_distribution="fixed"), rng
+        Replay(capacity=96, lanes=LANES, chunk=ROWS, length=ROWS, rng=rng),
+        replace(agent.schedule, replay_count_distribution="fixed"),
+        rng,
     )
 
 

@@ -29,7 +29,7 @@ def lane_row(lane: int, t: int, length: int, reward: float, shown: bool) -> Row:
         reward=0 if began or (first and shown) else reward,
         alive=began or not first or shown,
         first=first,
-        final=age == length,
+        is_bootstrap_row=age == length,
     )
 
 

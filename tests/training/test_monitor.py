@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.runs.callbacks import CallbackList
@@ -57,7 +57,7 @@ class Run:
     def _evaluate(self, episodes):
         self.done.append(("evaluate", self.counters.env_steps))
         if self.broken:
-            raise EnvironmentStartError(self.broken)
+            raise self.broken
         mean = self.evaluation_means.popleft() if self.evaluation_means else 0.0
         return {"agent": EvaluationResult([mean - 1, mean + 1] * (episodes // 2), [5] * episodes)}
 
@@ -132,7 +132,7 @@ def test_the_goal_is_confirmed_by_evaluation_episodes_or_checked_again_later(tmp
 
 
 def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_path):
-    run = Run(tmp_path, goal=9.0, broken="one licence,\none seat")
+    run = Run(tmp_path, goal=9.0, broken=EnvironmentStartError("one licence,\none seat"))
     assert not run.go(10, *[9.0] * WINDOW)
     assert run.logged == [
         "evaluation at 10 env steps is not possible: one licence, one seat; "
@@ -149,10 +149,11 @@ def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_p
     assert run.done == [("evaluate", 10), ("save", 60)] and run.best == 60
 
 
-def test_an_evaluation_that_fails_leaves_the_last_result(tmp_path):
+@pytest.mark.parametrize("error", [EnvironmentStartError, EnvironmentCrashed])
+def test_an_evaluation_that_fails_leaves_the_last_result(tmp_path, error):
     run = Run(tmp_path, evaluate_every=10, max_step=30, evaluation_means=[3])
     run.go(10)
-    run.broken = "no seat"
+    run.broken = error("no seat")
     run.go(10)
     assert run.go(10)
     assert run.monitor.evaluation["agent"].mean == 3 and run.best == 10

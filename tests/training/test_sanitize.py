@@ -45,10 +45,10 @@ LEARNED_FROM_NEXT = [(20, 5, True, 21), (21, 6, True, 22)]
         lambda bad: [Row(0, bad, 2), Row(0, 13, 3)],  # in the middle of an episode, whose rest is not stored
         lambda bad: [Row(0, 12, bad), Row(0, 13, 3)],
         lambda bad: [Row(0, bad, bad), Row(0, bad, bad)],
-        lambda bad: [Row(0, bad, 2, final=True)],
-        lambda bad: [Row(0, 12, bad, final=True)],
-        lambda bad: [Row(0, 12, bad), Row(0, 13, 3, alive=False, final=True)],
-        lambda bad: [Row(0, 12, bad, alive=False, final=True)],
+        lambda bad: [Row(0, bad, 2, is_bootstrap_row=True)],
+        lambda bad: [Row(0, 12, bad, is_bootstrap_row=True)],
+        lambda bad: [Row(0, 12, bad), Row(0, 13, 3, alive=False, is_bootstrap_row=True)],
+        lambda bad: [Row(0, 12, bad, alive=False, is_bootstrap_row=True)],
     ],
 )
 def test_the_row_before_is_not_valid_and_the_rest_of_the_episode_is_not_stored(broken, bad):
@@ -80,7 +80,7 @@ def test_an_episode_that_starts_with_nan_is_not_stored():
 
 
 def test_a_termination_is_valid_with_any_final_observation():
-    actor, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2, alive=False, final=True), *NEXT)
+    actor, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2, alive=False, is_bootstrap_row=True), *NEXT)
     assert valid_rows(record) == [(10, 1, True, 11), (11, 2, False, 0), *LEARNED_FROM_NEXT]
     assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=3, length=2)]
 
@@ -209,7 +209,7 @@ def test_a_mask_that_forbids_every_action_of_a_branch_loses_the_lane(mask, branc
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_the_mask_of_a_bootstrap_row_may_forbid_everything(alive, caplog):
-    steps = [masked(0, 10, ALL, first=True), masked(0, 11, [0] * 5, reward=2, alive=alive, final=True)]
+    steps = [masked(0, 10, ALL, first=True), masked(0, 11, [0] * 5, reward=2, alive=alive, is_bootstrap_row=True)]
     steps += [masked(0, 20, ALL, first=True), masked(0, 21, ALL, reward=5), masked(0, 22, ALL, reward=6)]
     actor, record = recorded_masks(*steps)
     assert valid_rows(record) == [(10, 2, alive, 11), *LEARNED_FROM_NEXT]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, SimulatorError
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.communicator import Communicator
 from algorithm.adapters.unity.decoding import Decoder
@@ -184,7 +184,7 @@ class UnityClient:
         """Close the client on any error, and raise the error as one line that names the player."""
         try:
             yield
-        except EnvironmentStartError as error:
+        except SimulatorError as error:
             crashed = isinstance(error, EnvironmentCrashed) and not isinstance(error, PlayerQuit)
             last_output = self._process.last_lines() if self._process and crashed else ""
             self._close(at_once=not isinstance(error, PlayerQuit))

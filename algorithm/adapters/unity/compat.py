@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.program import get_install_command
 
 MESSAGES = "mlagents_envs.communicator_objects"
 # The names that this package uses, by module.
@@ -71,7 +72,7 @@ def load_api() -> Any:
                 names |= {name: getattr(importlib.import_module(module), name) for name in wanted}
     except ModuleNotFoundError as error:
         raise UnsupportedEnvironment(
-            f"env_type UNITY needs a package that is missing ({error}): pip install -e ."
+            f"env_type UNITY needs a package that is missing ({error}): {get_install_command()}"
         ) from error
     return SimpleNamespace(**names)
 

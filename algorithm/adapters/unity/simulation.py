@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.adapters.adapter import SimulatorError
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity.client import PlayerQuit, UnityClient, api
 from algorithm.adapters.unity.launch import LaunchConfig, find_player
@@ -125,7 +125,7 @@ class Simulation:
 
 def make_player_exited(error: Exception) -> PlayerExited:
     """Return the reason, in one line, why a scene that raised `error` can no longer be used."""
-    is_known = isinstance(error, EnvironmentStartError)
+    is_known = isinstance(error, SimulatorError)
     reason = str(error) if is_known else f"{type(error).__name__}: {error}"
     return PlayerExited(" ".join(reason.split()), isinstance(error, PlayerQuit))
 

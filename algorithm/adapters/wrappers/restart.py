@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from algorithm.adapters.adapter import Adapter, EnvironmentCrashed, EnvironmentStartError, derive_seed
+from algorithm.adapters.adapter import Adapter, EnvironmentCrashed, SimulatorError, derive_seed
 from algorithm.adapters.wrappers.adapter_wrapper import AdapterWrapper
 from algorithm.rollout import Step
 
@@ -44,7 +44,7 @@ class RestartOnFailure(AdapterWrapper):
         has_started, self._seed = self._seed is not None, seed
         try:
             return self._inner.reset(seed)
-        except EnvironmentStartError as error:
+        except SimulatorError as error:
             if not has_started:
                 raise
             return self._restart(error)
@@ -69,7 +69,7 @@ class RestartOnFailure(AdapterWrapper):
         for name in SAVED_COUNTERS:
             setattr(self, name, state[name.removeprefix("_")])
 
-    def _restart(self, error: EnvironmentStartError) -> dict[str, Step]:
+    def _restart(self, error: SimulatorError) -> dict[str, Step]:
         """Replace the adapter and return the first Steps of the new one."""
         self._inner.close()
         self._failures += 1
@@ -80,10 +80,10 @@ class RestartOnFailure(AdapterWrapper):
         try:
             self._inner = self._make()
             return self._inner.reset(derive_seed(self._seed or 0, self._failures))
-        except EnvironmentStartError as second_error:
+        except SimulatorError as second_error:
             raise EnvironmentCrashed(f"{second_error}; it was restarted after: {error}") from second_error
 
-    def _set_restarts(self, restarts: int, error: EnvironmentStartError | None) -> None:
+    def _set_restarts(self, restarts: int, error: SimulatorError | None) -> None:
         self._restarts = restarts
         if self._max_restarts is not None and restarts > self._max_restarts:
             reason = f": {error}" if error else "; faults.log has the errors"

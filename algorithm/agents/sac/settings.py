@@ -36,11 +36,19 @@ class SacSettings:
     reward_normalization: Literal["return_std"] | None
     tau: Annotated[float, Range(at_least=0, at_most=1)]
     update_target_per_step: Annotated[int, Range(at_least=1)]
-    ensemble_q_num: Annotated[int, Range(at_least=1, at_most=1000)]  # N critics
-    ensemble_q_sample: Annotated[int, Range(at_least=1, at_most=1000)]  # M of them
+    ensemble_q_num: Annotated[
+        int, Range(at_least=1, at_most=1000), FixedOnResume("the saved networks have this number of critics")
+    ]  # N
+    ensemble_q_sample: Annotated[int, Range(at_least=1, at_most=1000)]  # M of the N critics
     ensemble_q_reduce: Annotated[Literal["auto", "min", "mean"], Unless(ensemble_q_sample=1)]
-    use_auto_alpha: Annotated[bool, Unless(discrete_dqn_like=True)]
-    init_log_alpha: Annotated[float, Unless(discrete_dqn_like=True)]
+    use_auto_alpha: Annotated[
+        bool, Unless(discrete_dqn_like=True), FixedOnResume("the saved temperatures are learned if this is true")
+    ]
+    init_log_alpha: Annotated[
+        float,
+        Unless(discrete_dqn_like=True),
+        FixedOnResume("the saved temperatures are learned ones", when=OnlyIf(use_auto_alpha=True)),
+    ]
     target_c_alpha: Annotated[
         float,
         Range(at_least=-log(2), note=MAX_ENTROPY),
@@ -54,7 +62,7 @@ class SacSettings:
         OnlyIf(use_auto_alpha=True, discrete_dqn_like=False),
     ]
     alpha_critic_scale: Annotated[float, Range(at_least=0), Unless(discrete_dqn_like=True)]
-    discrete_dqn_like: bool
+    discrete_dqn_like: Annotated[bool, FixedOnResume("the saved networks have a policy if this is false")]
     discrete_dqn_epsilon: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(discrete_dqn_like=True)]
     clip_epsilon: Annotated[float | None, Range(above=0)]  # of Q around the target critic's
     rescale_values: bool  # h (Pohlen et al. 2018)

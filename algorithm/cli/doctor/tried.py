@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from algorithm.adapters.adapter import EnvironmentStartError, StartCheck
+from algorithm.adapters.adapter import SimulatorError, StartCheck
 from algorithm.cli.doctor.check import MISSING, OK, Check, Outcome
 from algorithm.cli.doctor.requirements import check_installed, read_setup
 from algorithm.cli.doctor.subprocess_probe import run_in_subprocess
@@ -17,20 +17,22 @@ def list_adapter_checks() -> Iterator[Check]:
     for name in ADAPTERS:
         try:
             adapter_class = find_class("env_type", name)
-        except Exception:  # the checks of the packages report what is missing or broken
+        except Exception:
+            # A broken package may raise anything when it is imported, for example ValueError for another binary version
+            # of numpy; the checks of the packages report it.
             continue
         yield from map(make_adapter_check, adapter_class.list_start_checks(None))
 
 
 def make_adapter_check(check: StartCheck) -> Check:
-    """Return a check of an adapter as one of the doctor's: it is missing where it raises EnvironmentStartError."""
+    """Return a check of an adapter as one of the doctor's: it is missing where it raises SimulatorError."""
 
     def run() -> Outcome:
         if check.in_subprocess:
             return OK, run_in_subprocess(f"{check.run.__module__}:{check.run.__qualname__}")
         try:
             return OK, check.run()
-        except EnvironmentStartError as error:
+        except SimulatorError as error:
             return MISSING, str(error)
 
     return Check(check.name, run)

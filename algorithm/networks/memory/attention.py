@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import sqrt
 from typing import Any
 
@@ -31,6 +31,7 @@ class Attention:
     """
 
     units: int
+    _: KW_ONLY
     heads: int = 4
     window: int = 16
     layers: int = 1

@@ -99,8 +99,11 @@ def test_the_substitute_for_distutils_is_removed():
 
 
 @pytest.mark.parametrize("package", ["mlagents_envs", "grpc", "google", "PIL"])
-def test_a_missing_package_is_one_line_with_the_command(package):
-    code = """
+@pytest.mark.parametrize(("is_checkout", "command"), [(True, "pip install -e ."), (False, "pip install samara-rl")])
+def test_a_missing_package_is_one_line_with_the_command(package, is_checkout, command):
+    code = f"""
+from algorithm import program
+program.IS_CHECKOUT = {is_checkout}
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.unity import compat
 try:
@@ -110,7 +113,7 @@ except UnsupportedEnvironment as error:
 """
     told = run(BLOCKED + code, package).stdout.strip()
     assert told.startswith("env_type UNITY needs a package that is missing (No module named ")
-    assert told.endswith("): pip install -e .") and "\n" not in told
+    assert told.endswith(f"): {command}") and "\n" not in told
 
 
 def test_a_file_without_messages_is_named(tmp_path):

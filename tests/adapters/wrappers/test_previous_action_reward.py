@@ -46,7 +46,7 @@ def test_each_lane_observes_its_last_action_and_reward_and_zeros_at_a_start():
     ticks = [
         make_step(Row(0, 0.0, first=True), Row(1, 0.0, first=True)),
         make_step(Row(1, 1.0, reward=2.5)),
-        make_step(Row(0, 1.0, reward=-1.0), Row(1, 2.0, reward=0.5, final=True)),
+        make_step(Row(0, 1.0, reward=-1.0), Row(1, 2.0, reward=0.5, is_bootstrap_row=True)),
         make_step(Row(0, 2.0, reward=3.0), Row(1, 0.0, first=True, reward=4.0, alive=False)),
     ]
     adapter = PreviousActionReward(ScriptedAdapter([{"agent": tick} for tick in ticks], agent=2), BOTH)

@@ -49,7 +49,10 @@ def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
             "Red": make_step(Row(0, 0, first=True)),
         },
         {"Red-team1": make_step(Row(1, 12, reward=-1.0))},
-        {"Red": make_step(Row(0, 1, reward=1.0, final=True)), "Red-team1": make_step(Row(0, 13, reward=-1.0))},
+        {
+            "Red": make_step(Row(0, 1, reward=1.0, is_bootstrap_row=True)),
+            "Red-team1": make_step(Row(0, 13, reward=-1.0)),
+        },
         {"Red": make_step(Row(0, 2, first=True))},
         Red=1,
         Red_team1=2,
