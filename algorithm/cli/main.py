@@ -178,7 +178,7 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.run_table import make_table
+    from algorithm.cli.report import make_table
     from algorithm.runs.results import list_runs
 
     records = list_runs(options.env, output.log)

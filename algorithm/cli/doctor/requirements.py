@@ -1,4 +1,4 @@
-"""The packages that this program requires, and checks of those that are installed."""
+"""The packages that this program requires: checks of those that are installed, and of what they are used for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,18 @@ from importlib import import_module, metadata
 from types import ModuleType
 from typing import Any
 
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check, Outcome
-from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
+from algorithm.adapters.adapter import EnvironmentStartError, StartCheck
+from algorithm.cli.doctor.check import (
+    BROKEN,
+    MISSING,
+    OK,
+    Check,
+    Outcome,
+    SubprocessFailed,
+    SubprocessTimeout,
+    run_in_subprocess,
+)
+from algorithm.config.registry import ADAPTERS, find_class
 from algorithm.data import DATA
 from algorithm.program import get_install_command
 
@@ -183,3 +193,38 @@ def _find_modules(name: str) -> list[str]:
     importable = [module for module in found if all(re.fullmatch(r"[A-Za-z]\w*", part) for part in module.split("."))]
     own = name.replace("-", "_").casefold()
     return sorted(importable, key=lambda module: (module.casefold() != own, module.count(".")))
+
+
+def list_adapter_checks() -> Iterator[Check]:
+    """Yield the checks of every adapter that is installed."""
+    for name in ADAPTERS:
+        try:
+            adapter_class = find_class("env_type", name)
+        except Exception:  # the checks of the packages report what is missing or broken
+            continue
+        yield from map(make_adapter_check, adapter_class.list_start_checks(None))
+
+
+def make_adapter_check(check: StartCheck) -> Check:
+    """Return a check of an adapter as one of the doctor's: it is missing where it raises EnvironmentStartError."""
+
+    def run() -> Outcome:
+        if check.in_subprocess:
+            return OK, run_in_subprocess(f"{check.run.__module__}:{check.run.__qualname__}")
+        try:
+            return OK, check.run()
+        except EnvironmentStartError as error:
+            return MISSING, str(error)
+
+    return Check(check.name, run)
+
+
+def make_onnx_check() -> Check:
+    """Return the check of an export: a file is written from torch, and run by onnxruntime."""
+    return Check("onnx round trip", _check_round_trip)
+
+
+def _check_round_trip() -> Outcome:
+    """Export if the extra onnx is installed completely."""
+    state, line = check_installed(read_setup()["extras_require"]["onnx"], get_install_command("onnx"))
+    return (OK, run_in_subprocess("algorithm.export.export:run_round_trip")) if state == OK else (state, line)

@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from algorithm.adapters.adapter import EnvironmentStartError, StartCheck
 from algorithm.cli.doctor import requirements
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT
-from algorithm.cli.doctor.requirements import check_installed, list_core_checks, list_extras, read_setup
-from algorithm.cli.doctor.subprocess_probe import SubprocessTimeout
+from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT, SubprocessTimeout
+from algorithm.cli.doctor.requirements import (
+    check_installed,
+    list_core_checks,
+    list_extras,
+    make_adapter_check,
+    read_setup,
+)
 
 COMMAND = 'pip install -e ".[mine]"'
 
@@ -143,3 +149,14 @@ def test_every_range_stands_in_setup_py_alone():
     folder = Path(requirements.__file__).parent
     for path in folder.glob("*.py"):
         assert ">=" not in path.read_text(encoding="utf-8").replace(" >= ", ""), path
+
+
+def refuse() -> str:
+    raise EnvironmentStartError("port 5004 is taken: end it")
+
+
+def test_what_an_adapter_needs_is_broken_only_for_a_run_that_needs_it():
+    check = make_adapter_check(StartCheck(name="ports", run=refuse))
+    assert (check().state, check().line) == (MISSING, "port 5004 is taken: end it")
+    assert check.as_required()().state == BROKEN
+    assert make_adapter_check(StartCheck(name="ports", run=lambda: "free"))().state == OK
