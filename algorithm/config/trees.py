@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config import yaml_text
-from algorithm.data import DATA
 from algorithm.errors import UserError
+from algorithm.program import DATA
 
 Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # the name of a source in messages, and its settings

@@ -9,9 +9,8 @@ from math import inf
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
-from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
@@ -28,14 +27,13 @@ from algorithm.runs.torch_setup import configure_torch
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.history import Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.reporter import Reporter
-from algorithm.training.timer import STARTING, Timer
 
 
 def train(

@@ -7,9 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from algorithm.adapters.gym_ids import add_module_prefix
-from algorithm.data import DATA
 from algorithm.errors import UserError
-from algorithm.program import get_command
+from algorithm.program import DATA, get_command
 
 PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")

@@ -10,9 +10,8 @@ from typing import Any
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
+from algorithm.adapters.wrappers.adapter_wrapper import OnDemand, RestartOnFailure
 from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
-from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from algorithm.training.components import STARTING
 from algorithm.training.history import Counters
-from algorithm.training.timer import STARTING
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from algorithm.adapters.adapter import EnvironmentStartError
-from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.runs.callbacks import CallbackList
 from algorithm.training.episodes import Episode
 from algorithm.training.evaluator import EvaluationResult

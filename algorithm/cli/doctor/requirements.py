@@ -24,8 +24,7 @@ from algorithm.cli.doctor.check import (
     run_in_subprocess,
 )
 from algorithm.config.registry import ADAPTERS, find_class
-from algorithm.data import DATA
-from algorithm.program import get_install_command
+from algorithm.program import DATA, get_install_command
 
 SETUP_FILE = DATA / "setup.py"
 SETUPTOOLS_MODULES = ("setuptools", "setuptools.command", "setuptools.command.build_py")  # that setup.py imports

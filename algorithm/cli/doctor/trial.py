@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from algorithm.agents.agent import Agent
+from algorithm.cli.command_line import make_request
 from algorithm.cli.doctor.check import (
     BROKEN,
     MISSING,
@@ -27,7 +28,6 @@ from algorithm.cli.doctor.check import (
 )
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
 from algorithm.cli.doctor.requirements import list_extras, make_adapter_check, make_extra_check, make_onnx_check
-from algorithm.cli.requests import make_request
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
