@@ -10,8 +10,7 @@ from math import isfinite
 from pathlib import Path
 
 from algorithm.atomic_io import replace_text, resolve_inside, set_aside, sync_folder
-from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
+from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint, CheckpointError, Manifest
 from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table
 
 NO_BEST = ("", float("-inf"))

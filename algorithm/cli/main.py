@@ -63,7 +63,7 @@ def _command(arguments: list[str], output: Output) -> int:
         KeyboardInterrupt,
         Terminated,
     ) as error:  # every error has an exit status and a message of one line
-        from algorithm.runs.exit_status import describe_end
+        from algorithm.runs.faults import describe_end
 
         status, message = describe_end(error, output.save_note)
         output.fail(message, error, "--debug" in arguments)

@@ -20,8 +20,8 @@ from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
-from algorithm.runs.roles import check_specs
 from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.runtimes.signals import Terminated

@@ -8,8 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import resolve

@@ -19,7 +19,7 @@ import pytest
 from algorithm import load
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.cli import main
-from algorithm.runs.exit_status import STATUSES
+from algorithm.runs.faults import STATUSES
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 
