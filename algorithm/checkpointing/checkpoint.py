@@ -20,7 +20,7 @@ from algorithm.atomic_io import open_synced
 from algorithm.checkpointing.rng_state import list_generators, set_process_state
 from algorithm.networks.flat_parameters import State
 from algorithm.training.components import AgentComponents
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 MANIFEST = "manifest.json"
 DIGEST_BYTES = 32  # bytes of a digest

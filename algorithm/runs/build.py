@@ -30,9 +30,9 @@ from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluator import EvaluationResult, Evaluator
-from algorithm.training.history import Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
+from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 
 

@@ -13,7 +13,7 @@ from algorithm.errors import summarize_error
 from algorithm.runs.user_code import find_user_error
 
 if TYPE_CHECKING:  # imports of torch, which describe_end does not need
-    from algorithm.training.history import Counters
+    from algorithm.training.progress import Counters
 
 MAX_LINES = 20  # faults with a line for the user
 MAX_BYTES = 2**20  # size of the file, in bytes, at which it is rotated once

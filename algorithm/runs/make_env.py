@@ -19,7 +19,7 @@ from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import Role
-from algorithm.training.history import WINDOW
+from algorithm.training.progress import WINDOW
 
 
 class Environments:

@@ -8,7 +8,7 @@ from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.training.components import TrainingComponents
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 
 class Nothing:
