@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module, metadata
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from algorithm.adapters.adapter import EnvironmentStartError, StartCheck
 from algorithm.cli.doctor.check import (
     BROKEN,
     MISSING,
@@ -25,6 +24,9 @@ from algorithm.cli.doctor.check import (
 )
 from algorithm.config.registry import ADAPTERS, find_class
 from algorithm.program import DATA, get_install_command
+
+if TYPE_CHECKING:  # imports numpy, which may be missing
+    from algorithm.adapters.adapter import StartCheck
 
 SETUP_FILE = DATA / "setup.py"
 SETUPTOOLS_MODULES = ("setuptools", "setuptools.command", "setuptools.command.build_py")  # that setup.py imports
@@ -206,6 +208,7 @@ def list_adapter_checks() -> Iterator[Check]:
 
 def make_adapter_check(check: StartCheck) -> Check:
     """Return a check of an adapter as one of the doctor's: it is missing where it raises EnvironmentStartError."""
+    from algorithm.adapters.adapter import EnvironmentStartError
 
     def run() -> Outcome:
         if check.in_subprocess:
