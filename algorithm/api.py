@@ -17,7 +17,7 @@ from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
 from algorithm.runs.env_folder import IDENTIFIER, find_folder, locate_environment
-from algorithm.runs.exit_status import describe_end
+from algorithm.runs.faults import describe_end
 from algorithm.runs.origin import describe_origin, read_recorded_variant
 from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
 from algorithm.runs.run_folder import RunFolder

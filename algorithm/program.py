@@ -1,4 +1,4 @@
-"""The names under which the user runs and installs this program, for messages.
+"""The commands by which the user starts and installs this program, for messages, and the folder of its data files.
 
 This module imports the standard library only.
 """
@@ -31,3 +31,16 @@ def get_install_command(extra: str | None = None) -> str:
     if extra:
         target = f'"{target}[{extra}]"'
     return f"pip install -e {target}" if IS_CHECKOUT else f"pip install {target}"
+
+
+def find_data_folder(package: Path) -> Path:
+    """Return the folder with default_config.yaml and envs/ of the package in the folder `package`.
+
+    They are at the top of the repository in a checkout, and in `algorithm/_data`, where the build copies them, in an
+    installed package.
+    """
+    checkout = package.parent
+    return checkout if (checkout / "default_config.yaml").is_file() else package / "_data"
+
+
+DATA = find_data_folder(PACKAGE)

@@ -30,7 +30,7 @@ import algorithm.runtimes.local  # noqa: E402, F401
 from algorithm.config.loader import read_assignments, read_variant, resolve  # noqa: E402
 from algorithm.runs import run_folder  # noqa: E402
 from algorithm.runs.build import train  # noqa: E402
-from algorithm.runs.play import play  # noqa: E402
+from algorithm.runs.trained_agent import play  # noqa: E402
 from algorithm.training.evaluator import EvaluationResult  # noqa: E402
 
 EPISODES = 20  # played greedily with the final weights, outside the measured time

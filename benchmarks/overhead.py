@@ -22,9 +22,9 @@ from algorithm.runs import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.curve import draw_curve, read_columns
+from algorithm.training.components import PHASES
 from algorithm.training.metrics import TABLE_FILE
 from algorithm.training.progress import Progress
-from algorithm.training.timer import PHASES
 
 MAX_SHARE = 0.05  # of the wall time, for all phases of OVERHEAD together
 OVERHEAD = ("evaluation", "saving", "reporting", "final learning curve")

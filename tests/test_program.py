@@ -8,6 +8,7 @@ import pytest
 
 from algorithm import program
 from algorithm.cli.command_line import make_start_page
+from algorithm.program import DATA, find_data_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -50,3 +51,19 @@ def test_the_module_is_the_command_line(arguments):
     assert one.returncode == other.returncode
     for ours, theirs in [(one.stdout, other.stdout), (one.stderr, other.stderr)]:
         assert ours.replace("python main.py", "python -m algorithm").split() == theirs.split()
+
+
+def test_a_checkout_has_them_alongside_the_package(tmp_path):
+    (tmp_path / "default_config.yaml").touch()
+    (tmp_path / "algorithm" / "_data").mkdir(parents=True)
+    assert find_data_folder(tmp_path / "algorithm") == tmp_path
+
+
+def test_an_installed_package_contains_them(tmp_path):
+    (tmp_path / "envs").mkdir()  # a package of this name that is installed, too
+    assert find_data_folder(tmp_path / "algorithm") == tmp_path / "algorithm" / "_data"
+
+
+def test_the_folder_of_this_package_contains_all_of_them():
+    assert (DATA / "default_config.yaml").is_file()
+    assert (DATA / "envs" / "gym" / "cartpole" / "config.yaml").is_file()

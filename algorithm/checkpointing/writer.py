@@ -21,14 +21,15 @@ from algorithm.checkpointing.checkpoint import (
     REPLAY,
     WEIGHTS,
     Checkpoint,
+    CheckpointError,
+    Manifest,
     Stateful,
     StatefulActor,
 )
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.rng_state import get_process_state, list_generators
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.training.components import AgentComponents, TrainingComponents
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 
 class CheckpointWriter:

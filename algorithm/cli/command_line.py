@@ -1,11 +1,11 @@
-"""The parser of the command line, and the checks that its options fit together."""
+"""The command line: its parser, checks that its options fit together, and the run and settings that they request."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from algorithm import __version__
 from algorithm.cli.options import (
@@ -26,6 +26,11 @@ from algorithm.config.renamed_settings import find_renamed_flag
 from algorithm.errors import UserError
 from algorithm.program import get_command
 from algorithm.runs.env_folder import find_folder, list_environments, locate_environment, make_unknown_error
+
+if TYPE_CHECKING:  # the parser imports neither pydantic nor torch
+    from algorithm.config.trees import Layer
+    from algorithm.runs.session import RunRequest
+
 
 EXAMPLES = {
     'gym/cartpole -n "test_{time}"': "train",
@@ -192,3 +197,43 @@ def _check_positive(options: argparse.Namespace) -> None:
             raise UserError(f"--{name} is {value}; it must be at least 1")
         if value is not None and maximum is not None and value > maximum:
             raise UserError(f"--{name} is {value}; it must be at most {maximum}")
+
+
+def collect_flag_layers(options: argparse.Namespace) -> list[Layer]:
+    """Return a layer of settings for each flag that sets one, but for --env_args, whose values are YAML."""
+    from algorithm.config.trees import nest
+
+    layers = []
+    for option in OPTIONS:
+        value = getattr(options, option.name)
+        # The name of an existing run selects it, and sets nothing.
+        selects_run = option.name == "name" and options.mode != TRAIN
+        if option.setting and option.name != "env_args" and value is not None and not selects_run:
+            layers.append((option.spelling, nest(option.setting, value)))
+    return layers
+
+
+def collect_layers(options: argparse.Namespace) -> list[Layer]:
+    """Return the settings of the command line, with the options that set them; flags override --set."""
+    from algorithm.config.loader import read_assignments
+
+    return [
+        ("--set", read_assignments(options.set or [])),
+        ("--env_args", read_assignments(options.env_args or [], "--env_args", "base_config.env_args.")),
+        *collect_flag_layers(options),
+    ]
+
+
+def make_request(options: argparse.Namespace) -> RunRequest:
+    """Return the run that the options request."""
+    from algorithm.runs.session import RunRequest
+
+    return RunRequest(
+        env=options.env,
+        name=options.name,
+        variant=options.config or "default",
+        layers=collect_layers(options),
+        repeat=options.repeat,
+        replace=options.force,
+        use_env_nn=options.use_env_nn,
+    )

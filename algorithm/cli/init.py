@@ -11,7 +11,7 @@ from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
 from algorithm.config.reference import read_entries
-from algorithm.config.yaml_text import format_commented
+from algorithm.config.trees import format_commented
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.program import get_command

@@ -65,7 +65,7 @@ def _command(arguments: list[str], output: Output) -> int:
         KeyboardInterrupt,
         Terminated,
     ) as error:  # every error has an exit status and a message of one line
-        from algorithm.runs.exit_status import describe_end
+        from algorithm.runs.faults import describe_end
 
         status, message = describe_end(error, output.save_note)
         output.fail(message, error, "--debug" in arguments)
@@ -83,7 +83,7 @@ def _run_command(
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.requests import make_request
+    from algorithm.cli.command_line import make_request
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.session import create_run, plan_runs, resume_run
 
@@ -140,11 +140,11 @@ def _learn(
 
 
 def _play(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.requests import make_request
+    from algorithm.cli.command_line import make_request
     from algorithm.runs.make_env import Environments
-    from algorithm.runs.play import play
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
+    from algorithm.runs.trained_agent import play
     from algorithm.specs import role_suffix
     from algorithm.training.evaluator import get_mode_name
     from algorithm.training.metrics import format_number
@@ -168,7 +168,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
 
 def _export(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.requests import make_request
+    from algorithm.cli.command_line import make_request
     from algorithm.export.export import ExportFailed, run_export
     from algorithm.export.graph import BARRACUDA_OPSET, OPSET
 
@@ -179,7 +179,7 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.run_table import make_table
+    from algorithm.cli.report import make_table
     from algorithm.runs.results import list_runs
 
     records = list_runs(options.env, output.log)
@@ -188,8 +188,8 @@ def _list(options: argparse.Namespace, output: Output) -> None:
 
 
 def _init(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.cli.command_line import collect_layers
     from algorithm.cli.init import write_folder
-    from algorithm.cli.requests import collect_layers
 
     result = write_folder(options.init, collect_layers(options), options.force)
     output.result = {"folder": result.folder.as_posix(), "notes": list(result.notes)}

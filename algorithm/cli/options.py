@@ -64,10 +64,10 @@ def _parse_integer(text: str) -> int:
     Raises:
         ArgumentTypeError: The text is not such an integer.
     """
-    from algorithm.config.yaml_text import load  # yaml is not needed for --help
+    from algorithm.config.trees import parse_yaml  # yaml is not needed for --help
 
     try:
-        number = load(text)
+        number = parse_yaml(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}: {error}") from error
     if isinstance(number, float) and number.is_integer():

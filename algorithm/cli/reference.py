@@ -7,7 +7,7 @@ from pathlib import Path
 from algorithm.cli.options import OPTIONS, TRAIN
 from algorithm.config import reference
 from algorithm.config.reference import escape_cell
-from algorithm.data import DATA
+from algorithm.program import DATA
 
 PAGE_FILE = DATA / "docs" / "options.md"
 

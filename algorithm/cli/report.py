@@ -1,19 +1,27 @@
-"""The report at the end of a run: its result, and the commands that continue from it."""
+"""Reports of runs: the result of one at its end, with the commands that continue from it, and the table of all."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from algorithm.program import get_command
-from algorithm.runs.callbacks import RunResult
 from algorithm.runs.curve import draw_curve
-from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.env_folder import RUNS
+from algorithm.runs.results import COLUMNS, Record, format_record
 from algorithm.specs import role_suffix
 from algorithm.training.metrics import format_number
+
+if TYPE_CHECKING:  # imports of torch, which the table does not need
+    from algorithm.runs.callbacks import RunResult
+    from algorithm.runs.run_folder import RunFolder
 
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
@@ -67,3 +75,17 @@ def _describe_result(result: RunResult) -> list[str]:
 def _join_command(*words: str) -> str:
     """Return a command line with the quotes of the user's shell."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def make_table(records: Sequence[Record]) -> Table:
+    """Return a table with a row for each run; texts are aligned to the left, numbers to the right."""
+    table = Table()
+    for name in COLUMNS:
+        table.add_column(
+            name,
+            overflow="fold" if name == "run" else "ellipsis",
+            justify="left" if name in ("run", "algorithm", "result") else "right",
+        )
+    for record in records:
+        table.add_row(Path(record["run"]).relative_to(RUNS).as_posix(), *format_record(record))
+    return table

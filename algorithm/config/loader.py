@@ -11,13 +11,30 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 
 from algorithm.annotations import FixedOnResume
-from algorithm.config import yaml_text
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
-from algorithm.config.schema import BaseConfig, Goal, ReplayConfig
-from algorithm.config.trees import MAPPINGS, Layer, Tree, iterate_paths, load_defaults, merge, nest, read_yaml
-from algorithm.config.typed import describe_validation_error, normalize_spellings, read_dataclass, read_section
+from algorithm.config.schema import (
+    BaseConfig,
+    Goal,
+    ReplayConfig,
+    describe_validation_error,
+    normalize_spellings,
+    read_dataclass,
+    read_section,
+)
+from algorithm.config.trees import (
+    MAPPINGS,
+    MAX_LEVELS,
+    Layer,
+    Tree,
+    iterate_paths,
+    load_defaults,
+    merge,
+    nest,
+    parse_yaml,
+    read_yaml,
+)
 from algorithm.errors import UserError
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
@@ -121,10 +138,10 @@ def read_assignments(assignments: list[str], flag: str = "--set", section: str =
         if not equals or not path:
             raise UserError(f"{flag} {text}: expected {'key' if section else 'section.key'}=value")
         path = f"{section}{path.replace('-', '_')}"
-        if path.count(".") >= yaml_text.MAX_LEVELS:
-            raise UserError(f"{flag} {text[:40]}...: a setting is at most {yaml_text.MAX_LEVELS} levels deep")
+        if path.count(".") >= MAX_LEVELS:
+            raise UserError(f"{flag} {text[:40]}...: a setting is at most {MAX_LEVELS} levels deep")
         try:
-            leaf = yaml_text.load(value)
+            leaf = parse_yaml(value)
         except ValueError as error:
             raise UserError(f"{flag} {text}: the value cannot be read: {error}") from error
         tree = merge(tree, nest(path, leaf))

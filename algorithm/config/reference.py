@@ -14,7 +14,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
 from algorithm.config.trees import DEFAULTS_FILE
-from algorithm.data import DATA
+from algorithm.program import DATA
 
 PAGE_FILE = DATA / "docs" / "configuration.md"
 LINE_PATTERN = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")

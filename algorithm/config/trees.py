@@ -1,28 +1,41 @@
-"""Settings as trees, the nested mappings of files and the command line: read and merge them, iterate over them."""
+"""Settings as trees, the nested mappings of files and the command line: read, merge and write them as YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Hashable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
+from re import Pattern, compile
 from typing import Any
 
-from algorithm.config import yaml_text
-from algorithm.data import DATA
+import yaml
+
 from algorithm.errors import UserError
+from algorithm.program import DATA
 
 Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # the name of a source in messages, and its settings
 DEFAULTS_FILE = DATA / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
 OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args")  # mappings with arbitrary keys
+COMMENT_COLUMN = 40  # column of comments
+MAX_LEVELS = 40  # levels of nested mappings and lists
+MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float
+
+TAG = "tag:yaml.org,2002:"
+AMBIGUOUS_TAG = "!ambiguous"  # of words that YAML 1.1 reads as unexpected numbers, such as 010 (8) and 1:30 (90)
+_DECIMAL = r"(0|[1-9][0-9]*(_[0-9]+)*)"  # underscores may group the digits
+_INTEGER = compile(rf"[-+]?{_DECIMAL}\Z")
+_FLOAT = compile(rf"([-+]?(\.[0-9]+|{_DECIMAL}(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
+_LEADING_ZERO = compile(r"[-+]?0[0-9oO][0-9_]*\Z")
 
 
 def read_yaml(path: Path) -> Tree:
     """Return the mapping in a YAML file. Raises UserError naming file and line."""
     try:
-        tree = yaml_text.load(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: the file does not exist") from error
     except (OSError, ValueError) as error:
@@ -83,3 +96,132 @@ def find_source(layers: list[Layer], path: str) -> str:
         if path in iterate_paths(layer):
             return source
     return DEFAULTS_FILE.name
+
+
+class _UnsupportedYaml(yaml.MarkedYAMLError):
+    """Valid YAML that settings do not allow."""
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that reads decimal numbers (1e-3 is a number, not text) and refuses duplicate keys and tags."""
+
+    levels = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if getattr(event, "tag", None):
+            raise _UnsupportedYaml(
+                problem=f"it contains the tag {event.tag}; tags are not read", problem_mark=event.start_mark
+            )
+        self.levels += 1
+        if self.levels > MAX_LEVELS:
+            raise _UnsupportedYaml(
+                problem=f"it is nested more than {MAX_LEVELS} levels deep", problem_mark=event.start_mark
+            )
+        node = super().compose_node(parent, index)
+        self.levels -= 1
+        if node is not None and node.end_mark is None:  # it is not complete yet
+            raise _UnsupportedYaml(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if duplicates := [key for key in keys if keys.count(key) > 1 and key != "<<"]:
+            raise yaml.constructor.ConstructorError(None, None, f"{duplicates[0]} is defined twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """Return an integer. Raises an error if it is larger than any float."""
+        if len(node.value) > MAX_DIGITS:
+            raise _UnsupportedYaml(
+                problem=f"an integer has more than {MAX_DIGITS} digits", problem_mark=node.start_mark
+            )
+        return int(node.value)
+
+    def construct_float(self, node: yaml.ScalarNode) -> float:
+        """Return a float. Raises an error for an infinite value that is not written as `.inf`."""
+        value = super().construct_yaml_float(node)
+        if "e" in node.value.casefold() and abs(value) == float("inf"):
+            raise _UnsupportedYaml(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
+        return value
+
+    def reject_ambiguous(self, node: yaml.ScalarNode) -> Any:
+        """Raise an error for a number that YAML 1.1 reads differently than expected."""
+        raise _UnsupportedYaml(
+            problem=f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes",
+            problem_mark=node.start_mark,
+        )
+
+
+_Loader.add_constructor(f"{TAG}int", _Loader.construct_integer)
+_Loader.add_constructor(f"{TAG}float", _Loader.construct_float)
+_Loader.add_constructor(AMBIGUOUS_TAG, _Loader.reject_ambiguous)
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that quotes text which `_Loader` would read as a number, or refuse."""
+
+
+def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
+    """Return the tags of unquoted words by their first character; the first pattern that matches applies.
+
+    Null, booleans and merges follow YAML 1.1. A number of YAML 1.1 that is not decimal is ambiguous.
+    """
+    own = [(f"{TAG}int", _INTEGER), (f"{TAG}float", _FLOAT)]
+    found: dict[str, list[tuple[str, Pattern[str]]]] = {}
+    for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        kept = [(tag, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("null", "bool", "merge")]
+        numbers = [(AMBIGUOUS_TAG, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("int", "float")]
+        found[first] = kept + ([*own, *numbers, (AMBIGUOUS_TAG, _LEADING_ZERO)] if numbers else [])
+    return found
+
+
+_Loader.yaml_implicit_resolvers = _make_resolvers()
+_Dumper.yaml_implicit_resolvers = {
+    first: rows + _Loader.yaml_implicit_resolvers.get(first, [])
+    for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of `text`. Raises ValueError, in one line, if it is not YAML or not allowed in settings."""
+    try:
+        return yaml.load(text, _Loader)
+    except _UnsupportedYaml as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark and "\n" in text else ""
+        raise ValueError(f"{line}{error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def format_yaml(value: Any, **style: Any) -> str:
+    """Return `value` as YAML that `parse_yaml` reads back unchanged."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, **style)
+
+
+def format_commented(
+    tree: Mapping[str, Any], comments: Mapping[str, str], above: str = "", indent: int = 1
+) -> Iterator[str]:
+    """Yield the lines of nested mappings with comments.
+
+    Args:
+        tree: Nested mappings.
+        comments: Comments by the dotted paths of the keys.
+        above: Path of the section around `tree`, with a dot at the end.
+        indent: Level of indentation.
+    """
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        section = isinstance(value, dict) and value
+        line = f"{'  ' * indent}{key}:" + ("" if section else f" {_format_value(value)}")
+        comment = comments.get(path)
+        yield f"{line:<{COMMENT_COLUMN - 1}} # {comment}" if comment else line
+        if section:
+            yield from format_commented(value, comments, f"{path}.", indent + 1)
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as one line of YAML."""
+    if isinstance(value, float):
+        return json.dumps(value)
+    return format_yaml(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

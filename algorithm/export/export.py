@@ -27,10 +27,10 @@ from algorithm.export.signature import Signature
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.play import load_agent
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.session import RunRequest, find_run
 from algorithm.runs.torch_setup import configure_torch
+from algorithm.runs.trained_agent import load_agent
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
 EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export other than never

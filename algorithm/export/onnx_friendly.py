@@ -22,7 +22,7 @@ from algorithm.networks.heads import LOG_STD_BOUNDS, SeparateHeads, SharedHeads
 from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.frame_stack import FrameStackEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
-from algorithm.networks.q_policy import GreedyQPolicy
+from algorithm.networks.policy import GreedyQPolicy
 from algorithm.networks.running_statistics import Normalizer
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithm.config.trees import Tree, load_defaults, merge, nest
-from algorithm.config.yaml_text import dump, format_commented
+from algorithm.config.trees import Tree, format_commented, format_yaml, load_defaults, merge, nest
 from algorithm.errors import UserError
 from algorithm.mlagents.environment import ParameterReader
 from algorithm.mlagents.mapping import BEHAVIOR, LENIENT_SECTIONS, MEMORY, RUN
@@ -205,7 +204,7 @@ class Translation:
 
 def _format_block(tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a mapping, with innermost mappings on one line."""
-    for line in dump(tree, default_flow_style=None, width=10**6, allow_unicode=True).splitlines():
+    for line in format_yaml(tree, default_flow_style=None, width=10**6, allow_unicode=True).splitlines():
         yield f"  {line}"
 
 

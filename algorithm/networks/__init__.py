@@ -20,10 +20,8 @@ from algorithm.networks.heads import StdHead
 from algorithm.networks.memory.attention import Attention
 from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
-from algorithm.networks.mlp import Mlp
-from algorithm.networks.noisy import Noise, NoisyMlp
-from algorithm.networks.policy import InferenceCopy, Policy
-from algorithm.networks.q_policy import GreedyQPolicy
+from algorithm.networks.mlp import Mlp, Noise, NoisyMlp
+from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
 from algorithm.networks.running_statistics import RunningMoments
 from algorithm.networks.temperature import Temperature
 from algorithm.networks.torso import Torso

@@ -5,8 +5,7 @@ from algorithm.replay.make_sampler import SAMPLERS, make_sampler
 from algorithm.replay.prioritized import PrioritizedSampler
 from algorithm.replay.replay import Replay, ReplaySize, compute_replay_size
 from algorithm.replay.ring import IN_MEMORY, make_file_allocator
-from algorithm.replay.sampler import PriorityFunction, Sampler
-from algorithm.replay.sequences import Sequences
+from algorithm.replay.sampler import PriorityFunction, Sampler, Sequences
 from algorithm.replay.uniform import UniformSampler
 
 __all__ = [

@@ -6,9 +6,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from algorithm.replay.sampler import Errors, PriorityFunction, SampledSequences, Sampler
-from algorithm.replay.sequences import Sequences, Starts, list_numbers, locate_nth
-from algorithm.replay.sum_tree import BRANCHING, SumTree
+from algorithm.replay.prioritized import BRANCHING, SumTree
+from algorithm.replay.sampler import (
+    Errors,
+    PriorityFunction,
+    SampledSequences,
+    Sampler,
+    Sequences,
+    Starts,
+    list_numbers,
+    locate_nth,
+)
 
 # A change of a cell changes the cells up to two ranks away, since the sizes of adjacent cells enter their priorities.
 ADJACENT_RANKS = np.arange(-2, 3)[:, None]

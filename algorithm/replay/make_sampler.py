@@ -8,8 +8,7 @@ from typing import Protocol
 
 from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
 from algorithm.replay.prioritized import PrioritizedSampler
-from algorithm.replay.sampler import PriorityFunction, Sampler
-from algorithm.replay.sequences import Sequences
+from algorithm.replay.sampler import PriorityFunction, Sampler, Sequences
 from algorithm.replay.uniform import UniformSampler
 
 SAMPLERS: Mapping[str, type[Sampler]] = {

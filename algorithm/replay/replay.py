@@ -9,8 +9,7 @@ from math import prod
 import numpy as np
 
 from algorithm.replay.ring import IN_MEMORY, Allocator, Arrays, Ring
-from algorithm.replay.sampler import Errors, Sampler
-from algorithm.replay.sequences import Sequences
+from algorithm.replay.sampler import Errors, Sampler, Sequences
 from algorithm.replay.uniform import UniformSampler
 from algorithm.rollout import Rollout
 from algorithm.specs import Role

@@ -1,16 +1,145 @@
-"""The contract of samplers, and the priorities of sequences from their TD errors."""
+"""The contract of samplers: the sequences of a ring that they draw from, and the priorities of these sequences."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from algorithm.replay.sequences import Sequences, StartRange, Starts
+from algorithm.replay.ring import Ring
 
+Starts = tuple[np.ndarray, np.ndarray]  # lanes [n] and start numbers [n]
 Errors = Callable[[], np.ndarray]  # computes [2, B], the largest and the mean absolute TD error of each sequence
+
+
+@dataclass(frozen=True)
+class StartRange:
+    """The oldest and the newest start number of each lane [lanes] whose rows are stored; newest < oldest: none."""
+
+    oldest: np.ndarray
+    newest: np.ndarray
+
+    @cached_property
+    def count(self) -> np.ndarray:
+        """Number of starts of each lane [lanes]."""
+        return np.maximum(self.newest - self.oldest + 1, 0)
+
+    @cached_property
+    def total(self) -> int:
+        """Number of starts of all lanes."""
+        return int(self.count.sum())
+
+
+class Sequences:
+    """The sequences of `length` rows in a ring, which start at numbered rows of each lane.
+
+    Start number i is at row i * stride - warmup_rows, counted from the first row of the lane. Numbers are not reused
+    during a run. A sequence is complete if it has no break between its rows.
+
+    Args:
+        ring: The ring.
+        length: Rows of a sequence, including burn-in rows.
+        burn_in: The first rows, which are not learned from.
+        warmup_rows: The first of the burn-in rows, before the row whose memory is stored.
+        stride: Rows between starts: 1, or the rows of a column if the ring stores the agent's memory.
+    """
+
+    def __init__(self, ring: Ring, length: int, burn_in: int = 0, warmup_rows: int = 0, stride: int = 1):
+        self.ring = ring
+        self.length, self.burn_in, self.warmup_rows, self.stride = length, burn_in, warmup_rows, stride
+        self.slots = ring.rows // stride  # at least the number of starts of a lane
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes of the ring, which may grow."""
+        return self.ring.lanes
+
+    @property
+    def shape(self) -> np.ndarray:
+        """Rows of a sequence and burn-in rows [2], which determine the starts for a given ring."""
+        return np.array([self.length, self.burn_in])
+
+    def check(self, saved: np.ndarray) -> None:
+        """Check the shape of the sequences of saved priorities.
+
+        Raises:
+            ValueError: They differ from these sequences.
+        """
+        if saved.tolist() != self.shape.tolist():
+            raise ValueError(
+                f"the saved priorities are of sequences with {saved.tolist()} rows and burn-in rows; "
+                f"these have {self.shape.tolist()}: resume with the lengths of the saved run"
+            )
+
+    def compute_start_range(self) -> StartRange:
+        """Return the range of starts whose rows are stored now, with or without a break."""
+        head = self.ring.head + self.warmup_rows
+        return StartRange(-((self.ring.n_readable - head) // self.stride), (head - self.length) // self.stride)
+
+    def first_row(self, number: np.ndarray) -> np.ndarray:
+        """Return the first row [n] of sequences, counted from the first row of the lane."""
+        return number * self.stride - self.warmup_rows
+
+    def find_slot(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """Return the slot [n] in an array [lanes * slots] of starts, given their number or another count per lane."""
+        return lane * self.slots + number % self.slots
+
+    def find_start(self, slot: np.ndarray, oldest: np.ndarray) -> Starts:
+        """Return the lane and the number (or other count) of each slot, given the `oldest` of each lane [lanes]."""
+        lane = slot // self.slots
+        return lane, oldest[lane] + (slot - oldest[lane]) % self.slots
+
+    def is_unbroken(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """Return whether sequences [n] have no break between their rows."""
+        return self.ring.is_unbroken(lane, self.first_row(number), self.length)
+
+    def is_learnable(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """Return whether sequences [n] are complete and have a valid row before the start of the next one."""
+        n_rows = min(self.stride, self.length - self.burn_in)
+        row = self.first_row(number) + self.burn_in + np.arange(n_rows)[:, None]
+        return self.is_unbroken(lane, number) & self.ring.valid(lane, row).any(0)
+
+    def compare_ranges(self, before: StartRange, now: StartRange) -> tuple[Starts, Starts, Starts]:
+        """Return the starts that changed between two ranges, each kind sorted by lane and age.
+
+        Args:
+            before: The earlier range.
+            now: The current range.
+
+        Returns:
+            The starts that were overwritten; those that were broken, the newest of a lane whose next rows do not
+            continue it; and the new starts with a valid row.
+        """
+        overwritten = list_numbers(before.oldest, np.minimum(before.newest, now.oldest - 1))
+        last = np.flatnonzero((before.newest >= before.oldest) & (before.newest >= now.oldest))
+        last = last[~self.is_unbroken(last, before.newest[last])]
+        lane, number = list_numbers(np.maximum(before.newest + 1, now.oldest), now.newest)
+        new = self.is_learnable(lane, number)
+        return overwritten, (last, before.newest[last]), (lane[new], number[new])
+
+    def find_known_starts(self, index: np.ndarray, start_range: StartRange) -> tuple[Starts, np.ndarray]:
+        """Return the starts by their index [n], without those that are overwritten, and a mask [n] of the others."""
+        lane, row = self.ring.find_row(index)
+        number = (row + self.warmup_rows) // self.stride
+        is_stored = (index >= 0) & (number >= start_range.oldest[lane])
+        return (lane[is_stored], number[is_stored]), is_stored
+
+
+def list_numbers(first: np.ndarray, last: np.ndarray) -> Starts:
+    """Return all numbers from `first` to `last` [lanes] of each lane, sorted by lane."""
+    count = np.maximum(last - first + 1, 0)
+    lane = np.repeat(np.arange(len(count)), count)
+    return lane, np.arange(len(lane)) - (count.cumsum() - count)[lane] + first[lane]
+
+
+def locate_nth(count: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lane and the rank in it of items by their number [n] over lanes with `count` [lanes] items each."""
+    ends = count.cumsum()
+    lane = ends.searchsorted(number, side="right")
+    return lane, number - ends[lane] + count[lane]
 
 
 @dataclass(frozen=True)

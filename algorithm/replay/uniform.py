@@ -6,8 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from algorithm.replay.sampler import Errors, SampledSequences, Sampler
-from algorithm.replay.sequences import Sequences, StartRange, Starts, list_numbers, locate_nth
+from algorithm.replay.sampler import (
+    Errors,
+    SampledSequences,
+    Sampler,
+    Sequences,
+    StartRange,
+    Starts,
+    list_numbers,
+    locate_nth,
+)
 
 MAX_REDRAWS = 8  # of sequences across a break, before complete sequences are counted
 

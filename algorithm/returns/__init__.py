@@ -8,9 +8,10 @@ from algorithm.returns.estimators import (
     TraceClipping,
     find_estimators,
     get_estimator,
+    rescale,
+    unscale,
 )
 from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, vtrace
-from algorithm.returns.rescaling import rescale, unscale
 
 __all__ = [
     "ESTIMATORS",

@@ -1,4 +1,4 @@
-"""The table of estimators: the targets of critic and policy, by the name in the setting `estimator`.
+"""The estimators: the targets of critic and policy by the name in the setting `estimator`; and the rescaling of values.
 
 To add an estimator, add its function and its entry in `ESTIMATORS`. Its name is then a value of `estimator` in the
 settings of the agents that can use it, by what the entry declares.
@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.returns.recursions import n_step_return, retrace, vtrace
+
+RESCALING_EPSILON = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,3 +156,19 @@ def get_estimator(name: str, *, has_probabilities: bool) -> Estimator:
     if estimator.needs_probabilities and not has_probabilities:
         raise ValueError(f"estimator {name} needs probabilities of actions; continuous ones have densities")
     return estimator
+
+
+def rescale(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, with epsilon = 0.001.
+
+    It compresses large values (Pohlen et al. 2018, arXiv 1805.11593).
+    """
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + RESCALING_EPSILON * x
+
+
+def unscale(y: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """Return x with h(x) = y."""
+    magnitude = y.abs() + 1 + RESCALING_EPSILON
+    # (sqrt(1 + 4 epsilon m) - 1) / (2 epsilon), written without the difference, of which float32 keeps four digits.
+    root = 2 * magnitude / (1 + (1 + 4 * RESCALING_EPSILON * magnitude).sqrt())
+    return y.sign() * (root.square() - 1)

@@ -9,9 +9,8 @@ from math import inf
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
-from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
@@ -21,21 +20,20 @@ from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
-from algorithm.runs.roles import check_specs
 from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.runtimes.signals import Terminated
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluator import EvaluationResult, Evaluator
-from algorithm.training.history import Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
+from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
-from algorithm.training.timer import STARTING, Timer
 
 
 def train(

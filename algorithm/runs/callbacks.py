@@ -8,9 +8,8 @@ from pathlib import Path
 
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import Counters
 from algorithm.training.monitor import ConfirmedBy
-from algorithm.training.progress import Progress
+from algorithm.training.progress import Counters, Progress
 
 
 @dataclass(frozen=True, kw_only=True)

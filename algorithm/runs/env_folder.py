@@ -7,9 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from algorithm.adapters.gym_ids import add_module_prefix
-from algorithm.data import DATA
 from algorithm.errors import UserError
-from algorithm.program import get_command
+from algorithm.program import DATA, get_command
 
 PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")
@@ -62,7 +61,10 @@ def locate_environment(text: str) -> str:
 
 def find_folder(environment: str) -> Path | None:
     """Return the folder of an environment, a name below envs/ or an absolute path; None if it has no config.yaml."""
-    places = [LOCAL_ENVS / environment, PROJECT_ENVS / environment]  # joined with an absolute path, the result is this path
+    places = [
+        LOCAL_ENVS / environment,
+        PROJECT_ENVS / environment,
+    ]  # joined with an absolute path, the result is this path
     return next(filter(_has_config, places), None)
 
 

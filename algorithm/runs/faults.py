@@ -1,4 +1,4 @@
-"""Faults that a run tolerates: a line for the user, and all details in a file."""
+"""The faults of a run: those that it tolerates are recorded, the one that ends it has an exit status and a message."""
 
 from __future__ import annotations
 
@@ -7,11 +7,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from algorithm.training.history import Counters
+from algorithm.errors import summarize_error
+from algorithm.runs.user_code import find_user_error
+
+if TYPE_CHECKING:  # imports of torch, which describe_end does not need
+    from algorithm.training.progress import Counters
 
 MAX_LINES = 20  # faults with a line for the user
 MAX_BYTES = 2**20  # size of the file, in bytes, at which it is rotated once
+# Exit status and line by the name of the exception, since most of their modules take a while to import.
+STATUSES = {
+    "UserError": (2, "{error}"),
+    "DoctorFailed": (1, "{error}"),
+    "UnsupportedEnvironment": (2, "{error}"),
+    "EnvironmentStartError": (3, "{error}"),
+    "EnvironmentCrashed": (1, "{error}"),
+    "Diverged": (4, "{error}"),
+    "CheckpointError": (1, "{error}"),
+    "ExportFailed": (1, "{error}"),
+    "OSError": (1, "{kind}: {error}"),
+    "TerminalClosed": (129, "Hung up.{saved}"),
+    "KeyboardInterrupt": (130, "Interrupted.{saved}"),
+    "Terminated": (143, "Terminated.{saved}"),
+    "MemoryError": (1, "not enough memory: {summary}"),
+    "BaseException": (1, "{summary} (unexpected; --debug shows where it comes from)"),
+}
 
 
 @contextmanager
@@ -68,3 +90,15 @@ class _FaultLines(logging.Handler):
             self.log(f"env step {record.__dict__['env_steps']}: {' '.join(record.getMessage().split())}")
         if self.count == MAX_LINES:
             self.log(f"further faults are recorded in {self.path} only")
+
+
+def describe_end(error: BaseException, saved: str = "") -> tuple[int, str]:
+    """Return the exit status and the message of what ended a command.
+
+    Args:
+        error: the exception that ended it.
+        saved: a sentence on what was saved, for a command that was interrupted.
+    """
+    error = find_user_error(error)
+    status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
+    return status, line.format(error=error, kind=type(error).__name__, summary=summarize_error(error), saved=saved)

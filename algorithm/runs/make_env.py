@@ -10,9 +10,8 @@ from typing import Any
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
+from algorithm.adapters.wrappers.adapter_wrapper import OnDemand, RestartOnFailure
 from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
-from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
@@ -20,7 +19,7 @@ from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import Role
-from algorithm.training.history import WINDOW
+from algorithm.training.progress import WINDOW
 
 
 class Environments:

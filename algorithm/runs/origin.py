@@ -13,7 +13,7 @@ from typing import Any
 
 from algorithm.config.registry import find_class
 from algorithm.config.schema import BaseConfig
-from algorithm.data import DATA
+from algorithm.program import DATA
 from algorithm.runs.env_folder import LOCAL_ENVS, PROJECT_ENVS
 
 PACKAGES = {"samara": "samara-rl", "torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium"}

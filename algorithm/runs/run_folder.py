@@ -12,11 +12,10 @@ from algorithm.atomic_io import replace_text, set_aside
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
-from algorithm.config.yaml_text import dump
+from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint
 from algorithm.runs import user_code
-from algorithm.runs.config_history import ConfigHistory
 from algorithm.runs.env_folder import (
     CONFIG_FILE,
     ORIGIN_FILE,
@@ -31,7 +30,7 @@ from algorithm.runs.env_folder import (
     make_unknown_error,
 )
 from algorithm.runs.lock import FolderLock, RunReplacement
-from algorithm.runs.roles import read_roles, write_roles
+from algorithm.runs.run_records import ConfigHistory, read_roles, write_roles
 from algorithm.specs import Role
 from algorithm.training.metrics import TABLE_FILE
 
@@ -177,7 +176,7 @@ class RunFolder:
         """Write the settings that the run uses from `env_steps` on: config.yaml, and the history if they are new."""
         self.history.record(tree, env_steps)
         if not self.config_file.exists() or read_yaml(self.config_file) != tree:
-            replace_text(self.config_file, dump(tree))
+            replace_text(self.config_file, format_yaml(tree))
 
     def recover(self, log: Callable[[str], None]) -> None:
         """Set aside damaged files, which a resumed run writes again; `log` receives a line for each file."""

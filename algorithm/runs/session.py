@@ -12,9 +12,9 @@ from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfigs
-from algorithm.runs.config_history import list_changes
-from algorithm.runs.play import check_network
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
+from algorithm.runs.run_records import list_changes
+from algorithm.runs.trained_agent import check_network
 
 
 @dataclass(frozen=True, kw_only=True)

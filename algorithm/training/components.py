@@ -1,9 +1,10 @@
-"""The components that a runtime connects: for each role an agent with its scheduler, learner and explorer."""
+"""The components that a runtime connects: for each role an agent, scheduler, learner and explorer; and the timer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
@@ -11,7 +12,32 @@ from algorithm.exploration.explorer import Explorer
 from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
-from algorithm.training.timer import Timer
+
+STARTING = "starting"  # everything before the first action: environments, networks, a checkpoint
+PHASES = (STARTING, "environment", "acting", "learning", "evaluation", "saving", "reporting")
+
+
+class Timer:
+    """The seconds of each phase of a run: the only clock for metrics, display and result.
+
+    A phase is timed when it ends, by the time since the last phase ended: no phase has to be started, and every second
+    is counted. `lap` takes 0.1 microseconds; a tick of two CartPole environments takes 70.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.last_lap = perf_counter()  # time of the last lap, for those that need no exact time
+
+    @property
+    def total(self) -> float:
+        """Return the seconds of all phases, until the last lap."""
+        return sum(self.seconds.values())
+
+    def lap(self, phase: str) -> None:
+        """Add the time since the last lap to `phase`."""
+        now = perf_counter()
+        self.seconds[phase] += now - self.last_lap
+        self.last_lap = now
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from algorithm.adapters.adapter import SimulatorError
 from algorithm.agents.agent import LossReport
 from algorithm.training.actor import Actor
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import WINDOW, Counters, History, Limits, RecentEpisodes
+from algorithm.training.progress import WINDOW, Counters, History, Limits, RecentEpisodes
 from algorithm.training.reporter import Reporter
 
 ConfirmedBy = Literal["evaluation", "training"]  # the kind of episodes that confirmed a goal

@@ -1,12 +1,188 @@
-"""The progress of a run, as plain numbers for a display."""
+"""The progress of a run: its counters and limits, its last episodes, and the same as plain numbers for a display."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from algorithm.training.history import Counters
-from algorithm.training.timer import STARTING
+import numpy as np
+
+from algorithm.training.components import STARTING, TrainingComponents
+from algorithm.training.episodes import Episode
+
+WINDOW = 20  # training episodes whose mean return must reach the goal, and evaluation episodes that confirm it
+
+
+@dataclass(kw_only=True)
+class Counters:
+    """The env steps, updates, episodes, iterations and seconds of a run so far."""
+
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    iterations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of a run, its intervals and its goal; None is never.
+
+    Attributes:
+        max_step: env steps at which the run ends.
+        max_iter: iterations at which the run ends.
+        log_every: env steps between rows of metrics.
+        save_every: env steps between checkpoints.
+        evaluate_every: env steps between evaluations.
+        goal: mean return at which the run ends.
+    """
+
+    max_step: int | None = None
+    max_iter: int | None = None
+    log_every: int
+    save_every: int | None = None
+    evaluate_every: int | None = None
+    goal: float | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether there are evaluations; then there is one at the end of the run, too."""
+        return self.goal is not None or self.evaluate_every is not None
+
+    def are_reached(self, counters: Counters) -> bool:
+        """Return whether the run has made `max_step` env steps or `max_iter` iterations."""
+        max_step, max_iter = self.max_step, self.max_iter
+        return (max_step is not None and counters.env_steps >= max_step) or (
+            max_iter is not None and counters.iterations >= max_iter
+        )
+
+    def fraction_done(self, counters: Counters) -> float | None:
+        """Return the fraction of the run that is done, by `max_step` or `max_iter`, whichever ends it first."""
+        limits = [(counters.env_steps, self.max_step), (counters.iterations, self.max_iter)]
+        return max((count / limit for count, limit in limits if limit is not None), default=None)
+
+
+@dataclass
+class RecentEpisodes:
+    """The last `WINDOW` training episodes of one role, and the first and the best mean return of a full window."""
+
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    first: float | None = None
+    best: float | None = None
+    count: int = 0  # episodes since this process started
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether there are `WINDOW` episodes."""
+        return len(self.returns) == WINDOW
+
+    @property
+    def mean(self) -> float:
+        """Return the mean return; NaN without an episode."""
+        return _mean(self.returns)
+
+    @property
+    def length(self) -> float:
+        """Return the mean length; NaN without an episode."""
+        return _mean(self.lengths)
+
+    def add(self, episode_return: float, length: int) -> None:
+        """Add an episode that ended."""
+        self.returns.append(episode_return)
+        self.lengths.append(length)
+        self.count += 1
+        if self.is_full:
+            mean = self.mean
+            self.first = mean if self.first is None else self.first
+            self.best = mean if self.best is None else max(self.best, mean)
+
+    def state(self) -> dict[str, Any]:
+        """Return all but the count, in values of JSON."""
+        return {"returns": list(self.returns), "lengths": list(self.lengths), "first": self.first, "best": self.best}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.returns.extend(state["returns"])
+        self.lengths.extend(state["lengths"])
+        self.first, self.best = state["first"], state["best"]
+
+
+class History:
+    """The training episodes of a run: its counters, and the last episodes of each role or team.
+
+    `episodes_until_check` is the number of training episodes before the goal may be checked again.
+    """
+
+    def __init__(self, training: TrainingComponents, counters: Counters):
+        self.training = training
+        self.counters = counters
+        self.recent: dict[str, RecentEpisodes] = defaultdict(RecentEpisodes)
+        self.episodes_until_check = 0
+        self._ended_lanes: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
+        self._seconds_before = counters.seconds  # of earlier processes
+
+    def add_episodes(self, episodes: Iterable[Episode], active_lanes: Mapping[str, np.ndarray]) -> None:
+        """Count the training episodes that ended in one tick.
+
+        An iteration is over when every active lane has ended an episode in it. Then `active_lanes` is cleared, so that
+        the next iteration does not wait for a lane without an agent.
+
+        Args:
+            episodes: the episodes.
+            active_lanes: {role: [lanes] bool}, the lanes that had a row since the iteration began.
+        """
+        iteration_ended = False
+        for episode in episodes:
+            self.counters.episodes += 1
+            self.episodes_until_check -= 1
+            self.recent[episode.team or episode.role].add(episode.episode_return, episode.length)
+            self._ended_lanes[episode.role].add(episode.lane)
+            if not iteration_ended and self._all_ended(active_lanes):
+                iteration_ended = True
+                self.counters.iterations += 1
+                self._ended_lanes.clear()
+        if iteration_ended:
+            for lanes in active_lanes.values():
+                lanes[:] = False
+
+    def collect_recent(self) -> dict[str, RecentEpisodes]:
+        """Return the last training episodes of every team, or of every role without teams."""
+        return {name: self.recent[name] for names in self.training.team_names.values() for name in names}
+
+    def update_seconds(self) -> None:
+        """Set `counters.seconds` to the time that the timer has measured."""
+        self.counters.seconds = self._seconds_before + self.training.timer.total
+
+    def state(self) -> dict[str, Any]:
+        """Return all but the counters, in values of JSON."""
+        return {
+            "recent": {role: recent.state() for role, recent in self.recent.items()},
+            "ended": {role: sorted(lanes) for role, lanes in self._ended_lanes.items()},
+            "until_check": self.episodes_until_check,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        for role, recent in state["recent"].items():
+            self.recent[role].restore(recent)
+        for role, lanes in state["ended"].items():
+            self._ended_lanes[role].update(lanes)
+        self.episodes_until_check = state["until_check"]
+
+    def _all_ended(self, active_lanes: Mapping[str, np.ndarray]) -> bool:
+        for role, lanes in active_lanes.items():
+            ended = self._ended_lanes.get(role, set())
+            # The count is the fast test; it fails after most episodes.
+            if len(ended) < np.count_nonzero(lanes) or not ended.issuperset(np.flatnonzero(lanes).tolist()):
+                return False
+        return True
+
+
+def _mean(values: deque[float] | deque[int]) -> float:
+    return sum(values) / len(values) if values else float("nan")
 
 
 @dataclass(frozen=True)

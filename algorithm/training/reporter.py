@@ -11,9 +11,8 @@ from torch import Tensor
 from algorithm.agents.agent import LossReport
 from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import History, Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import Progress, RoleProgress, Snapshot, Throughput
+from algorithm.training.progress import History, Limits, Progress, RoleProgress, Snapshot, Throughput
 
 SAMPLE_INTERVAL = 16  # updates of which the metrics of one are computed
 DISPLAYED_UPDATES = 10  # updates with metrics whose mean is displayed

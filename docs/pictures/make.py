@@ -21,9 +21,7 @@ PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from algorithm.runs.chart import COLORS, Series, draw_chart  # noqa: E402
-
-from algorithm.runs.curve import read_columns  # noqa: E402
+from algorithm.runs.curve import COLORS, Series, draw_chart, read_columns  # noqa: E402
 
 COMMAND = ["gym/cartpole", "-n", "first"]
 COLUMNS = 104

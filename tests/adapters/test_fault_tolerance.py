@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.wrappers.restart import RestartOnFailure
+from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract

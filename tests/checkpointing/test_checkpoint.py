@@ -8,8 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import resolve
@@ -20,7 +19,7 @@ from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.history import Counters, History
+from algorithm.training.progress import Counters, History
 
 FILES = ["manifest.json", "counters.json", "actor.npz", "agent/weights.pt", "agent/learner.pt", "agent/replay.npz"]
 

@@ -24,8 +24,8 @@ from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.history import History
 from algorithm.training.learner import CPU, Placement
+from algorithm.training.progress import History
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 

@@ -516,7 +516,7 @@ def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
 
 def test_an_unexpected_error_is_named_and_debug_shows_where(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    monkeypatch.setattr("algorithm.cli.run_table.make_table", lambda records: 1 / 0)
+    monkeypatch.setattr("algorithm.cli.report.make_table", lambda records: 1 / 0)
     status, line = fails(capsys, "--list")
     assert status == 1
     assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from algorithm import __version__
-from algorithm.cli.command_line import make_help_page, make_start_page, parse_arguments
+from algorithm.cli.command_line import collect_flag_layers, make_help_page, make_start_page, parse_arguments
 from algorithm.cli.options import FLAGS, GROUPS, OPTIONS, TRAIN
-from algorithm.cli.requests import collect_flag_layers
 from algorithm.config import renamed_settings as former
 from algorithm.config.loader import load_defaults, merge, resolve
 from algorithm.runs.env_folder import is_file_name

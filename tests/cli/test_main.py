@@ -20,7 +20,7 @@ from algorithm import load
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.cli import main
-from algorithm.runs.exit_status import STATUSES, describe_end
+from algorithm.runs.faults import STATUSES, describe_end
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 

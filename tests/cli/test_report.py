@@ -12,7 +12,7 @@ from algorithm.runs.callbacks import RunResult
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 PLAYED = EvaluationResult([480.0, 500.0] * 10, [1] * 20)
 

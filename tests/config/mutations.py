@@ -21,8 +21,7 @@ from pathlib import Path
 from algorithm.cli import main
 from algorithm.cli.options import OPTIONS
 from algorithm.config.loader import load_defaults
-from algorithm.config.trees import iterate_leaves
-from algorithm.config.yaml_text import dump
+from algorithm.config.trees import format_yaml, iterate_leaves
 
 DOCUMENTED = (0, 1, 2, 3, 4)  # exit statuses
 FOLDER = Path("envs/mine/task")
@@ -171,7 +170,7 @@ class Input:
     """The files of an environment's folder and a command line."""
 
     kind: str
-    config: str | bytes = field(default_factory=lambda: dump(BASE))
+    config: str | bytes = field(default_factory=lambda: format_yaml(BASE))
     nn: str | None = NN
     arguments: list[str] = field(default_factory=list)
 
@@ -223,7 +222,7 @@ def _value_of_config(rng: random.Random) -> Input:
         for key in keys[:-1]:
             place = place.setdefault(key, {}) if isinstance(place.setdefault(key, {}), dict) else {}
         place[keys[-1]] = rng.choice(VALUES)
-    return Input("", dump(tree), arguments=_variant(rng))
+    return Input("", format_yaml(tree), arguments=_variant(rng))
 
 
 def _shape_of_config(rng: random.Random) -> Input:
@@ -242,11 +241,11 @@ def _shape_of_config(rng: random.Random) -> Input:
         section = rng.choice(["explorer", "auxiliaries", "reset_config", "ma_config", "nn_config"])
         name = rng.choice(["action_noise", "x", "", 1, None, "agent", "Action_Noise", "é"])
         tree["default"][section] = {name: rng.choice(VALUES)}
-    return Input("", dump(tree), arguments=_variant(rng))
+    return Input("", format_yaml(tree), arguments=_variant(rng))
 
 
 def _text_of_config(rng: random.Random) -> Input:
-    text = _scrambled(rng, dump(BASE))
+    text = _scrambled(rng, format_yaml(BASE))
     if rng.random() < 0.1:
         return Input("", text.encode("utf-8", "surrogatepass")[: rng.randrange(400)] + rng.randbytes(rng.randrange(8)))
     return Input("", text, arguments=_variant(rng))
@@ -257,7 +256,9 @@ def _assignments(rng: random.Random) -> Input:
     given = []
     for _ in range(rng.choice([1, 1, 2, 3])):
         path = rng.choice(paths) if rng.random() < 0.8 else rng.choice([*TEXTS, "ma_config.agent.acer_config", "goal"])
-        value = rng.choice(TEXTS) if rng.random() < 0.5 else dump(rng.choice(VALUES)).removesuffix("...\n").strip()
+        value = (
+            rng.choice(TEXTS) if rng.random() < 0.5 else format_yaml(rng.choice(VALUES)).removesuffix("...\n").strip()
+        )
         given.append(f"{path}={value}" if rng.random() < 0.95 else path)
     flag = "--set" if rng.random() < 0.8 else "--env_args"
     return Input("", arguments=[*_variant(rng), flag, *given])
@@ -284,11 +285,11 @@ def _network(rng: random.Random) -> Input:
         text = text.replace("blueprint = ", "def blueprint(units=4):\n    return ")
     if rng.random() < 0.2:
         text = f"from algorithm.networks import *\n\nblueprint = {argument}\n"
-    units = dump({"units": rng.choice(VALUES)}) if "def " in text else ""
+    units = format_yaml({"units": rng.choice(VALUES)}) if "def " in text else ""
     tree = _copy(BASE)
     tree["default"]["nn_config"] = {"units": rng.choice(VALUES)} if units else {}
     tree["wide"]["nn_config"] = {}
-    return Input("", dump(tree), text, _variant(rng))
+    return Input("", format_yaml(tree), text, _variant(rng))
 
 
 def _text_of_network(rng: random.Random) -> Input:

@@ -5,7 +5,7 @@ from algorithm.config.loader import read_assignments, resolve
 from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, UniformSampler
 from algorithm.replay.make_sampler import make_sampler
 from algorithm.replay.ring import Ring
-from algorithm.replay.sequences import Sequences
+from algorithm.replay.sampler import Sequences
 
 GIVEN = [
     "alpha=0.3",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.replay import Replay, UniformSampler
-from algorithm.replay.sequences import list_numbers
+from algorithm.replay.sampler import list_numbers
 from algorithm.replay.uniform import SequenceIndex
 from tests.doubles import EncodedLanes, assert_intact, find_starts
 from tests.replay.test_replay import SHAPES

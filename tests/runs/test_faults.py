@@ -1,7 +1,7 @@
 import logging
 
 from algorithm.runs.faults import MAX_LINES, record_faults
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 LOG = logging.getLogger("algorithm.adapters.somewhere")
 

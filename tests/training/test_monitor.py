@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.runs.callbacks import CallbackList
 from algorithm.training.episodes import Episode
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.history import WINDOW, Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
+from algorithm.training.progress import WINDOW, Counters, History, Limits
 from algorithm.training.reporter import Reporter
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components

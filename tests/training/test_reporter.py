@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from algorithm.agents.agent import LossReport
+from algorithm.training.components import PHASES
 from algorithm.training.episodes import Episode
-from algorithm.training.history import WINDOW, Counters, History, Limits
 from algorithm.training.metrics import MetricsWriter
+from algorithm.training.progress import WINDOW, Counters, History, Limits
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
-from algorithm.training.timer import PHASES
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping

@@ -1,16 +1,21 @@
-"""The base class of wrappers around an adapter, and the wrapper that opens its adapter when it is first used."""
+"""The base class of wrappers around an adapter, and wrappers that open adapters: on first use, and after a crash."""
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter
+from algorithm.adapters.adapter import Adapter, EnvironmentCrashed, SimulatorError, derive_seed
 from algorithm.rollout import Step
 from algorithm.specs import Role
+
+LOG = logging.getLogger(__name__)
+SAVED_COUNTERS = ("_restarts", "_failures", "_past_restarts", "_seed")
 
 
 class AdapterWrapper(Adapter):
@@ -75,3 +80,80 @@ class OnDemand(AdapterWrapper):
     def close(self) -> None:
         if "_inner" in vars(self):
             self._inner.close()
+
+
+class RestartOnFailure(AdapterWrapper):
+    """A wrapper that makes another adapter after a crash; all episodes are truncated, and new ones start.
+
+    Args:
+        make: A function that returns an adapter.
+        max_restarts: Maximum number of restarts, including the adapter's restarts of single environments; None is no
+            limit.
+
+    Raises:
+        EnvironmentCrashed: The maximum is exceeded, or the new adapter does not start.
+    """
+
+    def __init__(self, make: Callable[[], Adapter], max_restarts: int | None):
+        self._make = make
+        self._max_restarts = max_restarts
+        self._inner = make()
+        self._restarts = 0
+        self._failures = 0  # adapters that crashed
+        self._past_restarts = 0  # restarts before the present adapter
+        self._seed: int | None = None
+
+    @property
+    def restarts(self) -> int:  # type: ignore[override]
+        return self._restarts
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        has_started, self._seed = self._seed is not None, seed
+        try:
+            return self._inner.reset(seed)
+        except SimulatorError as error:
+            if not has_started:
+                raise
+            return self._restart(error)
+
+    def receive(self) -> dict[str, Step]:
+        try:
+            steps = self._inner.receive()
+        except EnvironmentCrashed as error:
+            return self._restart(error)
+        restarts = self._past_restarts + self._inner.restarts
+        if restarts > self._restarts:
+            self._set_restarts(restarts, None)
+        return steps
+
+    def state(self) -> dict[str, Any] | None:
+        inner = self._inner.state()
+        counters = {name.removeprefix("_"): getattr(self, name) for name in SAVED_COUNTERS}
+        return None if inner is None else {"inner": inner, **counters}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._inner.restore(state.get("inner", {}))
+        for name in SAVED_COUNTERS:
+            setattr(self, name, state[name.removeprefix("_")])
+
+    def _restart(self, error: SimulatorError) -> dict[str, Step]:
+        """Replace the adapter and return the first Steps of the new one."""
+        self._inner.close()
+        self._failures += 1
+        self._past_restarts += self._inner.restarts + 1
+        self._set_restarts(self._past_restarts, error)
+        LOG.warning(f"{error}; all environments are restarted and their episodes truncated")
+        LOG.info(traceback.format_exc())
+        try:
+            self._inner = self._make()
+            return self._inner.reset(derive_seed(self._seed or 0, self._failures))
+        except SimulatorError as second_error:
+            raise EnvironmentCrashed(f"{second_error}; it was restarted after: {error}") from second_error
+
+    def _set_restarts(self, restarts: int, error: SimulatorError | None) -> None:
+        self._restarts = restarts
+        if self._max_restarts is not None and restarts > self._max_restarts:
+            reason = f": {error}" if error else "; faults.log has the errors"
+            raise EnvironmentCrashed(
+                f"the environment crashed {restarts} times, which is more than base_config.max_env_restarts{reason}"
+            ) from error

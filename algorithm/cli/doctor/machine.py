@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from algorithm.cli.doctor.check import BROKEN, OK, Check, Outcome
+from algorithm.cli.doctor.check import BROKEN, OK, Check, Outcome, run_in_subprocess
 from algorithm.cli.doctor.requirements import import_packaging, read_setup
-from algorithm.cli.doctor.subprocess_probe import run_in_subprocess
 from algorithm.runs.env_folder import RUNS
 
 GB = 10**9

@@ -8,8 +8,13 @@ from dataclasses import asdict
 
 from algorithm.cli.doctor.check import BROKEN, MISSING, TIMEOUT, Check, Finding, describe_error
 from algorithm.cli.doctor.machine import list_machine_checks
-from algorithm.cli.doctor.requirements import list_core_checks, list_extras, make_extra_check
-from algorithm.cli.doctor.tried import list_adapter_checks, make_onnx_check
+from algorithm.cli.doctor.requirements import (
+    list_adapter_checks,
+    list_core_checks,
+    list_extras,
+    make_extra_check,
+    make_onnx_check,
+)
 from algorithm.cli.output import Output
 from algorithm.errors import UserError
 

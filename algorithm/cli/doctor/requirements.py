@@ -1,4 +1,4 @@
-"""The packages that this program requires, and checks of those that are installed."""
+"""The packages that this program requires: checks of those that are installed, and of what they are used for."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module, metadata
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, Check, Outcome
-from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
-from algorithm.data import DATA
-from algorithm.program import get_install_command
+from algorithm.cli.doctor.check import (
+    BROKEN,
+    MISSING,
+    OK,
+    Check,
+    Outcome,
+    SubprocessFailed,
+    SubprocessTimeout,
+    run_in_subprocess,
+)
+from algorithm.config.registry import ADAPTERS, find_class
+from algorithm.program import DATA, get_install_command
+
+if TYPE_CHECKING:  # imports numpy, which may be missing
+    from algorithm.adapters.adapter import StartCheck
 
 SETUP_FILE = DATA / "setup.py"
 SETUPTOOLS_MODULES = ("setuptools", "setuptools.command", "setuptools.command.build_py")  # that setup.py imports
@@ -183,3 +194,41 @@ def _find_modules(name: str) -> list[str]:
     importable = [module for module in found if all(re.fullmatch(r"[A-Za-z]\w*", part) for part in module.split("."))]
     own = name.replace("-", "_").casefold()
     return sorted(importable, key=lambda module: (module.casefold() != own, module.count(".")))
+
+
+def list_adapter_checks() -> Iterator[Check]:
+    """Yield the checks of every adapter that is installed."""
+    for name in ADAPTERS:
+        try:
+            adapter_class = find_class("env_type", name)
+        except Exception:
+            # A broken package may raise anything when it is imported, for example ValueError for another binary version
+            # of numpy; the checks of the packages report it.
+            continue
+        yield from map(make_adapter_check, adapter_class.list_start_checks(None))
+
+
+def make_adapter_check(check: StartCheck) -> Check:
+    """Return a check of an adapter as one of the doctor's: it is missing where it raises SimulatorError."""
+    from algorithm.adapters.adapter import SimulatorError
+
+    def run() -> Outcome:
+        if check.in_subprocess:
+            return OK, run_in_subprocess(f"{check.run.__module__}:{check.run.__qualname__}")
+        try:
+            return OK, check.run()
+        except SimulatorError as error:
+            return MISSING, str(error)
+
+    return Check(check.name, run)
+
+
+def make_onnx_check() -> Check:
+    """Return the check of an export: a file is written from torch, and run by onnxruntime."""
+    return Check("onnx round trip", _check_round_trip)
+
+
+def _check_round_trip() -> Outcome:
+    """Export if the extra onnx is installed completely."""
+    state, line = check_installed(read_setup()["extras_require"]["onnx"], get_install_command("onnx"))
+    return (OK, run_in_subprocess("algorithm.export.export:run_round_trip")) if state == OK else (state, line)

@@ -13,12 +13,21 @@ import numpy as np
 import torch
 
 from algorithm.agents.agent import Agent
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check, Outcome, describe_error
+from algorithm.cli.command_line import make_request
+from algorithm.cli.doctor.check import (
+    BROKEN,
+    MISSING,
+    OK,
+    TIMEOUT,
+    Check,
+    Outcome,
+    SubprocessFailed,
+    SubprocessTimeout,
+    describe_error,
+    run_in_subprocess,
+)
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
-from algorithm.cli.doctor.requirements import list_extras, make_extra_check
-from algorithm.cli.doctor.subprocess_probe import SubprocessFailed, SubprocessTimeout, run_in_subprocess
-from algorithm.cli.doctor.tried import make_adapter_check, make_onnx_check
-from algorithm.cli.requests import make_request
+from algorithm.cli.doctor.requirements import list_extras, make_adapter_check, make_extra_check, make_onnx_check
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent

@@ -22,7 +22,7 @@ from algorithm.adapters.unity import scene_process
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.launch import LaunchConfig
 from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick, StatisticsCollector
-from algorithm.adapters.wrappers.restart import RestartOnFailure
+from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
 from tests.adapters.unity.scenes import make_config, make_scenes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.cli.doctor import report, requirements, tried
+from algorithm.cli.doctor import report, requirements
 
 ROOT = Path(__file__).resolve().parents[3]
 STATES = {"ok", "missing", "broken", "timeout"}
@@ -99,7 +99,6 @@ def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_p
     told = requirements.read_setup.__wrapped__
     monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
     monkeypatch.setattr(requirements, "read_setup", told)
-    monkeypatch.setattr(tried, "read_setup", told)
     monkeypatch.setattr(report, "list_machine_checks", lambda: [])
     told = call(capsys)
     states = {check["name"]: check["state"] for check in told["checks"]}

@@ -2,13 +2,21 @@
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, StartCheck
 from algorithm.cli.doctor import requirements
-from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT
-from algorithm.cli.doctor.requirements import check_installed, list_core_checks, list_extras, read_setup
-from algorithm.cli.doctor.subprocess_probe import SubprocessTimeout
+from algorithm.cli.doctor.check import BROKEN, MISSING, OK, TIMEOUT, SubprocessTimeout
+from algorithm.cli.doctor.requirements import (
+    check_installed,
+    list_adapter_checks,
+    list_core_checks,
+    list_extras,
+    make_adapter_check,
+    read_setup,
+)
 
 COMMAND = 'pip install -e ".[mine]"'
 
@@ -143,3 +151,29 @@ def test_every_range_stands_in_setup_py_alone():
     folder = Path(requirements.__file__).parent
     for path in folder.glob("*.py"):
         assert ">=" not in path.read_text(encoding="utf-8").replace(" >= ", ""), path
+
+
+@pytest.mark.parametrize("error", [EnvironmentStartError, EnvironmentCrashed])
+def test_what_an_adapter_needs_is_broken_only_for_a_run_that_needs_it(error):
+    def refuse() -> str:
+        raise error("port 5004 is taken: end it")
+
+    check = make_adapter_check(StartCheck(name="ports", run=refuse))
+    assert (check().state, check().line) == (MISSING, "port 5004 is taken: end it")
+    assert check.as_required()().state == BROKEN
+    assert make_adapter_check(StartCheck(name="ports", run=lambda: "free"))().state == OK
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("no gymnasium"), OSError("no libGL"), ValueError("numpy.dtype size changed")]
+)
+def test_an_adapter_whose_packages_are_broken_has_no_checks(error, monkeypatch):
+    """A broken package may raise anything when it is imported."""
+
+    class Broken(ModuleType):
+        def __getattr__(self, name):
+            raise error
+
+    names = [check.name for check in list_adapter_checks()]
+    monkeypatch.setitem(sys.modules, "algorithm.adapters.gym", Broken("algorithm.adapters.gym"))
+    assert [check.name for check in list_adapter_checks()] == names  # GymAdapter has none

@@ -1,9 +1,10 @@
-"""The settings of a run over time: the settings it has used, and the changes that `--resume` makes."""
+"""The records of a run that --resume compares with: its settings over time, and the specs of its roles."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_text, set_aside
 from algorithm.config.effects import find_failure, iterate_annotations
 from algorithm.config.loader import Settings, Tree, read_yaml
-from algorithm.config.yaml_text import dump
+from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
+from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 
 
 class ConfigHistory:
@@ -32,7 +34,7 @@ class ConfigHistory:
         for path in self._files():
             if int(path.stem) > env_steps:  # belongs to checkpoints that were set aside
                 path.unlink()
-        files, text = self._files(), dump(tree)
+        files, text = self._files(), format_yaml(tree)
         # Texts are compared first, since YAML is slow to read.
         if not files or (files[-1].read_bytes() != text.encode() and self.read_last() != tree):
             replace_text(self.folder / f"{env_steps:012d}.yaml", text)
@@ -107,3 +109,56 @@ def _fold_case(value: Any) -> Any:
 
 def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def write_roles(path: Path, roles: Mapping[str, Role]) -> None:
+    """Write the roles of a run as JSON."""
+    replace_text(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
+
+
+def read_roles(path: Path) -> Mapping[str, Role]:
+    """Return the roles in a file; empty if it does not exist. Raises UserError if it cannot be read."""
+    if not path.exists():
+        return {}
+    try:
+        return {name: _read_role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} is damaged, or was written by another version of this program: --resume writes it again"
+        ) from error
+
+
+def check_specs(run: Path, before: Role, now: Role) -> None:
+    """Raise UserError if the observations or actions of a role differ from before; its number of lanes may differ.
+
+    Args:
+        run: Folder of the run, for the message.
+        before: Role for which the run was created.
+        now: Role in the environment.
+    """
+    if (before.obs_specs, before.action_spec) != (now.obs_specs, now.action_spec):
+        raise UserError(
+            f"{run} was created for {_describe_specs(before)}; the environment has {_describe_specs(now)}: "
+            "train a new run"
+        )
+
+
+def _describe_specs(role: Role) -> str:
+    observed = ", ".join(
+        f"{name} {list(spec.shape)}{f' of {list(spec.env_shape)}' if spec.env_shape is not None else ''} {spec.dtype}"
+        for name, spec in role.obs_specs.items()
+    )
+    return f"observations {observed}, actions {role.action_spec}"
+
+
+def _read_role(fields: Mapping[str, Any]) -> Role:
+    obs_specs = {name: ObsSpec(**_lists_to_tuples(spec)) for name, spec in fields["obs_specs"].items()}
+    action_fields = _lists_to_tuples(fields["action_spec"])
+    parts = tuple(ActionPart(**_lists_to_tuples(part)) for part in action_fields["parts"])
+    action = ActionSpec(**{**action_fields, "parts": parts})
+    return Role(fields["lanes"], obs_specs, action, teams=tuple(fields.get("teams", ())))
+
+
+def _lists_to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with the lists of JSON converted to tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

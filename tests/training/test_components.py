@@ -1,8 +1,8 @@
 import pytest
 
-from algorithm.training import timer as timer
+from algorithm.training import components
 from algorithm.training.actor import Actor
-from algorithm.training.timer import PHASES, Timer
+from algorithm.training.components import PHASES, Timer
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping
@@ -12,7 +12,7 @@ from tests.fakes import Skipping
 def wait(monkeypatch):
     """A clock that the test advances."""
     now = [100.0]
-    monkeypatch.setattr(timer, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(components, "perf_counter", lambda: now[0])
 
     def wait(seconds):
         now[0] += seconds

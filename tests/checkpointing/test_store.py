@@ -4,12 +4,11 @@ import shutil
 
 import pytest
 
-from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.training.components import TrainingComponents
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 
 class Nothing:

@@ -4,8 +4,8 @@ import pytest
 
 from algorithm.config.loader import merge, read_assignments, resolve
 from algorithm.errors import UserError
-from algorithm.runs.config_history import find_changes, list_changes
 from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.run_records import find_changes, list_changes
 
 
 def make_folder(tmp_path, algorithm="ACER", **agent):

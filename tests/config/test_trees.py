@@ -5,8 +5,7 @@ import math
 import pytest
 import yaml
 
-from algorithm.config import yaml_text
-from algorithm.config.yaml_text import format_commented
+from algorithm.config.trees import format_commented, format_yaml, parse_yaml
 
 
 def test_what_is_commented_is_read_as_it_was():
@@ -16,7 +15,7 @@ def test_what_is_commented_is_read_as_it_was():
     }
     lines = list(format_commented(tree, {"a": "one", "a.b": "two # of it", f"a.{'h' * 50}": "three"}))
     text = "default:\n" + "\n".join(lines)
-    assert yaml_text.load(text) == {"default": tree}
+    assert parse_yaml(text) == {"default": tree}
     assert yaml.safe_load(text)["default"]["a"]["b"] == "x" * 60
     assert [line.partition("# ")[2] for line in lines[:2]] == ["one", "two # of it"]
 
@@ -47,9 +46,9 @@ def test_what_is_commented_is_read_as_it_was():
     ],
 )
 def test_a_word_is_what_people_take_it_for(text, value):
-    found = yaml_text.load(text)
+    found = parse_yaml(text)
     assert (found, type(found)) == (value, type(value))
-    assert yaml_text.load(yaml_text.dump({"a": value})) == {"a": value}
+    assert parse_yaml(format_yaml({"a": value})) == {"a": value}
 
 
 @pytest.mark.parametrize(
@@ -59,8 +58,8 @@ def test_a_number_that_is_not_decimal_is_refused(text):
     with pytest.raises(
         ValueError, match=f"^{text} is not a decimal number; write one without leading zeros, or text in"
     ):
-        yaml_text.load(text)
-    assert yaml_text.load(yaml_text.dump([text])) == [text]
+        parse_yaml(text)
+    assert parse_yaml(format_yaml([text])) == [text]
 
 
 @pytest.mark.parametrize(
@@ -82,13 +81,13 @@ def test_a_number_that_is_not_decimal_is_refused(text):
 )
 def test_what_is_not_read_is_one_line(text, message):
     with pytest.raises(ValueError) as error:
-        yaml_text.load(text)
+        parse_yaml(text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_anchors_and_merges_are_read():
-    assert yaml_text.load("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: *a") == {
+    assert parse_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: *a") == {
         "a": {"x": 1},
         "b": {"x": 1, "y": 2},
         "c": {"x": 1},
