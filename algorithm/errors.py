@@ -36,4 +36,4 @@ def describe_exit(code: int) -> str:
 
 
 class UserError(Exception):
-    """An error that the user can correct; its message is one line that says what and where."""
+    """An error that the user can correct; its message is one line that states what is wrong, and where."""

@@ -15,7 +15,7 @@ IS_CHECKOUT = (PACKAGE.parent / "main.py").is_file() and (PACKAGE.parent / "setu
 def get_command() -> str:
     """Return the command that starts this program: `python main.py`, `python -m algorithm` or `samara`.
 
-    It is the one that started this process; in another program, the one that exists in this installation.
+    It is the command that started this process; in another program, the command that this installation has.
     """
     started = Path(sys.argv[0] if sys.argv else "")
     if started.name.removesuffix(".exe").removesuffix("-script.py") == "samara":
@@ -26,7 +26,7 @@ def get_command() -> str:
 
 
 def get_install_command(extra: str | None = None) -> str:
-    """Return the command that installs the packages that this program requires, or those of an extra."""
+    """Return the command that installs the packages that this program requires, or the packages of an extra."""
     target = "." if IS_CHECKOUT else "samara-rl"
     if extra:
         target = f'"{target}[{extra}]"'

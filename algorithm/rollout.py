@@ -33,7 +33,7 @@ class Step:
     alive: np.ndarray  # [n] bool: False only after a termination
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name; those of `obs` have the prefix `obs/`."""
+        """Return all arrays by name; the arrays of `obs` have the prefix `obs/`."""
         fields = {name: getattr(self, name) for name in ("lane", "first", "is_bootstrap_row", "reward", "alive")}
         return {**fields, **{f"obs/{name}": value for name, value in self.obs.items()}}
 
@@ -44,7 +44,7 @@ class Step:
         return cls(obs={name[4:]: value for name, value in arrays.items() if name not in fields}, **fields)
 
     def select_memory(self, memory: np.ndarray) -> np.ndarray:
-        """Return the memory [n, M] of this step's lanes, 0 at the start of an episode, from that of all [lanes, M]."""
+        """Return the memory [n, M] of this step's lanes, 0 at the start of an episode; `memory`: [lanes, M]."""
         selected = memory[self.lane]
         if selected.size:
             selected[self.first] = 0
@@ -116,7 +116,7 @@ class Rollout:
         return ~self.first[1:]
 
     def iterate_lane_batches(self) -> Iterator[np.ndarray]:
-        """Yield indices [k] of columns of different lanes, those of one lane in their order of time."""
+        """Yield indices [k] of columns of different lanes; the columns of one lane are yielded in order of time."""
         remaining = np.arange(len(self.lane))
         while len(remaining):
             _, first_of_lane = np.unique(self.lane[remaining], return_index=True)

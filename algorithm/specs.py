@@ -210,7 +210,7 @@ class ActionSpec:
             env_mask: A flat mask, or one array for each branch; None allows all actions.
 
         Raises:
-            ValueError: The lengths are not those of the branches.
+            ValueError: The lengths differ from the sizes of the branches.
         """
         if env_mask is None:
             return np.ones(sum(self.branches), np.uint8)
@@ -251,7 +251,7 @@ class Role:
         return replace(self, lanes=lanes, teams=self.teams[:lanes])
 
     def count_lanes_by_team(self, name: str) -> dict[str, int]:
-        """Return the number of lanes of each team; without teams that of all lanes, under the role's `name`."""
+        """Return the number of lanes of each team; without teams, the number of all lanes by the role's `name`."""
         return dict(Counter(self.teams)) if self.teams else {name: self.lanes}
 
     def find_team(self, lane: int) -> str | None:

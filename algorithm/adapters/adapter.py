@@ -51,7 +51,7 @@ class EnvConfig:
         args: Keyword arguments of the environment.
         max_episode_steps: Number of steps after which an episode is truncated.
         render: Whether the environments are shown.
-        timeout: Seconds that an environment in a process of its own may take for a step or a reset.
+        timeout: Seconds that an environment in a separate process may take for a step or a reset.
         unbounded_action_limit: Continuous dimensions without bounds range over [-limit, limit].
         wrappers: Wrappers of every single environment in their order, each a pair of `module:Wrapper` and its keyword
             arguments.
@@ -121,7 +121,7 @@ class Adapter(ABC):
 
     @classmethod
     def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
-        """Return the number of environments for an evaluation of `episodes` episodes; `config` is that of training.
+        """Return the number of environments for an evaluation of `episodes` episodes, given training's `config`.
 
         The default is one for each episode, since environments in one process cost little.
         """

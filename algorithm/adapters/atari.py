@@ -40,7 +40,7 @@ def make_atari(config: EnvConfig) -> VectorEnv:
     """Return a vector environment of one game, which observes one frame [84, 84] per step.
 
     Args:
-        config: Its name is for example `ALE/Pong-v5`, `Pong` or `pong`. Its `args` are those of Gymnasium's
+        config: Its name is for example `ALE/Pong-v5`, `Pong` or `pong`. Its `args` are the arguments of Gymnasium's
             AtariPreprocessing, `repeat_action_probability` and `full_action_space`, with the same meaning in every
             `vectorization_mode`: vector_entry_point (ALE's native vector environment, the default), sync, async and
             envpool. Its wrappers wrap AtariPreprocessing, in sync and async only.

@@ -44,7 +44,7 @@ class Lesson:
 
     The criterion is checked whenever an episode of `role` ends, once the lesson has had `episodes` of them: with the
     measure "reward" the mean return of the last `episodes` episodes must reach `threshold`, with "progress" the
-    fraction of training that is over. `role` None stands for every role. `threshold` None marks the last lesson,
+    fraction of training that is over. `role` None means every role. `threshold` None marks the last lesson,
     which does not end.
     """
 

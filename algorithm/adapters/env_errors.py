@@ -79,7 +79,7 @@ def get_env_name(env_name: EnvName) -> str:
 
 
 def require_env_name(env_name: EnvName, env_type: str) -> str:
-    """Return `env_name` if it is a name. Raises UnsupportedEnvironment for a function, such as that of an env.py."""
+    """Return `env_name` if it is a name. Raises UnsupportedEnvironment for a function, as in an env.py."""
     if callable(env_name):
         raise UnsupportedEnvironment(
             f"env_type {env_type} needs a name as env_name, not an env.py; use env_type GYM for an env.py"

@@ -65,9 +65,9 @@ def load_callable(path: str) -> Callable[..., Any]:
 class FaultTolerantEnv(gymnasium.Wrapper):
     """A wrapper that rebuilds its environment with `make` when a step or a reset raises.
 
-    A step that raises truncates the episode, so that a reset follows in every autoreset mode. The observation that it
-    returns is the one of the episode's start and must be ignored; STEP_ERROR in the info marks it. A reset is repeated
-    once after a rebuild, except the first one, whose exception is raised.
+    A step that raises truncates the episode, so that a reset follows in every autoreset mode. Such a step returns the
+    first observation of the episode, which must be ignored; STEP_ERROR in the info marks it. A reset is repeated once
+    after a rebuild, except the first reset, whose exception is raised.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env]):

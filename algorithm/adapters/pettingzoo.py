@@ -35,8 +35,8 @@ class PettingZooAdapter(Adapter):
     """An adapter of PettingZoo's ParallelEnv: every agent is a role that has a lane in each of `n_envs` environments.
 
     The name in `config` is an id of PettingZoo (`sisl/multiwalker_v9`), `module:function`, or a function. A function
-    returns a ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent whose episode ends before those of
-    others is absent until all have ended; then the next episode starts. Masks of discrete actions are read from an
+    returns a ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent whose episode ends early is absent
+    until the episodes of all agents have ended; then the next episode starts. Action masks are read from an
     observation `action_mask`, or from the agent's infos of every reset and step.
 
     Raises:

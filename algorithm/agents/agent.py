@@ -20,7 +20,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """A module whose parameters have an optimizer, a learning rate and a gradient norm of their own."""
+    """A module whose parameters have their own optimizer, learning rate and maximum gradient norm."""
 
     module: nn.Module
     learning_rate: float
@@ -72,7 +72,7 @@ class LossReport:
 
 
 class Agent(ABC):
-    """An algorithm with its networks. It never sees replay, adapters, the training loop or files.
+    """An algorithm with its networks. It never accesses replay, adapters, the training loop or files.
 
     A subclass assigns the attributes below in its constructor and defines `loss`. The training loop lays the parameters
     of `groups` and `target_networks` out in flat tensors once, before the first update.
@@ -107,7 +107,7 @@ class Agent(ABC):
         return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
 
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
-        """Select the most probable action for each lane of `step`; arguments as those of `act`."""
+        """Select the most probable action for each lane of `step`, with the arguments of `act`."""
         return self._decide(step, memory, self.family.mode)
 
     def _decide(self, step: Step, memory: np.ndarray, select_action: Callable[[np.ndarray], np.ndarray]) -> Decision:

@@ -30,7 +30,7 @@ class AuxiliaryInputs:
 
 
 class Auxiliary(ABC):
-    """An auxiliary reward or loss with a trainable module, a parameter group of its own: `auxiliary/<name>`."""
+    """An auxiliary reward or loss with a trainable module in a separate parameter group, `auxiliary/<name>`."""
 
     learning_rate: float
     max_grad_norm: float
@@ -49,7 +49,7 @@ class Auxiliary(ABC):
         return {}
 
     def reward(self, inputs: AuxiliaryInputs) -> Tensor | None:
-        """Return rewards [T, B], without gradient, to add to those of the batch; None: no rewards."""
+        """Return rewards [T, B], without gradient, to add to the rewards of the batch; None: no rewards."""
         return None
 
     @abstractmethod

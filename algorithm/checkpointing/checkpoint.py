@@ -69,7 +69,7 @@ class Checkpoint:
         return list(self._read_metadata()["roles"])
 
     def lanes(self, role: str) -> tuple[int, int]:
-        """Return the number of lanes of a role, and that of its initial lanes."""
+        """Return the number of lanes of a role, and the number of its initial lanes."""
         metadata = self._read_metadata()["roles"][role]
         try:
             return metadata["lanes"], metadata["initial_lanes"]

@@ -71,7 +71,7 @@ class CheckpointWriter:
         except OSError as error:
             self.failure = (
                 f"the checkpoint of {counters.env_steps:,} env steps cannot be written to {self.store.folder}: "
-                f"{error.strerror or error}; the ones before it are kept"
+                f"{error.strerror or error}; earlier checkpoints are kept"
             )
             self.log(f"{self.failure}; the next save tries again")
             return None
@@ -81,12 +81,12 @@ class CheckpointWriter:
         return checkpoint
 
     def raise_if_failed(self) -> None:
-        """Raise CheckpointError if the last call, at the end of a run that of its final checkpoint, failed."""
+        """Raise CheckpointError if the last call failed; at the end of a run, it wrote the final checkpoint."""
         if self.failure:
             raise CheckpointError(self.failure)
 
     def write(self, counters: Counters) -> Checkpoint:
-        """Write a checkpoint, or return the one of these env steps if it exists.
+        """Write a checkpoint, or return the checkpoint of these env steps if it exists.
 
         Raises:
             OSError: it cannot be written; the other checkpoints are unchanged.

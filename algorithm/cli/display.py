@@ -1,4 +1,4 @@
-"""How a run is shown while it trains: a live picture in a terminal, lines elsewhere."""
+"""The display of a run while it trains: a live picture in a terminal, lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ DrawBar = Callable[[int], "ProgressBar | StackedBar | Text"]  # a bar of a width
 
 BAR_WIDTH = 32  # columns, at most
 MIN_TEXT_WIDTH = 40  # columns that text needs alongside a bar
-GAP = 2  # spaces between columns, and between facts
-RIGHT_MARGIN = (
-    3  # columns that stay empty on the right: the ^C that a terminal echoes behind the picture breaks no line
-)
+GAP = 2  # spaces between columns, and between texts
+RIGHT_MARGIN = 3  # empty columns on the right, so that the ^C that a terminal echoes after the picture breaks no line
 COLORS = {
     "environment": "blue",
     "acting": "cyan",
@@ -58,13 +56,13 @@ class LiveDisplay(Callback):
         self.screen = screen
 
     def on_progress(self, progress: Progress) -> None:
-        if not progress.wrote_row:  # rows may come faster than anybody looks
+        if not progress.wrote_row:  # rows may be written more often than a display can be read
             self.screen.update(ProgressView(progress), refresh=True)
 
 
 @contextmanager
 def live_display(console: Console, log: Callable[[str], None]) -> Iterator[Callback]:
-    """Yield a live display; if `console` is no terminal, one that passes lines to `log`."""
+    """Yield a live display, or a display that passes lines to `log` if `console` is not a terminal."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield LineDisplay(log)
         return
@@ -85,7 +83,7 @@ def format_line(progress: Progress) -> str:
 
 
 class ProgressView:
-    """A live display of a run: rows of a label, a bar and facts, as wide as the console."""
+    """A live display of a run, as wide as the console: each row has a label, a bar and texts."""
 
     def __init__(self, progress: Progress):
         self.progress = progress
@@ -107,7 +105,7 @@ class ProgressView:
         yield table
 
     def _rows(self) -> Iterator[tuple[str, DrawBar, Texts]]:
-        """Yield label, bar for a width, and facts of each row."""
+        """Yield the label, the function that draws the bar, and the texts of each row."""
         progress = self.progress
         fraction_done, goal = progress.fraction_done, progress.goal
         yield (
@@ -137,7 +135,7 @@ class ProgressView:
 
 
 class StackedBar:
-    """A bar with a stretch for each part, in its color."""
+    """A bar with a section for each part of the run, in the color of the part."""
 
     def __init__(self, shares: Mapping[str, float], width: int):
         self.cells = _round_to_total(shares, width)
@@ -148,7 +146,7 @@ class StackedBar:
 
 
 def _wrap_texts(texts: Iterable[Text], width: int) -> Text:
-    """Return facts in lines of at most `width`; a fact that fits into one line is not broken."""
+    """Return texts in lines of at most `width`; a text that fits into one line is not broken."""
     wrapped, used = Text(overflow="fold"), 0
     for text in texts:
         if used and used + GAP + text.cell_len > width:
@@ -163,7 +161,7 @@ def _wrap_texts(texts: Iterable[Text], width: int) -> Text:
 
 
 def _make_bar(share: float | None, width: int) -> ProgressBar | Text:
-    """Return a bar; nothing if its end is not known."""
+    """Return a bar that is filled up to `share`; an empty text if `share` is None."""
     if share is None:
         return Text()
     done = min(1.0, max(0.0, share))
@@ -171,7 +169,7 @@ def _make_bar(share: float | None, width: int) -> ProgressBar | Text:
 
 
 def _round_to_total(shares: Mapping[str, float], total: int) -> dict[str, int]:
-    """Return integers in proportion to `shares` whose sum is `total` (largest remainders); nothing for no share."""
+    """Return integers in proportion to `shares` with the sum `total` (largest remainders); empty if all are 0."""
     share_sum = sum(shares.values())
     if share_sum <= 0:
         return {}
@@ -184,7 +182,7 @@ def _round_to_total(shares: Mapping[str, float], total: int) -> dict[str, int]:
 
 
 def _compute_goal_fraction(role_progress: RoleProgress, goal: float) -> float:
-    """Return the share of the way from the first mean return to the goal."""
+    """Return the fraction of the distance from the first mean return to the goal that is covered."""
     if role_progress.first is None or role_progress.mean >= goal:
         return float(role_progress.mean >= goal)
     return (role_progress.mean - role_progress.first) / max(goal - role_progress.first, 1e-9)
@@ -228,7 +226,7 @@ def _format_speed(progress: Progress) -> Texts:
 
 
 def _format_shares(progress: Progress) -> Texts:
-    """Return the percentage of each part's time; together 100%."""
+    """Return the percentage of the time of each part; the sum is 100%."""
     percent = _round_to_total(progress.throughput.shares, 100)
     return [Text(f"{part} {percent[part]}%", COLORS[part]) for part in COLORS if percent.get(part)]
 

@@ -22,7 +22,7 @@ from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
 
 SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
 ENV_TYPE_BY_GROUP = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
-# Settings that people look for first; the others stand in default_config.yaml alone.
+# The most used settings, which config.yaml contains; all settings are in default_config.yaml.
 SHOWN_SETTINGS = (
     "env_type",
     "env_name",
@@ -36,7 +36,7 @@ SHOWN_SETTINGS = (
 
 VARIANT = """\
 
-# A variant stands on `default` and says what differs: {command} {name} -c large
+# A variant overrides settings of `default`. This one is used by: {command} {name} -c large
 large:
   nn_config:
     units: 512
@@ -64,13 +64,13 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     folder = LOCAL_ENVS / name
     if folder.exists() and not force:
         raise UserError(
-            f"--init {name}: {folder} exists already, and is left as it is; choose another name, "
+            f"--init {name}: {folder} exists already and was not changed; choose another name, "
             "or replace its config.yaml and nn.py with --force"
         )
     given: Tree = {}
     for _, layer in layers:
         given = merge(given, layer)
-    base = resolve(layers).base  # refuses what is no setting
+    base = resolve(layers).base  # raises UserError for an unknown setting
     env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
     roles, opened = open_environment(f"--init {name}", merge(named, given))
@@ -92,7 +92,7 @@ def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[s
     if env_type not in SUPPORTED_ENV_TYPES:
         raise UserError(f"--init writes folders for env_type {', '.join(SUPPORTED_ENV_TYPES)}, not for {env_type}")
     if env_name and env_name.endswith(".py"):
-        raise UserError(f"--init {name}: an {env_name} needs a config.yaml of its own; docs/environments.md shows one")
+        raise UserError(f"--init {name}: an {env_name} needs its own config.yaml; docs/environments.md shows one")
     if env_name or env_type != "GYM":
         return env_type, env_name or task
     try:
@@ -124,7 +124,7 @@ def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, 
 
 def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
     lines = [f"# {tree['base_config']['env_name']}: {get_command()} {name}", "#"]
-    roles_by_text: dict[str, list[str]] = {}  # roles by what they observe and do
+    roles_by_text: dict[str, list[str]] = {}  # roles by the description of their observations and actions
     for role, role_specs in roles.items():
         roles_by_text.setdefault("\n".join(_describe_role(role_specs)), []).append(role)
     for text, names in roles_by_text.items():

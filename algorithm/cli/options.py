@@ -100,7 +100,7 @@ OPTIONS = (
     Option(
         group=MODE,
         spelling="--list",
-        help="list all runs, or those of one environment, with their results",
+        help="list all runs, or the runs of one environment, with their results",
         modes=(LIST,),
         parser_args=_FLAG_ARGS,
     ),

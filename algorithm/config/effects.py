@@ -12,7 +12,7 @@ from algorithm.config.trees import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
-# Conditions of whole sections on settings of other sections; those of a setting are annotated on its field.
+# Conditions of whole sections on settings of other sections; the conditions of a setting are annotated on its field.
 ALGORITHM_CONDITIONS: Mapping[str, Condition] = {get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS}
 AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
@@ -78,7 +78,7 @@ def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
         if team != agent and team in configured:
             raise UserError(
                 f"ma_config.{team} has no effect: {team} is played by the agent {agent}; "
-                f"write ma_config.{agent}, or give {team} an agent of its own: ma_config.{team}.{AGENT_KEY}={team}"
+                f"write ma_config.{agent}, or give {team} its own agent: ma_config.{team}.{AGENT_KEY}={team}"
             )
 
 

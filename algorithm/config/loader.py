@@ -39,7 +39,7 @@ class Settings:
     reset: Mapping[str, Parameter]  # environment parameters
     tree: Tree  # all of these as they are written to the run folder
     roles: Mapping[str, Settings] = field(default_factory=dict)  # of the roles with sections in ma_config
-    agents: Annotated[Mapping[str, str], FixedOnResume("the saved networks are those of these agents")] = field(
+    agents: Annotated[Mapping[str, str], FixedOnResume("the saved networks belong to these agents")] = field(
         default_factory=dict
     )  # by role: the name of the agent that ma_config gives to it
     command_line_layers: Sequence[Layer] = ()
@@ -163,7 +163,7 @@ def _names_algorithm(layer: Tree) -> bool:
 
 
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
-    """Return the typed settings of a merged tree, without those of roles. Raises UserError."""
+    """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
     try:
         base = read_section(BaseConfig, tree["base_config"])
         replay = read_section(ReplayConfig, tree["replay_config"])
@@ -214,13 +214,13 @@ def _read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str
         if agent != role and sections[role]:
             raise UserError(
                 f"ma_config.{role}.{next(iter(sections[role]))} has no effect: {role} is played by the agent {agent}, "
-                f"whose settings are those of ma_config.{agent}"
+                f"whose settings are in ma_config.{agent}"
             )
     return agents, {role: own for role, own in sections.items() if own or role not in agents}
 
 
 def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) -> Settings:
-    """Return the settings of a role: those of the run, with its sections of `ma_config` on top.
+    """Return the settings of a role: the settings of the run, with the role's sections of `ma_config` on top.
 
     Raises:
         UserError: A setting is the same for all roles, or does not fit.

@@ -8,7 +8,7 @@ _OPTIONS = "not supported: an agent has one policy, without options"
 _ONE_PROCESS = "not needed: one process collects and learns"
 _NO_EVOLUTION = "not supported: there is one learner; --repeat trains with several seeds, one after the other"
 _AUTOMATIC_RESET = "not supported: every agent starts its next episode automatically; iterations only count episodes"
-_GROUP_REWARD = "not supported: every agent learns separately, from its own reward and that of its group"
+_GROUP_REWARD = "not supported: every agent learns separately, from its own reward and the reward of its group"
 _NO_RANDOM_SETTINGS = (
     "not supported: settings are not random; use a variant for other settings, --repeat for other seeds"
 )
@@ -51,7 +51,7 @@ ADVANCED_SAC: dict[str, str] = {
     "use_normalization": "Vector(normalize=True) in nn.py",
     "use_reward_normalization": "sac_config.reward_normalization",
     "d_policy_entropy_penalty": "not supported: sac_config.target_d_alpha and alpha_critic_scale weight entropy",
-    "action_noise": "explorer: {action_noise: [min, max]}, a section of its own",
+    "action_noise": "explorer: {action_noise: [min, max]}, a separate section",
     **dict.fromkeys(["siamese", "siamese_use_q", "siamese_use_adaptive"], _FEATURES),
     **dict.fromkeys(["use_prediction", "transition_kl", "use_extra_data"], _FEATURES),
     **dict.fromkeys(["curiosity", "use_curiosity", "curiosity_strength", "use_rnd", "rnd_n_sample"], _CURIOSITY),
@@ -62,7 +62,7 @@ ADVANCED_SAC: dict[str, str] = {
     ),
     **dict.fromkeys(["max_actors_each_learner", "episode_queue_size", "episode_sender_process_num"], _ONE_PROCESS),
     **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
-    "max_episode_length": "not needed: rollouts of rollout_length steps are stored, whatever the length of an episode",
+    "max_episode_length": "not needed: rollouts of rollout_length steps are stored, for episodes of any length",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
     **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
     **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),

@@ -103,7 +103,7 @@ class BaseConfig(Section):
         list[str], FixedOnResume("the saved networks were trained with the other observations")
     ]
     unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
-    algorithm: Annotated[str, FixedOnResume("the saved networks are those of this algorithm")]
+    algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
     runtime: str
     n_envs: Annotated[
         int,
@@ -111,7 +111,7 @@ class BaseConfig(Section):
         FixedOnResume("the saved replay has a lane for each environment"),
     ]
     name: Annotated[str, FixedOnResume("the run folder has this name")]
-    nn: Annotated[str, FixedOnResume("the saved networks are those of this file")]
+    nn: Annotated[str, FixedOnResume("the saved networks were built from this file")]
     seed: Annotated[int, Range(at_least=0)]
     device: Annotated[str, BeforeValidator(normalize_device)]
     precision: Literal["float32", "bfloat16", "bfloat16_forced"]
@@ -142,7 +142,7 @@ class ReplayConfig(Section):
     capacity: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has this size")]
     memory_map: bool
     sampler: Annotated[
-        Literal["uniform", "prioritized", "lazy"], FixedOnResume("the saved priorities are those of this sampler")
+        Literal["uniform", "prioritized", "lazy"], FixedOnResume("the saved priorities belong to this sampler")
     ]
     alpha: Annotated[
         float,

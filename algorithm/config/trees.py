@@ -68,7 +68,7 @@ def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def iterate_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all settings in `tree`, without those of the sections of roles in `ma_config`."""
+    """Yield the paths of all settings in `tree`, without the settings of roles in `ma_config`."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and path not in OPEN_MAPPINGS:

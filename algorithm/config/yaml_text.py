@@ -88,7 +88,7 @@ class _Dumper(yaml.SafeDumper):
 def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
     """Return the tags of unquoted words by their first character; the first pattern that matches applies.
 
-    Null, booleans and merges are those of YAML 1.1. A number of YAML 1.1 that is not decimal is ambiguous.
+    Null, booleans and merges follow YAML 1.1. A number of YAML 1.1 that is not decimal is ambiguous.
     """
     own = [(f"{TAG}int", _INTEGER), (f"{TAG}float", _FLOAT)]
     found: dict[str, list[tuple[str, Pattern[str]]]] = {}

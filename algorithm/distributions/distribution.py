@@ -118,7 +118,7 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
         """
 
     # For export to ONNX. `mask` [B, sum of branches] is 1 for allowed actions, otherwise 0; all 0 allows all actions.
-    # Shapes are not annotated, since those of a traced graph are not integers.
+    # Shapes are not annotated, since the sizes in a traced graph are not integers.
 
     @abstractmethod
     def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:

@@ -68,12 +68,12 @@ class Gaussian(ClosedFormDistribution):
 
     @staticmethod
     def _concat_gradients(mean: Tensor, log_std: Tensor) -> Tensor:
-        """Return the gradient with respect to the statistics, given those of the means and the logarithms of std."""
+        """Return the gradient with respect to the statistics, from the gradients of the means and of log std."""
         return torch.cat((mean, log_std), -1)
 
 
 class FixedStdGaussian(Gaussian):
-    """A Gaussian with a constant standard deviation: its columns of every gradient are 0."""
+    """A Gaussian with a constant standard deviation: the columns of log std are 0 in every gradient."""
 
     @staticmethod
     def _concat_gradients(mean: Tensor, log_std: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class FixedStdGaussian(Gaussian):
 class GaussianFamily(DistributionFamily[Gaussian]):
     """The Gaussian policies over d continuous dimensions, whose executed actions are in [-1, 1].
 
-    Densities, ratios and KL are those of the samples, before clipping or squashing.
+    Densities, ratios and KL refer to the samples before clipping or squashing.
     """
 
     def __init__(self, dimensions: int, distribution: type[Gaussian]):

@@ -18,7 +18,7 @@ class ActionNoise(Explorer):
 
     Actions are drawn from the noisy policy itself, whose statistics are stored, so importance ratios are exact. Level 0
     is the policy; `DistributionFamily.with_noise` defines the other levels. Lanes that are added later have levels
-    between those of the others.
+    between the levels of the others.
 
     Args:
         role: The role.

@@ -70,7 +70,7 @@ def _check_container(model: OnnxModel) -> Iterator[str]:
         yield "O1: weights are in another file"
     domains = {one.domain for one in model.proto.opset_import} | {node.domain for node in model.nodes}
     if foreign := sorted(domains - {"", "ai.onnx"}):
-        yield f"O1: operators of the domain {', '.join(foreign)}; only those of ONNX itself are imported"
+        yield f"O1: operators of the domain {', '.join(foreign)}; only the operators of ONNX itself are imported"
     try:
         onnx.checker.check_model(model.proto, full_check=True)
     except Exception as error:  # onnx raises several types
@@ -179,7 +179,7 @@ def _check_constants(model: OnnxModel) -> Iterator[str]:
             yield f"{rule}: {name} is {value.dtype} {list(value.shape)}; it is float32 [1]"
     version = model.find_constant(VERSION_NUMBER)
     if version is not None and version.size == 1 and version.item() != VERSION:
-        yield f"C1: {VERSION_NUMBER} is {version.item():g}; the names of this interface are those of {VERSION:g}"
+        yield f"C1: {VERSION_NUMBER} is {version.item():g}; the names of this interface belong to {VERSION:g}"
     for name in (VERSION_NUMBER, MEMORY_SIZE, CONTINUOUS_SIZE, DISCRETE_SIZES):
         if name in model.outputs and name not in model.initializers:
             yield f"C8: {name} is not an initializer, as which Barracuda reads it"

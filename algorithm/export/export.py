@@ -258,7 +258,7 @@ def run_round_trip() -> str:
     """Export an untrained agent with all checks, and return the versions of the packages that took part.
 
     Raises:
-        ExportFailed: If the numbers of the file are not those of torch.
+        ExportFailed: If the outputs of the file differ from torch's.
     """
     import onnx
     import onnxruntime

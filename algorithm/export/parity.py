@@ -1,4 +1,4 @@
-"""Comparison of the actions and memory of an ONNX file with those of its agent."""
+"""Comparison of the actions and memory of an ONNX file with the actions and memory of its agent."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check_parity(agent: Agent, role: Role, signature: Signature, content: bytes)
 
 
 class _Comparison:
-    """An agent and its file in the same episodes, each with a memory of its own."""
+    """An agent and its file in the same episodes, each with its own memory."""
 
     def __init__(
         self,

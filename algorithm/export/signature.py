@@ -36,7 +36,7 @@ class ObservationInput:
         name: Name of the observation.
         shape: Shape of the input.
         agent_shape: Shape of the observation for the agent's encoder.
-        scale: Factor from the input to the observation: Unity's images range over [0, 1], those of uint8 over [0, 255].
+        scale: Factor from the input to the observation: Unity's images range over [0, 1], uint8 images over [0, 255].
     """
 
     name: str

@@ -105,7 +105,7 @@ def _read_section(path: Path, tree: Tree, key: str) -> dict[str, Any]:
 
 
 def _read_behaviors(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Entry]]]:
-    """Yield each behavior with the entries of the file that apply to it, those of the run included."""
+    """Yield each behavior with the entries of the file that apply to it, including the entries for the run."""
     run = {key: tree[key] for key in SECTIONS + ("debug",) if key in tree}
     shared = dict(iterate_entries("", run)) | dict(
         iterate_entries("default_settings.", _read_section(path, tree, "default_settings"))

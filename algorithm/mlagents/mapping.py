@@ -27,7 +27,7 @@ from algorithm.mlagents.trainer_config import (
 from algorithm.runs.env_folder import is_file_name
 
 MEMORY = "network_settings.memory"
-# Sections whose unknown keys ML-Agents ignores; it rejects those of other sections.
+# Sections whose unknown keys ML-Agents ignores; it rejects unknown keys of other sections.
 LENIENT_SECTIONS = ("network_settings.", "torch_settings.")
 # Keys that ML-Agents accepts without a value.
 WITHOUT_VALUE = (

@@ -20,10 +20,10 @@ class UnsupportedValue(Exception):
 
 @dataclass(frozen=True)
 class MapsTo:
-    """A rule for a key whose value becomes that of a setting.
+    """A rule for a key whose value becomes the value of a setting.
 
     Attributes:
-        setting: Path of the setting; `agent.` stands for the section of the algorithm.
+        setting: Path of the setting; `agent.` means the section of the algorithm.
         converter: Type of the value.
         convert: Returns the value of the setting, or USE_DEFAULT. It may raise UnsupportedValue, and ValueError for a
             value that ML-Agents would reject.

@@ -159,7 +159,7 @@ TRAINERS: Mapping[str, Trainer] = {
     ),
     "poca": Trainer(
         algorithm="ACER",
-        note="poca becomes ACER: the reward of a group is added to that of each agent, without a critic of the group",
+        note="poca becomes ACER: the reward of a group is added to each agent's reward, without a critic of the group",
         rules=_POCA,
         make_settings=_make_acer_settings,
         batch_size=1024,

@@ -54,7 +54,7 @@ class Blueprint:
     """A description of a network, from which an agent builds its policy, critics and target networks.
 
     Observations are encoded, concatenated, and passed through `body` and `memory`, which policy and critic share;
-    `policy` and `critic` are layers of their own before their outputs. Without body, policy and critic layers, the
+    `policy` and `critic` are separate layers before their outputs. Without body, policy and critic layers, the
     outputs are linear in the encoded observations.
 
     Example: `Blueprint({"image": NatureCnn(), "*": Vector()}, body=Mlp(128), memory=Gru(64))`.

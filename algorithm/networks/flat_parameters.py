@@ -35,8 +35,8 @@ class FlatParameters:
     """The trainable parameters of an agent, its target networks and its running statistics, as flat tensors.
 
     `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `all_parameters`
-    both (float32). `statistics` (float64; float32 on mps) holds the buffers of the modules with running statistics. The
-    buffers of a target network are those of its source: both read the same statistics.
+    both (float32). `statistics` (float64; float32 on mps) holds the buffers of the modules with running statistics. A
+    target network shares the buffers of its source: both read the same statistics.
 
     The constructor makes the parameters and buffers of all modules views of the flat tensors. Nothing may move or
     replace them later.

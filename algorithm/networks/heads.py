@@ -66,7 +66,7 @@ class SharedHeads(nn.Module):
 
 
 class SeparateHeads(nn.Module):
-    """Several outputs, each with layers of its own before it, or none if its factory is None."""
+    """Several outputs, each with separate layers before it, or with no layers if its factory is None."""
 
     def __init__(self, inputs: int, *branches: tuple[LayersFactory | None, HeadSpec]):
         super().__init__()

@@ -82,11 +82,11 @@ class Policy(nn.Module):
 
 
 class InferenceCopy:
-    """A copy of a policy for acting on another device than the one that learns.
+    """A copy of a policy, for acting on another device than the learning device.
 
     Acting in a few lanes is slow on a GPU. `source.act` uses the copy from its construction on. After a change of the
-    source set `is_outdated`: the next act copies parameters, running statistics and noise, each in one transfer,
-    however many changes there were.
+    source set `is_outdated`: the next act copies parameters, running statistics and noise, each in one transfer, for
+    any number of changes.
 
     Args:
         source: The policy that learns, flattened by FlatParameters.

@@ -19,8 +19,8 @@ class Torso(nn.Module):
     """The encoders, body and memory of a blueprint: observations, without the action mask -> features of `size`.
 
     The memory of a lane has `state_size` values: first the `stored_state_size` values of the memory after the body,
-    which a replay stores, then those of encoders with a memory of their own (FrameStack). The latter are not stored:
-    `warmup_rows` rows before a sequence rebuild them. `precision` is the one in which `unroll` computes.
+    which a replay stores, then the values of encoders that have a memory (FrameStack). The latter are not stored:
+    `warmup_rows` rows before a sequence rebuild them. `precision` is the precision of `unroll`.
 
     Args:
         blueprint: The factories of the parts.

@@ -1,4 +1,4 @@
-"""Lazily prioritized replay: a sequence without a priority of its own has the priority of its neighbors."""
+"""Lazily prioritized replay: a sequence without its own priority has the priority of its neighbors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAVED_ARRAYS = ("begin", "end", "number", "priority", "neighbor_priority", "cell
 class LazyPrioritizedSampler(Sampler):
     """A sampler with lazily initialized priorities (Reactor, Gruslys et al. 2018, arXiv 1704.04651, section 3.3).
 
-    A start is assigned once its sequence has been learned from; it then has a priority of its own. The assigned starts
+    A start is assigned once its sequence has been learned from; it then has its own priority. The assigned starts
     divide the starts of their lane into cells: each start belongs to the cell of the nearest assigned start, the owner
     of the cell. The other starts of a cell have the mean priority of the owners of the cell and its two neighbors,
     weighted by the sizes of the cells. (The paper does not define the cells.) The starts of a lane without assigned
@@ -53,7 +53,7 @@ class LazyPrioritizedSampler(Sampler):
         self.cells = SumTree(starts)  # sum of the priorities in each cell
         self.marks = SumTree(starts)  # 1 if a start is assigned
         self.n_assigned = np.zeros(lanes, np.int64)  # assigned starts of each lane
-        self.n_wrapped = np.zeros(lanes, np.int64)  # of these, the starts in slots before that of the oldest start
+        self.n_wrapped = np.zeros(lanes, np.int64)  # of these, the starts in slots before the slot of the oldest start
 
     def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
         count = self.end - self.begin

@@ -25,7 +25,7 @@ IN_MEMORY: Allocator = np.zeros
 
 
 def make_file_allocator(folder: Path) -> Allocator:
-    """Return an allocator that maps each array to a file of its own in `folder`.
+    """Return an allocator that maps each array to a separate file in `folder`.
 
     The files have no name: no other process can open them, and the system deletes them with the arrays, however the
     process ends. Disk space is used as rows are written.

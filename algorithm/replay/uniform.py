@@ -69,8 +69,8 @@ class SequenceIndex:
     """The complete sequences of each lane, as runs of consecutive starts between breaks.
 
     A break is at the first row of a column. Each column is examined once, by the next `count`: writing costs nothing.
-    The time of `count` is proportional to the lanes and to the columns written since the last call, that of `find` to
-    the sequences to find, both times the logarithm of the number of runs.
+    The time of `count` is proportional to the lanes and to the columns written since the last call, the time of `find`
+    to the sequences to find; both are multiplied by the logarithm of the number of runs.
 
     The newest run of a lane is open and begins at `open_start_row`. The runs before it are closed, and stored if they
     contain complete sequences. Runs are numbered per lane; run i is stored in slot i modulo the width of the arrays.

@@ -55,7 +55,7 @@ class Estimator:
         estimate: The function that computes the targets.
         needs_action_values: It reads Q(x_t, a_t), so that a critic of state values is not enough.
         needs_probabilities: It reads pi(a_t|x_t), so that actions must be discrete.
-        clips: The fields of TraceClipping that it reads, apart from `trace_lambda` and `horizon`.
+        clips: The fields of TraceClipping that it reads, in addition to `trace_lambda` and `horizon`.
         sampled_critic_estimator: Name of the estimator of the policy's targets if Q is estimated with sampled actions,
             as by a stochastic dueling critic; None for this one.
     """
@@ -99,8 +99,8 @@ def _estimate_n_step(inputs: EstimatorInputs, clipping: TraceClipping) -> Target
 
 
 ESTIMATORS: dict[str, Estimator] = {
-    # The bound of the trace is that of Wang et al. 2017, Algorithm 2 (1), and not c of the policy gradient. Actions of
-    # d dimensions have rho^(1/d) (section 5.1): with the ratio itself traces would end after few steps.
+    # The bound of the trace is 1 (Wang et al. 2017, Algorithm 2), not c of the policy gradient. Actions of
+    # d dimensions use rho^(1/d) (section 5.1): with the ratio itself, traces would end after few steps.
     "retrace": Estimator(
         estimate=_make_action_value_estimate(
             lambda inputs, clipping: inputs.rho_per_dimension.clamp(max=clipping.trace_clip)

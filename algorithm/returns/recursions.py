@@ -68,7 +68,7 @@ def retrace(
         valid: Whether the successor of a step is known [T, *B].
         q_taken: Q(x_t, a_t) [T, *B].
         v: V(x_t) [T+1, *B].
-        trace: c [T, *B]; each step has its own coefficient, the recursion reads that of the next step.
+        trace: c [T, *B]; each step has its own coefficient, the recursion reads the coefficient of the next step.
         horizon: Number of rewards in each target; None for all.
 
     Returns:
@@ -93,7 +93,7 @@ def vtrace(
         v_t = V_t + E_t,   E_t = valid_t (rho_t (r_t + d_t V_{t+1} - V_t) + d_t lambda c_t E_{t+1})
         q_t = r_t + d_t (V_{t+1} + lambda E_{t+1})
 
-    The recursion is that of Remark 1. q_t does not contain the ratio of its own step. v_t does: it is the target of a
+    The recursion is from Remark 1. q_t does not contain the ratio of its own step. v_t does: it is the target of a
     state value, and would be wrong as the target of an action value.
 
     Args:

@@ -1,1 +1,1 @@
-"""From settings and a folder to a run, and from a run back to an agent."""
+"""Runs: run folders, their settings, training, resuming, playing, results and trained agents."""

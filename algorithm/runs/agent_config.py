@@ -1,4 +1,4 @@
-"""The settings of each agent of a run, as the parts of an agent need them."""
+"""The settings of each agent of a run, as records for the code that builds the agents."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class AgentConfigs:
     """The records of all agents of a run, by role, since a role may appear while a run trains.
 
     Attributes:
-        default: Record of a role without settings of its own.
-        by_role: Records of the roles with settings of their own.
+        default: Record of a role without separate settings.
+        by_role: Records of the roles with separate settings (`ma_config`).
     """
 
     def __init__(self, settings: Settings):
-        """Resolve the settings of a run, and those of its roles."""
+        """Resolve the settings of a run, and the settings of its roles."""
         self.default = make_agent_config(settings)
         self.by_role = {role: make_agent_config(role_settings) for role, role_settings in settings.roles.items()}
 

@@ -39,7 +39,7 @@ class RunResult:
 
 
 class Callback:
-    """A base class whose methods are called at the events of a training run; a subclass overrides those it needs.
+    """A base class with methods that are called at the events of a training run; a subclass overrides some of them.
 
     A method that returns True, except `on_end`, stops the run: it ends at the next env step as it does at `max_step`,
     with an evaluation if the run has evaluations, and with a final checkpoint. `RunResult.stopped` is then True. An

@@ -1,4 +1,4 @@
-"""Building of the components of each role: its agent, replay, learner and explorer."""
+"""The builder of the components of each role: its agent, replay, learner and explorer."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class ComponentsBuilder:
         return components
 
     def grow(self, name: str, components: AgentComponents, role: Role) -> AgentComponents:
-        """Add lanes to the components of a role, so that there are those of `role`, and record them.
+        """Add lanes to the components of a role, until they have the lanes of `role`, and record the role.
 
         Returns:
-            The components that replace these.
+            The components that replace `components`.
 
         Raises:
             UserError: the replay does not fit into the free memory, is too small for a sequence, or never holds
@@ -160,7 +160,7 @@ def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.rando
 
 
 def _make_explorer(config: AgentConfig, role: Role, lanes: int) -> Explorer | None:
-    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and those added since."""
+    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since."""
     for name, arguments in config.explorer.items():  # at most one
         explorer: Explorer = build_object("explorer", name, arguments, role)
         if lanes > role.lanes:

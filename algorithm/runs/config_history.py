@@ -1,4 +1,4 @@
-"""The settings of a run over time: those that it used, and the changes with which `--resume` continues it."""
+"""The settings of a run over time: the settings it has used, and the changes that `--resume` makes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ConfigHistory:
         """Write the settings that the run uses from `env_steps` on, if they are new."""
         self.folder.mkdir(exist_ok=True)
         for path in self._files():
-            if int(path.stem) > env_steps:  # of checkpoints that were set aside
+            if int(path.stem) > env_steps:  # belongs to checkpoints that were set aside
                 path.unlink()
         if self.read_last() != tree:
             replace_text(self.folder / f"{env_steps:012d}.yaml", dump(tree))
 
     def recover(self, log: Callable[[str], None]) -> None:
-        """Set aside every damaged file; `log` receives a line for each, and one if no file is left."""
+        """Set aside every damaged file; `log` receives a line for each file, and a line if no file is left."""
         for path in self._files():
             try:
                 read_yaml(path)
@@ -51,7 +51,7 @@ class ConfigHistory:
 
 
 def list_changes(last: Tree, settings: Settings) -> list[str]:
-    """Return a line for each setting that differs from those that a run used last.
+    """Return a line for each setting that differs from the settings that a run used last.
 
     Args:
         last: Settings that the run used last; empty if they are not known, which gives no line.
@@ -71,14 +71,14 @@ def list_changes(last: Tree, settings: Settings) -> list[str]:
 
 
 def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settings: Settings, prefix: str) -> list[str]:
-    """Return a line for each difference between two trees, without those in the sections of roles."""
+    """Return a line for each difference between two trees, without the sections of roles."""
     lines = []
     for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
         line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
         fixed = (note for note, _ in iterate_annotations(settings, path) if isinstance(note, FixedOnResume))
         if mark := next(fixed, None):
             raise UserError(f"{line} is not possible with --resume: {mark.reason}; train a new run instead")
-        # A null may mean that the version of this program that wrote the settings did not have this one.
+        # A null may mean that an older version of this program, without this setting, wrote the settings.
         if before is not None and (failure := find_failure(settings, path)):
             raise UserError(f"{line} {failure}")
         lines.append(line)

@@ -1,4 +1,4 @@
-"""Environment folders, and their names and paths. Imports no package outside of the standard library."""
+"""Environment folders, their names and their paths. This module imports the standard library only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESERVED_ON_WINDOWS = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("
 
 
 def list_environments() -> list[str]:
-    """Return the names of all environment folders, those of the working directory first."""
+    """Return the names of all environment folders, starting with the working directory's folders."""
     found: dict[str, None] = {}
     for place in (LOCAL_ENVS, PROJECT_ENVS):
         found |= dict.fromkeys(sorted(path.parent.relative_to(place).as_posix() for path in place.rglob(CONFIG_FILE)))
@@ -62,7 +62,7 @@ def locate_environment(text: str) -> str:
 
 def find_folder(environment: str) -> Path | None:
     """Return the folder of an environment, a name below envs/ or an absolute path; None if it has no config.yaml."""
-    places = [LOCAL_ENVS / environment, PROJECT_ENVS / environment]  # an absolute path replaces the one before it
+    places = [LOCAL_ENVS / environment, PROJECT_ENVS / environment]  # an absolute path stays as it is
     return next(filter(_has_config, places), None)
 
 
@@ -77,9 +77,10 @@ def get_run_group(environment: str) -> str:
 
 
 def is_run_of(run: Path, environment: str) -> bool:
-    """Return whether a run was trained in this environment, not in another one with the same folder of runs.
+    """Return whether a run was trained in this environment, not in another environment with the same folder of runs.
 
-    If the folder of its environment no longer exists, it was moved, and the run belongs to this environment.
+    If the folder in which it was trained no longer exists, the folder was moved, and the run belongs to this
+    environment.
     """
     origin = _read_origin(run)
     folder, other = find_folder(environment), origin and find_folder(origin)

@@ -12,7 +12,7 @@ from pathlib import Path
 from algorithm.errors import UserError
 
 LOCK_FILE = ".lock"
-BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # if another process holds the lock
+BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # raised if another process holds the lock
 
 if sys.platform == "win32":
     import msvcrt
@@ -95,7 +95,7 @@ class RunReplacement:
         shutil.rmtree(self.path)
         if self.backup.exists():
             self.backup.rename(self.path)
-        with suppress(OSError):  # of the first folder that is not empty
+        with suppress(OSError):  # raised for the first folder that is not empty
             for parent in self.path.parents:
                 if self.root in (parent, *parent.parents):
                     parent.rmdir()

@@ -24,12 +24,12 @@ from algorithm.training.history import WINDOW
 
 
 class Environments:
-    """The environments of a run, as its settings describe them; nothing is opened before a method opens it.
+    """The environments of a run, as its settings describe them; the constructor opens none of them.
 
     Attributes:
         adapter_class: Adapter class of `base_config.env_type`.
-        config: Configuration of the training environments. Its name is that of the settings; an `env.py` is imported
-            when the environments are opened.
+        config: Configuration of the training environments. Its name is `base_config.env_name`; an `env.py` is
+            imported when the environments are opened.
     """
 
     def __init__(self, settings: Settings, folder: RunFolder):
@@ -50,7 +50,7 @@ class Environments:
         self._error = _find_unsupported_setting(settings, self.adapter_class)
 
     def open(self, n_envs: int, render: bool = False) -> Adapter:
-        """Open environments for playing, each environment parameter at its first lesson.
+        """Open environments for playing, with the first lesson of each environment parameter.
 
         Args:
             n_envs: Number of environments.
@@ -101,14 +101,14 @@ class Environments:
             yield note
         obstacle = self.find_evaluation_obstacle()
         if obstacle and evaluates:
-            yield f"nothing is evaluated, since {obstacle}; training episodes alone confirm a goal"
+            yield f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal"
 
     def _open(self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), **fields: Any) -> Adapter:
         """Open environments.
 
         Args:
             teams: Lanes of a resumed run, as {agent: the team of each lane}.
-            fields: Fields of EnvConfig that differ from those of the training environments.
+            fields: Fields of EnvConfig that differ from the configuration of the training environments.
         """
         if self._error:
             raise UserError(self._error)
@@ -124,7 +124,7 @@ class Environments:
 
 
 def make_env_config(base: BaseConfig) -> EnvConfig:
-    """Return the configuration of the environments of the settings; its name is that of the settings."""
+    """Return the configuration of the environments of the settings; its name is `base_config.env_name`."""
     section = find_class("env_type", base.env_type).section
     return EnvConfig(
         name=base.env_name or "",

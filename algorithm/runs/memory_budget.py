@@ -85,7 +85,7 @@ class MemoryBudget:
         Args:
             role: the role.
             size: the size of its replay.
-            copied_bytes: the bytes of an earlier replay that are needed until they are copied.
+            copied_bytes: the bytes of an earlier replay, which are needed until they are copied.
             prefix: a text before the logged line.
 
         Raises:
@@ -104,19 +104,19 @@ class MemoryBudget:
 
 
 def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
-    """Raise UserError if a replayed batch, with rows of the size of those in the replay, does not fit into memory."""
+    """Raise UserError if a replayed batch, with rows of the same size as in the replay, does not fit into memory."""
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
     free = measure_free_memory()
     if schedule.replay_ratio and free is not None and size > free:
         raise UserError(
-            f"batch_size: {schedule.batch_size:,} windows of {length:,} rows are {size / MB:,.1f} MB, "
+            f"batch_size: {schedule.batch_size:,} sequences of {length:,} rows are {size / MB:,.1f} MB, "
             f"but {free / MB:,.1f} MB of memory are free"
         )
 
 
 def measure_free_memory() -> int | None:
-    """Return the bytes of free memory; those of all memory if only they are known; None if neither is known."""
+    """Return the free memory in bytes; the total memory if only that is known; None if neither is known."""
     try:
         lines = MEMINFO.read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -41,8 +41,8 @@ def describe_origin(environment: str, settings: Settings, variant: str | None) -
         variant: Variant of the folder's config.yaml, None if it is not known.
 
     Returns:
-        Environment, algorithm, variant, seed, versions, and `commit`: that of the checkout with the environment's
-        folder, or else with the project; missing without a checkout.
+        Environment, algorithm, variant, seed, versions, and `commit`: the commit of the checkout that contains the
+        environment's folder, or else of the project's checkout; missing without a checkout.
     """
     is_checkout = (DATA / ".git").exists()  # otherwise a checkout around the installed package is not of this project
     commit = find_commit(LOCAL_ENVS / environment, *([PROJECT_ENVS / environment, DATA] if is_checkout else []))

@@ -35,8 +35,7 @@ def play(
 ) -> dict[str, EvaluationResult]:
     """Play whole episodes with the trained agents of a run.
 
-    The episodes are those of the evaluation of the same weights, if mode, number of episodes and number of environments
-    are the same.
+    They repeat the evaluation of the same weights, if mode, number of episodes and number of environments are the same.
 
     Args:
         settings: the settings of the run.
@@ -45,9 +44,9 @@ def play(
         greedy: whether actions are greedy; otherwise they are sampled.
         render: whether the environments are shown.
         ckpt: the checkpoint, by its env steps or its folder; None for the best.
-        n_envs: the number of environments; None for that of an evaluation.
+        n_envs: the number of environments; None for the number that an evaluation uses.
         log: receives lines for the user.
-        new_episodes: whether the episodes are others than those of the evaluation.
+        new_episodes: whether the episodes differ from the episodes of the evaluation.
 
     Returns:
         {role or team: result}.

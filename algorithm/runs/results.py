@@ -67,7 +67,7 @@ def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> No
 
 
 def read_record(folder: Path, log: Callable[[str], None]) -> Record:
-    """Return the result of a run; `status` is null if it has none yet, or continued after it.
+    """Return the result of a run; `status` is null if the run has no result yet, or continued after its result.
 
     `log` receives a line for each damaged file, whose readable part is used.
     """

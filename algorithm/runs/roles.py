@@ -1,4 +1,4 @@
-"""The file roles.json of a run: the observations and actions of each role, with those of its environment."""
+"""The file roles.json of a run: the observations and actions of each role, in the network and the environment."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def _read_role(fields: Mapping[str, Any]) -> Role:
 
 
 def _lists_to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with tuples in place of the lists that JSON has instead."""
+    """Return fields with the lists of JSON converted to tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

@@ -71,7 +71,7 @@ def format_run_name(name: str, start: float) -> str:
 class RunFolder:
     """A folder runs/<environment>/<name>/.
 
-    Paths are absolute, since an environment may change the working directory; as text it is the path that was given.
+    Paths are absolute, since an environment may change the working directory; `str` returns the path as it was given.
 
     Args:
         path: Path of the folder.

@@ -1,4 +1,4 @@
-"""Runs that a command line or a program requests: new runs, and runs that exist."""
+"""The runs that a command line or a program requests: new runs and existing runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plan_runs(request: RunRequest) -> list[tuple[str, Settings]]:
 
 
 def _resolve_file(file: Layer, settings: Settings) -> Settings:
-    """Resolve a file without the command line, which may remove the effect of settings in the file.
+    """Return the settings of a file without the command line, which may remove the effect of settings in the file.
 
     Returns `settings` if the file needs what the command line adds.
     """
@@ -143,7 +143,7 @@ def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder
 
 
 def _report_own_code(folder: RunFolder, request: RunRequest, settings: Settings, log: Callable[[str], None]) -> None:
-    """Report which code of the run, about to be executed, differs from that in the environment's folder."""
+    """Report which code of the run, about to be executed, differs from the code in the environment's folder."""
     try:
         source = find_environment_folder(request.env)
     except UserError:

@@ -1,4 +1,4 @@
-"""Settings to begin with for an environment that has no folder: those that `--init` writes."""
+"""Initial settings for an environment that has no folder, which `--init` writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from algorithm.config.schema import BaseConfig
 from algorithm.runs.make_env import make_env_config, read_roles
 from algorithm.specs import Role
 
-# For unknown environments: rewards of any size, and for continuous actions the settings that learn well in `envs`.
+# For unknown environments: settings for rewards of any size, and the settings that suit continuous actions in `envs`.
 SUGGESTED_SETTINGS: Tree = {"reward_normalization": "return_std"}
 CONTINUOUS_SETTINGS: Tree = {
     "std": "learned",
@@ -24,8 +24,8 @@ CONTINUOUS_SETTINGS: Tree = {
     "batch_size": 32,
     "replay_ratio": 8.0,
 }
-EVALUATIONS = 20  # in the course of a run that has no goal
-IMAGE_SIDE = 84  # pixels of an image that is learned from; larger ones are resized
+EVALUATIONS = 20  # number of evaluations in a run without a goal
+IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
 
@@ -60,7 +60,7 @@ def _read_roles(base: BaseConfig, make_env: str | Callable[..., Any] | None) -> 
 
 
 def _image_wrappers(roles: Mapping[str, Role]) -> list:
-    """Return the wrappers that turn a large color image into a gray one of `SIDE` pixels; none for anything else."""
+    """Return the wrappers that turn a large color image into a gray image of `IMAGE_SIDE` pixels; otherwise none."""
     specs = next(iter(roles.values())).obs_specs
     spec = next(iter(specs.values()))
     channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
@@ -70,7 +70,7 @@ def _image_wrappers(roles: Mapping[str, Role]) -> list:
 
 
 def add_suggestions(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
-    """Return `opened` on top of suggestions: a goal or evaluations, and the algorithm's section."""
+    """Return the suggested settings (a goal or evaluations, the algorithm's section) with `opened` on top."""
     settings = resolve([("--init", opened)])
     base = settings.base
     suggested: Tree = {"goal": {"return": threshold}}

@@ -61,13 +61,13 @@ def get_named_device(config: PlacementConfig) -> torch.device:
 
 
 def choose_acting_device(config: PlacementConfig, agent: Agent, role: Role) -> torch.device:
-    """Return the device on which an agent acts: that of learning, or the CPU."""
+    """Return the device on which an agent acts: the learning device, or the CPU."""
     on_cpu = config.inference_device == "cpu" or (config.inference_device == "auto" and _is_small(agent, role))
     return CPU if on_cpu else choose_device(config, agent, role)
 
 
 def _is_small(agent: Agent, role: Role) -> bool:
-    """Return whether the CPU decides faster than another device can be called: few parameters and no images."""
+    """Return whether acting on the CPU is faster than on another device: few parameters and no images."""
     images = any(len(spec.shape) > 2 for spec in role.obs_specs.values())
     return not images and sum(parameter.numel() for parameter in agent.policy.parameters()) < SMALL_PARAMETERS
 
@@ -100,7 +100,7 @@ def list_bfloat16_instructions() -> list[str]:
     """Return the names of the processor's instructions for bfloat16."""
     if hasattr(torch.cpu, "get_capabilities"):
         capabilities = torch.cpu.get_capabilities()
-    else:  # an older torch, which detects those of x86 only
+    else:  # an older torch, which detects the instructions of x86 only
         capabilities = {
             "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
             "amx_bf16": torch.cpu._is_amx_tile_supported(),

@@ -71,7 +71,7 @@ class TrainedAgent:
         """Return an action for one observation, or a batch of actions for a batch, in the environment's form and units.
 
         Args:
-            obs: Observation; in a batch every array has one more leading axis, also those of a dict or a tuple.
+            obs: Observation; in a batch every array has one more leading axis, also each array of a dict or a tuple.
             action_mask: The value of `info["action_mask"]`, for an environment that returns masks there.
             reward: Reward of the last action, for agents that observe it; None at the start of an episode.
 

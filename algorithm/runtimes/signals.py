@@ -29,7 +29,7 @@ if SIGHUP:
 
 
 def list_stop_signals() -> list[int]:
-    """Return the signals that end a run: those of `STOP_EXCEPTIONS`, without SIGHUP if it is ignored (nohup)."""
+    """Return the signals that end a run: the keys of `STOP_EXCEPTIONS`, without SIGHUP if it is ignored (nohup)."""
     return [number for number in STOP_EXCEPTIONS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 

@@ -25,7 +25,7 @@ class AgentComponents:
     explorer: Explorer | None = None
 
     def grow(self, role: Role) -> AgentComponents:
-        """Add lanes, so that there are those of `role`. Return the components that replace these."""
+        """Add lanes until there are as many as `role` has. Return the components that replace these."""
         self.scheduler.replay.grow(role.lanes)
         self.learner.grow(role.lanes)
         if self.explorer:
@@ -42,8 +42,8 @@ class TrainingComponents:
         build: builds the components of a role, when the role first appears.
         by_role: the components of each role that has appeared.
         timer: the timer of the run.
-        grow_components: adds lanes to the components of a role, so that there are those of the given role, and returns
-            the components that replace them.
+        grow_components: adds lanes to the components of a role until there are as many as the given role has, and
+            returns the components that replace them.
     """
 
     adapter: Adapter
@@ -56,7 +56,7 @@ class TrainingComponents:
 
     @property
     def team_names(self) -> dict[str, list[str]]:
-        """Return the names that have returns of their own, by role: the teams that share its agent, or the role."""
+        """Return the names under which returns are recorded, by role: the teams that share its agent, or the role."""
         roles = {name: self.adapter.roles.get(name, components.role) for name, components in self.by_role.items()}
         return {name: list(role.count_lanes_by_team(name)) for name, role in roles.items()}
 

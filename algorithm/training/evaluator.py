@@ -81,7 +81,7 @@ def get_mode_name(greedy: bool) -> str:
 
 
 class Evaluator:
-    """An evaluator, which plays episodes in an adapter of its own.
+    """An evaluator, which plays episodes in a separate adapter.
 
     Every lane plays the same number of episodes, so that short episodes do not count more often. Evaluation changes
     nothing that is learned, and no generator that training draws from.
@@ -171,7 +171,7 @@ class _EpisodeCounter:
         return bool(((self.finished < self.quota) & (tick - self.last_ticks < MAX_IDLE_TICKS)).any())
 
     def grow(self, role: Role) -> None:
-        """Add lanes, so that there are those of `role`, and divide the episodes among all of them."""
+        """Add lanes until there are as many as `role` has, and divide the episodes among all of them."""
         padding = (0, role.lanes - self.role.lanes)
         self.memory = np.pad(self.memory, (padding, (0, 0)))
         self.finished = np.pad(self.finished, padding)

@@ -149,14 +149,14 @@ COMMANDS = [
     ("mine/task --list", "there is no run under runs/mine/task yet"),
     ("--init acrobot", "expected group/name"),
     ("--init gym/a:b", "give its folder below envs/"),
-    ("--init mine/task", "exists already, and is left as it is"),
+    ("--init mine/task", "exists already and was not changed"),
     ("--init gym/acrobat", "did you mean Acrobot-v1?"),
     ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
     (
         "--init gym/chain --set base_config.env_type=PROBE",
         "--init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT",
     ),
-    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs a config.yaml of its own"),
+    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs its own config.yaml"),
     ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
     # assignments
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
@@ -239,7 +239,7 @@ COMMANDS = [
     ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
     ("mine/task --set acer_config.batch_size=9223372036854775808", "it must be at most 2,147,483,647"),
     ("mine/task --set base_config.seed=9223372036854775808", "it must be at most 9,223,372,036,854,775,807"),
-    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 windows of 20 rows are"),
+    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 sequences of 20 rows are"),
     (
         "mine/task --set acer_config.rollout_length=2147483647",
         "replay_config.capacity: 50000 rows over 1 lanes hold no",

@@ -422,7 +422,7 @@ torch_settings: {device: xpu}
 """,
     {
         "GridFoodCollector": {
-            "sac_config.batch_size": 8,  # windows of 32 rows
+            "sac_config.batch_size": 8,  # sequences of 32 rows
             "sac_config.sequence_length": 32,
             "sac_config.burn_in_step": 16,
             "sac_config.replay_ratio": 1.5,  # 1 row of 3 copies, an update for 2

@@ -1,4 +1,4 @@
-"""Unity scenes in the editor or in built players, each in a process of its own, all stepped together."""
+"""Unity scenes in the editor or in built players, each in a separate process, all stepped together."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class UnityAdapter(Adapter):
         self._statistics = StatisticsCollector()
         self._ticks: dict[int, SceneTick] = {}  # of the scenes that have answered since the last actions
         self._is_gathering = False  # whether other scenes have yet to answer
-        self._pending_steps: dict[str, Step] | None = None  # the Steps after those of final rows
+        self._pending_steps: dict[str, Step] | None = None  # the Steps that follow the final rows
         self._active_steps: dict[str, Step] = {}  # of each role: the rows that await a decision
         self._has_pending = False  # whether `_active_steps` has yet to be returned, after Steps of final rows
 

@@ -41,7 +41,7 @@ class Decoder:
         """Return the DecisionSteps and the TerminalSteps of the agents in a message.
 
         Raises:
-            EnvironmentCrashed: For NaN, another shape than that of the sensor, or an image that cannot be decoded.
+            EnvironmentCrashed: For NaN, a shape that differs from the sensor's, or an image that cannot be decoded.
         """
         deciding = [agent for agent in agents if not agent.done]
         ended = [agent for agent in agents if agent.done]
@@ -171,7 +171,7 @@ class _Sensor:
 
 
 def _is_channels_first(spec: Any) -> bool:
-    """Return whether the first dimension is the only one without translational equivariance, as that of channels."""
+    """Return whether the first dimension is the only one without translational equivariance, as for channels."""
     shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in spec.dimension_property]
     return shifted == [False, True, True]
 

@@ -26,9 +26,10 @@ def reject_lane(lanes: int) -> int:
 class LaneAssignment:
     """The lanes of the agents of one behavior in one scene, and the progress of their episodes.
 
-    An agent keeps its lane from episode to episode. A new agent takes a lane that was never used, or else the one whose
-    episode ended longest ago, or else that of an agent without a request for `max_silent_ticks` ticks, whose episode is
-    truncated without a last observation. If no lane is free, one is added.
+    An agent keeps its lane from episode to episode. A new agent takes a lane that was never used. If there is none, it
+    takes the lane whose episode ended longest ago; if there is none of these either, the lane of an agent that sent no
+    request for `max_silent_ticks` ticks, whose episode is truncated without a last observation. If no lane is free, one
+    is added.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ def merge_steps(steps: Sequence[Step]) -> Step:
         return steps[0]
     parts = [step.to_arrays() for step in steps]
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    if (np.diff(arrays["lane"]) < 0).any():  # lanes added later have larger numbers than those of all environments
+    if (np.diff(arrays["lane"]) < 0).any():  # lanes added later have larger numbers than all initial lanes
         order = np.argsort(arrays["lane"])
         arrays = {name: value[order] for name, value in arrays.items()}
     return Step.from_arrays(arrays)

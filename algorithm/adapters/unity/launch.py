@@ -97,7 +97,7 @@ class LaunchConfig:
 
     def make_log_file(self, number: int) -> Path | None:
         """Return the log file of scene `number`, named as by ML-Agents, and create its folder; None for no log file."""
-        if self.log_folder is None or self.path is None:  # the editor has a log file of its own
+        if self.log_folder is None or self.path is None:  # the editor has its own log file
             return None
         folder = self.log_folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)

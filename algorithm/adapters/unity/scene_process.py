@@ -1,4 +1,4 @@
-"""One scene in a process of its own: started, supervised, closed, and started again after a pause when it fails."""
+"""One scene in a separate process: started, supervised, closed, and started again after a pause when it fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRACE_SECONDS = 10.0  # seconds that a process has to answer or end, in addition
 
 
 class SceneProcess:
-    """A scene in a process of its own.
+    """A scene in a separate process.
 
     The scene is in one of four states: it awaits actions (`awaits_actions`), executes them (`is_stepping`), opens, or
     pauses after a failure. `pipe` becomes readable when `receive` has a message; it is None during a pause.

@@ -27,7 +27,7 @@ class Simulation:
 
         Args:
             launch: Configuration of the scenes.
-            number: Number of this scene among those of the configuration.
+            number: Number of this scene among the scenes of the configuration.
             seed: Seed of the scene and of the samplers of its parameters.
             parameters: Environment parameters of the first episodes.
 

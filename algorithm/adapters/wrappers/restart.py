@@ -20,7 +20,7 @@ class RestartOnFailure(AdapterWrapper):
 
     Args:
         make: A function that returns an adapter.
-        max_restarts: Maximum number of restarts, those of single environments by the adapter included; None is no
+        max_restarts: Maximum number of restarts, including the adapter's restarts of single environments; None is no
             limit.
 
     Raises:

@@ -33,7 +33,7 @@ class SharedAgents(AdapterWrapper):
     def __init__(self, inner: Adapter, agents: Mapping[str, str], teams: Mapping[str, Sequence[str]]):
         self._inner, self._agents = inner, agents
         self._teams = {agent: list(names) for agent, names in teams.items()}  # {agent: role of each lane}
-        self._lanes: dict[str, np.ndarray] = {}  # {role: its lanes among those of its agent}
+        self._lanes: dict[str, np.ndarray] = {}  # {role: its lanes among the lanes of its agent}
         self._known_roles: dict[str, Role] = {}  # the roles of `inner` at the last update
         self._active_rows: dict[str, dict[str, RowIndices]] = {}  # {agent: {role: rows of the last Step}}
         self._roles: dict[str, Role] = {}
@@ -84,7 +84,7 @@ class SharedAgents(AdapterWrapper):
         return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
 
     def _update_roles(self) -> None:
-        """Update the roles from those of `inner`."""
+        """Update the roles from the roles of `inner`."""
         new_roles = {name: role for name, role in self._inner.roles.items() if self._known_roles.get(name) is not role}
         if not new_roles:
             return

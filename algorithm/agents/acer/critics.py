@@ -1,7 +1,7 @@
 """The critics of ACER: of each discrete action (section 3), of states, and stochastic dueling (section 5).
 
-A critic decides the policy gradient's bias correction and the gradient of the values, in closed form. T rows and B
-columns are those of a rollout; the policy and the values are evaluated at T+1 rows.
+A critic determines the policy gradient's bias correction and the gradient of the values, in closed form. A rollout has
+T rows and B columns; the policy and the values are evaluated at T+1 rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CriticOutput(ABC):
             clip: As of `policy_gradient`.
 
         Raises:
-            TypeError: The policy is not that of a single discrete branch.
+            TypeError: The policy is not a categorical distribution over a single discrete branch.
         """
         policy = _as_categorical(self.policy)
         gradient = policy.score_wrt_probs(self.score_weights(weight, behavior, clip))
@@ -239,7 +239,7 @@ class _DuelingOutput(CriticOutput):
         self.policy_sample, self.policy_sample_advantage = action_advantages.policy_sample, centered[1]
 
     def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-        """Return the gradients of both errors, that of Q (Eq. 13) and that of V (Eq. 14).
+        """Return the gradients of both errors: of Q (Eq. 13) and of V (Eq. 14).
 
         The error of Q reaches V, A(x, a) and every A(x, u_i), but not the policy through u_i.
         """

@@ -19,7 +19,7 @@ class AcerSettings:
 
     learning_rate: Annotated[float, Range(above=0)]
     learning_rate_schedule: Literal["constant", "linear"]
-    optimizer: Annotated[Literal["adam", "rmsprop"], FixedOnResume("the saved moments are those of this optimizer")]
+    optimizer: Annotated[Literal["adam", "rmsprop"], FixedOnResume("the saved moments belong to this optimizer")]
     optimizer_beta1: Annotated[float, Range(at_least=0, below=1), OnlyIf(optimizer="adam")]
     optimizer_decay: Annotated[float, Range(at_least=0, below=1)]
     optimizer_epsilon: Annotated[float, Range(above=0)]

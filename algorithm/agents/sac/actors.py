@@ -143,7 +143,7 @@ class SoftPolicy(SacActor):
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
     ) -> dict[str, Tensor]:
-        """Return scalars whose gradients are those of 1812.05905, Eq. 7, and of its Eq. 17 with log alpha."""
+        """Return scalars with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha."""
         policy = policy_output.policy
         q, action_gradient = evaluate_actions(policy_output.reparameterized.actions)
         with torch.no_grad():
@@ -176,7 +176,7 @@ class SoftPolicy(SacActor):
         }
 
     def _log_prob_terms(self, policy: HybridDistribution, reparameterized: ReparameterizedSample) -> list[Tensor]:
-        """Return log pi(d) and log pi(c|d) [..., K], those of the kinds that the action has."""
+        """Return log pi(d) and log pi(c|d) [..., K], for the kinds of dimension that the action has."""
         terms = {"d": policy.log_probs, "c": reparameterized.log_prob}
         return [terms[kind] for kind in self.action_kinds]
 

@@ -1,6 +1,6 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), for actions of every kind.
 
-Equations without another source are those of that paper, in its order: the critics (Eq. 5, with V of Eq. 3), then in
+Equations without another source are from that paper, in its order: the critics (Eq. 5, with V of Eq. 3), then in
 `actors` the policy (Eq. 7) and the temperatures (Eq. 17), then the target critics (Algorithm 1). Discrete branches are
 summed over exactly (Christodoulou 2019, arXiv 1910.07207); for each of their K combinations the continuous dimensions
 are sampled, with gradient.
@@ -227,8 +227,8 @@ class Sac(Agent):
         """Return the outputs of M critics at rows [T, B].
 
         Returns:
-            The outputs for every combination [M, T, B, K] (K is 1 with continuous dimensions, where only that of the
-            taken one is computed), and those for the taken actions [M, T, B].
+            The outputs for every combination [M, T, B, K] (K is 1 with continuous dimensions: only the output for the
+            taken combination is computed), and the outputs for the taken actions [M, T, B].
         """
         if self.family.n_continuous:
             values = critics(features, self.family.encode(raw_action).unsqueeze(-2), critic_indices)

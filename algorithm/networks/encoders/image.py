@@ -107,7 +107,7 @@ class InputConvolution(nn.Conv2d):
 
     def forward(self, obs: Tensor) -> Tensor:
         # Channels last in memory from here to _flatten_pixels: forward and backward of 168 frames of 84x84x4 through
-        # NatureCnn take 2/3 of the time of channels first, those of 336 frames of 10x10x4 through (16, 3, 1) the same
+        # NatureCnn take 2/3 of the time of channels first; 336 frames of 10x10x4 through (16, 3, 1) take the same
         # time. The weights are views of the flat parameters and keep their layout. The pixels are permuted as bytes:
         # `stack` takes half the time of `contiguous` and gives one layout for any input. Dividing the weights is
         # cheaper than dividing the pixels.
