@@ -104,7 +104,7 @@ def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monk
     monkeypatch.setattr(graph, "_trace", broken)
     assert main.main([*train, "base_config.export=checkpoints", "-n", "broken"]) == 0
     said = capsys.readouterr().out
-    told = said.count("this network has no form in opset 15: RuntimeError: the exporter broke")
+    told = said.count("this network cannot be expressed in opset 15: RuntimeError: the exporter broke")
     assert told == 4  # at three checkpoints and at the end
     names = sorted(path.name for path in Path("runs/mine/task/without/checkpoints").iterdir() if path.is_dir())
     assert len(names) == 3

@@ -426,4 +426,4 @@ def test_settings_that_unity_replaces_are_refused(setting, message, tmp_path, ca
 def test_there_is_one_editor(tmp_path, capsys):
     write(tmp_path, "balance_ball", copies=2)
     assert main.main(["unity/task", "--editor"]) == 2
-    assert "there is one Unity editor" in capsys.readouterr().err
+    assert "there is only one Unity editor" in capsys.readouterr().err

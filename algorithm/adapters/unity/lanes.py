@@ -10,7 +10,7 @@ import numpy as np
 from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.rollout import Step
 
-MAX_SILENT_TICKS = 500  # ticks without a request in an episode after which another agent may take the lane
+MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an episode may lose its lane
 NO_AGENT = -1
 
 
@@ -69,9 +69,9 @@ class LaneAssignment:
     def __call__(self, decisions: Batch, terminals: Batch) -> tuple[Step | None, Step | None, list[float]]:
         """Process one tick.
 
-        A termination is part of the agent's next row if it requests a decision in the same tick, and otherwise a final
-        row, as a truncation is. Rewards before the first decision of an episode do not follow from a decision and are
-        left out, as are episodes without a decision.
+        A termination becomes part of the agent's next row if the agent requests a decision in the same tick. Otherwise
+        it becomes a final row, as every truncation does. Rewards before the first decision of an episode are left out,
+        since no action caused them, and so are episodes without a decision.
 
         Returns:
             Final rows, which precede the others; rows that await a decision; the returns of the episodes that ended.

@@ -121,7 +121,7 @@ class SceneProcess:
         """Close the scene and end its process. A second call does nothing."""
         self.awaits_actions = self.is_stepping = False
         if self.pipe is not None:
-            self.pipe.close()  # whereupon the process ends its player and then itself
+            self.pipe.close()  # the process then ends its player and itself
             self.pipe = None
         if self._process is not None:
             if self._ticks:

@@ -298,14 +298,14 @@ def test_a_port_that_is_taken_is_one_line(tmp_path, opened):
             adapter.reset(0)
 
 
-def test_a_camera_that_shows_one_colour_without_graphics_is_one_line():
+def test_a_single_color_camera_without_graphics_is_an_error_of_one_line():
     pictures = {"Camera": np.zeros((2, 3, 8, 8), np.float32)}
     decided = Batch(agent=np.arange(2), obs=pictures, reward=np.zeros(2, np.float32), interrupted=np.zeros(2, bool))
     none = {"Camera": pictures["Camera"][:0]}
     ended = Batch(agent=np.arange(0), obs=none, reward=np.zeros(0, np.float32), interrupted=np.zeros(0, bool))
     offer = AgentSpecs({"Camera": ObsSpec((3, 8, 8))}, ActionSpec(1))
     adapter = UnityAdapter(make_config(Path("player"), no_graphics=True))
-    with pytest.raises(UnsupportedEnvironment, match="'Camera' shows nothing but one colour.*no_graphics"):
+    with pytest.raises(UnsupportedEnvironment, match="'Camera' shows a single color.*no_graphics"):
         adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
     pictures["Camera"][0, 0, 0, 0] = 1
     assert set(adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)})})) == {"Eye"}

@@ -184,7 +184,7 @@ def test_an_environment_that_takes_its_process_with_it(capsys, little, task):
         ("nobody/knows --doctor", "no environment folder 'nobody/knows'"),
         ("mine/task --doctor --set base_config.nope=1", "unknown setting base_config.nope"),
         ("mine/task --doctor -c nope", "no variant 'nope'"),
-        ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is one Unity editor"),
+        ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is only one Unity editor"),
         ("mine/task --doctor --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
         ("--doctor --device cpu", "--device needs an environment folder"),
         ("--doctor --list", "--list and --doctor cannot be combined"),

@@ -88,7 +88,7 @@ def test_a_player_that_is_not_there_or_may_not_be_run(tmp_path):
     assert of_scene(*words)["player"][1].startswith(f"there is no player at {player}: ")
     player.write_text("")
     if os.name == "posix":
-        assert of_scene(*words) == {"player": (BROKEN, f"{player} may not be run: chmod +x it")}
+        assert of_scene(*words) == {"player": (BROKEN, f"{player} is not executable: run chmod +x on it")}
     player.chmod(0o755)
     assert of_scene(*words) == {"player": (OK, str(player))}
 
@@ -104,7 +104,7 @@ def test_every_port_that_a_scene_may_use_is_looked_at(tmp_path):
         state, line = of_scene(*words, "-p", str(port - 2))["ports"]  # the third is for evaluation
         assert state == BROKEN and line.startswith(f"{port} is taken by ") and "base_port" in line
     state, line = of_scene(*words, "-p", "65534")["ports"]
-    assert state == BROKEN and line.startswith("65536 is no port")
+    assert state == BROKEN and line.startswith("65536 is not a valid port")
 
 
 @pytest.mark.parametrize("variant", ["default", "unity"])
