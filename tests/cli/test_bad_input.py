@@ -1,4 +1,4 @@
-"""What a user may get wrong: every row is an exit status and one line that says what, where and what would be right."""
+"""Mistakes of users: each ends with an exit status and one line that states what is wrong, where, and what is right."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ make = %s
 
 
 def environment(config=None, **files) -> None:
-    """An environment folder mine/task with these files; the configuration is that of a probe where it is not given."""
+    """Create the environment folder mine/task with these files; the default configuration is a probe."""
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True)
     text = config if isinstance(config, str) else yaml.safe_dump(config or {"default": {"base_config": PROBE}})
@@ -57,18 +57,18 @@ def environment(config=None, **files) -> None:
 
 
 def default(**sections) -> dict:
-    """A configuration of the probe with more settings."""
+    """Return a configuration of the probe with more settings."""
     base = {**PROBE, **sections.pop("base_config", {})}
     return {"default": {"base_config": base, **sections}}
 
 
 def gym(env_name, **base) -> dict:
-    """A configuration of a Gymnasium environment."""
+    """Return a configuration of a Gymnasium environment."""
     return {"default": {"base_config": {"env_type": "GYM", "env_name": env_name, **SHORT, **base}}}
 
 
 def fails(capsys, command: str) -> tuple[int, str]:
-    """Exit status and the line on standard error of a command line, which shows nothing else."""
+    """Return the exit status and the line on standard error of a command, which prints nothing else."""
     status = main.main(command.split())
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1, shown.err
@@ -409,7 +409,7 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize(("command", "message"), COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_a_command_that_cannot_be_is_one_line_and_status_2(command, message, capsys):
+def test_an_invalid_command_line_is_an_error_of_one_line_with_status_2(command, message, capsys):
     environment()
     status, line = fails(capsys, command)
     assert message in line
@@ -418,7 +418,7 @@ def test_a_command_that_cannot_be_is_one_line_and_status_2(command, message, cap
 
 
 @pytest.mark.parametrize(("config", "files", "status", "message"), FOLDERS)
-def test_a_broken_folder_is_one_line_that_names_it(config, files, status, message, capsys):
+def test_an_invalid_folder_is_an_error_of_one_line_that_names_it(config, files, status, message, capsys):
     environment(config, **files)
     found, line = fails(capsys, "mine/task -n a")
     assert message in line
@@ -427,7 +427,7 @@ def test_a_broken_folder_is_one_line_that_names_it(config, files, status, messag
 
 
 LATER = [
-    # what only shows while it trains
+    # errors during training
     (
         gym("env.py"),
         {"env": COUNTER % ("", "info = {'action_mask': numpy.ones(2)}", "Counter")},
@@ -444,7 +444,7 @@ LATER = [
 
 
 @pytest.mark.parametrize(("config", "files", "status", "message"), LATER)
-def test_what_breaks_while_it_trains_is_one_line_that_names_it(config, files, status, message, capsys):
+def test_an_error_during_training_is_one_line_that_names_its_place(config, files, status, message, capsys):
     environment(config, **files)
     found, line = fails(capsys, "mine/task -n a")
     assert message in line
@@ -452,14 +452,14 @@ def test_what_breaks_while_it_trains_is_one_line_that_names_it(config, files, st
 
 
 @pytest.mark.parametrize(("name", "env_name"), [("nn", "choice"), ("env", "env.py")])
-def test_a_folder_in_the_place_of_a_file_is_one_line(name, env_name, capsys):
+def test_a_folder_in_the_place_of_a_file_is_an_error_of_one_line(name, env_name, capsys):
     environment(default(base_config={"env_name": env_name, "env_type": "GYM" if name == "env" else "PROBE"}))
     Path(f"envs/mine/task/{name}.py").mkdir()
     assert fails(capsys, "mine/task -n a") == (2, f"{Path('envs/mine/task', name)}.py is a folder; expected a file\n")
     assert not Path("runs").exists()
 
 
-def test_the_folder_that_these_rows_break_works_when_whole(capsys):
+def test_the_folder_of_these_tests_trains_without_a_fault(capsys):
     environment(nn=NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))")
     assert main.main("mine/task -n a --set nn_config.units=8".split()) == 0
     assert (
@@ -486,7 +486,7 @@ EXISTING = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A working directory with two runs, made once."""
+    """Create a working directory with two runs, once."""
     place = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -497,12 +497,12 @@ def trained(tmp_path_factory):
 
 
 def files_of_runs() -> dict[Path, int]:
-    """When each file was written last; a lock is no part of what is left."""
+    """Return the modification time of each file except locks."""
     return {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*") if path.name != ".lock"}
 
 
 @pytest.mark.parametrize(("command", "status", "message"), EXISTING, ids=[row[0] for row in EXISTING])
-def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
+def test_an_impossible_command_for_a_run_is_one_line_and_changes_nothing(
     command, status, message, trained, monkeypatch, capsys
 ):
     monkeypatch.chdir(trained)
@@ -513,7 +513,7 @@ def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
     assert files_of_runs() == before
 
 
-def test_an_unexpected_error_is_named_and_debug_shows_where(trained, monkeypatch, capsys):
+def test_an_unexpected_error_is_one_line_and_debug_shows_the_traceback(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     monkeypatch.setattr("algorithm.cli.run_table.make_table", lambda records: 1 / 0)
     status, line = fails(capsys, "--list")

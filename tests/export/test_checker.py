@@ -195,7 +195,7 @@ FLOATS = np.float32
 BROKEN = {
     "O1 weights elsewhere": ("O1: weights are in another file", outside),
     "O1 another domain": ("O1: operators of the domain com.microsoft", foreign),
-    "O1 what onnx refuses": ("O1: onnx.checker rejects", lambda p: operator(p, "Gemm", "Relu")),
+    "O1 rejected by onnx": ("O1: onnx.checker rejects", lambda p: operator(p, "Gemm", "Relu")),
     "O2 too new": ("O2: opset 16", lambda p: setattr(p.opset_import[0], "version", 16)),
     "O2 too old": ("O2: opset 8", lambda p: setattr(p.opset_import[0], "version", 8)),
     "O3 an operator that is not imported": (
@@ -213,14 +213,14 @@ BROKEN = {
     "I2 no batch": ("I2: the file does not run on zeros in a batch of 3", only_one_at_a_time),
     "I3 no masks": ("I3: the input action_masks is missing", lambda p: rename(p, "action_masks", "obs_2")),
     "I3 masks of other branches": ("I3: action_masks has the shape", lambda p: shape(p, "action_masks", "batch", 4)),
-    "I3 masks that nobody reads": ("I3: discrete_actions does not depend on action_masks", masks_read_by_nobody),
-    "I3 masks that are not minded": ("selects masked actions of branch 0", masks_of_the_drawn_actions_alone),
+    "I3 masks without effect": ("I3: discrete_actions does not depend on action_masks", masks_read_by_nobody),
+    "I3 masks that are ignored": ("selects masked actions of branch 0", masks_of_the_drawn_actions_alone),
     "I4 no memory": (
         "I4: recurrent_in is missing, but memory_size is 12",
         lambda p: rename(p, "recurrent_in", "obs_2"),
     ),
     "I4 two axes": ("I4: recurrent_in has the shape", lambda p: shape(p, "recurrent_in", "batch", 12)),
-    "I4 a memory of nothing": (
+    "I4 an empty memory": (
         "I4: recurrent_in exists, but memory_size is 0",
         lambda p: constant(p, "memory_size", FLOATS([0])),
     ),
@@ -257,11 +257,11 @@ BROKEN = {
         lambda p: constant(p, "discrete_action_output_shape", np.array([[3, 2]])),
     ),
     "C4 floats": ("C4: discrete_actions is FLOAT", indices_as_floats),
-    "C4 indices that are none": ("C4: deterministic_discrete_actions ranges from", beyond_the_branches),
+    "C4 indices beyond the branches": ("C4: deterministic_discrete_actions ranges from", beyond_the_branches),
     "C5 two axes": ("C5: recurrent_out has the shape ['batch', 12]", memory_without_its_axis),
     "C5 none": ("C5: recurrent_out is missing, but memory_size is 12", lambda p: without(p, "recurrent_out")),
-    "C6 nothing drawn": ("C6: there is no output continuous_actions", lambda p: without(p, "continuous_actions")),
-    "C6 nothing deterministic": (
+    "C6 no sampled actions": ("C6: there is no output continuous_actions", lambda p: without(p, "continuous_actions")),
+    "C6 no deterministic actions": (
         "C6: there is no output deterministic_discrete_actions",
         lambda p: without(p, "deterministic_discrete_actions"),
     ),
@@ -284,18 +284,18 @@ def test_a_violation_is_reported(what, good, tmp_path):
     assert all(violation[0] in "OICS" and violation[1].isdigit() for violation in found)
 
 
-def test_a_good_file_is_clean(good):
+def test_a_correct_file_has_no_violations(good):
     for opset, path in good.items():
         assert find_violations(path) == find_violations(path, SCENE, opset) == []
 
 
-def test_every_line_of_the_list_is_broken_above():
+def test_every_rule_is_violated_above():
     lines = {what[:2] for what in BROKEN} | {"S1", "S2", "S3", "S4", "S5", "S6", "S7"}
     numbers = {"O": 4, "I": 7, "C": 8, "S": 7}
     assert lines == {f"{letter}{k}" for letter, count in numbers.items() for k in range(1, count + 1)}
 
 
-def test_a_file_that_is_no_model(tmp_path):
+def test_a_file_that_is_not_a_model_is_a_violation(tmp_path):
     for content in (b"", b"not a model at all"):
         path = tmp_path / "a.onnx"
         path.write_bytes(content)
@@ -305,7 +305,7 @@ def test_a_file_that_is_no_model(tmp_path):
     assert find_violations(tmp_path / "nothing.onnx")[0].startswith("O1: nothing.onnx cannot be read")
 
 
-def test_barracuda_imports_less(good, tmp_path):
+def test_barracuda_imports_fewer_operators(good, tmp_path):
     proto = onnx.load(good[9])
     operator(proto, "Tanh", "Erf")
     path = tmp_path / "a.onnx"
@@ -332,7 +332,7 @@ def test_a_difference_from_the_scene_is_reported(change, expected, good):
     assert any(violation.startswith(expected) for violation in found), found
 
 
-def test_a_version_that_unity_does_not_take(good, tmp_path):
+def test_an_unsupported_version_number_is_a_violation(good, tmp_path):
     proto = onnx.load(good[15])
     constant(proto, "version_number", FLOATS([4]))
     path = tmp_path / "a.onnx"
@@ -340,7 +340,7 @@ def test_a_version_that_unity_does_not_take(good, tmp_path):
     assert "S5: version_number is 4; Unity accepts 2 to 3" in find_violations(path, SCENE)
 
 
-def test_the_name_of_a_file_is_its_behavior(good, tmp_path):
+def test_the_file_must_have_the_name_of_its_behavior(good, tmp_path):
     for name in ("Brain.onnx.new", "Brain_team=0?.onnx"):
         path = Path(tmp_path / name)
         path.write_bytes(good[15].read_bytes())

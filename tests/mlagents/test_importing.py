@@ -67,8 +67,8 @@ def test_an_example_becomes_folders_that_fit(name):
         settings = settings_of(role)
         assert {path: at(settings.tree, path) for path in expected} == expected
         assert example.nn.get(role, "Mlp") in Path("envs/unity", role, "nn.py").read_text()
-        told = f"becomes {settings.base.algorithm}"
-        assert any(f"behaviors.{role}.trainer_type: " in note and told in note for note in imported.notes)
+        algorithm = f"becomes {settings.base.algorithm}"
+        assert any(f"behaviors.{role}.trainer_type: " in note and algorithm in note for note in imported.notes)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -116,7 +116,7 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     keys = [f"behaviors.A.{path}" for path in walked(behavior) if path != "trainer_type"]
     keys += walked(OF_RUN)
     assert len(keys) > 100
-    # Others say it already: even_checkpoints the one, a memory, which is always shared, the other.
+    # Other notes report these keys: even_checkpoints covers the first, the shared memory the second.
     hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
     for key in keys:
         others = trainer != "ppo" and ".hyperparameters." not in key  # keys that are the same for all trainers
@@ -140,7 +140,7 @@ def test_every_setting_of_the_tables_exists(trainer):
             at(load_defaults(), setting.replace("agent.", section))
 
 
-def test_a_rate_of_sac_is_that_of_all_its_groups():
+def test_the_learning_rate_of_sac_applies_to_all_groups():
     import_file(
         write({"behaviors": {"A": {"trainer_type": "sac", "hyperparameters": {"learning_rate": 0.002}}}}), False
     )
@@ -172,8 +172,8 @@ def test_a_comment_names_the_origin_of_a_value():
     assert "gamma" not in Path("envs/unity/Hallway/config.yaml").read_text()  # Samara's default is the same
 
 
-def test_policy_and_critic_are_apart_where_they_can_be():
-    for memory, shared, heads, told in [
+def test_policy_and_critic_are_separate_if_possible():
+    for memory, shared, heads, is_lost in [
         (None, False, "policy=hidden, critic=hidden", False),
         (None, True, "body=hidden)", False),
         ({}, True, "body=hidden, memory=", False),
@@ -182,7 +182,7 @@ def test_policy_and_critic_are_apart_where_they_can_be():
         networks = {"hyperparameters": {"shared_critic": shared}, "network_settings": {"memory": memory}}
         _, nn, lost = texts_and_lost({"behaviors": {"A": {"trainer_type": "ppo", **networks}}})
         assert heads in nn
-        assert ("behaviors.A.hyperparameters.shared_critic" in lost) is told
+        assert ("behaviors.A.hyperparameters.shared_critic" in lost) is is_lost
 
 
 def behavior(trainer: str = "ppo", **keys) -> dict:
@@ -190,7 +190,7 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (
             behavior(hyperparameters={"learning_rat": 1}),
@@ -232,11 +232,11 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         ),
     ],
 )
-def test_a_file_that_ml_agents_refuses_is_refused(given, said, capsys):
+def test_a_file_that_ml_agents_rejects_is_rejected(given, message, capsys):
     write(given)
     assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
     shown = capsys.readouterr()
-    assert said in shown.err and shown.err.count("\n") == 1
+    assert message in shown.err and shown.err.count("\n") == 1
     assert shown.out == "" and not Path("envs").exists()
 
 
@@ -249,7 +249,7 @@ def test_a_key_that_ml_agents_ignores_is_reported():
     assert lost.keys() > {"behaviors.A.self_play.windw", "torch_settings.devise"}
 
 
-def test_a_file_with_default_settings_alone_is_that_of_any_behavior():
+def test_default_settings_alone_apply_to_any_behavior():
     given = {"default_settings": {"trainer_type": "sac", "max_steps": 77, "network_settings": {"hidden_units": 33}}}
     imported = import_file(write(given, "my trainer.yaml"), force=False)
     assert [folder.as_posix() for folder in imported.folders] == ["envs/unity/my_trainer"]
@@ -301,7 +301,7 @@ def test_samplers_have_the_defaults_of_ml_agents():
     }
 
 
-def test_pictures_that_no_convolution_reads_are_brought_to_one():
+def test_images_of_a_fully_connected_encoder_are_flat_and_from_0_to_1():
     flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
     (folder,) = import_file(write(flat), force=False).folders
     encoder = RunFolder(folder).load_blueprint("nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
@@ -319,7 +319,7 @@ def parameter(given) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (None, "trainer.yaml: the file does not exist"),
         ("behaviors: [1", "trainer.yaml: not YAML"),
@@ -394,12 +394,12 @@ def parameter(given) -> dict:
         ),
     ],
 )
-def test_an_invalid_file_is_one_line_and_writes_nothing(given, said, capsys):
+def test_an_invalid_file_is_one_line_and_writes_nothing(given, message, capsys):
     if given is not None:
         write(given)
     assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert message in shown.err
     assert "trainer.yaml" in shown.err
     assert shown.err.count("\n") == 1
     assert shown.out == ""
@@ -438,7 +438,7 @@ def test_an_error_while_writing_leaves_nothing(monkeypatch, capsys):
     assert list(Path("envs/unity").iterdir()) == []
 
 
-def test_names_of_folders_are_safe_and_differ_everywhere():
+def test_names_of_folders_are_valid_and_unique_on_every_system():
     behaviors = ["My Behavior", "a/b", "a:b", "A?B", "..", "con", "CON", "Läufer", "x" * 300, "x" * 301, ".x", "A_B-2"]
     names = choose_folder_names(dict.fromkeys(behaviors))
     assert list(names) == behaviors
@@ -453,13 +453,13 @@ def test_names_of_folders_are_safe_and_differ_everywhere():
 def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
     path = write(EXAMPLES["SoccerTwos"].text)
     assert main.main(["--import-mlagents", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["folders"] == ["envs/unity/SoccerTwos"]
-    assert told["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
-    assert told["status"] == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["folders"] == ["envs/unity/SoccerTwos"]
+    assert printed["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
+    assert printed["status"] == 0
 
 
-def test_people_get_a_line_for_each(capsys):
+def test_without_json_each_key_is_one_line(capsys):
     assert main.main(["--import_mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
     lines = capsys.readouterr().out.splitlines()
     for key in EXAMPLES["WallJump"].lost:
@@ -493,7 +493,7 @@ def test_the_option_excludes_others(words, capsys):
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
 def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
-    record = tmp_path / "told.jsonl"
+    record = tmp_path / "recorded.jsonl"
     player = make_player(tmp_path, "balance_ball", "--record", str(record))
     text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
     tree = yaml.safe_load(text) | {"env_settings": {"env_path": str(player), "num_envs": 2, "timeout_wait": 20}}
@@ -511,6 +511,6 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     assert folder.find_latest().counters.env_steps >= 600
     assert folder.find_latest().counters.updates > 2
     assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
-    told = record.read_text()
+    recorded = record.read_text()
     for name in ("mass", "gravity", "scale", "friction"):
-        assert f'"{name}"' in told
+        assert f'"{name}"' in recorded

@@ -154,7 +154,7 @@ def test_a_returned_rollout_is_not_changed_later(actor):
         ([Row(0, 20, 3, alive=False, first=True)], 4),  # termination
         ([Row(0, 20, 3, first=True)], 4),  # truncation without a final observation
     ],
-    ids=["cut", "shown death", "death", "lost"],
+    ids=["truncation", "observed termination", "termination", "lost"],
 )
 def test_every_kind_of_end_is_one_episode(ending, score):
     rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]

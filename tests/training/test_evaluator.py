@@ -53,7 +53,7 @@ def play(adapter, episodes, agent=None, greedy=True):
     return Evaluator(adapter, lambda role: agent, greedy).play(episodes, seed=0)["agent"]
 
 
-@pytest.mark.parametrize("shown", [False, True], ids=["deaths", "cuts"])
+@pytest.mark.parametrize("shown", [False, True], ids=["terminations", "truncations"])
 def test_short_episodes_do_not_count_more_often_than_long_ones(shown):
     played = play(adapter_of((1, 1.0), (9, 1.0), shown=shown), episodes=6)
     assert sorted(played.lengths) == [1, 1, 1, 9, 9, 9]

@@ -91,10 +91,10 @@ def test_gradients_are_clipped_to_their_norm_and_keep_their_direction():
 
 
 def test_each_group_is_clipped_separately():
-    alone, beside = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
-    for learner in (alone, beside):
+    alone, with_auxiliary = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
+    for learner in (alone, with_auxiliary):
         update(learner, rollout())
-    parameters = beside.parameters
+    parameters = with_auxiliary.parameters
     assert parameters.gradient[parameters.group_slices["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
     torch.testing.assert_close(parameters.gradient[parameters.group_slices["acer"]], alone.parameters.gradient)
     torch.testing.assert_close(parameters.vector[parameters.group_slices["acer"]], alone.parameters.vector)

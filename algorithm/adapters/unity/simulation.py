@@ -191,7 +191,7 @@ class BehaviorReader:
         return Batch(agent=np.asarray(steps.agent_id, np.int64), obs=obs, reward=reward, interrupted=interrupted)
 
     def _read_masks(self, n_agents: int, masks: list[np.ndarray] | None) -> np.ndarray:
-        """Return the action mask [n, sum of branches], 1 for an allowed action, from masks that are True if forbidden."""
+        """Return the action mask [n, sum of branches], 1 if allowed, from masks that are True if forbidden."""
         if masks is None:
             return np.ones((n_agents, sum(self._branches)), np.uint8)
         return (~np.concatenate(masks, -1)).astype(np.uint8)

@@ -36,7 +36,7 @@ def put(path):
         ("darwin", "build/Ball.app/Contents/MacOS/Ball", "build"),
     ],
 )
-def test_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
+def test_the_program_of_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
     monkeypatch.setattr(sys, "platform", platform)
     program = put(tmp_path / built)
     if platform != "darwin":  # other files of a build
@@ -44,7 +44,7 @@ def test_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
     assert find_player(tmp_path / given) == program
 
 
-def test_one_of_several_is_the_one_of_the_folders_name(tmp_path, monkeypatch):
+def test_of_several_programs_the_one_with_the_name_of_the_folder_is_chosen(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     put(tmp_path / "Ball" / "Server.x86_64")
     own = put(tmp_path / "Ball" / "Ball.x86_64")

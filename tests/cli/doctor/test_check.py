@@ -1,4 +1,4 @@
-"""A look that raises or hangs costs nothing but itself."""
+"""A check that raises or hangs does not affect other checks."""
 
 import threading
 
@@ -7,11 +7,11 @@ from algorithm.cli.doctor.subprocess_probe import SubprocessTimeout
 from algorithm.errors import UserError
 
 
-def test_a_look_tells_what_it_saw():
+def test_a_check_returns_the_line_of_its_function():
     assert Check("a", lambda: (OK, "all\n is well"))() == Finding("a", OK, "all is well")
 
 
-def test_a_look_that_raises_is_broken_in_one_line():
+def test_a_check_that_raises_is_broken_in_one_line():
     assert Check("a", lambda: {}["b"])() == Finding("a", BROKEN, "KeyError: 'b'")
 
     def wrong():
@@ -20,21 +20,21 @@ def test_a_look_that_raises_is_broken_in_one_line():
     assert Check("a", wrong)() == Finding("a", BROKEN, "set b to 1")
 
 
-def test_a_look_that_hangs_is_a_timeout():
+def test_a_check_that_hangs_is_a_timeout():
     never = threading.Event()
     late = "no answer within 0.05 s: try again when the machine is less busy"
     assert Check("a", never.wait, limit=0.05)() == Finding("a", TIMEOUT, late)
     never.set()
 
 
-def test_a_look_that_reports_a_timeout_is_one():
+def test_a_check_that_raises_a_timeout_is_a_timeout():
     def wait():
         raise SubprocessTimeout("no answer within 1 s")
 
     assert Check("a", wait).as_required()() == Finding("a", TIMEOUT, "no answer within 1 s")
 
 
-def test_what_is_asked_for_must_not_be_missing():
+def test_a_requested_package_that_is_missing_is_broken():
     check = Check("a", lambda: (MISSING, "get it"))
     assert check() == Finding("a", MISSING, "get it")
     assert check.as_required()() == Finding("a", BROKEN, "get it")

@@ -9,7 +9,7 @@ def refuse() -> str:
     raise EnvironmentStartError("port 5004 is taken: end it")
 
 
-def test_what_an_adapter_needs_is_broken_only_for_a_run_that_needs_it():
+def test_a_failed_check_of_an_adapter_is_broken_only_for_runs_that_use_it():
     check = make_adapter_check(StartCheck(name="ports", run=refuse))
     assert (check().state, check().line) == (MISSING, "port 5004 is taken: end it")
     assert check.as_required()().state == BROKEN
