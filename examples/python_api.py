@@ -34,7 +34,7 @@ def make_env() -> gymnasium.Env:
 
 
 def train_agent(max_step: int) -> RunResult:
-    """Train an agent; settings are those of default_config.yaml, as paths or as sections."""
+    """Train an agent; settings are named as in default_config.yaml, as paths or as sections."""
     callback = StopWhenGoodEnough(150)
     result = train(
         make_env,  # or "CartPole-v1", or an environment folder as "gym/cartpole"
