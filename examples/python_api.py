@@ -1,6 +1,6 @@
 """Training, watching and using an agent from Python.
 
-The sections below can be pasted into the cells of a notebook. Runs are folders below runs/, the same as those of the
+The sections below can be pasted into the cells of a notebook. Runs are folders below runs/, as on the
 command line: `python main.py gym/cartpole --list` shows them, `tensorboard --logdir runs` plots them.
 """
 

@@ -66,7 +66,7 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     assert "algorithm/_data/envs/gym/cartpole/config.yaml" in names
     assert not [name for name in names if name.endswith(".pyc") or name.startswith(("tests/", "envs/", "main.py"))]
 
-    # The packages that it requires are those of this Python; the package itself comes from the wheel alone.
+    # The required packages are imported from this Python; the package itself is imported from the wheel only.
     venv = tmp_path / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     bin_folder = venv / ("Scripts" if os.name == "nt" else "bin")

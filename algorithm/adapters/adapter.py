@@ -110,7 +110,7 @@ class Adapter(ABC):
     """
 
     needs_name: ClassVar[bool] = True  # whether base_config.env_name names the environment
-    section: ClassVar[str | None] = None  # the section of base_config that is for this adapter alone
+    section: ClassVar[str | None] = None  # the section of base_config with settings of this adapter only
     takes_parameters: ClassVar[bool] = False  # whether reset_config reaches the environments
     unsupported_settings: ClassVar[Mapping[str, str]] = {}  # names in base_config, each with what to use instead
     starts_programs: ClassVar[bool] = False  # whether environments are programs with windows, which --doctor avoids

@@ -54,7 +54,7 @@ class CheckpointStore:
         return None
 
     def find(self, which: str) -> Checkpoint | None:
-        """Return the checkpoint with this number of env steps, or in this folder; None if there is none.
+        """Return the checkpoint with this number of env steps, or in this folder; None if it does not exist.
 
         Raises:
             ValueError: it is a folder elsewhere.

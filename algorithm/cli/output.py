@@ -15,7 +15,7 @@ from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_close
 if TYPE_CHECKING:
     from rich.console import Console
 
-DEFAULT_WIDTH = 200  # of tables where there is no terminal
+DEFAULT_WIDTH = 200  # columns of a table if the output is not a terminal
 
 
 class Output:

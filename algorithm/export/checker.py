@@ -142,7 +142,7 @@ def _check_masks(model: OnnxModel) -> Iterator[str]:
     sizes = model.find_constant(DISCRETE_SIZES)
     discrete = [name for name in (DISCRETE, DISCRETE_MODE) if name in model.outputs]
     if bool(discrete) != (MASKS in model.inputs):
-        yield f"I3: the input {MASKS} {'is missing' if discrete else 'exists'}; discrete actions alone have it"
+        yield f"I3: the input {MASKS} {'is missing' if discrete else 'exists'}; only discrete actions have it"
         return
     if not discrete:
         return

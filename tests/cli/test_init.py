@@ -104,7 +104,7 @@ def test_a_folder_is_never_overwritten(capsys):
     folder = Path("envs/gym/acrobot")
     folder.mkdir(parents=True)
     assert main.main(["--init", "gym/acrobot"]) == 2
-    assert "left as it is" in capsys.readouterr().err
+    assert "was not changed" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
 
 

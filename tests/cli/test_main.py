@@ -187,7 +187,7 @@ def test_episodes_are_truncated_after_max_step_each_iter():
     ("arguments", "message"),
     [
         (["gym/cartpol"], "no environment folder 'gym/cartpol'"),
-        (["gym/cartpole", "-c", "fast"], "no variant 'fast'; there is default"),
+        (["gym/cartpole", "-c", "fast"], "no variant 'fast'; use one of: default"),
         (["gym/cartpole", "-n", "a/b"], "plain folder name"),
         (["gym/cartpole", "--set", "acer_config.gama=1"], "did you mean acer_config.gamma?"),
         (["gym/cartpole", "--set", "base_config.env_name=Cart-v9"], "env_name 'Cart-v9'"),

@@ -100,9 +100,12 @@ def test_unquoted_off_is_the_word_off():
         ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
         ("base_config.n_envs=0", "base_config.n_envs is 0; it must be from 1 to 65,536"),
         ("base_config.device=tpu", "base_config.device is 'tpu'"),
-        ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
-        ("base_config.env_type=ROS", "env_type 'ROS' is unknown; there is GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY"),
-        ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; there is LOCAL"),
+        ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; use one of: ACER"),
+        (
+            "base_config.env_type=ROS",
+            "env_type 'ROS' is unknown; use one of: GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY",
+        ),
+        ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; use one of: LOCAL"),
         ("replay_config.capacity=-1", "replay_config.capacity is -1"),
         ("replay_config.sampler=rank", "replay_config.sampler is 'rank'; input should be 'uniform', 'prioritized' or"),
         ("replay_config.td_error_min=0", "replay_config.td_error_min is 0.0; it must be above 0"),
@@ -134,7 +137,7 @@ def test_variants_override_default_and_the_variants_they_inherit(tmp_path):
     )
     assert read_variant(path, "default") == {"base_config": {"n_envs": 2, "seed": 1}}
     assert read_variant(path, "slower") == {"base_config": {"n_envs": 1, "seed": 5}}
-    with pytest.raises(UserError, match="no variant 'fast'; there is default, slow, slower"):
+    with pytest.raises(UserError, match="no variant 'fast'; use one of: default, slow, slower"):
         read_variant(path, "fast")
 
 

@@ -1,4 +1,4 @@
-"""Actions for export are those of acting: modes are equal, samples have the same distribution, masks are respected."""
+"""Exported and acting policies agree: modes are equal, samples have the same distribution, masks are respected."""
 
 from __future__ import annotations
 

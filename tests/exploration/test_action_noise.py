@@ -195,7 +195,7 @@ def test_a_run_explores_only_in_training_and_stores_the_noisy_statistics(explore
         ("{action_noise: [0.5, 0.1]}", "explorer.action_noise: levels are [0.5, 0.1]"),
         ("{action_noise: [0, 2]}", "explorer.action_noise: levels are [0, 2]"),
         ("{action_noise: {level: [0, 1]}}", "explorer.action_noise: "),
-        ("{noise: [0, 1]}", "explorer 'noise' is unknown; there is action_noise"),
+        ("{noise: [0, 1]}", "explorer 'noise' is unknown; use one of: action_noise"),
     ],
 )
 def test_invalid_settings_are_one_line_and_status_2(explorer, message, capsys):

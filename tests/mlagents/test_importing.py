@@ -216,9 +216,12 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be an integer"),
         (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
         (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be an integer"),
-        (behavior(hyperparameters={"beta_schedule": "cosine"}), "beta_schedule is 'cosine'; there is linear, constant"),
-        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; there is simple, "),
-        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; there is"),
+        (
+            behavior(hyperparameters={"beta_schedule": "cosine"}),
+            "beta_schedule is 'cosine'; use one of: linear, constant",
+        ),
+        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; use one of: simple, "),
+        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; use one of"),
         (behavior(reward_signals={"gail": {"strength": 1}}), "reward_signals.gail has no demo_path, which ML-Agents"),
         (behavior(behavioral_cloning={"steps": 1}), "behavioral_cloning has no demo_path, which ML-Agents requires"),
         (
@@ -330,7 +333,10 @@ def parameter(given) -> dict:
         ("behaviors: [A]", "trainer.yaml: behaviors is ['A']; it must be a mapping"),
         ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
         ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
-        ({"behaviors": {"A": {"trainer_type": "a2c"}}}, "behaviors.A.trainer_type is 'a2c'; there is ppo, poca, sac"),
+        (
+            {"behaviors": {"A": {"trainer_type": "a2c"}}},
+            "behaviors.A.trainer_type is 'a2c'; use one of: ppo, poca, sac",
+        ),
         ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be an integer"),
         ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
         ({"behaviors": {"A": {"network_settings": 3}}}, "behaviors.A.network_settings is 3; it must be a mapping"),
@@ -341,7 +347,7 @@ def parameter(given) -> dict:
         ),
         (
             {"behaviors": {"A": {"network_settings": {"vis_encode_type": "big"}}}},
-            "vis_encode_type is 'big'; there is simple, nature_cnn, resnet",
+            "vis_encode_type is 'big'; use one of: simple, nature_cnn, resnet",
         ),
         (
             {"behaviors": {"A": {"network_settings": {"memory": {"memory_size": 7}}}}},
@@ -367,7 +373,7 @@ def parameter(given) -> dict:
         (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
         (
             parameter({"sampler_type": "unifrom", "sampler_parameters": {}}),
-            "p.sampler_type is 'unifrom'; there is",
+            "p.sampler_type is 'unifrom'; use one of",
         ),
         (
             parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
@@ -390,7 +396,7 @@ def parameter(given) -> dict:
         ),
         (
             parameter({"curriculum": [LESSON | {"completion_criteria": {"behavior": "A", "measure": "x"}}, LESSON]}),
-            "p.curriculum[0].completion_criteria.measure is 'x'; there is reward, progress",
+            "p.curriculum[0].completion_criteria.measure is 'x'; use one of: reward, progress",
         ),
     ],
 )

@@ -205,7 +205,7 @@ def hundred_sequences(sampler):
 
 @each_sampler
 def test_the_draws_of_a_batch_are_independent(sampler):
-    """Each draw is from a part of its own, at a position of its own, so that the distance of two draws varies."""
+    """Each draw is from a separate part, at a separate position, so that the distance of two draws varies."""
     replay = hundred_sequences(sampler)
     batches = np.stack([replay.sample(10).index for _ in range(200)])
     assert np.ptp(batches[:, 6] - batches[:, 3]) > 8

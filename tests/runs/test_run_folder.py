@@ -49,7 +49,7 @@ def test_a_run_is_not_overwritten(tmp_path, folder):
 def test_the_latest_run_is_found_without_a_name(folder):
     assert RunFolder.find("some/task", None).path == folder.path
     assert RunFolder.find("some/task", "a").path == folder.path
-    with pytest.raises(UserError, match="no run 'b'.*there is a"):
+    with pytest.raises(UserError, match="no run 'b'.*the runs are: a"):
         RunFolder.find("some/task", "b")
     with pytest.raises(UserError, match="no run under"):
         RunFolder.find("some/other", None)

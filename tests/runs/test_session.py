@@ -170,7 +170,7 @@ def test_code_outside_of_the_run_folder_is_rejected(run, setting, capsys):
         for mode in ("--run", "--resume"):
             status, _, err = call(f"mine/task {mode}", capsys)
             assert status == 2 and err.count("\n") == 1
-            assert err.startswith(f"base_config.{setting}: {name} is refused: ") and "is outside of" in err
+            assert err.startswith(f"base_config.{setting}: {name} is not allowed: ") and "is outside of" in err
     assert not Path("evil").exists()
 
 

@@ -54,7 +54,7 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
     write(tmp_path, "two_behaviors", copies=2, steps=900, ma_config=own)
     folder = run()
     output = " ".join(capsys.readouterr().out.split())
-    assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in output
+    assert "ma_config.Goalie: no role has this name so far; the roles are Walker" in output
     checkpoint = folder.find_latest()
     assert checkpoint.roles == ["Walker", "Watcher"]  # agents have the names of behaviors, metrics the names of teams
     assert folder.load_settings().for_role("Walker").agent.rollout_length == 4

@@ -202,7 +202,7 @@ def collected(rng, rows=7):
 def test_rewards_are_divided_by_the_std_of_the_returns_that_follow_each_row(clip):
     rng = np.random.default_rng(0)
     scale = RewardNormalizer(RewardTransform(scale=0.5, clip=clip, reward_normalization="return_std", gamma=0.9), LANES)
-    episodes, current = [], {}  # of all lanes; the one that each lane is in
+    episodes, current = [], {}  # of all lanes; the current one of each lane
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
         reward = record.reward if clip is None else record.reward.clip(-clip, clip)

@@ -144,9 +144,7 @@ class UnityClient:
         output = self._communicator.initialize(inputs, self._check_process).rl_initialization_output
         version = output.communication_version
         if version.partition(".")[0] != API_VERSION.partition(".")[0]:
-            raise EnvironmentStartError(
-                f"speaks version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}"
-            )
+            raise EnvironmentStartError(f"uses version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}")
         if not output.capabilities.hybridActions:
             raise EnvironmentStartError(
                 f"was built with version {output.package_version} of ML-Agents' package, which is older than 2.0"

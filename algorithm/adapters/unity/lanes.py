@@ -26,10 +26,9 @@ def reject_lane(lanes: int) -> int:
 class LaneAssignment:
     """The lanes of the agents of one behavior in one scene, and the progress of their episodes.
 
-    An agent keeps its lane from episode to episode. A new agent takes a lane that was never used. If there is none, it
-    takes the lane whose episode ended longest ago; if there is none of these either, the lane of an agent that sent no
-    request for `max_silent_ticks` ticks, whose episode is truncated without a last observation. If no lane is free, one
-    is added.
+    An agent keeps its lane from episode to episode. A new agent takes the first available lane in this order: a lane
+    that was never used; the lane whose episode ended longest ago; the lane of an agent that sent no request for
+    `max_silent_ticks` ticks, whose episode is truncated without a last observation; an added lane.
     """
 
     def __init__(

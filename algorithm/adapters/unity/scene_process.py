@@ -86,7 +86,7 @@ class SceneProcess:
             pass  # `receive` returns why the process ended
 
     def receive(self) -> SceneTick | PlayerExited | None:
-        """Return the next tick, or why there is none; None if the scene has time left to answer."""
+        """Return the next tick, or why the scene failed; None if the scene has time left to answer."""
         if self.pipe is None:
             return None
         try:

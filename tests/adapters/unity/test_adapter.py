@@ -271,7 +271,7 @@ def test_repeated_crashes_end_the_run_at_the_maximum_of_restarts(tmp_path, opene
 @pytest.mark.parametrize(
     ("flags", "changes", "why"),
     [
-        (["--fault", "version"], {}, "speaks version 2.0.0"),
+        (["--fault", "version"], {}, "uses version 2.0.0"),
         (["--fault", "never"], {"timeout_wait": 1.0}, "did not connect within 1 s"),
     ],
     ids=["version", "never"],

@@ -95,7 +95,7 @@ def test_a_failure_is_an_error_of_one_line_and_leaves_no_process(tmp_path, fault
 FAILED = {
     "never": "did not connect within 1 s",
     "handshake": "ended with exit code 3",
-    "version": "speaks version 2.0.0 of ML-Agents' protocol, not 1.5.0",
+    "version": "uses version 2.0.0 of ML-Agents' protocol, not 1.5.0",
     "old": "was built with version 1.0.0 of ML-Agents' package, which is older than 2.0",
 }
 

@@ -1,4 +1,4 @@
-"""SAC's gradients are those of the papers' losses, computed row by row and differentiated by autograd."""
+"""SAC's gradients equal autograd's gradients of the papers' losses, which are computed row by row."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_target_and_policy_use_the_same_critics_of_an_ensemble(spec, changes, se
 
 
 def test_a_multi_step_target_does_not_depend_on_the_ratio_of_its_own_row():
-    """The behavior of a row has no effect on its own target; that of the next row has one."""
+    """The behavior of a row does not affect the target of this row; the behavior of the next row does."""
     for spec in (SPECS["continuous"], SPECS["hybrid"]):
         agent = make_exact_sac(spec, sequence_length=3, n_step=3)
         rollout = to_float64(random_sequence(spec, agent, 0, 3))

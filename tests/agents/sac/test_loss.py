@@ -91,7 +91,7 @@ def test_forbidden_actions_enter_neither_the_target_nor_the_temperature():
 )
 @pytest.mark.parametrize("n_step", [2, 3, 5])
 def test_a_reward_enters_the_targets_of_at_most_n_steps(n_step, changes):
-    """In sequences of one episode a reward enters the targets of its own and the n - 1 earlier steps: sum_j gamma^j.
+    """In sequences of one episode a reward enters the targets of its step and the n - 1 earlier steps: sum_j gamma^j.
 
     The behavior is the policy, so that all ratios are 1. Rewards are so large that all errors are positive.
     """
