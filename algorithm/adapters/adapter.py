@@ -102,7 +102,7 @@ class Adapter(ABC):
     the start; `roles` contains it no later than its first Step is returned. A role may also get further lanes: `roles`
     then holds another Role under its name, and the existing lanes keep their numbers.
 
-    The arrays of a Step are valid until the next call; who needs them longer copies them. Actions are float32
+    The arrays of a Step are valid until the next call; copy them to keep them longer. Actions are float32
     [rows, size], continuous dimensions in [-1, 1] (`ActionSpec`).
 
     The class attributes and class methods describe an adapter that has not been opened yet; their defaults are those

@@ -105,7 +105,7 @@ def test_teams_have_separate_networks_if_the_settings_request_it(tmp_path, capsy
     assert sorted(folder.find_latest().roles) == ["Duel", "Duel-team1"]
     assert folder.load_settings().for_role("Duel-team1").agent.gamma == 0.5
     assert folder.load_settings().for_role("Duel").agent.gamma == 0.99
-    assert "no such role" not in capsys.readouterr().out
+    assert "no role has this name" not in capsys.readouterr().out
 
 
 def test_settings_of_a_team_that_another_agent_plays_are_rejected(tmp_path, capsys):
