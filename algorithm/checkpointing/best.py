@@ -64,7 +64,7 @@ class BestCheckpoint:
             return False
         evaluated = self._list_evaluated(checkpoints)
         if not (evaluated or self.path.exists()):
-            return False  # of a run without an evaluation
+            return False  # raised for a run without an evaluation
         self._cached = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
         replacement = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         log(f"{damage}; {replacement}")

@@ -81,7 +81,7 @@ def _run_command(
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
-    output.save_note = " Nothing was saved."  # the imports take seconds, in which a signal may come
+    output.save_note = " Nothing was saved."  # the imports take seconds, in which a signal may arrive
     from algorithm.cli.requests import make_request
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.session import create_run, plan_runs, resume_run

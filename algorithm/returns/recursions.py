@@ -1,7 +1,7 @@
 """The backward recursions of the estimators: Retrace and its relatives, V-trace, n-step returns.
 
 All of them have the form y_t = a_t + b_t y_{t+1} over arrays [T, *B] whose first axis is time. `discount` is
-gamma * alive: 0 after a termination. `valid` is False for a step whose successor is missing; such a step keeps its own
+gamma * alive: 0 after a termination. `valid` is False for a step whose successor is missing; such a step keeps its
 value and passes nothing to the steps before it. So sequences may contain ends of episodes.
 """
 
