@@ -118,7 +118,7 @@ def test_a_run_is_resumed():
         train("CartPole-v1", resume=True)
 
 
-def test_variants_are_those_of_the_folder(tmp_path):
+def test_variants_are_read_from_the_folder(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.yaml").write_text(

@@ -27,7 +27,7 @@ def test_the_command_of_the_package_is_the_command_line():
     assert [point.load() for point in points] in ([run_process], [])  # none in an installation of an earlier version
 
 
-def test_the_public_names_are_there():
+def test_the_public_names_exist():
     assert sorted(algorithm.__all__) == sorted(set(algorithm.__all__))
     assert all(getattr(algorithm, name) is not None for name in algorithm.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):

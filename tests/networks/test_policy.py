@@ -92,7 +92,7 @@ def test_the_copy_acts_as_its_source_after_learning_loading_and_restoring(name, 
     np.testing.assert_allclose(another.acted(), another.exact(), rtol=0, atol=1e-6)
 
 
-def test_a_change_of_statistics_alone_updates_the_copy():
+def test_a_change_of_only_the_statistics_updates_the_copy():
     agent_and_copy = SeparateDevices("normalized")
     before = agent_and_copy.acted()
     agent_and_copy.learner.observe(random_rollout(np.random.default_rng(0)))
