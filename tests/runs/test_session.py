@@ -177,7 +177,7 @@ def test_code_outside_of_the_run_folder_is_rejected(run, setting, capsys):
 def test_code_outside_of_the_environment_folder_is_rejected_for_a_new_run(task, capsys):
     Path("evil.py").write_text(EVIL)
     status, _, err = call("mine/task -n a --nn ../../../evil.py", capsys)
-    assert status == 2 and "base_config.nn: ../../../evil.py is refused" in err
+    assert status == 2 and "base_config.nn: ../../../evil.py is not allowed" in err
     assert not Path("evil").exists() and not Path("runs").exists()
 
 
