@@ -61,7 +61,7 @@ def make_batch() -> Rollout:
 def count_operations(encoder: nn.Module) -> float:
     """Return the floating-point operations of one update, two for each product.
 
-    The network counts three times (forward, gradient of the weights, gradient of the inputs except those of the first
+    The network counts three times (forward, gradient of the weights, gradient of the inputs except in the first
     layer), the average network once.
     """
     layers: list[float] = []

@@ -1,4 +1,4 @@
-"""Digests of arrays by their values alone, and the differences between two tables of them."""
+"""Digests of the values of arrays, and the differences between two tables of them."""
 
 from __future__ import annotations
 

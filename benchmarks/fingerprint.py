@@ -9,7 +9,7 @@ Each case trains for a few hundred to 1,300 updates in a fresh process. Its row 
 - generators: the states of the random generators, so that an additional or missing draw shows,
 - metrics: the columns of the logged metrics, among them returns, losses and evaluations.
 
-Digests depend on values alone: not on the names of settings, classes, files, parameters, arrays or metrics, nor on the
+Digests depend on values only, not on the names of settings, classes, files, parameters, arrays or metrics, nor on the
 order or the shapes of arrays. So a renaming leaves the table as it is. Metrics that depend on time are left out
 (seconds, speeds, shares of time), since they differ between any two runs.
 

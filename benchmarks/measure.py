@@ -71,7 +71,7 @@ def train_folder(
         result = train(settings, folder, lambda line: None)
         seconds = time.process_time() - begin
         greedy = float("nan")
-        if episodes:  # new episodes: those of the evaluations have selected the weights
+        if episodes:  # new episodes, since the episodes of the evaluations have selected the weights
             greedy = _get_only_result(
                 play(settings, folder, episodes, True, log=lambda line: None, new_episodes=True)
             ).mean
@@ -96,7 +96,7 @@ def _get_only_result(results: Mapping[str, EvaluationResult]) -> EvaluationResul
 
 
 def _get_column(table: np.ndarray, name: str) -> np.ndarray:
-    """Return a metric of the only role, whose name may follow that of the metric; NaN if it was never logged."""
+    """Return a metric of the only role, whose name may be appended to the metric's; NaN if it was never logged."""
     columns = [column for column in table.dtype.names if column == name or column.startswith(f"{name}/")]
     if not columns:
         return np.full(len(table), np.nan)

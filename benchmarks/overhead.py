@@ -1,7 +1,7 @@
 """Share of the wall time of a run that display, evaluation, checkpoints and reports take.
 
 The run lasts for a given number of seconds, and uses the command line's display with a terminal whose output is
-discarded. The shares are those of the logged metrics time/*_fraction.
+discarded. The shares are the logged metrics time/*_fraction.
 """
 
 from __future__ import annotations

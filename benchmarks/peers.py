@@ -1,4 +1,4 @@
-"""Compare the time to solve CartPole-v1 with that of PFRL's ACER and Stable-Baselines3's PPO and A2C."""
+"""Compare the time to solve CartPole-v1 with PFRL's ACER and Stable-Baselines3's PPO and A2C."""
 
 import argparse
 import contextlib
@@ -175,7 +175,7 @@ def is_installed(module):
 
 
 def format_row(name, runs, reference):
-    """Return a line of the table: medians, ranges, and ratios of the medians to those of the reference."""
+    """Return a line of the table: medians, ranges, and ratios of the medians to the medians of the reference."""
     cells, ratios = [f"{name:11}", f"{sum(run['reached'] for run in runs)}/{len(runs)}".rjust(7)], []
     for figure, number, width in (("env_steps", ",.0f", 25), ("cpu_seconds", ".1f", 20)):
         values = [run[figure] for run in runs]
@@ -188,7 +188,7 @@ def format_row(name, runs, reference):
 def print_table(results):
     """Print one line per learner, with Samara as the reference."""
     reference = next(iter(results.values()))
-    print("\nMedian (minimum-maximum) until the target is reached, and the ratio of the medians to those of Samara.")
+    print("\nMedian (minimum-maximum) until the target is reached, and the ratio of the medians to Samara's.")
     print("Steps and seconds of Samara include 20 evaluation episodes, which confirm its goal; the others have none.\n")
     print(f"| Learner     | Reached | {'Env steps':>25} | {'CPU seconds':>20} | Steps ratio |   CPU ratio |")
     print(f"|-------------|--------:|{'-' * 26}:|{'-' * 21}:|------------:|------------:|")

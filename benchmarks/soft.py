@@ -1,4 +1,4 @@
-"""Compare SAC with that of Stable-Baselines3: updates per CPU second, Pendulum to its goal, HalfCheetah's return."""
+"""Compare SAC with Stable-Baselines3's SAC: updates per CPU second, Pendulum to its goal, HalfCheetah's return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU time of a CartPole run outside training, without that of `import torch`, relative to training.
+"""CPU time of a CartPole run outside training, without `import torch`, relative to training.
 
 Each run, and each `import torch`, is a separate process. Training is the loop that acts and learns, with its
 evaluations and checkpoints.

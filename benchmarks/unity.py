@@ -162,7 +162,7 @@ def _train(
 
 
 def print_speeds(folder: Path, rounds: int) -> None:
-    """Print rates and their ratios to those of a reference."""
+    """Print rates and their ratios to the rates of a reference."""
     ball = make_player(_make_folder(folder, "ball"), "balance_ball")
     slow = make_player(_make_folder(folder, "slow"), "balance_ball", "--slow", str(SLOW))
     images = make_player(_make_folder(folder, "images"), "grid", *IMAGES)

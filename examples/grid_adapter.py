@@ -1,4 +1,4 @@
-"""A new adapter: a simulator of its own, here a corridor that is simulated for all environments at once in numpy.
+"""A new adapter, for a simulator in numpy: a corridor that is simulated for all environments at once.
 
 Most environments need no adapter: a Gymnasium environment is an env.py with a function `make`, or a function that is
 passed to `algorithm.train`. An adapter is for a simulator with another interface. Settings name it as `module:Class`;

@@ -1,6 +1,6 @@
 """Training, watching and using an agent from Python.
 
-The sections below can be pasted into the cells of a notebook. Runs are folders below runs/, the same as those of the
+The sections below can be pasted into the cells of a notebook. Runs are folders below runs/, as on the
 command line: `python main.py gym/cartpole --list` shows them, `tensorboard --logdir runs` plots them.
 """
 
@@ -34,7 +34,7 @@ def make_env() -> gymnasium.Env:
 
 
 def train_agent(max_step: int) -> RunResult:
-    """Train an agent; settings are those of default_config.yaml, as paths or as sections."""
+    """Train an agent; settings are named as in default_config.yaml, as paths or as sections."""
     callback = StopWhenGoodEnough(150)
     result = train(
         make_env,  # or "CartPole-v1", or an environment folder as "gym/cartpole"

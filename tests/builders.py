@@ -102,7 +102,7 @@ def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tupl
 def random_estimator_inputs(
     names: Sequence[str], seed: int, rows: int | None = None, columns: int = 3
 ) -> dict[str, Any]:
-    """Return inputs of an estimator with random boundaries: reward, alive, first, gamma, and those of `names`."""
+    """Return inputs of an estimator with random boundaries: reward, alive, first, gamma, and the inputs `names`."""
     rng = np.random.default_rng(seed)
     rows = rows or int(rng.integers(1, 14))
     first, alive, final = random_boundaries(rng, rows, columns)

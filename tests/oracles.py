@@ -57,7 +57,7 @@ def vtrace_by_definition(
         v_t = V_t + sum_{k >= t} (gamma lambda)^{k-t} (c_t ... c_{k-1}) rho_k (r_k + gamma V_{k+1} - V_k)
 
     `rho` and `trace` [T, B] are already truncated; with both 1 it is the n-step return. The sum has `horizon` errors,
-    including that of the row itself.
+    including the row itself.
     """
     target, estimate = np.full((2, *np.shape(reward)), np.nan)
     discount = gamma * trace_lambda

@@ -46,7 +46,7 @@ class Events(Callback):
 
 def test_a_folder_is_trained_as_by_the_command_line(capfd):
     result = train("gym/cartpole", name="a", settings={**SHORT, "base_config": {"seed": 3}})
-    assert capfd.readouterr().out == ""  # a program prints what it wants
+    assert capfd.readouterr().out == ""  # only the program prints
     words = ["base_config.log_every=100", "base_config.save_every=150", "goal=null"]
     assert main.main(["gym/cartpole", "-n", "b", "--max-step", "300", "--seed", "3", "--set", *words]) == 0
     one, other = (json.loads((result.folder.parent / name / "result.json").read_text()) for name in "ab")
@@ -123,7 +123,7 @@ def test_a_run_is_resumed():
         train("CartPole-v1", resume=True)
 
 
-def test_variants_are_those_of_the_folder(tmp_path):
+def test_variants_are_read_from_the_folder(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.yaml").write_text(

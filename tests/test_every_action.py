@@ -111,7 +111,7 @@ def train_folder(tmp_path, changes: dict, nn: str = NN) -> RunFolder:
 
 
 def mean_return(player: TrainedAgent, env: Guessing, episodes: int = 30) -> float:
-    """Return the mean return over episodes whose seeds differ from those of training."""
+    """Return the mean return over episodes whose seeds differ from the seeds of training."""
     total = 0.0
     for episode in range(episodes):
         obs, info = env.reset(seed=10_000 + episode)

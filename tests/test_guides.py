@@ -121,7 +121,7 @@ def test_advanced_sacs_defaults_resolve(tmp_path):
     assert settings.agent.n_step == settings.agent.sequence_length == 1
 
 
-def test_every_name_of_advanced_sac_is_one_of_ours_or_is_answered():
+def test_every_name_of_advanced_sac_is_a_setting_or_has_advice():
     rows = re.findall(r"^\| (`.+?`[^|]*) \|", read(ADVANCED_SAC), re.M)
     named = [name for row in rows for name in re.findall(r"`(-{0,2}[a-z_]+)`", row)]
     flags = {name.lstrip("-") for name in named if name.startswith("-")}
@@ -137,14 +137,14 @@ def test_every_name_of_advanced_sac_is_one_of_ours_or_is_answered():
     assert answered - settings - flags == set()
 
 
-def test_the_goals_of_the_list_are_those_of_the_folders():
+def test_the_listed_goals_equal_the_goals_of_the_folders():
     rows = re.findall(
         r"^\| `(\S+/\S+)` \| .*? \| .*? \| (-?[\d.,]+).*? \| ([\d,]+) \|", read(DOCS / "environments.md"), re.M
     )
     listed = {name: (float(goal.replace(",", "")), int(budget.replace(",", ""))) for name, goal, budget in rows}
     folders = {name: ROOT / "envs" / name / "config.yaml" for name in FOLDERS}
     goals = {name: resolve([("", read_variant(path, "default"))]).goal for name, path in folders.items()}
-    claimed = {name: goal for name, goal in goals.items() if goal.return_ is not None}  # those of Unity have no goal
+    claimed = {name: goal for name, goal in goals.items() if goal.return_ is not None}  # folders of Unity have no goal
     assert listed == {name: (goal.return_, goal.step_budget) for name, goal in claimed.items()}
 
 

@@ -153,12 +153,12 @@ def test_a_memory_mapped_replay_gives_the_same_weights_also_when_resumed(source)
         assert not [path for path in folder.path.iterdir() if path.name.startswith("tmp")]
 
 
-def test_a_replay_larger_than_the_free_disk_is_refused(source):
+def test_a_replay_larger_than_the_free_disk_is_rejected(source):
     with pytest.raises(UserError, match=r"capacity: .* MB, but .* MB of disk are free; at most .* rows fit"):
         run(source, "a", replay_config={"memory_map": True, "capacity": 10**13})
 
 
-def test_an_image_that_is_too_small_is_refused_in_one_line(source):
+def test_an_image_that_is_too_small_is_rejected_in_one_line(source):
     (source / "nn.py").write_text(
         NN.replace("Conv((3, 3, 1), units=None)", "NatureCnn()").replace("Conv,", "Conv, NatureCnn,")
     )

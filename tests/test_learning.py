@@ -183,7 +183,7 @@ def test_the_same_seed_gives_the_same_parameters_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-def test_evaluation_does_not_touch_training(tmp_path, greedy):
+def test_evaluation_does_not_affect_training(tmp_path, greedy):
     weights = []
     for every in (None, 300):
         layer = read_variant(PROJECT_ENVS / "gym/cartpole/config.yaml", "default")

@@ -27,7 +27,7 @@ def test_the_command_of_the_package_is_the_command_line():
     assert [point.load() for point in points] in ([run_process], [])  # none in an installation of an earlier version
 
 
-def test_the_public_names_are_there():
+def test_the_public_names_exist():
     assert sorted(algorithm.__all__) == sorted(set(algorithm.__all__))
     assert all(getattr(algorithm, name) is not None for name in algorithm.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
@@ -66,7 +66,7 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     assert "algorithm/_data/envs/gym/cartpole/config.yaml" in names
     assert not [name for name in names if name.endswith(".pyc") or name.startswith(("tests/", "envs/", "main.py"))]
 
-    # The packages that it requires are those of this Python; the package itself comes from the wheel alone.
+    # The required packages are imported from this Python; the package itself is imported from the wheel only.
     venv = tmp_path / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     bin_folder = venv / ("Scripts" if os.name == "nt" else "bin")

@@ -106,16 +106,16 @@ class Adapter(ABC):
     the start; `roles` contains it no later than its first Step is returned. A role may also get further lanes: `roles`
     then holds another Role under its name, and the existing lanes keep their numbers.
 
-    The arrays of a Step are valid until the next call; who needs them longer copies them. Actions are float32
+    The arrays of a Step are valid until the next call; copy them to keep them longer. Actions are float32
     [rows, size], continuous dimensions in [-1, 1] (`ActionSpec`).
 
-    The class attributes and class methods describe an adapter that has not been opened yet; their defaults are those
-    of a simulator in Python.
+    The class attributes and class methods describe an adapter that has not been opened yet; their defaults suit
+    a simulator in Python.
     """
 
     needs_name: ClassVar[bool] = True  # whether base_config.env_name names the environment
-    section: ClassVar[str | None] = None  # the section of base_config that is for this adapter alone
-    takes_parameters: ClassVar[bool] = False  # whether reset_config reaches the environments
+    section: ClassVar[str | None] = None  # the section of base_config with settings of this adapter only
+    takes_parameters: ClassVar[bool] = False  # whether the adapter passes reset_config to the environments
     unsupported_settings: ClassVar[Mapping[str, str]] = {}  # names in base_config, each with what to use instead
     starts_programs: ClassVar[bool] = False  # whether environments are programs with windows, which --doctor avoids
     packages: ClassVar[Sequence[str]] = ()  # distributions that only the processes of its environments import
@@ -187,7 +187,7 @@ class Adapter(ABC):
         """Restore every episode, and `roles`, from what `state` returned; the next call is `step`.
 
         Raises:
-            ValueError: If the state is not one of such a simulator.
+            ValueError: If the state belongs to another kind of simulator.
         """
         raise ValueError(f"{type(self).__name__} cannot restore the state of episodes")
 

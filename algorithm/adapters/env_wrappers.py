@@ -1,4 +1,4 @@
-"""Wrappers of a single environment: those that settings name, and one that rebuilds an environment that raised."""
+"""Wrappers of a single environment: from settings, and for the rebuilding of an environment that raised."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def find_id(name: str, namespace: str | None = None) -> str:
 
     Args:
         name: For example `cartpole`, `Cart-Pole` or `CartPole-v0`.
-        namespace: Its ids are preferred to ids without a namespace, and those to ids of other namespaces.
+        namespace: Its ids are preferred; ids without a namespace come next, then ids of other namespaces.
 
     Raises:
         UnsupportedEnvironment: No id or several ids have the name; the message lists similar ids.

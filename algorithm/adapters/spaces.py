@@ -71,7 +71,8 @@ def check_ignored(ignored: Iterable[str], names: Collection[str]) -> None:
     """Raise UnsupportedEnvironment for an observation to ignore that is not among `names`."""
     if absent := [name for name in ignored if name not in names]:
         raise UnsupportedEnvironment(
-            f"ignore_observations: there is no observation {absent[0]!r}; there is {', '.join(dict.fromkeys(names))}"
+            f"ignore_observations: there is no observation {absent[0]!r}; "
+            f"the environment has {', '.join(dict.fromkeys(names))}"
         )
 
 

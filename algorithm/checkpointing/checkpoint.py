@@ -37,7 +37,7 @@ class CheckpointError(ValueError):
 class Manifest:
     """The manifest of a folder: the BLAKE2b digest of each of its files, and of itself (`b2sum -l 256`).
 
-    BLAKE2b digests about 1 GB/s on every processor, SHA-256 only on those with instructions for it.
+    BLAKE2b digests about 1 GB/s on every processor, SHA-256 only on processors with instructions for it.
 
     Attributes:
         digests: {path in the folder: digest, in hexadecimal digits}.

@@ -34,7 +34,7 @@ def get_process_state() -> dict[str, Any]:
 
 
 def set_process_state(state: Mapping[str, Any]) -> None:
-    """Restore what `get_process_state` returned; of the cuda devices, those that exist."""
+    """Restore what `get_process_state` returned; the states of missing cuda devices are ignored."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(state["numpy"])

@@ -67,7 +67,7 @@ class BestCheckpoint:
             return False
         evaluated = self._list_evaluated(checkpoints)
         if not (evaluated or self.path.exists()):
-            return False  # of a run without an evaluation
+            return False  # raised for a run without an evaluation
         self._cached = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
         replacement = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         log(f"{damage}; {replacement}")
@@ -165,7 +165,7 @@ class CheckpointStore:
         return None
 
     def find(self, which: str) -> Checkpoint | None:
-        """Return the checkpoint with this number of env steps, or in this folder; None if there is none.
+        """Return the checkpoint with this number of env steps, or in this folder; None if it does not exist.
 
         Raises:
             ValueError: it is a folder elsewhere.

@@ -62,7 +62,7 @@ class CheckpointWriter:
         """Write a checkpoint, unless there was no env step yet. A failure is logged, and the next call tries again.
 
         Returns:
-            The checkpoint; None if there is none.
+            The checkpoint; None if none was written.
         """
         if not counters.env_steps:
             return None

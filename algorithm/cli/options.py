@@ -276,7 +276,7 @@ OPTIONS = (
     Option(
         group=OUTPUT,
         spelling="--logger_in_file",
-        help="write the printed lines to log.txt in the run folder, too",
+        help="also write the output to log.txt in the run folder",
         modes=(TRAIN, RESUME, RUN),
         parser_args=_FLAG_ARGS,
     ),

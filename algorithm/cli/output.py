@@ -15,7 +15,7 @@ from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_close
 if TYPE_CHECKING:
     from rich.console import Console
 
-DEFAULT_WIDTH = 200  # of tables where there is no terminal
+DEFAULT_WIDTH = 200  # columns of a table if the output is not a terminal
 
 
 class Output:
@@ -27,7 +27,7 @@ class Output:
         self.save_note = ""  # what is saved of a run that was interrupted: a sentence after a space
         self.removed_folders: dict[
             str, str
-        ] = {}  # folders that failed runs had, and those that their files were copied from
+        ] = {}  # folders of failed runs, and the folders that their files were copied from
         self._log_file: FaultTolerantStream | None = None
         if as_json and sys.stdout is sys.__stdout__:
             _redirect_stdout()
@@ -71,7 +71,7 @@ class Output:
     def fail(self, message: str, error: BaseException, debug: bool) -> None:
         """Print an error in one line on standard error, after its traceback with `debug`; a log file receives both.
 
-        In both, files of a removed folder are replaced by those that they were copied from.
+        In both, files of a removed folder are replaced by the files that they were copied from.
         """
         trace = "".join(traceback.format_exception(error))
         for folder, source in self.removed_folders.items():

@@ -87,4 +87,4 @@ def list_unknown_roles(ma_config: Mapping[str, Any], roles: Mapping[str, Role]) 
     known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.count_lanes_by_team(agent)))
     for name in ma_config:
         if name not in known:
-            yield f"ma_config.{name}: there is no such role so far; the roles are {', '.join(known)}"
+            yield f"ma_config.{name}: no role has this name so far; the roles are {', '.join(known)}"

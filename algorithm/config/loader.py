@@ -84,7 +84,7 @@ def read_variant(path: Path, variant: str) -> Tree:
     """
     variants = _read_variants(path)
     if variant not in variants:
-        raise UserError(f"{path}: no variant {variant!r}; there is {', '.join(map(str, variants))}")
+        raise UserError(f"{path}: no variant {variant!r}; use one of: {', '.join(map(str, variants))}")
     chain = [variant]
     while (parent := _find_parent(variants, chain[-1])) is not None:
         if parent in chain or parent not in variants:
@@ -174,7 +174,7 @@ def resolve(layers: list[Layer]) -> Settings:
 
 
 def _names_algorithm(layer: Tree) -> bool:
-    """Return whether a layer sets the algorithm, to text; other values are refused later."""
+    """Return whether a layer sets the algorithm to text; other values are rejected later."""
     base = layer.get("base_config")
     return isinstance(base, Mapping) and isinstance(base.get("algorithm"), str)
 

@@ -41,7 +41,7 @@ def find_class(kind: str, name: str) -> Any:
         return _import_class(kind, name)
     rows = {key.casefold(): row for key, row in table.items()}
     if name.casefold() not in rows:
-        raise UserError(f"{kind} {name!r} is unknown; there is {', '.join(table) or 'none yet'}")
+        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(table) or 'none yet'}")
     module, attribute = rows[name.casefold()].split(":")
     return getattr(import_module(module), attribute)
 

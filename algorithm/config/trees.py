@@ -103,7 +103,7 @@ class _UnsupportedYaml(yaml.MarkedYAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that reads decimal numbers (1e-3 is a number, not text) and refuses duplicate keys and tags."""
+    """A loader that reads decimal numbers (1e-3 is a number, not text) and rejects duplicate keys and tags."""
 
     levels = 0
 
@@ -159,7 +159,7 @@ _Loader.add_constructor(AMBIGUOUS_TAG, _Loader.reject_ambiguous)
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that quotes text which `_Loader` would read as a number, or refuse."""
+    """A dumper that quotes text which `_Loader` would read as a number, or reject."""
 
 
 def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:

@@ -1,1 +1,1 @@
-"""Exploration in addition to an agent's own: explorers replace its actions while experience is collected."""
+"""Explorers, which replace the actions of an agent while experience is collected."""

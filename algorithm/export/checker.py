@@ -74,7 +74,7 @@ def _check_container(model: OnnxModel) -> Iterator[str]:
     try:
         onnx.checker.check_model(model.proto, full_check=True)
     except Exception as error:  # onnx raises several types
-        yield f"O1: onnx.checker refuses the file ({_format_error(error)})"
+        yield f"O1: onnx.checker rejects the file ({_format_error(error)})"
 
 
 def _check_opset(model: OnnxModel) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _check_opset(model: OnnxModel) -> Iterator[str]:
 def _check_operators(model: OnnxModel) -> Iterator[str]:
     table, name = (BARRACUDA, "Barracuda") if model.get_opset() == OPSETS[0] else (SENTIS, "Sentis")
     for operator in sorted({node.op_type for node in model.nodes if node.domain in ("", "ai.onnx")} - table):
-        yield f"O3: {name} imports no operator {operator}"
+        yield f"O3: {name} does not import the operator {operator}"
 
 
 def _check_tensors(model: OnnxModel) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _check_tensors(model: OnnxModel) -> Iterator[str]:
 def _check_finite(model: OnnxModel) -> Iterator[str]:
     for name, value in model.iterate_constants():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            yield f"I7: {name} holds infinity or NaN; forbidden logits are at -1e8"
+            yield f"I7: {name} holds infinity or NaN; constants must be finite, the logits of masked actions too (-1e8)"
 
 
 def _check_inputs(model: OnnxModel) -> Iterator[str]:
@@ -127,28 +127,29 @@ def _check_input(name: str, info: TensorInfo) -> Iterator[str]:
     elif not OBS_NAME.match(name) and name not in (MASKS, MEMORY_IN, "epsilon"):
         yield f"I5: the input {name} is unknown to Unity"
     if info.kind != FLOAT:
-        yield f"{rule}: {name} is {info.kind}; every input is FLOAT"
+        yield f"{rule}: {name} is {info.kind}; every input must be FLOAT"
     if not info.shape or not isinstance(info.shape[0], str):
         yield f"{rule}: the first axis of {name} is {info.shape[0] if info.shape else 'missing'}, not {BATCH}"
     if any(axis == 0 for axis in info.shape):
         yield f"I6: {name} {info} is empty; leave it out"
     elif not all(isinstance(axis, int) for axis in info.shape[1:]):
-        yield f"{rule}: {name} {info}; every axis but the first has a fixed length"
+        yield f"{rule}: {name} {info}; every axis except the first must have a fixed length"
     if OBS_NAME.match(name) and len(info.shape) not in (2, 3, 4):
-        yield f"I2: {name} {info}; an observation is [{BATCH}, size], [{BATCH}, items, size] or [{BATCH}, C, H, W]"
+        yield f"I2: {name} {info}; an observation must be [{BATCH}, size], [{BATCH}, items, size] or [{BATCH}, C, H, W]"
 
 
 def _check_masks(model: OnnxModel) -> Iterator[str]:
     sizes = model.find_constant(DISCRETE_SIZES)
     discrete = [name for name in (DISCRETE, DISCRETE_MODE) if name in model.outputs]
     if bool(discrete) != (MASKS in model.inputs):
-        yield f"I3: {'no' if discrete else 'an'} input {MASKS}; there is one where there are discrete actions"
+        yield f"I3: the input {MASKS} {'is missing' if discrete else 'exists'}; only discrete actions have it"
         return
     if not discrete:
         return
     shape = model.inputs[MASKS].shape
     if sizes is not None and shape[1:] != (int(sizes.sum()),):
-        yield f"I3: {MASKS} has the shape {list(shape)}; it is [{BATCH}, {int(sizes.sum())}], all branches concatenated"
+        expected = f"[{BATCH}, {int(sizes.sum())}]"
+        yield f"I3: {MASKS} has the shape {list(shape)}; it must be {expected}, all branches concatenated"
     for name in discrete:
         if not model.has_path(MASKS, name):
             yield f"I3: {name} does not depend on {MASKS}"
@@ -160,11 +161,11 @@ def _check_memory(model: OnnxModel) -> Iterator[str]:
     for name, rule in ((MEMORY_IN, "I4"), (MEMORY_OUT, "C5")):
         info = (model.inputs | model.outputs).get(name)
         if bool(memory_size) != (info is not None):
-            yield f"{rule}: {'no' if memory_size else 'a'} {name} where {MEMORY_SIZE} is {memory_size}"
+            yield f"{rule}: {name} {'is missing' if memory_size else 'exists'}, but {MEMORY_SIZE} is {memory_size}"
         elif info and (len(info.shape) != 3 or info.shape[1:] != (1, memory_size)):
-            yield f"{rule}: {name} has the shape {list(info.shape)}; it is [{BATCH}, 1, {memory_size}]"
+            yield f"{rule}: {name} has the shape {list(info.shape)}; it must be [{BATCH}, 1, {memory_size}]"
     if (info := model.outputs.get(MEMORY_OUT)) and info.kind != FLOAT:
-        yield f"C5: {MEMORY_OUT} is {info.kind}; it is FLOAT"
+        yield f"C5: {MEMORY_OUT} is {info.kind}; it must be FLOAT"
 
 
 def _check_constants(model: OnnxModel) -> Iterator[str]:
@@ -176,13 +177,13 @@ def _check_constants(model: OnnxModel) -> Iterator[str]:
         if name not in model.outputs or value is None:
             yield f"{rule}: there is no constant output {name}"
         elif value.dtype != np.float32 or value.shape != (1,):
-            yield f"{rule}: {name} is {value.dtype} {list(value.shape)}; it is float32 [1]"
+            yield f"{rule}: {name} is {value.dtype} {list(value.shape)}; it must be float32 [1]"
     version = model.find_constant(VERSION_NUMBER)
     if version is not None and version.size == 1 and version.item() != VERSION:
-        yield f"C1: {VERSION_NUMBER} is {version.item():g}; the names of this interface belong to {VERSION:g}"
+        yield f"C1: {VERSION_NUMBER} is {version.item():g}; the names of the inputs and outputs require {VERSION:g}"
     for name in (VERSION_NUMBER, MEMORY_SIZE, CONTINUOUS_SIZE, DISCRETE_SIZES):
         if name in model.outputs and name not in model.initializers:
-            yield f"C8: {name} is not an initializer, as which Barracuda reads it"
+            yield f"C8: {name} is not an initializer; Barracuda reads constants from initializers"
 
 
 def _check_continuous(model: OnnxModel) -> Iterator[str]:
@@ -192,7 +193,7 @@ def _check_continuous(model: OnnxModel) -> Iterator[str]:
             continue
         info = model.outputs[name]
         if info.kind != FLOAT:
-            yield f"C3: {name} is {info.kind}; it is FLOAT"
+            yield f"C3: {name} is {info.kind}; it must be FLOAT"
         if len(info.shape) != 2 or (size is not None and size.size == 1 and info.shape[1] != int(size.item())):
             yield f"C3: {name} has the shape {list(info.shape)}, and {CONTINUOUS_SIZE} is {_format_values(size)}"
 
@@ -204,13 +205,13 @@ def _check_discrete(model: OnnxModel) -> Iterator[str]:
     if DISCRETE_SIZES not in model.outputs or sizes is None:
         yield f"C4: there is no constant output {DISCRETE_SIZES}"
     elif sizes.dtype != np.float32 or sizes.shape not in ((sizes.size,), (1, sizes.size)):
-        yield f"C4: {DISCRETE_SIZES} is {sizes.dtype} {list(sizes.shape)}; it is float32 [1, branches]"
+        yield f"C4: {DISCRETE_SIZES} is {sizes.dtype} {list(sizes.shape)}; it must be float32 [1, branches]"
     for name in (DISCRETE, DISCRETE_MODE):
         if name not in model.outputs:
             continue
         info = model.outputs[name]
         if info.kind not in INTEGERS:
-            yield f"C4: {name} is {info.kind}; indices are INT64 or INT32"
+            yield f"C4: {name} is {info.kind}; indices must be INT64 or INT32"
         if len(info.shape) != 2 or (sizes is not None and info.shape[1] != sizes.size):
             yield f"C4: {name} has the shape {list(info.shape)}, and {DISCRETE_SIZES} is {_format_values(sizes)}"
 
@@ -221,16 +222,17 @@ def _check_outputs(model: OnnxModel) -> Iterator[str]:
     for group in groups:
         for name in (group[0], group[2]):
             if name not in names:
-                yield f"C6: there is no output {name}; Unity needs both, sampled and deterministic"
+                yield f"C6: there is no output {name}; Unity needs sampled and deterministic actions"
     if not groups:
         yield "C6: there are no actions"
     if others := [name for name in names if name not in ORDER]:
         yield f"C6: outputs unknown to Unity: {', '.join(others)}"
     known = [name for name in names if name in ORDER]
     if known != sorted(known, key=ORDER.index):
-        yield f"C7: outputs are in the order {', '.join(known)}; it is {', '.join(sorted(known, key=ORDER.index))}"
+        expected = ", ".join(sorted(known, key=ORDER.index))
+        yield f"C7: outputs are in the order {', '.join(known)}; it must be {expected}"
     if "?" in model.path.name or model.path.suffix != ".onnx":
-        yield f"S7: the file is called {model.path.name}; it is <Behavior>.onnx, without ?team="
+        yield f"S7: the file is called {model.path.name}; it must be <Behavior>.onnx, without ?team="
 
 
 def _check_scene(model: OnnxModel, scene: Signature) -> Iterator[str]:
@@ -252,7 +254,7 @@ def _check_scene(model: OnnxModel, scene: Signature) -> Iterator[str]:
         yield f"S3: branches are {_format_values(branches)}; the scene has {expected}"
     version = _to_tuple(model.find_constant(VERSION_NUMBER))
     if not version or not 2 <= version[0] <= 3:
-        yield f"S5: {VERSION_NUMBER} is {_format_values(model.find_constant(VERSION_NUMBER))}; Unity takes 2 to 3"
+        yield f"S5: {VERSION_NUMBER} is {_format_values(model.find_constant(VERSION_NUMBER))}; Unity accepts 2 to 3"
     if _to_tuple(model.find_constant(MEMORY_SIZE)) != (scene.memory,):
         found = _format_values(model.find_constant(MEMORY_SIZE))
         yield f"S6: {MEMORY_SIZE} is {found}; the agent's memory has {scene.memory} values"

@@ -33,11 +33,11 @@ from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.trained_agent import load_agent
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
-EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export other than never
+EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export, in addition to never
 
 
 class ExportFailed(Exception):
-    """An error for a file that Unity would refuse, or that computes something other than its agent; it is not kept."""
+    """An error for a file that Unity would reject, or whose outputs differ from the agent's; the file is deleted."""
 
     def __init__(self, role: str, violations: list[str]):
         count = f"{len(violations)} violation{'s' * (len(violations) > 1)}"
@@ -76,7 +76,7 @@ def export_roles(
 ) -> Iterator[ExportResult | ExportFailed]:
     """Write `<role>.onnx` for each role of a checkpoint, and yield the result of each role.
 
-    The state of the process's random generators is the same afterwards.
+    The state of the process's random generators is restored afterwards.
 
     Args:
         configs: Settings of the agents of the run.
@@ -193,7 +193,7 @@ class RunExporter(Callback):
             check_packages()
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Export a checkpoint that has been saved into its folder, with which the files are deleted later."""
+        """Export a saved checkpoint into its folder; the files are deleted together with the checkpoint."""
         if self._when == EXPORT_CHECKPOINTS:
             self._export(lambda: checkpoint, checkpoint.folder)
 
@@ -232,7 +232,7 @@ def run_export(
         log: Receives a line for each file, and for each violation.
 
     Returns:
-        The record for scripts, and the violations of each role that has any.
+        The record for scripts, and {role: violations} of the roles that were not exported.
 
     Raises:
         UserError: If there is no such run, a package is missing, or a network cannot be expressed in the opset.
@@ -256,7 +256,7 @@ def run_export(
 
 
 def run_round_trip() -> str:
-    """Export an untrained agent with all checks, and return the versions of the packages that took part.
+    """Export an untrained agent with all checks, and return the versions of the packages that were used.
 
     Raises:
         ExportFailed: If the outputs of the file differ from torch's.

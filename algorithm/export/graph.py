@@ -25,9 +25,9 @@ BARRACUDA_OPSET = 9  # for Barracuda, in versions 1.x and 2.x
 
 
 class ExportModule(nn.Module):
-    """A module that computes one step of an agent: from the inputs of a Signature, in their order, to its outputs.
+    """A module that computes one step of an agent: it maps the inputs of a Signature, in order, to its outputs.
 
-    It owns a copy of the weights. If the agent observes its previous action, the memory contains it: the sampled one,
+    It owns a copy of the weights. If the agent observes its previous action, the memory contains the sampled action,
     which Unity executes unless Behavior Parameters request deterministic inference.
     """
 
@@ -77,7 +77,7 @@ def _to_observation(value: Tensor, sensor: ObservationInput) -> Tensor:
 
 
 def _order_outputs(sampled: ExportedAction, mode: ExportedAction) -> Iterator[Tensor]:
-    """Yield continuous actions, sampled and most probable, then discrete ones; kinds without actions are left out."""
+    """Yield continuous, then discrete actions, each sampled and most probable; kinds without actions are left out."""
     for kind in zip(sampled, mode, strict=True):
         for parts in kind:
             if parts:
@@ -102,9 +102,11 @@ def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, s
     computed = list(signature.computed_outputs())
     try:
         serialized = _trace(export_module, example, list(signature.inputs()), computed, opset)
-    except Exception as error:  # a user's own module, and the exporter, may raise any error
+    except Exception as error:  # a module in nn.py, and the exporter, may raise any error
         reason = " ".join(str(error).split())
-        raise UserError(f"this network has no form in opset {opset}: {type(error).__name__}: {reason}") from error
+        raise UserError(
+            f"this network cannot be expressed in opset {opset}: {type(error).__name__}: {reason}"
+        ) from error
     model = onnx.load_from_string(serialized)
     _simplify(model.graph)
     _add_outputs(model, signature)

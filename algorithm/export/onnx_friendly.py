@@ -1,6 +1,6 @@
-"""Equivalent modules for the export, in the operators that Unity imports: fixed shapes, one step, no unused outputs.
+"""Replacements of modules for the export, in operators that Unity imports: fixed shapes, one step, no unused outputs.
 
-A module without an equivalent here, such as a user's own, is traced as it is. `step` of a module with a memory takes
+A module without a replacement, such as a module in nn.py, is traced as it is. `step` of a module with a memory takes
 features [B, features] and a memory [B, size], and returns outputs and the next memory.
 """
 
@@ -29,7 +29,7 @@ from algorithm.specs import ACTION_MASK
 
 
 def to_onnx_friendly(module: Any) -> nn.Module:
-    """Return the equivalent of a module for the export; its submodules are replaced in place."""
+    """Return the replacement of a module for the export; its submodules are replaced in place."""
     converted = REPLACEMENTS[type(module)](module) if type(module) in REPLACEMENTS else module
     for name, child in list(converted.named_children()):
         setattr(converted, name, to_onnx_friendly(child))
@@ -97,7 +97,7 @@ class OnnxGreedyQPolicy(nn.Module):
         features, memory = self.torso.step(obs, memory)
         values = sum(critic(features) for critic in self.critics)
         masks = (obs[ACTION_MASK][:, branch] for branch in self.branches)
-        # A branch whose actions are all masked counts as a branch without a mask.
+        # If all actions of a branch are masked, all are allowed.
         free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in masks]
         # 1 for a combination without masked actions, 0 otherwise.
         possible = (1 - (1 - torch.cat(free, -1)) @ self.codes.T).clamp(min=0)
@@ -111,7 +111,7 @@ class OnnxGreedyQPolicy(nn.Module):
 
 
 class OnnxSharedHeads(nn.Module):
-    """The outputs of a SharedHeads."""
+    """The replacement of SharedHeads."""
 
     def __init__(self, heads: SharedHeads):
         super().__init__()
@@ -151,7 +151,7 @@ class OnnxTorso(nn.Module):
 
 
 class OnnxVectorEncoder(nn.Module):
-    """A VectorEncoder."""
+    """The replacement of a VectorEncoder."""
 
     def __init__(self, encoder: VectorEncoder):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Equivalents of the memories for the export: one step, in the operators that Unity imports."""
+"""Replacements of the memories for the export: one step, in operators that Unity imports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OnnxAttention(nn.Module):
 
 
 class OnnxAttentionLayer(nn.Module):
-    """An AttentionLayer for one step, which attends to the steps before it and to itself."""
+    """An AttentionLayer for one step, which attends to the past steps and to this step."""
 
     def __init__(self, layer: AttentionLayer):
         super().__init__()

@@ -68,7 +68,7 @@ class TensorInfo:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Return the shape of one sample: the axes after the batch, for a tensor whose other lengths are fixed."""
+        """Return the shape of one sample: the lengths of the axes after the batch, which must be fixed."""
         return tuple(axis for axis in self.shape[1:] if isinstance(axis, int))
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class OnnxModel:
         self.outputs = {value.name: _read_tensor_info(value) for value in graph.output}
 
     def get_opset(self) -> int:
-        """Return the version of ONNX's own operators; 0 if the file states none."""
+        """Return the version of ONNX's own operators; 0 if the file has none."""
         return next((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
     def find_constant(self, name: str) -> np.ndarray | None:

@@ -26,7 +26,7 @@ from algorithm.specs import ACTION_MASK, ObsSpec, Role
 OBSERVATIONS = 64  # observations in each batch size
 BATCHES = (1, 3)  # batch sizes
 STEPS = 20  # consecutive steps of an agent with memory
-SAMPLES = 1000  # sampled actions for the check of action masks
+SAMPLES = 1000  # sampled actions in the check of action masks
 TOLERANCE = 1e-4  # largest difference of an action or a memory value
 
 
@@ -99,7 +99,7 @@ class _Comparison:
         self.file_memory = np.zeros((batch, self.signature.memory), np.float32)
 
     def step(self) -> None:
-        """Make one decision with both, for the same random observations."""
+        """Compare one decision of the agent and of the file, for the same random observations."""
         n, signature = len(self.first), self.signature
         obs = sample_observations(self.role, self.rng, n)
         outputs = run_session(self.session, signature.make_feed(obs, self.file_memory))

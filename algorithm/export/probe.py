@@ -17,7 +17,7 @@ from algorithm.export.signature import (
     MASKS,
 )
 
-LARGE_INPUT = 1e3  # standard deviation of observations for which an action without a bound would exceed [-1, 1]
+LARGE_INPUT = 1e3  # standard deviation of observations, for which unbounded actions exceed [-1, 1]
 
 
 def run_probes(model: OnnxModel) -> list[str]:
@@ -25,7 +25,7 @@ def run_probes(model: OnnxModel) -> list[str]:
     try:
         session = make_session(model.path.read_bytes())
     except Exception as error:  # onnxruntime raises several types
-        return [f"I7: onnxruntime cannot load it ({_format_error(error)})"]
+        return [f"I7: onnxruntime cannot load the file ({_format_error(error)})"]
     rng = np.random.default_rng(0)
     return [*_check_zeros(model, session), *_check_bounds(model, session, rng), *_check_masks(model, session, rng)]
 
@@ -36,11 +36,11 @@ def _check_zeros(model: OnnxModel, session: Any) -> Iterator[str]:
         feed = {name: np.zeros((batch, *info.sample_shape), np.float32) for name, info in model.inputs.items()}
         outputs = _try_run(session, feed)
         if isinstance(outputs, str):
-            yield f"{rule}: it does not run on zeros in a batch of {batch} ({outputs})"
+            yield f"{rule}: the file does not run on zeros in a batch of {batch} ({outputs})"
             return
         for name, value in outputs.items():
             if not np.isfinite(value).all():
-                yield f"{rule}: {name} is not finite where all inputs are 0"
+                yield f"{rule}: {name} is not finite if all inputs are 0"
             shape = tuple(batch if isinstance(axis, str) else axis for axis in model.outputs[name].shape)
             if value.shape != shape:
                 yield f"{rule}: {name} has the shape {list(value.shape)} in a batch of {batch}, not {list(shape)}"
@@ -50,12 +50,12 @@ def _check_zeros(model: OnnxModel, session: Any) -> Iterator[str]:
 def _check_bounds(model: OnnxModel, session: Any, rng: np.random.Generator) -> Iterator[str]:
     outputs = _try_run(session, _make_feed(model, rng, 16, LARGE_INPUT))
     if isinstance(outputs, str):
-        yield f"I7: it does not run ({outputs})"
+        yield f"I7: the file does not run ({outputs})"
         return
     for name in (CONTINUOUS, CONTINUOUS_MODE):
         value = outputs.get(name)
         if value is not None and not (np.abs(value) <= 1).all():
-            yield f"C3: {name} reaches {np.abs(value).max():.3g}; actions are from -1 to 1"
+            yield f"C3: {name} reaches {np.abs(value).max():.3g}; actions must be from -1 to 1"
     yield from _check_indices(model, outputs)
 
 
@@ -72,11 +72,11 @@ def _check_masks(model: OnnxModel, session: Any, rng: np.random.Generator) -> It
         begin += size
         outputs = _try_run(session, feed)
         if isinstance(outputs, str):
-            yield f"I3: it does not run with masks ({outputs})"
+            yield f"I3: the file does not run with masks ({outputs})"
             return
         for name in (DISCRETE, DISCRETE_MODE):
             if name in outputs and not np.array_equal(outputs[name][:, branch], np.arange(size)):
-                yield f"I3: {name} takes forbidden actions of branch {branch}"
+                yield f"I3: {name} selects masked actions of branch {branch}"
 
 
 def _check_indices(model: OnnxModel, outputs: dict[str, np.ndarray]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _check_indices(model: OnnxModel, outputs: dict[str, np.ndarray]) -> Iterator
         if name in outputs and sizes is not None:
             value = outputs[name]
             if value.shape[-1:] == (sizes.size,) and ((value < 0) | (value >= sizes.ravel())).any():
-                yield f"C4: {name} is {value.max()} at most and {value.min()} at least, beyond its branches"
+                yield f"C4: {name} ranges from {value.min()} to {value.max()}, beyond the sizes of its branches"
 
 
 def _make_feed(model: OnnxModel, rng: np.random.Generator, batch: int, scale: float) -> dict[str, np.ndarray]:

@@ -46,7 +46,7 @@ class ObservationInput:
 
     @classmethod
     def of(cls, name: str, spec: ObsSpec) -> ObservationInput:
-        """Return the input for an observation: tables keep their rows, images their axes; others are vectors."""
+        """Return the input for an observation: tables and images keep their shapes, others become vectors."""
         shape = spec.shape
         if spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values:
             shape = spec.env_shape

@@ -1,4 +1,4 @@
-"""The rule for every key of ML-Agents 1.1, of a behavior and of the run; trainers.py has those for hyperparameters."""
+"""The rule for each key of ML-Agents 1.1, of a behavior or the run; trainers.py has the rules for hyperparameters."""
 
 from __future__ import annotations
 

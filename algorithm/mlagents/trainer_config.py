@@ -53,7 +53,7 @@ class Unsupported:
     """A rule for a key without a counterpart.
 
     Attributes:
-        reason: Why there is none.
+        reason: Why the key has no counterpart.
         supported_values: Values for which nothing is missing.
         converter: Type of the value in ML-Agents.
         strict: Whether ML-Agents rejects unknown keys of this section.
@@ -129,7 +129,7 @@ def make_choice(*words: str) -> Converter:
 
     def check(value: Any) -> str:
         if value not in words:
-            raise ValueError(f"there is {', '.join(words)}")
+            raise ValueError(f"use one of: {', '.join(words)}")
         return value
 
     return check

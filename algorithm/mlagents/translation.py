@@ -66,7 +66,7 @@ def make_trainer_config(path: Path, behavior: str, entries: Mapping[str, Entry])
     trainer_entry = entries.get("trainer_type", Entry(None, "ppo"))
     trainer = str(trainer_entry.value)
     if trainer not in TRAINERS:
-        raise UserError(f"{path}: {trainer_entry.key} is {trainer_entry.value!r}; there is {', '.join(TRAINERS)}")
+        raise UserError(f"{path}: {trainer_entry.key} is {trainer_entry.value!r}; use one of: {', '.join(TRAINERS)}")
     if "trainer_type" not in entries and TrainerConfig.has_section("hyperparameters", entries):
         raise UserError(f"{path}: {behavior} has hyperparameters and no trainer_type, which ML-Agents requires then")
     entries = dict(entries)

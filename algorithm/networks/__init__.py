@@ -6,7 +6,7 @@ An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its pa
     hidden layers                Mlp, NoisyMlp
     memories                     Gru, Lstm, Attention
 
-A part of your own is a function or class that takes the spec of an observation (encoders) or the size of its input
+A custom part is a function or class that takes the spec of an observation (encoders) or the size of its input
 (layers, memories) and returns a torch module as described by Encoder, Layers and Memory.
 """
 

@@ -21,7 +21,7 @@ from algorithm.specs import ACTION_MASK, ObsSpec
 class ActorCritic(Policy):
     """A network that computes the statistics of the policy and the values of a critic.
 
-    As a policy, `forward` computes the statistics alone, one step at a time.
+    As a policy, `forward` computes the statistics only, one step at a time.
 
     Args:
         blueprint: The layers; the outputs follow them.

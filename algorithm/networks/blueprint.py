@@ -67,8 +67,8 @@ class Blueprint:
             observation uses the first pattern that matches. Default: `Vector()` for every observation.
         body: Factory of the layers after the encoders, such as `Mlp(64, 64)`; None: no layers.
         memory: Factory of the memory after the body, such as `Gru(64)`; None: no memory.
-        policy: Factory of layers for the policy alone; None: no layers.
-        critic: Factory of layers for the critic alone; None: no layers.
+        policy: Factory of layers for the policy only; None: no layers.
+        critic: Factory of layers for the critic only; None: no layers.
     """
 
     encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})

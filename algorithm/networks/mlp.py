@@ -158,8 +158,8 @@ class NoisyMlp:
 class NoisyLinear(nn.Module):
     """A linear layer with factorised noise (Eq. 9-11): y = (W + S * e_out e_in^T) x + b + s * e_out.
 
-    W and b are the parameters of `mean`, S and s the parameters of `sigma`; `noise` [outputs + inputs] is (e_out, e_in). The
-    noise is 0 until a Noise object draws it. In evaluation mode (`eval()`) the layer is `mean` alone.
+    W and b are the parameters of `mean`, S and s the parameters of `sigma`; `noise` [outputs + inputs] is (e_out,
+    e_in). The noise is 0 until a Noise object draws it. In evaluation mode (`eval()`) the layer is `mean` alone.
     """
 
     def __init__(self, inputs: int, outputs: int, std: float):

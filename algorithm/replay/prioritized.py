@@ -15,7 +15,7 @@ BRANCHING = 16
 class SumTree:
     """An array `leaves` [n] of non-negative float64 values, with levels of sums above it.
 
-    A changed node is always summed again over its children: rounding errors do not accumulate, and the leaves alone
+    A changed node is always summed again over its children: rounding errors do not accumulate, and only the leaves
     determine every bit of the sums.
     """
 

@@ -173,7 +173,7 @@ class Sampler(ABC):
         """Set the priorities of sequences after learning from them.
 
         Args:
-            index: The index [B] of each sequence in the replay. Those that are not stored (any more) are skipped.
+            index: The index [B] of each sequence in the replay. Sequences that are not stored (any more) are skipped.
             errors: Computes the TD errors of the sequences; not called if no priority depends on them.
         """
 

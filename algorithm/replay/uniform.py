@@ -76,7 +76,7 @@ class UniformSampler(Sampler):
 class SequenceIndex:
     """The complete sequences of each lane, as runs of consecutive starts between breaks.
 
-    A break is at the first row of a column. Each column is examined once, by the next `count`: writing costs nothing.
+    A break is at the first row of a column. Each column is examined once, by the next `count`; writing takes no time.
     The time of `count` is proportional to the lanes and to the columns written since the last call, the time of `find`
     to the sequences to find; both are multiplied by the logarithm of the number of runs.
 

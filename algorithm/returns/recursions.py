@@ -1,7 +1,7 @@
 """The backward recursions of the estimators: Retrace and its relatives, V-trace, n-step returns.
 
 All of them have the form y_t = a_t + b_t y_{t+1} over arrays [T, *B] whose first axis is time. `discount` is
-gamma * alive: 0 after a termination. `valid` is False for a step whose successor is missing; such a step keeps its own
+gamma * alive: 0 after a termination. `valid` is False for a step whose successor is missing; such a step keeps its
 value and passes nothing to the steps before it. So sequences may contain ends of episodes.
 """
 
@@ -93,7 +93,7 @@ def vtrace(
         v_t = V_t + E_t,   E_t = valid_t (rho_t (r_t + d_t V_{t+1} - V_t) + d_t lambda c_t E_{t+1})
         q_t = r_t + d_t (V_{t+1} + lambda E_{t+1})
 
-    The recursion is from Remark 1. q_t does not contain the ratio of its own step. v_t does: it is the target of a
+    The recursion is from Remark 1. q_t does not contain rho_t. v_t does: it is the target of a
     state value, and would be wrong as the target of an action value.
 
     Args:

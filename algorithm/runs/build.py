@@ -149,7 +149,7 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
 
 
 def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episodes: int) -> dict[str, EvaluationResult]:
-    """Play evaluation episodes, whose seed follows from the env steps alone; return the result of each role."""
+    """Play evaluation episodes, whose seed depends on the env steps only; return the result of each role."""
     return evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
 
 

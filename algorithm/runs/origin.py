@@ -74,7 +74,7 @@ def _find_versions(packages: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_commit(*folders: Path) -> str | None:
-    """Return the commit of the first of these folders that is in a git checkout; None if there is none, or no git."""
+    """Return the commit of the first of these folders that is in a git checkout; None without checkout or git."""
     for folder in folders:
         if folder.is_dir():
             try:

@@ -160,7 +160,7 @@ class RunFolder:
         check_origin(group / name, environment)
         if group / name not in runs:
             names = ", ".join(path.name for path in runs) or "none"
-            raise UserError(f"there is no run {name!r} under {group}; there is {names}")
+            raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
         return cls(group / name)
 
     @property

@@ -158,7 +158,7 @@ def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder
 
 
 def _report_own_code(folder: RunFolder, request: RunRequest, network_file: str, log: Callable[[str], None]) -> None:
-    """Report which code of the run, about to be executed, differs from that in the environment's folder."""
+    """Report which code of the run, about to be executed, differs from the code in the environment's folder."""
     try:
         source = find_environment_folder(request.env)
     except UserError:

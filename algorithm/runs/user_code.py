@@ -89,7 +89,7 @@ def _resolve_file(folder: Path, name: str, setting: str) -> Path:
     try:
         return resolve_inside(folder, Path(name))
     except ValueError as error:
-        raise UserError(f"{setting}: {name} is refused: {error}") from error
+        raise UserError(f"{setting}: {name} is not allowed: {error}") from error
 
 
 def _call_blueprint(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""The local runtime: everything in one process, in turn."""
+"""The local runtime: all parts of a run in one process, one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LocalRuntime:
     """A runtime that repeats one tick until the monitor ends the run.
 
     In a tick, the actor decides and sends the actions, the learners learn while environments in other processes execute
-    them, the actor receives the next steps, and the monitor does what is due.
+    them, the actor receives the next steps, and the monitor logs, evaluates and saves if due.
     """
 
     def run(self, training: TrainingComponents, actor: Actor, monitor: Monitor, divergence: DivergenceDetector) -> None:

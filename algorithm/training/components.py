@@ -26,7 +26,7 @@ class Timer:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.last_lap = perf_counter()  # time of the last lap, for those that need no exact time
+        self.last_lap = perf_counter()  # time of the last lap, for callers that need no exact time
 
     @property
     def total(self) -> float:

@@ -64,7 +64,7 @@ class Learner:
         self.max_step = max_step
         placement = placement or Placement()
         self.device = placement.learning
-        # On the CPU, gradients are checked before each step. A check would wait for another device: there the step is
+        # On the CPU, gradients are checked before each step. On another device a check would wait, so there the step is
         # undone.
         self.checks_gradient = self.device.type == "cpu"
         self.updates = 0

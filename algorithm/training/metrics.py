@@ -50,7 +50,7 @@ def read_table(path: Path) -> MetricsTable:
     columns, is damaged, all lines count as damaged.
 
     Raises:
-        FileNotFoundError: there is no table.
+        FileNotFoundError: the table does not exist.
     """
     lines = path.read_bytes().decode("utf-8", errors="replace").rpartition("\n")[0].splitlines()
     columns = _split_cells(lines[0]) if lines else []
@@ -75,7 +75,7 @@ def mean_evaluations(table: MetricsTable) -> dict[int, float]:
 
 
 def _split_cells(line: str) -> list[str]:
-    """Return the cells of one line, which is parsed alone: a stray quotation mark affects no other line."""
+    """Return the cells of one line, which is parsed separately, so a stray quotation mark affects no other line."""
     try:
         return next(csv.reader([line]), [])
     except csv.Error:

@@ -42,7 +42,7 @@ class RunCallbacks(Protocol):
 
 
 class Monitor:
-    """A monitor, which is called after each tick and does what is due.
+    """A monitor, which is called after each tick; it logs, evaluates and saves when that is due.
 
     If evaluation is not possible (`evaluate` is None, or raises SimulatorError), the run continues without it.
     A goal that was reached is then confirmed by the next `WINDOW` training episodes of every role.
@@ -82,7 +82,7 @@ class Monitor:
         self._trial_counts: dict[str, int] | None = None
         self._evaluated_at = -1  # env steps of the last evaluation
         self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
-        # Saving is last, so that a resumed run does not repeat the others.
+        # Saving is last, so that a resumed run does not repeat the other actions.
         actions: list[tuple[int | None, Callable[[], object]]] = [
             (limits.log_every, reporter.log_metrics),
             (limits.evaluate_every, self._evaluate),

@@ -252,7 +252,7 @@ class Progress:
 
     Attributes:
         wrote_row: whether a row of metrics has just been written.
-        has_ended: whether the run has ended; `throughput` is then the mean over the whole process.
+        has_ended: whether the run has ended; `throughput` then covers the whole process.
         counters: the counters.
         max_step: env steps at which the run ends; None without this limit.
         goal: mean return that is the goal; None without a goal.

@@ -73,7 +73,7 @@ class StepSanitizer:
             self._warn_blocked(step.lane, blocked & ~still_lost[:, None])
             bad_obs |= blocked.any(1)
         lost = still_lost | bad_obs | (bad_reward & ~step.first)
-        # The row before these starts, or its reward, is not stored: reward and `alive` of these rows are of no row.
+        # The row before these starts, or its reward, is not stored, so their reward and `alive` belong to no row.
         truncated_starts = step.first & (was_lost | bad_reward)
         for name, rows in bad.items():
             self._warn_nonfinite(f"observation {name!r}", step.obs[name], step.lane, rows & bad_obs & ~still_lost)

@@ -26,12 +26,12 @@ def test_lessons_by_progress_wait_for_the_env_steps_and_their_episodes(caplog):
     first = Lesson("a", 0.0, "x", 2, 0.25, "progress")
     lessons = (first, Lesson("b", 1.0, "x", 1, 0.5, "progress"), Lesson("c", 2.0))
     scene = EnvironmentParameters({"p": lessons}, lambda: share)
-    told = []
+    values = []
     for share in (0.1, 0.2, 0.25, 0.4, 0.75):  # noqa: B007
         scene.record_episode("y", 1000.0)
         scene.record_episode("x", 1000.0)
-        told.append(scene.current["p"])
-    assert told == [0, 0, 1, 1, 2]
+        values.append(scene.current["p"])
+    assert values == [0, 0, 1, 1, 2]
     assert [record.message for record in caplog.records] == [
         "p: lesson b begins, after 25% of training",
         "p: lesson c begins, after 75% of training",

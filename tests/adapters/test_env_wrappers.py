@@ -128,7 +128,7 @@ def test_unsupported_parts_are_an_error_with_the_setting_that_ignores_them():
 @pytest.mark.parametrize(
     ("ignored", "message"),
     [
-        (["sound"], "ignore_observations: there is no observation 'sound'; there is place, sight, words"),
+        (["sound"], "ignore_observations: there is no observation 'sound'; the environment has place, sight, words"),
         (["place", "sight", "words"], "contains no observation for an agent"),
     ],
 )

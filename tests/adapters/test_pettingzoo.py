@@ -149,7 +149,9 @@ def test_observations_are_ignored_and_environments_wrapped():
     steps = adapter.reset(0)
     steps = adapter.step({role: np.zeros((1, 2), np.float32) for role in steps})
     assert steps["bee"].reward == 1 / 16
-    with pytest.raises(UnsupportedEnvironment, match="no observation 'sound'; there is action_mask, observation$"):
+    with pytest.raises(
+        UnsupportedEnvironment, match="no observation 'sound'; the environment has action_mask, observation$"
+    ):
         PettingZooAdapter(config(NAME, 1, {"how": "observed"}, ignore_observations=["sound"]))
     with pytest.raises(UnsupportedEnvironment, match="contains no observation for an agent"):
         PettingZooAdapter(config(NAME, 1, {"how": "observed"}, ignore_observations=["observation"]))

@@ -62,7 +62,7 @@ def test_burn_in_needs_a_memory(make_agent):
         make_agent(make_role(COLUMNS), burn_in_step=2)
 
 
-def test_running_statistics_are_those_of_valid_rows(make_agent):
+def test_running_statistics_include_valid_rows_only(make_agent):
     agent = make_agent(make_role(COLUMNS), Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(8)))
     rollout = random_rollout(np.random.default_rng(0))
     rows = rollout.obs["obs"][:-1][rollout.valid].astype(np.float64)
@@ -73,7 +73,7 @@ def test_running_statistics_are_those_of_valid_rows(make_agent):
     np.testing.assert_allclose(moments.std, rows.std(0), rtol=1e-6)
 
 
-def test_weights_of_a_mean_are_those_of_valid_rows():
+def test_weights_of_a_mean_are_0_for_invalid_rows():
     weight = torch.tensor([2.0, 0.5])
     for valid in ([[1, 1], [0, 1]], [[0, 1], [0, 0]], [[0, 0], [0, 0]]):
         rows = torch.tensor(valid).bool()

@@ -185,7 +185,7 @@ def test_a_failed_save_leaves_the_other_checkpoints_unchanged(run, full_disk):
     assert run.save(30).folder == run.latest().folder
 
 
-def test_a_failed_save_is_logged_and_only_that_of_the_final_checkpoint_is_an_error(run, full_disk):
+def test_a_failed_save_is_logged_and_is_an_error_only_for_the_final_checkpoint(run, full_disk):
     logged = []
 
     def log(line: str) -> None:

@@ -250,8 +250,8 @@ def test_saving_changes_nothing(kind, tmp_path):
 )
 def test_acting_on_a_copy_changes_nothing_also_after_a_resume(kind, tmp_path, monkeypatch):
     plain = train_run(new_run(tmp_path, "plain", kind))
-    apart = Placement(learning=torch.device("cpu:0"), acting=CPU)  # the same device for torch
-    monkeypatch.setattr(components_builder, "choose_placement", lambda base, agent, role: apart)
+    placement = Placement(learning=torch.device("cpu:0"), acting=CPU)  # the same device for torch
+    monkeypatch.setattr(components_builder, "choose_placement", lambda base, agent, role: placement)
     copied = new_run(tmp_path, "copied", kind)
     assert_equal(train_run(copied), plain)
     assert_equal(train_run(copy_shortened(copied, "resumed", 2)), plain)

@@ -1,4 +1,4 @@
-"""What a user may get wrong: every row is an exit status and one line that says what, where and what would be right."""
+"""Mistakes of users: each ends with an exit status and one line that states what is wrong, where, and what is right."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ make = %s
 
 
 def environment(config=None, **files) -> None:
-    """An environment folder mine/task with these files; the configuration is that of a probe where it is not given."""
+    """Create the environment folder mine/task with these files; the default configuration is a probe."""
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True)
     text = config if isinstance(config, str) else yaml.safe_dump(config or {"default": {"base_config": PROBE}})
@@ -57,18 +57,18 @@ def environment(config=None, **files) -> None:
 
 
 def default(**sections) -> dict:
-    """A configuration of the probe with more settings."""
+    """Return a configuration of the probe with more settings."""
     base = {**PROBE, **sections.pop("base_config", {})}
     return {"default": {"base_config": base, **sections}}
 
 
 def gym(env_name, **base) -> dict:
-    """A configuration of a Gymnasium environment."""
+    """Return a configuration of a Gymnasium environment."""
     return {"default": {"base_config": {"env_type": "GYM", "env_name": env_name, **SHORT, **base}}}
 
 
 def fails(capsys, command: str) -> tuple[int, str]:
-    """Exit status and the line on standard error of a command line, which shows nothing else."""
+    """Return the exit status and the line on standard error of a command, which prints nothing else."""
     status = main.main(command.split())
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1, shown.err
@@ -140,7 +140,7 @@ COMMANDS = [
     ("mine/task -n a:b", "use a plain folder name"),
     ("mine/task -n con", "use a plain folder name"),
     ("mine/task -n {tme}", "with {time} for the start time"),
-    ("mine/task -c fast", "no variant 'fast'; there is default"),
+    ("mine/task -c fast", "no variant 'fast'; use one of: default"),
     ("mine/task --run", "there is no run under runs"),
     ("mine/task --run -n b", "there is no run 'b' under runs"),
     ("mine/task --resume", "train one with: python main.py mine/task"),
@@ -149,14 +149,14 @@ COMMANDS = [
     ("mine/task --list", "there is no run under runs/mine/task yet"),
     ("--init acrobot", "expected group/name"),
     ("--init gym/a:b", "give its folder below envs/"),
-    ("--init mine/task", "exists already, and is left as it is"),
+    ("--init mine/task", "exists already and was not changed"),
     ("--init gym/acrobat", "did you mean Acrobot-v1?"),
     ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
     (
         "--init gym/chain --set base_config.env_type=PROBE",
         "--init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT",
     ),
-    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs a config.yaml of its own"),
+    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs its own config.yaml"),
     ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
     # assignments
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
@@ -181,7 +181,7 @@ COMMANDS = [
     ("mine/task --set base_config.n_envs=true", "base_config.n_envs is True"),
     ("mine/task --set base_config.n_envs=1.5", "base_config.n_envs is 1.5"),
     ("mine/task --set base_config.evaluate_greedy=1", "base_config.evaluate_greedy is 1"),
-    ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
+    ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; use one of: ACER"),
     (
         "mine/task --set base_config.device=tpu",
         "it must be cpu, cuda, cuda:1 (the device with this index), gpu (the same as cuda), mps or auto",
@@ -239,7 +239,7 @@ COMMANDS = [
     ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
     ("mine/task --set acer_config.batch_size=9223372036854775808", "it must be at most 2,147,483,647"),
     ("mine/task --set base_config.seed=9223372036854775808", "it must be at most 9,223,372,036,854,775,807"),
-    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 windows of 20 rows are"),
+    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 sequences of 20 rows are"),
     (
         "mine/task --set acer_config.rollout_length=2147483647",
         "replay_config.capacity: 50000 rows over 1 lanes hold no",
@@ -282,7 +282,7 @@ FOLDERS = [
     ({"default": 3}, {}, 2, "the variant 'default' is 3"),
     ({"default": {"inherit": "other"}}, {}, 2, "inherits 'other', which does not exist"),
     ({"default": {"inherited": "default"}}, {}, 2, "it is now inherit, in the variant itself"),
-    ({"fast": None}, {}, 2, "no variant 'default'; there is fast"),
+    ({"fast": None}, {}, 2, "no variant 'default'; use one of: fast"),
     ("default: [", {}, 2, "config.yaml: not YAML"),
     ("- 1", {}, 2, "expected a mapping of sections, found list"),
     ("default: {goal: null}\ndefault: {}", {}, 2, "default is defined twice"),
@@ -298,7 +298,12 @@ FOLDERS = [
         2,
         "env_wrappers: no_such_module:Wrapper: Module",
     ),
-    (gym("CartPole-v1", ignore_observations=["mission"]), {}, 2, "there is no observation 'mission'; there is obs"),
+    (
+        gym("CartPole-v1", ignore_observations=["mission"]),
+        {},
+        2,
+        "there is no observation 'mission'; the environment has obs",
+    ),
     (gym("classic/rps_v2"), {}, 2, "'classic/rps_v2' needs env_type PETTINGZOO: set base_config.env_type to PETT"),
     (gym("ALE/Pong-v5"), {}, 2, "'ALE/Pong-v5' needs env_type ATARI"),
     (gym("no_such_module:Thing-v1"), {}, 2, "pip install no_such_module"),
@@ -410,7 +415,7 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize(("command", "message"), COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_a_command_that_cannot_be_is_one_line_and_status_2(command, message, capsys):
+def test_an_invalid_command_line_is_an_error_of_one_line_with_status_2(command, message, capsys):
     environment()
     status, line = fails(capsys, command)
     assert message in line
@@ -419,7 +424,7 @@ def test_a_command_that_cannot_be_is_one_line_and_status_2(command, message, cap
 
 
 @pytest.mark.parametrize(("config", "files", "status", "message"), FOLDERS)
-def test_a_broken_folder_is_one_line_that_names_it(config, files, status, message, capsys):
+def test_an_invalid_folder_is_an_error_of_one_line_that_names_it(config, files, status, message, capsys):
     environment(config, **files)
     found, line = fails(capsys, "mine/task -n a")
     assert message in line
@@ -428,7 +433,7 @@ def test_a_broken_folder_is_one_line_that_names_it(config, files, status, messag
 
 
 LATER = [
-    # what only shows while it trains
+    # errors during training
     (
         gym("env.py"),
         {"env": COUNTER % ("", "info = {'action_mask': numpy.ones(2)}", "Counter")},
@@ -445,7 +450,7 @@ LATER = [
 
 
 @pytest.mark.parametrize(("config", "files", "status", "message"), LATER)
-def test_what_breaks_while_it_trains_is_one_line_that_names_it(config, files, status, message, capsys):
+def test_an_error_during_training_is_one_line_that_names_its_place(config, files, status, message, capsys):
     environment(config, **files)
     found, line = fails(capsys, "mine/task -n a")
     assert message in line
@@ -453,14 +458,14 @@ def test_what_breaks_while_it_trains_is_one_line_that_names_it(config, files, st
 
 
 @pytest.mark.parametrize(("name", "env_name"), [("nn", "choice"), ("env", "env.py")])
-def test_a_folder_in_the_place_of_a_file_is_one_line(name, env_name, capsys):
+def test_a_folder_in_the_place_of_a_file_is_an_error_of_one_line(name, env_name, capsys):
     environment(default(base_config={"env_name": env_name, "env_type": "GYM" if name == "env" else "PROBE"}))
     Path(f"envs/mine/task/{name}.py").mkdir()
     assert fails(capsys, "mine/task -n a") == (2, f"{Path('envs/mine/task', name)}.py is a folder; expected a file\n")
     assert not Path("runs").exists()
 
 
-def test_the_folder_that_these_rows_break_works_when_whole(capsys):
+def test_the_folder_of_these_tests_trains_without_a_fault(capsys):
     environment(nn=NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))")
     assert main.main("mine/task -n a --set nn_config.units=8".split()) == 0
     assert (
@@ -487,7 +492,7 @@ EXISTING = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A working directory with two runs, made once."""
+    """Create a working directory with two runs, once."""
     place = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -498,12 +503,12 @@ def trained(tmp_path_factory):
 
 
 def files_of_runs() -> dict[Path, int]:
-    """When each file was written last; a lock is no part of what is left."""
+    """Return the modification time of each file except locks."""
     return {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*") if path.name != ".lock"}
 
 
 @pytest.mark.parametrize(("command", "status", "message"), EXISTING, ids=[row[0] for row in EXISTING])
-def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
+def test_an_impossible_command_for_a_run_is_one_line_and_changes_nothing(
     command, status, message, trained, monkeypatch, capsys
 ):
     monkeypatch.chdir(trained)
@@ -514,7 +519,7 @@ def test_what_cannot_be_done_with_a_run_is_one_line_and_leaves_it(
     assert files_of_runs() == before
 
 
-def test_an_unexpected_error_is_named_and_debug_shows_where(trained, monkeypatch, capsys):
+def test_an_unexpected_error_is_one_line_and_debug_shows_the_traceback(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     monkeypatch.setattr("algorithm.cli.report.make_table", lambda records: 1 / 0)
     status, line = fails(capsys, "--list")

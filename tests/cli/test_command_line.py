@@ -1,4 +1,4 @@
-"""The options: spellings, what they set, and that each one that is documented is there."""
+"""The options: spellings, the settings that they set, and the options in the documentation."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from algorithm.runs.env_folder import is_file_name
 
 ROOT = Path(__file__).resolve().parents[2]
 SPELLINGS = {option.spelling for option in OPTIONS} | {"--help", "--version"}
-# Written as a user would, with what they come to.
+# Options as users write them, with their values.
 USES = {
     "--config": ("-c fast", {"config": "fast"}),
     "--name": ("-n a", {"name": "a"}),
@@ -51,12 +51,12 @@ USES = {
 }
 
 
-def test_every_option_has_its_row():
+def test_every_option_is_parsed_below():
     assert set(USES) == SPELLINGS - {"--help", "--version"}
 
 
 @pytest.mark.parametrize("option", USES)
-def test_options_are_read_as_people_write_them(option):
+def test_options_are_read_in_common_spellings(option):
     text, expected = USES[option]
     words = text.split() if option in ("--init", "--import_mlagents") else ["gym/cartpole", *text.split()]
     options = vars(parse_arguments(words))
@@ -67,13 +67,13 @@ def test_options_are_read_as_people_write_them(option):
 
 
 @pytest.mark.parametrize("words", ["-n a gym/cartpole", "gym/cartpole -n a", "-n a --seed 3 gym/cartpole --json"])
-def test_the_environment_may_stand_anywhere(words):
+def test_the_environment_may_be_any_positional_argument(words):
     options = parse_arguments(words.split())
     assert (options.env, options.name) == ("gym/cartpole", "a")
 
 
 @pytest.mark.parametrize("env", ["gym/cartpole/", "gym\\cartpole", "./gym/cartpole"])
-def test_folders_are_named_as_shells_complete_them(env):
+def test_folders_may_end_with_a_slash_and_config_yaml(env):
     assert parse_arguments([env]).env == "gym/cartpole"
 
 
@@ -85,7 +85,7 @@ def read_flags(words):
     return tree
 
 
-def test_flags_are_short_for_settings():
+def test_flags_set_settings():
     words = "gym/cartpole -n a --agents 3 --max_step 8 --max_iter 7 --seed 5 --device cpu --nn x.py"
     tree = read_flags(words)
     assert tree == {
@@ -102,11 +102,11 @@ def test_flags_are_short_for_settings():
     assert resolve([("flags", tree)]).base.n_envs == 3
     unity = read_flags("unity/3dball --editor --port 6000")
     assert unity == {"base_config": {"unity_args": {"build_path": "editor", "base_port": 6000}}}
-    assert read_flags("gym/cartpole -n a --run") == {}  # it names a run that is there
+    assert read_flags("gym/cartpole -n a --run") == {}  # with --run, -n names an existing run
 
 
 @pytest.mark.parametrize("name", [name for name, instead in former.NAMES_ELSEWHERE.items() if " " not in instead])
-def test_an_old_name_leads_to_one_that_exists(name):
+def test_the_error_for_an_old_name_names_an_existing_option(name):
     instead = former.NAMES_ELSEWHERE[name]
     assert instead in SPELLINGS or is_setting(instead)
     assert former.find_renamed_setting(name if "." in name else f"sac_config.{name}") == f"it is now {instead}"
@@ -120,7 +120,7 @@ def is_setting(path: str) -> bool:
     return key in place
 
 
-def test_no_old_name_hides_one_of_ours():
+def test_no_old_name_is_a_current_option():
     ours = {key for section in load_defaults().values() for key in (section if isinstance(section, dict) else {})}
     assert not (set(former.NAMES_ELSEWHERE) - {"env_name"}) & ours
     assert not {f"--{name}" for name in former.NAMES_ELSEWHERE} & SPELLINGS
@@ -131,7 +131,7 @@ def test_no_old_name_hides_one_of_ours():
 
 
 def documented(page: str) -> set[str]:
-    """The options of ours that a page speaks of: in command lines with main.py, and where they stand alone as code."""
+    """Return the options that a page mentions: in commands with main.py, and as separate code."""
     text = (ROOT / page).read_text(encoding="utf-8")
     ours = [line.split("main.py")[1].split("#")[0] for line in text.splitlines() if "main.py" in line]
     alone = re.findall(r"`(--?[a-z][\w-]*)", text)
@@ -154,12 +154,12 @@ def test_the_reference_lists_every_option():
 
 
 @pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
-def test_file_names(name):
+def test_valid_file_names_are_accepted(name):
     assert is_file_name(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".a", "a.", "a ", "a/b", "a\n", "a*", "nul", "Com1.txt", "x" * 101])
-def test_what_some_system_takes_for_no_file_name(name):
+def test_file_names_that_any_system_rejects_are_rejected(name):
     assert not is_file_name(name)
 
 
@@ -214,7 +214,7 @@ def test_help_lists_every_option_once_in_its_group(capsys):
     assert max(map(len, page.splitlines())) <= 110
 
 
-def test_the_version_is_that_of_the_package(capsys):
+def test_version_prints_the_version_of_the_package(capsys):
     with pytest.raises(SystemExit) as ended:
         parse_arguments(["--version"])
     assert ended.value.code == 0 and capsys.readouterr().out == f"samara {__version__}\n"

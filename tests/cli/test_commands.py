@@ -1,4 +1,4 @@
-"""What each command leaves behind and tells, for people and for scripts."""
+"""The files and the output of each command, for people and for scripts."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=
 
 @pytest.fixture(autouse=True)
 def task():
-    """The folder mine/task: episodes of ten steps and return 10 in three lanes."""
+    """Create the folder mine/task: episodes of ten steps with return 10 in three lanes."""
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG)
@@ -34,12 +34,12 @@ def task():
 
 
 def result(name: str) -> dict:
-    """result.json of a run."""
+    """Return result.json of a run."""
     return json.loads(Path(f"runs/mine/task/{name}/result.json").read_text())
 
 
 def call(command: str, capsys) -> dict:
-    """What a command tells a script."""
+    """Return the JSON that a command prints for a script."""
     status = main.main([*command.split(), "--json"])
     shown = capsys.readouterr().out
     assert shown.count("\n") == 1, shown
@@ -48,15 +48,15 @@ def call(command: str, capsys) -> dict:
     return record
 
 
-def test_a_run_leaves_its_result_and_tells_it(capsys):
-    told = call("mine/task -n a -c goal", capsys)
-    assert told == {"run": "runs/mine/task/a", **result("a")}
-    seconds = told.pop("seconds")
+def test_a_run_writes_and_prints_its_result(capsys):
+    printed = call("mine/task -n a -c goal", capsys)
+    assert printed == {"run": "runs/mine/task/a", **result("a")}
+    seconds = printed.pop("seconds")
     assert 0 < seconds < 60
-    assert told.pop("updates") > 0
-    assert told.pop("versions").keys() >= {"python", "torch", "numpy", "gymnasium"}
-    told.pop("commit", None)  # of the project, where it is a checkout
-    assert told == {
+    assert printed.pop("updates") > 0
+    assert printed.pop("versions").keys() >= {"python", "torch", "numpy", "gymnasium"}
+    printed.pop("commit", None)  # only in a checkout of the project
+    assert printed == {
         "run": "runs/mine/task/a",
         "environment": "mine/task",
         "algorithm": "ACER",
@@ -69,17 +69,17 @@ def test_a_run_leaves_its_result_and_tells_it(capsys):
         "env_steps": 90,
         "episodes": 6,
         "returns": {"agent": 10.0},
-        "evaluation": told["evaluation"],
+        "evaluation": printed["evaluation"],
     }
-    told = call("mine/task -n b -c goal --max_step 400", capsys)
-    assert (told["reached"], told["confirmed_by"]) == (True, "evaluation")
-    assert told["evaluation"] == {
+    printed = call("mine/task -n b -c goal --max_step 400", capsys)
+    assert (printed["reached"], printed["confirmed_by"]) == (True, "evaluation")
+    assert printed["evaluation"] == {
         "agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}
     }
     assert call("mine/task -n c", capsys)["reached"] is None
 
 
-def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monkeypatch, capsys):
+def test_result_last_line_and_last_picture_have_the_same_seconds(monkeypatch, capsys):
     from algorithm.cli import display
 
     shown = []
@@ -93,7 +93,7 @@ def test_one_clock_is_behind_the_result_the_last_line_and_the_last_picture(monke
     assert result("a")["seconds"] > seconds
 
 
-def test_what_is_for_people_goes_to_standard_error_with_json(capsys):
+def test_text_for_people_is_written_to_standard_error_with_json(capsys):
     assert main.main("mine/task -n a --json".split()) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("{") and "run folder: " in shown.err
@@ -102,7 +102,7 @@ def test_what_is_for_people_goes_to_standard_error_with_json(capsys):
     assert "run folder: " in shown.out and shown.err == ""
 
 
-def test_what_native_code_prints_stays_out_of_the_json(task):
+def test_output_of_native_code_is_not_mixed_with_the_json(task):
     loud = "import os, gymnasium\ndef make():\n    os.write(1, b'loud')\n    return gymnasium.make('CartPole-v1')\n"
     (task / "env.py").write_text(loud)
     changes = ["--set", "base_config.env_type=GYM", "base_config.env_name=env.py", "base_config.max_step=30"]
@@ -112,16 +112,16 @@ def test_what_native_code_prints_stays_out_of_the_json(task):
     assert "loud" in process.stderr
 
 
-def test_a_script_hears_of_failures_too(capsys):
+def test_failures_are_reported_as_json_too(capsys):
     assert call("mine/tusk", capsys)["error"].startswith("no environment folder 'mine/tusk'")
     assert call("mine/task --nonsense", capsys)["status"] == 2
 
 
-def test_a_run_that_breaks_leaves_its_result(task, capsys):
+def test_a_failed_run_writes_its_result(task, capsys):
     (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 500}}\n")
     (task / "env.py").write_text(
         "import gymnasium, itertools\n"
-        "STEPS = itertools.count()\n"  # of all copies: another one breaks too
+        "STEPS = itertools.count()\n"  # of all environments: a restarted one raises too
         "class Breaks(gymnasium.Wrapper):\n"
         "    def step(self, action):\n"
         "        if next(STEPS) > 100:\n"
@@ -130,13 +130,13 @@ def test_a_run_that_breaks_leaves_its_result(task, capsys):
         "def make():\n"
         "    return Breaks(gymnasium.make('CartPole-v1'))\n"
     )
-    told = call("mine/task -n a", capsys)
-    assert "crashed 11 times" in told.pop("error")
-    assert told == {"run": "runs/mine/task/a", **result("a")}
-    assert told["status"] == 1 and told["env_steps"] > 50 and told["episodes"] > 0
+    printed = call("mine/task -n a", capsys)
+    assert "crashed 11 times" in printed.pop("error")
+    assert printed == {"run": "runs/mine/task/a", **result("a")}
+    assert printed["status"] == 1 and printed["env_steps"] > 50 and printed["episodes"] > 0
 
 
-def test_an_interrupted_run_leaves_its_result(monkeypatch, capsys):
+def test_an_interrupted_run_writes_its_result(monkeypatch, capsys):
     def interrupt(monitor, actor):
         tick(monitor, actor)
         raise KeyboardInterrupt
@@ -150,22 +150,22 @@ def test_an_interrupted_run_leaves_its_result(monkeypatch, capsys):
     assert result("a")["returns"] == {"agent": None}  # no episode has ended
 
 
-def test_repeated_runs_are_runs_with_successive_seeds(capsys):
-    told = call("mine/task -n a --seed 5 --repeat 3 --set base_config.env_name=choice", capsys)
-    assert [Path(one["run"]).name for one in told["runs"]] == ["a-1", "a-2", "a-3"]
+def test_repeated_runs_have_consecutive_seeds(capsys):
+    printed = call("mine/task -n a --seed 5 --repeat 3 --set base_config.env_name=choice", capsys)
+    assert [Path(one["run"]).name for one in printed["runs"]] == ["a-1", "a-2", "a-3"]
     assert [RunFolder.find("mine/task", f"a-{k}").load_settings().base.seed for k in (1, 2, 3)] == [5, 6, 7]
     alone = call("mine/task -n b --seed 6 --set base_config.env_name=choice", capsys)
     for key in ("env_steps", "updates", "episodes", "returns"):
-        assert alone[key] == told["runs"][1][key]
-    returns = [one["returns"]["agent"] for one in told["runs"]]
+        assert alone[key] == printed["runs"][1][key]
+    returns = [one["returns"]["agent"] for one in printed["runs"]]
     assert len(set(returns)) > 1
-    spread = told["spread"]["return"]
+    spread = printed["spread"]["return"]
     assert spread["mean"] == pytest.approx(sum(returns) / 3)
     assert spread["std"] == pytest.approx((sum((x - spread["mean"]) ** 2 for x in returns) / 2) ** 0.5)
     assert (spread["min"], spread["max"], spread["runs"]) == (min(returns), max(returns), 3)
 
 
-def test_repeated_runs_end_with_their_spread_for_people(capsys):
+def test_repeated_runs_print_their_statistics(capsys):
     assert main.main("mine/task -n a --repeat 2 -c goal --max_step 400".split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "2 runs: a-1, a-2" in lines
@@ -173,15 +173,15 @@ def test_repeated_runs_end_with_their_spread_for_people(capsys):
     assert "evaluation: 10.00 +- 0.00 (10.00 to 10.00)" in lines
 
 
-def test_repeated_runs_stop_at_the_first_that_fails_and_say_what_there_is(monkeypatch, capsys):
+def test_repeated_runs_stop_at_the_first_failure_and_report_the_others(monkeypatch, capsys):
     from algorithm import api
 
     whole = api.train_in_folder
     monkeypatch.setattr(
         api, "train_in_folder", lambda settings, *rest: whole(settings, *rest) if settings.base.seed == 0 else 1 / 0
     )
-    told = call("mine/task -n a --repeat 3", capsys)
-    assert told["status"] == 1 and len(told["runs"]) == 1
+    printed = call("mine/task -n a --repeat 3", capsys)
+    assert printed["status"] == 1 and len(printed["runs"]) == 1
     assert not Path("runs/mine/task/a-2").exists()
 
 
@@ -203,14 +203,14 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
         assert state in row and " 90 " in row and " 6 " in row and " 10.00 " in row
     assert ["ACER (goal)" in row for row in rows] == [True, True, False]
-    told = call("mine/task --list", capsys)
-    assert [one["run"] for one in told["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
-    assert told["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
-    assert told["runs"][1]["status"] is None and told["runs"][1]["env_steps"] == 90
-    assert told["runs"][1]["variant"] == "goal"
+    printed = call("mine/task --list", capsys)
+    assert [one["run"] for one in printed["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
+    assert printed["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
+    assert printed["runs"][1]["status"] is None and printed["runs"][1]["env_steps"] == 90
+    assert printed["runs"][1]["variant"] == "goal"
 
 
-def test_a_run_that_goes_on_keeps_its_variant(capsys):
+def test_a_resumed_run_keeps_its_variant(capsys):
     assert main.main("mine/task -n a -c goal".split()) == 0
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
     assert (result("a")["variant"], result("a")["env_steps"]) == ("goal", 150)
@@ -231,18 +231,18 @@ def test_a_run_has_its_origin_from_the_start(monkeypatch):
     assert not Path("runs/mine/task/a").exists()
 
 
-def test_a_run_that_went_on_after_its_result_is_unfinished(capsys):
+def test_a_run_that_continued_after_its_result_is_unfinished(capsys):
     assert main.main("mine/task -n a".split()) == 0
     old = Path("runs/mine/task/a/result.json").read_text()
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
     assert result("a")["env_steps"] == 150
     Path("runs/mine/task/a/result.json").write_text(old)
     capsys.readouterr()
-    told = call("--list", capsys)["runs"][0]
-    assert told["status"] is None and told["env_steps"] == 150
+    printed = call("--list", capsys)["runs"][0]
+    assert printed["status"] is None and printed["env_steps"] == 150
 
 
-def test_the_list_is_made_without_torch_and_the_like():
+def test_runs_are_listed_without_importing_torch():
     folder = Path("runs/mine/task/a")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
@@ -257,7 +257,7 @@ def test_the_list_is_made_without_torch_and_the_like():
     assert not loaded & {"torch", "gymnasium", "pydantic", "yaml", "tensorboard", "google"}
 
 
-def test_a_run_with_nothing_yet_is_listed(capsys):
+def test_a_run_without_metrics_is_listed(capsys):
     folder = Path("runs/mine/task/a")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
@@ -266,7 +266,7 @@ def test_a_run_with_nothing_yet_is_listed(capsys):
     assert "unfinished" in capsys.readouterr().out
 
 
-# What harms result.json, and metrics.csv; then what is said, and how far the run is by what can be read.
+# Damaged contents of result.json and metrics.csv; the line that reports it, and the env steps that can be read.
 HARM = {
     "no JSON": ("{", None, "result.json is damaged", 0),
     "no UTF-8": (b"\xff{}", None, "result.json is damaged", 0),
@@ -278,8 +278,8 @@ HARM = {
 }
 
 
-@pytest.mark.parametrize(("record", "metrics", "said", "env_steps"), HARM.values(), ids=HARM)
-def test_damaged_results_are_told_and_all_runs_are_listed(record, metrics, said, env_steps, capsys):
+@pytest.mark.parametrize(("record", "metrics", "problem", "env_steps"), HARM.values(), ids=HARM)
+def test_damaged_results_are_reported_and_all_runs_are_listed(record, metrics, problem, env_steps, capsys):
     for name in ("a", "b"):
         folder = Path("runs/mine/task") / name
         folder.mkdir(parents=True)
@@ -293,10 +293,10 @@ def test_damaged_results_are_told_and_all_runs_are_listed(record, metrics, said,
         "runs/mine/task/a": 0,
         "runs/mine/task/b": env_steps,
     }
-    assert shown.err.count("damaged") == 1 and f"runs/mine/task/b/{said}" in shown.err
+    assert shown.err.count("damaged") == 1 and f"runs/mine/task/b/{problem}" in shown.err
 
 
-def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(capsys):
+def test_force_replaces_a_run_and_restores_it_if_the_new_run_does_not_start(capsys):
     assert main.main("mine/task -n a".split()) == 0
     old = result("a")
     assert main.main("mine/task -n a --force --set base_config.env_name=nothing".split()) == 2
@@ -307,26 +307,26 @@ def test_force_replaces_a_run_and_gives_it_back_where_the_new_one_cannot_begin(c
     assert main.main("mine/task -n b --force".split()) == 0  # nothing to replace
 
 
-def test_force_leaves_a_folder_that_is_no_run(capsys):
+def test_force_does_not_replace_a_folder_that_is_not_a_run(capsys):
     Path("runs/mine/task/a").mkdir(parents=True)
     assert main.main("mine/task -n a --force".split()) == 2
     assert "is not a run" in capsys.readouterr().err
     assert Path("runs/mine/task/a").exists()
 
 
-def test_playing_tells_what_was_played(capsys):
+def test_playing_prints_the_evaluation(capsys):
     assert main.main("mine/task -n a".split()) == 0
     capsys.readouterr()
-    told = call("mine/task --run", capsys)
+    printed = call("mine/task --run", capsys)
     played = {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
-    assert told == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
+    assert printed == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
 
 
-def test_max_iter_is_episodes_per_lane_with_run(capsys):
+def test_with_run_max_iter_is_the_number_of_episodes_per_lane(capsys):
     assert main.main("mine/task -n a".split()) == 0
     capsys.readouterr()
-    told = call("mine/task --run --agents 3 --max_iter 4", capsys)
-    assert told["evaluation"]["agent"]["episodes"] == 12
+    printed = call("mine/task --run --agents 3 --max_iter 4", capsys)
+    assert printed["evaluation"]["agent"]["episodes"] == 12
     cut = call("mine/task --run --agents 1 --max_iter 1 --set base_config.max_step_each_iter=4", capsys)
     assert cut["evaluation"]["agent"] == {
         "mean": 4.0,
@@ -338,14 +338,14 @@ def test_max_iter_is_episodes_per_lane_with_run(capsys):
     }
 
 
-def test_max_iter_ends_training_when_every_lane_has_ended_so_many_episodes(capsys):
-    told = call("mine/task -n a --max_iter 2 --max_step 9999", capsys)
-    assert (told["episodes"], told["env_steps"]) == (6, 60)
+def test_max_iter_ends_training_when_every_lane_has_ended_this_many_episodes(capsys):
+    printed = call("mine/task -n a --max_iter 2 --max_step 9999", capsys)
+    assert (printed["episodes"], printed["env_steps"]) == (6, 60)
     cut = call("mine/task -n b --max_iter 2 --set base_config.max_step_each_iter=4", capsys)
     assert (cut["episodes"], cut["env_steps"], cut["returns"]) == (6, 24, {"agent": 4.0})
 
 
-def test_an_iteration_wants_an_end_of_every_lane_since_the_last_one(task, capsys):
+def test_an_iteration_needs_an_ended_episode_of_every_lane(task, capsys):
     (task / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 2, max_step: 500}}\n")
     (task / "env.py").write_text(
         "import gymnasium, numpy\n"
@@ -380,7 +380,7 @@ def test_a_checkpoint_is_played_by_its_env_steps_or_its_folder(monkeypatch, caps
     assert [int(name) for name in played] == [30, 60, 90]
 
 
-def test_the_environments_network_is_used_where_asked_for(task, capsys):
+def test_use_env_nn_takes_the_network_of_the_environment_folder(task, capsys):
     assert main.main("mine/task -n a".split()) == 0
     own = Path("runs/mine/task/a/nn.py")
     (task / "nn.py").write_text(NN.replace("8", "4"))
@@ -396,13 +396,13 @@ def test_the_environments_network_is_used_where_asked_for(task, capsys):
     assert own.read_text() == changed
 
 
-def test_another_file_may_hold_the_network(task, capsys):
+def test_nn_selects_another_file_for_the_network(task, capsys):
     (task / "other.py").write_text(NN.replace("8", "4"))
     assert main.main("mine/task -n a --nn other.py".split()) == 0
     assert main.main("mine/task --run".split()) == 0
 
 
-def test_what_is_printed_is_kept_in_the_run_folder(capsys):
+def test_logger_in_file_writes_the_output_to_the_run_folder(capsys):
     assert main.main("mine/task -n a --logger_in_file".split()) == 0
     first, _, shown = capsys.readouterr().out.partition("\n")
     assert first == "loading PyTorch for mine/task ..."  # before there is a folder
@@ -430,13 +430,13 @@ def test_env_args_reach_the_environment(task, capsys):
 
 
 @pytest.mark.parametrize(("word", "meaning"), [("CPU", "cpu"), ("gpu", "cuda"), ("GPU:1", "cuda:1"), ("Auto", "auto")])
-def test_devices_are_named_as_people_write_them(word, meaning):
+def test_devices_are_accepted_in_common_spellings(word, meaning):
     from algorithm.config.loader import resolve
 
     assert resolve([("test", {"base_config": {"device": word}})]).base.device == meaning
 
 
-def test_a_checkpoint_that_is_passed_over_is_told_beside_the_json(capsys):
+def test_a_skipped_checkpoint_is_reported_outside_of_the_json(capsys):
     call("mine/task -n a -c goal --max_step 400", capsys)
     places = sorted(Path("runs/mine/task/a/checkpoints").glob("0*"))
     shutil.copytree(places[-1], places[-1].with_name("0" * 12))

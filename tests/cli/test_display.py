@@ -82,13 +82,13 @@ def terminal(width: int = 100, **changes) -> Console:
 
 
 def drawn(progress, width: int = 100) -> list[str]:
-    """The lines of a picture, without colors."""
+    """Return the lines of a picture, without colors."""
     console = terminal(width, force_terminal=False)
     console.print(ProgressView(progress))
     return [row.rstrip() for row in console.file.getvalue().splitlines()]
 
 
-def test_one_line_holds_the_facts():
+def test_the_line_has_all_values():
     assert format_line(PROGRESS) == (
         "412,000 of 1,000,000 steps  return 123.4 (best 150.3)  length 122.9  entropy 0.512  KL to average 0.00214  "
         "critic loss 0.0456  8,123 steps/s  340 updates/s  1,234 episodes  environment 31%  acting 28%  learning 39%  "
@@ -96,7 +96,7 @@ def test_one_line_holds_the_facts():
     )
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_values_are_left_out():
     unknown = RoleProgress(mean=NAN, first=None, best=None, length=NAN, policy_metrics={}, losses={})
     progress = replace(
         PROGRESS, max_step=None, fraction_done=None, seconds_left=None, goal=None, roles={"agent": unknown}
@@ -108,7 +108,7 @@ def test_what_is_not_known_is_left_out():
         assert not [word for word in ("left", "nan", "goal", "length", "policy") if word in text]
 
 
-def test_a_slow_simulator_has_a_rate():
+def test_rates_below_ten_have_two_digits():
     slow = format_line(replace(PROGRESS, throughput=Throughput(3.24, 0.04, SHARES)))
     assert "3.2 steps/s  0.04 updates/s" in slow
 
@@ -120,16 +120,16 @@ def test_roles_are_named_if_there_are_several():
     assert [row for row in rows if row.startswith("a role") and "no episode yet" in row]
 
 
-def test_lines_are_said_for_rows_of_metrics_only():
-    said = []
-    show = LineDisplay(said.append).on_progress
+def test_lines_are_logged_for_rows_of_metrics_only():
+    logged = []
+    show = LineDisplay(logged.append).on_progress
     show(PROGRESS)
-    assert said == []
+    assert logged == []
     show(replace(PROGRESS, wrote_row=True))
-    assert said == [format_line(PROGRESS)]
+    assert logged == [format_line(PROGRESS)]
 
 
-def test_a_picture_is_drawn_when_somebody_looks_and_not_for_rows_of_metrics():
+def test_the_picture_is_not_drawn_for_rows_of_metrics():
     console = terminal()
     with live_display(console, console.print) as display:
         empty = console.file.tell()
@@ -149,7 +149,7 @@ def test_a_picture_is_drawn_when_somebody_looks_and_not_for_rows_of_metrics():
     ],
     ids=["one", "soft", "several"],
 )
-def test_a_picture_fits_every_width_with_whole_facts_in_one_column(width, roles, facts):
+def test_the_picture_fits_every_width_without_breaking_texts(width, roles, facts):
     rows = drawn(replace(PROGRESS, roles=roles), width)
     assert max(map(len, rows)) <= width - len("^C"), "what a terminal echoes breaks a line"
     assert [fact for fact in facts if not any(fact in row for row in rows)] == []
@@ -160,27 +160,27 @@ def test_a_picture_fits_every_width_with_whole_facts_in_one_column(width, roles,
     assert {len(row) - len(row.lstrip()) for row in continued} <= {column}
 
 
-def test_bars_appear_if_there_is_place_for_them():
+def test_bars_appear_if_the_terminal_is_wide_enough():
     assert not [row for row in drawn(PROGRESS, 60) if "━" in row]
     for width in (80, 160):
         assert sum("━" in row for row in drawn(PROGRESS, width)) == 3  # steps, return and time
     assert max(row.count("━") for row in drawn(PROGRESS, 160)) == BAR_WIDTH
 
 
-def test_a_terminal_without_unicode_has_bars_too():
+def test_bars_are_drawn_in_ascii_without_unicode():
     console = terminal(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     console.print(ProgressView(PROGRESS))
     console.file.flush()
     assert sum(b"---" in row for row in console.file.buffer.getvalue().splitlines()) == 3
 
 
-def test_names_of_roles_are_shown_as_they_are():
+def test_names_of_roles_are_not_interpreted_as_markup():
     roles = {"[red]wide 猫": STANDING, "b": STANDING}
     rows = drawn(replace(PROGRESS, roles=roles), 100)
     assert any(row.startswith("[red]wide 猫  ") for row in rows)
 
 
-def test_facts_have_colors():
+def test_texts_have_colors():
     console = terminal()
     console.print(ProgressView(PROGRESS))
     plain, shown = "\n".join(drawn(PROGRESS)), console.file.getvalue()
@@ -203,11 +203,11 @@ def test_percentages_have_the_sum_of_a_hundred(shares, total):
 @pytest.mark.parametrize(
     ("mean", "cells"), [(20.0, 0), (110.0, 16), (200.0, 32), (250.0, 32), (-50.0, 0)], ids=lambda value: f"{value:g}"
 )
-def test_the_bar_of_the_goal_runs_from_the_first_mean_to_the_goal(mean, cells):
+def test_the_bar_of_the_goal_starts_at_the_first_mean_return(mean, cells):
     assert max(0.0, _compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(cells)
 
 
-def test_a_picture_follows_the_width_of_its_terminal():
+def test_the_picture_follows_the_width_of_the_terminal():
     console = terminal(160)
     picture = ProgressView(PROGRESS)
     console.print(picture)
@@ -217,7 +217,7 @@ def test_a_picture_follows_the_width_of_its_terminal():
     assert console.file.getvalue().count("\n") - wide > wide
 
 
-def test_what_is_said_meanwhile_stands_above_the_picture():
+def test_output_during_training_is_printed_above_the_picture():
     console = terminal()
     with live_display(console, console.print) as display:
         display.on_progress(PROGRESS)

@@ -43,7 +43,7 @@ def test_a_folder_that_init_wrote_trains(name, env_name, solved, capsys):
     assert json.loads(Path("runs", name, "a", "result.json").read_text())["env_steps"] >= 400
 
 
-def test_every_line_is_explained_and_the_spaces_are_told(capsys):
+def test_every_line_has_a_comment_and_the_spaces_are_described(capsys):
     assert main.main(["--init", "gym/acrobot"]) == 0
     text = Path("envs/gym/acrobot/config.yaml").read_text()
     assert "# observes obs: float32 [6]" in text
@@ -54,7 +54,7 @@ def test_every_line_is_explained_and_the_spaces_are_told(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "expected"),
     [
         ("gym/pendulum", [], ["# acts with [1] float32 from -2 to 2"]),
         (
@@ -66,16 +66,16 @@ def test_every_line_is_explained_and_the_spaces_are_told(capsys):
         ("gym/taxi", [], ["# observes obs: uint8 [500], one-hot of 500", "# receives the mask action_mask"]),
     ],
 )
-def test_a_folder_for_any_space_trains(name, options, said):
+def test_a_folder_for_any_space_trains(name, options, expected):
     assert main.main(["--init", name, *options]) == 0
     text = Path("envs", name, "config.yaml").read_text()
-    assert [line for line in said if line not in text] == []
+    assert [line for line in expected if line not in text] == []
     assert ("std: learned" in text) == ("float32 from" in text)
     short = ["--max_step", "200", "--set", "acer_config.learning_starts=50", "acer_config.batch_size=4", "goal=null"]
     assert main.main([name, "-n", "a", *short]) == 0
 
 
-def test_what_is_asked_for_has_to_fit_what_is_suggested(capsys):
+def test_given_and_suggested_settings_must_be_compatible(capsys):
     assert main.main(["--init", "gym/pendulum", "--set", "acer_config.std_min=0.6"]) == 2
     assert "std_init 0.5 must be above std_min 0.6" in capsys.readouterr().err
     assert main.main(["--init", "gym/pendulum", "--set", "sac_config.gamma=0.6"]) == 2
@@ -83,7 +83,7 @@ def test_what_is_asked_for_has_to_fit_what_is_suggested(capsys):
     assert not Path("envs/gym").exists()
 
 
-def test_what_is_set_on_the_command_line_stands_in_the_folder():
+def test_settings_of_the_command_line_are_written_to_the_folder():
     asked = ["--set", "base_config.env_name=MountainCar-v0", "acer_config.gamma=0.9", "goal=null", "--agents", "2"]
     assert main.main(["--init", "toy/pole", *asked, "--env_args", "max_episode_steps=50"]) == 0
     config = Path("envs/toy/pole/config.yaml")
@@ -93,7 +93,7 @@ def test_what_is_set_on_the_command_line_stands_in_the_folder():
     assert settings.goal is None
 
 
-def test_nothing_is_written_where_the_environment_cannot_be_served(capsys):
+def test_nothing_is_written_for_an_unsupported_environment(capsys):
     words = "base_config.env_name=tests.adapters.spaced:Words-v0"
     assert main.main(["--init", "toy/words", "--set", words]) == 2
     assert "observation 'obs' is Text" in capsys.readouterr().err
@@ -104,14 +104,14 @@ def test_a_folder_is_never_overwritten(capsys):
     folder = Path("envs/gym/acrobot")
     folder.mkdir(parents=True)
     assert main.main(["--init", "gym/acrobot"]) == 2
-    assert "left as it is" in capsys.readouterr().err
+    assert "was not changed" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "ratio"), [([], 8.0), (["base_config.n_envs=2", "sac_config.rollout_length=3"], 6.0)]
 )
-def test_sac_has_a_section_of_its_own_with_one_update_for_each_env_step(changes, ratio):
+def test_sac_has_a_section_with_one_update_for_each_env_step(changes, ratio):
     assert main.main(["--init", "gym/pendulum", "--set", "base_config.algorithm=SAC", *changes]) == 0
     tree = written("gym/pendulum")
     assert "acer_config" not in tree
@@ -123,7 +123,7 @@ def test_sac_has_a_section_of_its_own_with_one_update_for_each_env_step(changes,
 
 
 def written(name):
-    """The settings of the folder that --init wrote."""
+    """Return the settings of the folder that --init wrote."""
     config = Path("envs", name, "config.yaml")
     resolve([(str(config), read_variant(config, "default"))])
     return yaml.safe_load(config.read_text())["default"]
@@ -171,7 +171,7 @@ def test_several_agents_train_in_a_folder_that_init_wrote():
     assert main.main(["zoo/rps", "-n", "a", "--run"]) == 0
 
 
-def test_roles_that_need_networks_of_their_own_have_no_file_of_one():
+def test_no_nn_is_written_for_roles_that_need_different_networks():
     pytest.importorskip("pettingzoo")
     named = ["base_config.env_type=PETTINGZOO", "base_config.env_name=tests.adapters.parallel:make"]
     assert main.main(["--init", "zoo/race", "--set", *named, "base_config.env_args={continuous: true}"]) == 0
@@ -181,7 +181,7 @@ def test_roles_that_need_networks_of_their_own_have_no_file_of_one():
     assert main.main(["zoo/race", "-n", "a", "--max_step", "300"]) == 0
 
 
-def test_what_cannot_be_observed_is_left_out():
+def test_unsupported_observations_are_ignored():
     named = "base_config.env_name=tests.adapters.spaced:Mission-v0"
     assert main.main(["--init", "grid/mission", "--set", named]) == 0
     assert written("grid/mission")["base_config"]["ignore_observations"] == ["mission"]
@@ -218,7 +218,7 @@ def test_large_color_images_become_small_and_gray():
         (["base_config.env_name=Pendulum-v1", "base_config.evaluate_every=70"], None, 70),
     ],
 )
-def test_a_run_without_a_goal_is_evaluated_in_its_course(changes, goal, every):
+def test_a_run_without_a_goal_has_evaluations(changes, goal, every):
     assert main.main(["--init", "toy/any", "--set", *changes]) == 0
     tree = written("toy/any")
     assert (tree["goal"]["return"], tree["base_config"]["evaluate_every"]) == (goal, every)
@@ -257,7 +257,7 @@ def test_force_replaces_the_two_files_and_leaves_the_others(capsys):
         ("HopperBulletEnv-v0", "use pybullet_envs_gymnasium:HopperBulletEnv-v0"),
     ],
 )
-def test_an_id_that_its_module_registers_is_suggested_with_it(env_name, instead, capsys, monkeypatch):
+def test_an_id_that_a_module_registers_is_suggested_with_the_module(env_name, instead, capsys, monkeypatch):
     monkeypatch.delitem(gymnasium.registry, env_name, raising=False)  # as before any test has imported its module
     assert main.main(["--init", "toy/bare", "--set", f"base_config.env_name={env_name}"]) == 2
     assert instead in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_an_id_that_its_module_registers_is_suggested_with_it(env_name, instead,
         ("toy/Nothing", "ID"),
     ],
 )
-def test_a_name_that_is_not_found_is_answered_with_the_setting_that_finds_it(name, instead, capsys, monkeypatch):
+def test_an_unknown_name_is_an_error_with_the_setting_that_names_the_id(name, instead, capsys, monkeypatch):
     for spec in [spec for spec in gymnasium.registry if spec in name]:  # as before any test has imported its module
         monkeypatch.delitem(gymnasium.registry, spec)
     assert main.main(["--init", name]) == 2

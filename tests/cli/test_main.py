@@ -1,4 +1,4 @@
-"""The command line as a user types it."""
+"""Whole commands, as a user types them."""
 
 import builtins
 import csv
@@ -29,7 +29,7 @@ SHORT = ["--set", "base_config.max_step=600", "base_config.log_every=200", "base
 
 
 def fails(capsys, *arguments) -> tuple[int, str]:
-    """Exit status and the one line on standard error."""
+    """Return the exit status and the only line on standard error."""
     try:
         status = main.main(list(arguments))
     except SystemExit as error:
@@ -63,7 +63,7 @@ def test_training_then_playing(capsys):
 @pytest.mark.parametrize(
     ("greedy", "mode", "other"), [(True, "greedy", "sample"), (False, "sampled", "disable_sample")]
 )
-def test_a_run_is_played_as_its_best_weights_were_evaluated(greedy, mode, other, capsys):
+def test_playing_repeats_the_evaluation_of_the_best_weights(greedy, mode, other, capsys):
     changes = [*SHORT, "base_config.evaluate_every=150", f"base_config.evaluate_greedy={greedy}"]
     assert main.main(["gym/cartpole", "-n", "a", *changes]) == 0
     shown = capsys.readouterr().out
@@ -75,12 +75,12 @@ def test_a_run_is_played_as_its_best_weights_were_evaluated(greedy, mode, other,
     assert f"playing runs/gym/cartpole/a after {best} env steps, {mode}" in played
     assert f"runs/gym/cartpole/a: {evaluations[best]}; std" in played
     assert main.main(["gym/cartpole", "--run", f"--{other}", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["mode"] == {"sample": "sampled", "disable_sample": "greedy"}[other]
-    assert evaluations[best] not in played.replace(mode, told["mode"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["mode"] == {"sample": "sampled", "disable_sample": "greedy"}[other]
+    assert evaluations[best] not in played.replace(mode, printed["mode"])
 
 
-def test_the_run_acts_from_python():
+def test_a_run_can_be_loaded_in_python():
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     player = load("runs/gym/cartpole/a", disable_sample=True)
     one = player.act(np.zeros(4))
@@ -91,7 +91,7 @@ def test_the_run_acts_from_python():
         player.act(np.zeros(5))
 
 
-def test_greedy_play_repeats_itself_and_sampling_does_not():
+def test_greedy_actions_are_deterministic_and_sampled_actions_are_not():
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     greedy = load("runs/gym/cartpole/a", disable_sample=True)
     assert len({int(greedy.act(np.zeros(4))) for _ in range(30)}) == 1
@@ -103,7 +103,7 @@ def test_greedy_play_repeats_itself_and_sampling_does_not():
     assert not load("runs/gym/cartpole/a", disable_sample=False).disable_sample
 
 
-def test_the_run_goes_on_where_it_was():
+def test_resume_continues_a_run():
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     folder = RunFolder.find("gym/cartpole", "a")
     before = folder.find_latest().counters
@@ -121,10 +121,10 @@ def test_only_the_newest_checkpoints_are_kept():
     assert len([path for path in Path("runs/gym/cartpole/a/checkpoints").iterdir() if path.is_dir()]) == 2
 
 
-def test_what_is_played_is_the_best_that_can_be_read_and_what_goes_on_is_the_newest(capsys):
+def test_run_plays_the_best_readable_checkpoint_and_resume_continues_the_newest(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     folder = RunFolder.find("gym/cartpole", "a")
-    assert folder.find_best().folder == folder.find_latest().folder  # evaluated at the end, and nothing else was
+    assert folder.find_best().folder == folder.find_latest().folder  # evaluated at the end, as the only checkpoint
     checkpoints = folder.checkpoints(keep=5)
     oldest = Checkpoint(min(path for path in checkpoints.folder.iterdir() if path.is_dir()))
     checkpoints.best.set_best(oldest, 1000.0)
@@ -149,7 +149,7 @@ def test_the_weights_that_confirmed_the_goal_are_played(capsys):
     assert folder.find_best().folder == folder.find_latest().folder
 
 
-def test_a_run_in_parts_is_held_out_as_one_run_is(tmp_path, monkeypatch):
+def test_a_resumed_run_is_evaluated_like_an_uninterrupted_one(tmp_path, monkeypatch):
     played, real = [], Evaluator.play
     monkeypatch.setattr(
         Evaluator, "play", lambda self, episodes, seed: played.append(seed) or real(self, episodes, seed)
@@ -170,14 +170,14 @@ def test_a_run_in_parts_is_held_out_as_one_run_is(tmp_path, monkeypatch):
     assert len(set(whole)) == 2
 
 
-def test_iterations_end_a_run():
+def test_max_iter_ends_a_run():
     assert main.main(["gym/cartpole", "-n", "a", "--set", "base_config.max_iter=3"]) == 0
     counters = RunFolder.find("gym/cartpole", "a").find_latest().counters
     assert counters.iterations == 3
     assert counters.episodes >= 6  # two lanes
 
 
-def test_episodes_are_cut_after_max_step_each_iter():
+def test_episodes_are_truncated_after_max_step_each_iter():
     limit = ["--set", "base_config.max_step_each_iter=7", "base_config.max_step=200", "base_config.log_every=50"]
     assert main.main(["gym/cartpole", "-n", "a", *limit]) == 0
     counters = RunFolder.find("gym/cartpole", "a").find_latest().counters
@@ -188,7 +188,7 @@ def test_episodes_are_cut_after_max_step_each_iter():
     ("arguments", "message"),
     [
         (["gym/cartpol"], "no environment folder 'gym/cartpol'"),
-        (["gym/cartpole", "-c", "fast"], "no variant 'fast'; there is default"),
+        (["gym/cartpole", "-c", "fast"], "no variant 'fast'; use one of: default"),
         (["gym/cartpole", "-n", "a/b"], "plain folder name"),
         (["gym/cartpole", "--set", "acer_config.gama=1"], "did you mean acer_config.gamma?"),
         (["gym/cartpole", "--set", "base_config.env_name=Cart-v9"], "env_name 'Cart-v9'"),
@@ -202,7 +202,7 @@ def test_episodes_are_cut_after_max_step_each_iter():
         (["gym/cartpole", "--nonsense"], "--nonsense"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_status_2(arguments, message, capsys):
+def test_an_error_that_the_user_can_correct_is_one_line_with_status_2(arguments, message, capsys):
     status, line = fails(capsys, *arguments)
     assert status == 2
     assert message in line
@@ -210,14 +210,14 @@ def test_what_the_user_can_mend_is_one_line_and_status_2(arguments, message, cap
     assert "--nonsense" in message or line.count("\n") == 1
 
 
-def test_a_run_that_never_began_leaves_its_name_free(capsys):
+def test_a_run_that_did_not_start_leaves_no_folder(capsys):
     assert fails(capsys, "gym/cartpole", "-n", "a", "--set", "base_config.env_name=Cart-v9")[0] == 2
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     assert fails(capsys, "gym/cartpole", "-n", "a", *SHORT) == (2, ANY)
     assert RunFolder.find("gym/cartpole", "a").find_latest().counters.env_steps >= 600
 
 
-def test_an_environment_that_does_not_start_is_status_3(tmp_path, capsys):
+def test_an_environment_that_does_not_start_ends_with_status_3(tmp_path, capsys):
     folder = tmp_path / "envs" / "broken" / "task"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py}}\n")
@@ -227,7 +227,7 @@ def test_an_environment_that_does_not_start_is_status_3(tmp_path, capsys):
     assert "OSError: no display" in line
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_plays(capsys):
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_is_played(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     *_, before, last = sorted(Path("runs/gym/cartpole/a/checkpoints").glob("0*"))
     weights = last / "agent" / "weights.pt"
@@ -236,7 +236,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_plays(capsys):
     assert main.main(["gym/cartpole", "--run", "-n", "a"]) == 0
     assert f"{weights} is damaged" in (shown := capsys.readouterr().out)
     assert f"checkpoint {before.name} is used instead" in shown
-    (last / "agent" / "replay.npz").unlink()  # which is not needed for playing
+    (last / "agent" / "replay.npz").unlink()  # playing does not need the replay
     shutil.rmtree(before / "agent")
     status, line = fails(capsys, "gym/cartpole", "--run", "-n", "a")
     assert status == 1
@@ -245,7 +245,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_plays(capsys):
 
 
 @pytest.mark.parametrize("name", ["agent/replay.npz", "agent/learner.pt", "counters.json"])
-def test_a_damaged_checkpoint_is_named_and_resume_goes_on_from_the_one_before_it(name, capsys):
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_is_resumed(name, capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     place = Path("runs/gym/cartpole/a/checkpoints")
     *_, before, last = sorted(place.glob("0*"))
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_named_and_resume_goes_on_from_the_one_before_it
     assert RunFolder.find("gym/cartpole", "a").find_latest().counters.env_steps >= 600
 
 
-def test_no_checkpoint_that_can_be_read_is_one_line_naming_all(capsys):
+def test_an_error_of_one_line_names_all_checkpoints_if_none_can_be_read(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     places = sorted(Path("runs/gym/cartpole/a/checkpoints").glob("0*"))
     for place in places:
@@ -270,7 +270,7 @@ def test_no_checkpoint_that_can_be_read_is_one_line_naming_all(capsys):
         assert f"{place / 'agent' / 'learner.pt'} is missing" in line
 
 
-def test_weights_of_another_network_are_named(capsys):
+def test_weights_of_another_network_are_an_error(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     folder = RunFolder.find("gym/cartpole", "a")
     nn = folder.path / "nn.py"
@@ -283,7 +283,7 @@ def test_weights_of_another_network_are_named(capsys):
     assert "another network" in line
 
 
-def test_what_changes_on_resuming_is_said_and_kept(capsys):
+def test_changes_on_resuming_are_logged_and_recorded(capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     config = Path("runs/gym/cartpole/a/config.yaml")
     config.write_text(config.read_text().replace("keep_checkpoints: 5", "keep_checkpoints: 4"))
@@ -303,7 +303,7 @@ def test_what_changes_on_resuming_is_said_and_kept(capsys):
 
 
 @pytest.mark.parametrize("change", ["base_config.n_envs=3", "replay_config.capacity=900", "acer_config.optimizer=adam"])
-def test_what_cannot_change_on_resuming_is_refused_and_the_run_kept(change, capsys):
+def test_impossible_changes_on_resuming_are_rejected_and_the_run_is_unchanged(change, capsys):
     rmsprop = ["acer_config.optimizer=rmsprop"]
     assert main.main(["gym/cartpole", "-n", "a", *SHORT, *rmsprop]) == 0
     status, line = fails(capsys, "gym/cartpole", "-n", "a", "--resume", "--set", change)
@@ -313,14 +313,14 @@ def test_what_cannot_change_on_resuming_is_refused_and_the_run_kept(change, caps
     assert RunFolder.find("gym/cartpole", "a").find_latest().counters.env_steps >= 600
 
 
-def test_a_replay_that_does_not_fit_into_memory_is_refused(capsys):
+def test_a_replay_that_does_not_fit_into_memory_is_rejected(capsys):
     status, line = fails(capsys, "gym/cartpole", "-n", "a", "--set", "replay_config.capacity=1_000_000_000_000")
     assert status == 2
     assert "MB of memory are free" in line and "rows fit" in line
     assert not Path("runs/gym/cartpole/a").exists()
 
 
-def test_an_environment_of_the_folders_own(tmp_path):
+def test_an_environment_folder_may_contain_env_py(tmp_path):
     folder = tmp_path / "envs" / "own" / "task"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(
@@ -333,7 +333,7 @@ def test_an_environment_of_the_folders_own(tmp_path):
     assert main.main(["own/task", "--run"]) == 0
 
 
-def test_ctrl_c_saves_what_was_learned():
+def test_ctrl_c_saves_a_checkpoint():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a", "--set", "base_config.log_every=200"]
     process = subprocess.Popen([*command, "goal=null"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
@@ -349,15 +349,15 @@ def test_ctrl_c_saves_what_was_learned():
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
 
 
-def test_what_cannot_be_shown_is_said(monkeypatch, capsys):
+def test_a_missing_renderer_is_an_error_of_one_line(monkeypatch, capsys):
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
-    monkeypatch.setitem(sys.modules, "pygame", None)  # as where the extra is not installed
+    monkeypatch.setitem(sys.modules, "pygame", None)  # as if the extra were not installed
     status, line = fails(capsys, "gym/cartpole", "-n", "a", "--run", "--render")
     assert status == 2
     assert "pip install" in line
 
 
-def test_a_process_goes_on_where_another_ended():
+def test_a_process_resumes_the_run_of_another():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "main.py"), "gym/cartpole", "-n", "a"]
     base = ["--set", "base_config.log_every=500", "goal=null"]
@@ -381,7 +381,7 @@ def test_a_crash_and_a_failed_start_have_their_own_status():
     assert not issubclass(EnvironmentCrashed, EnvironmentStartError)
 
 
-def test_every_kind_of_failure_with_a_status_exists():
+def test_every_error_class_with_a_status_exists():
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py"))
     for kind in STATUSES:
         assert hasattr(builtins, kind) or f"class {kind}(" in code, kind
@@ -396,7 +396,7 @@ def test_the_command_line_runs_as_a_process():
     assert finished.stderr == ""
 
 
-def test_garbage_is_collected_while_a_run_trains_and_what_was_imported_is_not_searched(tmp_path, capsys):
+def test_garbage_is_collected_during_training_except_imported_objects(tmp_path, capsys):
     folder = tmp_path / "envs" / "own" / "task"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 100}}\n")
@@ -409,7 +409,7 @@ def test_garbage_is_collected_while_a_run_trains_and_what_was_imported_is_not_se
     assert subprocess.run(command, capture_output=True, text=True, timeout=100).stderr == "True True\n"
     before = gc.get_freeze_count()
     assert main.main(["own/task", "-n", "b"]) == 0
-    assert gc.isenabled() and gc.get_freeze_count() == before  # in a process that is not only this run's
+    assert gc.isenabled() and gc.get_freeze_count() == before  # in a process that is used for more than this run
 
 
 ENDING = """
@@ -418,7 +418,7 @@ import gymnasium
 
 class Module:
     def __del__(self):
-        print("taken apart", file=sys.stderr)
+        print("deleted", file=sys.stderr)
 
 kept = Module()
 kept.itself = kept
@@ -431,7 +431,7 @@ def make(fails=False):
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--env_args", "fails=true"], 3)])
-def test_the_process_ends_with_its_status_after_all_that_is_registered(tmp_path, arguments, status):
+def test_the_process_exits_with_its_status_after_all_exit_handlers(tmp_path, arguments, status):
     folder = tmp_path / "envs" / "own" / "task"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 100}}\n")

@@ -1,6 +1,6 @@
-"""Mutated inputs: settings, command lines and networks as no one means them, each from a seed of its own.
+"""Mutated inputs: damaged settings, command lines and networks, each drawn from its own seed.
 
-`python -m tests.config.mutations 2000` runs so many of them in an empty folder and prints what was not expected.
+`python -m tests.config.mutations 2000` runs this many inputs in an empty folder and prints the unexpected outcomes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NN = """from algorithm.networks import *
 def blueprint(units=4, memory=None):
     return Blueprint(encoders={'*': Vector()}, body=Mlp(units, 4), memory=memory)
 """
-# What a value is replaced with. Sizes are small or impossible: what a machine can hold would take its time.
+# Replacements of a value. Sizes are small or impossible, since a large possible size would take long.
 VALUES = [None, True, False, "", "x", "off", "null", "{time}", "é" * 200, -1, 0, 1, 2, 0.5, -0.0, 1e-320, 1e300]
 VALUES += [2**31, 2**63, -(2**63), 2**64 + 1, 10**200, float("inf"), float("nan"), [], {}, [1], ["x"], [[]], {"a": 1}]
 VALUES += [{1: 2}, {None: None}, {"a": {"b": [1, {}]}}, [0.5, 2**70], {"curriculum": []}, [None], {"x": None}]
@@ -100,7 +100,7 @@ TEXTS += [
     "{0}",
     "\t",
 ]
-# In the place of an argument in nn.py.
+# Replacements of an argument in nn.py.
 ARGUMENTS = [
     "0",
     "-1",
@@ -176,7 +176,7 @@ class Input:
 
 
 def mutated(seed: int) -> Input:
-    """Draw the input of a seed."""
+    """Return the mutated input of a seed."""
     rng = random.Random(seed)
     kind = rng.choice(KINDS)
     made = kind(rng)
@@ -194,8 +194,8 @@ def run(given: Input) -> tuple[int, str]:
         (FOLDER / "nn.py").write_bytes(given.nn.encode("utf-8", "surrogatepass"))
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of numbers that diverge
-        # What is mutated may take the limits away; those of the command line come last.
+        warnings.simplefilter("ignore")  # about numbers that diverge
+        # A mutation may remove the limits, so the limits of the command line come last.
         status = main.main(["mine/task", "-n", "a", "--force", *given.arguments, "--max_step", "8"])
     return status, err.getvalue()
 

@@ -1,4 +1,4 @@
-"""A setting that was written for a run and has no effect in it is an error."""
+"""A setting that is written for a run and has no effect in this run is an error."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -85,12 +85,12 @@ def test_a_setting_without_effect_is_an_error(assignments, message):
         ["base_config.env_args.acer_config=1"],
     ],
 )
-def test_a_setting_with_an_effect_is_none(assignments):
+def test_a_setting_with_an_effect_is_accepted(assignments):
     check(*assignments)
 
 
 @pytest.mark.parametrize("section", [BaseConfig, ReplayConfig, AcerSettings, SacSettings])
-def test_conditions_name_settings_and_values_that_there_are(section):
+def test_conditions_name_existing_settings_and_values(section):
     hints = get_type_hints(section, include_extras=True)
     for name, hint in hints.items():
         for condition in getattr(hint, "__metadata__", ()):
@@ -99,7 +99,7 @@ def test_conditions_name_settings_and_values_that_there_are(section):
 
 
 def test_every_default_of_acer_and_sac_can_have_an_effect():
-    """A section is never without effect as a whole where its algorithm learns."""
+    """Test that no section is without effect as a whole if its algorithm learns."""
     for algorithm, section in (("ACER", AcerSettings), ("SAC", SacSettings)):
         settings = resolve([("test", {"base_config": {"algorithm": algorithm}})])
         name = f"{algorithm.lower()}_config"
@@ -128,7 +128,7 @@ def run(capsys, config, *options):
 
 
 @pytest.mark.parametrize("variant", ["default", "sac", "child"])
-def test_what_variants_share_may_be_of_others(capsys, variant):
+def test_settings_shared_by_variants_may_have_no_effect_in_one_of_them(capsys, variant):
     assert run(capsys, CONFIG, "-c", variant) == (0, "")
 
 
@@ -140,12 +140,12 @@ def test_what_variants_share_may_be_of_others(capsys, variant):
         ["--set", "base_config.max_step=null", "--max_iter", "1"],
     ],
 )
-def test_the_command_line_may_take_the_effect_from_what_a_file_sets(capsys, options):
+def test_the_command_line_may_remove_the_effect_of_a_setting_in_the_file(capsys, options):
     config = {"default": {"base_config": SHORT, "acer_config": {"batch_size": 4}}}
     assert run(capsys, config, *options) == (0, "")
 
 
-def test_a_file_may_need_the_command_line(capsys):
+def test_a_file_may_be_incomplete_without_the_command_line(capsys):
     acer = {"learning_rate_schedule": "linear", "std_min": 0.2}
     config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
     status, line = run(capsys, config)
@@ -169,7 +169,7 @@ def test_a_file_may_need_the_command_line(capsys):
         ({"default": CONFIG["default"]}, [], "config.yaml: sac_config.gamma is for algorithm SAC, not for ACER"),
     ],
 )
-def test_what_was_written_for_the_run_must_have_an_effect(capsys, config, options, message):
+def test_settings_written_for_the_run_must_have_an_effect(capsys, config, options, message):
     status, line = run(capsys, config, *options)
     assert status == 2
     assert message in line

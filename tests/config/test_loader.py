@@ -1,4 +1,4 @@
-"""Defaults stand once, files are merged strictly, and what cannot be is one clear line."""
+"""Every default is declared once, files are merged strictly, and an invalid setting is an error of one line."""
 
 import dataclasses
 from pathlib import Path
@@ -29,34 +29,34 @@ from algorithm.errors import UserError
         ("acer_config", {field.name for field in dataclasses.fields(AcerSettings)}),
     ],
 )
-def test_every_setting_has_its_type_and_its_default_in_one_place_each(section, fields):
+def test_every_setting_has_one_declared_type_and_one_default(section, fields):
     assert set(load_defaults()[section]) == fields
 
 
 @pytest.mark.parametrize("model", [BaseConfig, ReplayConfig, Goal])
-def test_models_hold_no_second_default(model):
+def test_models_have_no_default_values(model):
     assert all(field.is_required() for field in model.model_fields.values())
 
 
-def test_an_agents_settings_hold_no_second_default():
+def test_settings_of_agents_have_no_default_values():
     for field in dataclasses.fields(AcerSettings):
         assert field.default is dataclasses.MISSING
         assert field.default_factory is dataclasses.MISSING
 
 
-def test_every_default_is_explained_in_its_line():
+def test_every_default_has_a_comment_on_its_line():
     for line in DEFAULTS_FILE.read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#") and not line.rstrip().endswith(":"):
             assert "#" in line or line.startswith(("nn_config", "auxiliaries", "explorer")), line
 
 
-def test_the_resolved_tree_resolves_to_itself():
+def test_resolving_a_resolved_tree_changes_nothing():
     settings = resolve([("test", {"base_config": {"env_name": "CartPole-v1"}, "goal": {"return": 475}})])
     again = resolve([("again", yaml.safe_load(yaml.safe_dump(settings.tree)))])
     assert again == settings
 
 
-def test_layers_override_in_order_and_mapping_by_mapping():
+def test_later_layers_override_earlier_ones_within_each_mapping():
     settings = resolve(
         [
             ("one", {"acer_config": {"gamma": 0.9, "entropy_coef": 0.5}}),
@@ -72,16 +72,16 @@ def test_layers_override_in_order_and_mapping_by_mapping():
     ("text", "value"),
     [("1e-3", 0.001), ("2.5e-4", 0.00025), ("1E5", 100000.0), ("3", 3), ("off", False), ("-1.5", -1.5)],
 )
-def test_numbers_are_read_as_people_write_them(text, value):
+def test_numbers_are_read_in_common_notations(text, value):
     assert read_assignments([f"a.b={text}"])["a"]["b"] == value
 
 
 @pytest.mark.parametrize("spelling", ["RMSprop", "rmsprop", "RMSPROP"])
-def test_words_are_matched_without_case(spelling):
+def test_words_match_in_any_case(spelling):
     assert resolve([("test", {"acer_config": {"optimizer": spelling}})]).agent.optimizer == "rmsprop"
 
 
-def test_a_bare_off_is_the_word_off():
+def test_unquoted_off_is_the_word_off():
     assert resolve([("test", read_assignments(["acer_config.trust_region=off"]))]).agent.trust_region == "off"
 
 
@@ -100,9 +100,12 @@ def test_a_bare_off_is_the_word_off():
         ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
         ("base_config.n_envs=0", "base_config.n_envs is 0; it must be from 1 to 65,536"),
         ("base_config.device=tpu", "base_config.device is 'tpu'"),
-        ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
-        ("base_config.env_type=ROS", "env_type 'ROS' is unknown; there is GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY"),
-        ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; there is LOCAL"),
+        ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; use one of: ACER"),
+        (
+            "base_config.env_type=ROS",
+            "env_type 'ROS' is unknown; use one of: GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY",
+        ),
+        ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; use one of: LOCAL"),
         ("replay_config.capacity=-1", "replay_config.capacity is -1"),
         ("replay_config.sampler=rank", "replay_config.sampler is 'rank'; input should be 'uniform', 'prioritized' or"),
         ("replay_config.td_error_min=0", "replay_config.td_error_min is 0.0; it must be above 0"),
@@ -112,20 +115,20 @@ def test_a_bare_off_is_the_word_off():
         ("auxiliaries=3", "auxiliaries is 3; it must be a mapping"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line_with_its_place(assignment, message):
+def test_an_invalid_setting_is_an_error_of_one_line_with_its_path(assignment, message):
     with pytest.raises(UserError) as error:
         resolve([("--set", read_assignments([assignment]))])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_linear_schedule_needs_an_end():
+def test_a_linear_schedule_needs_max_step():
     layers = [("--set", read_assignments(["acer_config.learning_rate_schedule=linear", "base_config.max_step=null"]))]
     with pytest.raises(UserError, match="learning_rate_schedule is linear to 0 at base_config.max_step"):
         resolve(layers)
 
 
-def test_variants_stand_on_default_and_on_what_they_inherit(tmp_path):
+def test_variants_override_default_and_the_variants_they_inherit(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(
         "default: {base_config: {n_envs: 2, seed: 1}}\n"
@@ -134,7 +137,7 @@ def test_variants_stand_on_default_and_on_what_they_inherit(tmp_path):
     )
     assert read_variant(path, "default") == {"base_config": {"n_envs": 2, "seed": 1}}
     assert read_variant(path, "slower") == {"base_config": {"n_envs": 1, "seed": 5}}
-    with pytest.raises(UserError, match="no variant 'fast'; there is default, slow, slower"):
+    with pytest.raises(UserError, match="no variant 'fast'; use one of: default, slow, slower"):
         read_variant(path, "fast")
 
 
@@ -147,7 +150,7 @@ def test_variants_stand_on_default_and_on_what_they_inherit(tmp_path):
         ("- 1", "expected a mapping"),
     ],
 )
-def test_a_broken_file_is_named(tmp_path, text, message):
+def test_an_invalid_file_is_an_error_that_names_it(tmp_path, text, message):
     path = Path(tmp_path) / "config.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as error:
@@ -156,7 +159,7 @@ def test_a_broken_file_is_named(tmp_path, text, message):
     assert message in str(error.value)
 
 
-def test_a_goal_that_is_null_below_is_set_in_part():
+def test_part_of_a_goal_can_be_set_over_a_goal_that_is_null():
     settings = resolve([("file", {"goal": None}), ("--set", {"goal": {"return": 5}})])
     assert (settings.goal.return_, settings.goal.step_budget) == (5, None)
     assert resolve([("file", {"goal": {"return": 5}}), ("--set", {"goal": None})]).goal is None

@@ -1,4 +1,4 @@
-"""Whatever is written in files and on the command line ends with a documented status and at most one line."""
+"""Any content of files and command lines ends with a documented status and at most one line."""
 
 import sys
 
@@ -12,13 +12,13 @@ AT_ONCE = 30
 
 @pytest.fixture(autouse=True)
 def _without_bytecode_and_curves(monkeypatch):
-    """Files of the same size that follow each other within a second would be taken for one; curves take a while."""
+    """Disable bytecode, which is stale for files of equal size written within a second, and the slow curves."""
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
 
 @pytest.mark.parametrize("first", range(0, INPUTS, AT_ONCE))
-def test_no_mutated_input_is_unexpected(first):
+def test_every_mutated_input_ends_as_documented(first):
     found = {}
     for seed in range(first, first + AT_ONCE):
         given = mutated(seed)
@@ -32,7 +32,7 @@ def test_every_kind_of_mutation_is_drawn():
     assert {mutated(seed).kind for seed in range(INPUTS)} == kinds
 
 
-def test_what_is_not_mutated_trains():
+def test_the_input_without_mutations_trains():
     given = mutated(0)
     for variant in ("default", "sac", "wide"):
         whole = type(given)("whole", arguments=["-c", variant])

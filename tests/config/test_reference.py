@@ -18,14 +18,14 @@ def paths(tree, above=""):
             yield from paths(value, f"{above}{key}.")
 
 
-def test_the_page_is_what_make_docs_writes(tmp_path):
+def test_the_page_equals_the_output_of_make_docs(tmp_path):
     reference.write_page(tmp_path / "page.md")
     assert (tmp_path / "page.md").read_bytes() == reference.PAGE_FILE.read_bytes().replace(b"\r\n", b"\n"), (
         "run: make docs"
     )
 
 
-def test_every_setting_is_there_with_its_default_and_a_meaning():
+def test_the_page_has_every_setting_with_its_default_and_meaning():
     found = {entry.path: entry for entry in reference.read_entries()}
     assert list(found) == list(paths(load_defaults()))
     for path, entry in found.items():
@@ -39,7 +39,7 @@ def test_every_setting_is_there_with_its_default_and_a_meaning():
             assert entry.meaning, path
 
 
-def test_a_line_that_is_no_setting_is_named(tmp_path, monkeypatch):
+def test_a_line_that_is_not_a_setting_is_an_error_that_names_it(tmp_path, monkeypatch):
     broken = tmp_path / "default_config.yaml"
     broken.write_text("base_config:\n  - 3\n")
     monkeypatch.setattr(reference, "DEFAULTS_FILE", broken)
@@ -69,8 +69,8 @@ def test_the_values_of_a_type_are_described(hint, text):
         "| `alpha` | `0.9` | number at least 0 | exponent of the priorities: a sequence is drawn in proportion to "
         "priority ** alpha; only with sampler prioritized |",
         "- `n_envs`: the saved replay has a lane for each environment",
-        "- `agent`: the saved networks are those of these agents",
+        "- `agent`: the saved networks belong to these agents",
     ],
 )
-def test_the_page_has_values_conditions_and_what_resume_cannot_change(line):
+def test_the_page_has_values_conditions_and_settings_fixed_on_resume(line):
     assert line in reference.make_page().splitlines()

@@ -41,13 +41,13 @@ def test_an_earlier_name_is_an_error_that_names_the_setting(section, old, new):
 
 
 @pytest.mark.parametrize(("section", "old", "new"), OF_ROLES)
-def test_so_it_is_in_the_sections_of_a_role(section, old, new):
+def test_an_earlier_name_in_the_sections_of_a_role_is_an_error(section, old, new):
     with pytest.raises(UserError, match=f"ma_config.a: unknown setting {section}.{old}; it is now {section}.{new}"):
         resolve([("here", {"ma_config": {"a": {section: {old: 1}}}})])
 
 
 @pytest.mark.parametrize("section", [ACER, SAC])
-def test_the_name_that_was_a_switch_says_what_its_values_are_now(section):
+def test_the_error_for_an_earlier_switch_names_the_new_values(section):
     with pytest.raises(UserError, match=r"reward_normalization \(return_std or null\)"):
         resolve([("here", {section: {"normalize_returns": True}})])
 
@@ -61,7 +61,7 @@ def test_an_earlier_value_is_an_error_that_names_the_value(value, layer):
 
 
 @pytest.mark.parametrize(("spelled", "word"), [("q", "action_value"), ("V", "state_value")])
-def test_critics_have_short_spellings_and_the_run_records_the_word(spelled, word):
+def test_short_names_of_critics_are_recorded_in_full(spelled, word):
     settings = resolve([("here", {ACER: {"critic": spelled, "estimator": "vtrace"}})])
     assert settings.agent.critic == settings.tree[ACER]["critic"] == word
 
@@ -72,6 +72,6 @@ def test_reward_normalization_is_a_word_or_null(value, read):
 
 
 @pytest.mark.parametrize("value", [True, False, "max"])
-def test_reward_normalization_is_no_switch(value):
+def test_reward_normalization_rejects_booleans(value):
     with pytest.raises(UserError, match=f"reward_normalization is {value!r}; input should be 'return_std'"):
         resolve([("here", {ACER: {"reward_normalization": value}})])

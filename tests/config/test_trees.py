@@ -1,4 +1,4 @@
-"""YAML that is written is read back as it was."""
+"""YAML that is written is read back unchanged."""
 
 import math
 
@@ -8,7 +8,7 @@ import yaml
 from algorithm.config.trees import format_commented, format_yaml, parse_yaml
 
 
-def test_what_is_commented_is_read_as_it_was():
+def test_commented_yaml_is_read_back_unchanged():
     tree = {
         "a": {"b": "x" * 60, "c": 1e-5, "d": None, "e": [1, "off", "1e-3", "010", "1:30"], "f": {}, "h" * 50: "1"},
         "g": "#: '",
@@ -37,7 +37,7 @@ def test_what_is_commented_is_read_as_it_was():
         ("Yes", True),
         ("~", None),
         ("", None),
-        # what is no number is text
+        # text that is not a number
         ("1,000", "1,000"),
         ("2026-01-01", "2026-01-01"),
         ("1.2.3", "1.2.3"),
@@ -45,7 +45,7 @@ def test_what_is_commented_is_read_as_it_was():
         ('"1:30"', "1:30"),
     ],
 )
-def test_a_word_is_what_people_take_it_for(text, value):
+def test_unquoted_words_have_their_common_meaning(text, value):
     found = parse_yaml(text)
     assert (found, type(found)) == (value, type(value))
     assert parse_yaml(format_yaml({"a": value})) == {"a": value}
@@ -54,7 +54,7 @@ def test_a_word_is_what_people_take_it_for(text, value):
 @pytest.mark.parametrize(
     "text", ["010", "-010", "08", "00", "00.5", "1:30", "12:00:00", "1:30.5", "0x1F", "0b11", "0o17", "1_", "1__0"]
 )
-def test_a_number_that_is_not_decimal_is_refused(text):
+def test_a_number_that_is_not_decimal_is_rejected(text):
     with pytest.raises(
         ValueError, match=f"^{text} is not a decimal number; write one without leading zeros, or text in"
     ):
@@ -79,7 +79,7 @@ def test_a_number_that_is_not_decimal_is_refused(text):
         ("\0", "not YAML"),
     ],
 )
-def test_what_is_not_read_is_one_line(text, message):
+def test_unreadable_yaml_is_an_error_of_one_line(text, message):
     with pytest.raises(ValueError) as error:
         parse_yaml(text)
     assert message in str(error.value)

@@ -1,4 +1,4 @@
-"""Actions for export are those of acting: modes are equal, samples have the same distribution, masks are respected."""
+"""Exported and acting policies agree: modes are equal, samples have the same distribution, masks are respected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def columns(executed) -> np.ndarray:
 
 @pytest.mark.parametrize("bounded", [ClippedGaussianFamily, TanhGaussianFamily])
 @pytest.mark.parametrize(("continuous", "branches"), [(2, ()), (0, (3,)), (0, (3, 2)), (2, (3, 2))])
-def test_exported_actions_are_those_of_the_family(bounded, continuous, branches):
+def test_exported_actions_equal_the_actions_of_the_family(bounded, continuous, branches):
     family = make_family(continuous, branches, bounded, Gaussian)
     assert family.branches == branches
     many = statistics(family)

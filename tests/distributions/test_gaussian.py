@@ -171,7 +171,7 @@ def test_samples_are_unbounded_and_actions_are_bounded(bounded, bound):
     encoded = family.encode(torch.from_numpy(sample))
     np.testing.assert_allclose(encoded.numpy(), action, atol=1e-6)  # the input of a critic is the executed action
     policy, wide = family(torch.from_numpy(ROWS[1:])), torch.tensor([[1.5, 0.0]])
-    assert policy.log_prob(wide) != policy.log_prob(family.encode(wide))  # the density is that of the sample
+    assert policy.log_prob(wide) != policy.log_prob(family.encode(wide))  # the density of the sample
 
 
 @pytest.mark.parametrize("bounded", FAMILIES)

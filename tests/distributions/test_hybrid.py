@@ -74,7 +74,7 @@ def test_the_known_density_of_a_squashed_sample(noise):
 
 
 @every_space
-def test_the_density_of_samples_is_that_of_torchs_squashed_gaussians(family):
+def test_the_density_of_samples_equals_torchs_squashed_gaussians(family):
     statistics, _ = some(family, 5, 4)
     proposal = family(statistics).rsample()
     assert proposal.actions.shape == (5, 4, family.n_combinations, family.n_continuous)
@@ -138,7 +138,7 @@ def test_log_probabilities_are_sums_over_the_parts(family):
 
 
 @every_space
-def test_log_probabilities_of_executed_actions_are_those_of_squashed_gaussians(family):
+def test_log_probabilities_of_executed_actions_equal_squashed_gaussians(family):
     statistics, sample = some(family, 30)
     log_branches, log_values = family(statistics).action_log_probs(sample)
     assert log_branches.shape == log_values.shape == (30,)
@@ -151,7 +151,7 @@ def test_log_probabilities_of_executed_actions_are_those_of_squashed_gaussians(f
 
 
 @every_space
-def test_the_entropy_is_that_of_branches_and_of_samples_given_them(family):
+def test_the_entropy_is_the_sum_over_branches_and_over_samples_given_them(family):
     statistics, _ = some(family, 6)
     expected = torch.zeros(6).double()
     for place in range(family.n_combinations):
@@ -276,7 +276,7 @@ def columns(executed):
 
 
 @every_space
-def test_exported_actions_are_those_of_acting(family):
+def test_exported_actions_equal_acting(family):
     many = some(family, 50)[0].float()
     allowed = torch.ones(len(many), sum(family.branches))
     found = columns(family.mode_for_export(many, allowed))

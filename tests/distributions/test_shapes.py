@@ -5,7 +5,7 @@ import torch
 
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, HybridFamily, make_family
 
-LEADING = (2, 3)  # rows and columns, of different sizes from those of an action
+LEADING = (2, 3)  # rows and columns; their numbers differ from the sizes of an action
 FAMILIES = {
     "branch": make_family(0, (3,), ClippedGaussianFamily, Gaussian),
     "joint": make_family(2, (3, 2), ClippedGaussianFamily, Gaussian),

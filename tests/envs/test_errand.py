@@ -32,7 +32,7 @@ def walk(env, obs, select):
     return total
 
 
-def test_the_optimum_equals_that_of_exhaustive_search():
+def test_the_optimum_equals_exhaustive_search():
     for seed in range(10):
         env = errand.make()
         env.reset(seed=seed)

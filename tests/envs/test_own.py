@@ -98,7 +98,7 @@ def exhaustive(env, actions, allowed):
     return best
 
 
-def test_the_optimum_of_coins_equals_that_of_exhaustive_search():
+def test_the_optimum_of_coins_equals_exhaustive_search():
     module = load("masked/coins")
     for amount in [1, 4, 6, 10, 14, *module.amounts()]:
         env = module.make()
@@ -118,14 +118,14 @@ def test_the_largest_coin_is_not_optimal():
     assert np.mean([largest(amount) for amount in module.amounts()]) < 1.2 * module.mean_optimum()
 
 
-def test_coins_that_cannot_pay_every_amount_are_refused():
+def test_coins_that_cannot_pay_every_amount_are_rejected():
     with pytest.raises(ValueError, match="one of them must be 1"):
         load("masked/coins").make(coins=(2, 3))
     with pytest.raises(ValueError, match="no amount up to 5 needs 6 of the coins"):
         load("masked/coins").make(most=5, fewest=6)
 
 
-def test_the_optimum_of_lights_equals_that_of_exhaustive_search():
+def test_the_optimum_of_lights_equals_exhaustive_search():
     module = load("masked/lights")
     for seed in range(20):
         env = module.make()
@@ -183,7 +183,7 @@ def test_recall_shows_the_cue_once_and_rewards_the_answer_later():
     assert waits == {2, 3, 4}
 
 
-def test_a_wait_shorter_than_one_step_is_refused():
+def test_a_wait_shorter_than_one_step_is_rejected():
     with pytest.raises(ValueError, match="must be at least 1, and shortest not above longest"):
         load("memory/recall").make(shortest=0)
 

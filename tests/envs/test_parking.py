@@ -31,7 +31,7 @@ def best_returns(throttles):
     return returns
 
 
-def test_the_optimum_equals_that_of_dynamic_programming():
+def test_the_optimum_equals_dynamic_programming():
     inside = np.abs(PLACES) <= 1
     for target, value in best_returns(range(41)).items():
         expected = [parking.optimum(target - place) for place in PLACES[inside]]

@@ -94,7 +94,7 @@ def test_a_single_lane_has_the_lowest_level():
     np.testing.assert_array_equal(decision.behavior, [[0, 0]])
 
 
-def test_the_memory_is_that_of_the_agent_and_the_action_follows_from_the_stored_sample():
+def test_the_memory_belongs_to_the_agent_and_the_action_follows_from_the_stored_sample():
     decision = decide(Fixed(Numbers(), 0.9, 0.0), (2, 2), range(200), spec=ActionSpec(continuous=1))
     np.testing.assert_array_equal(decision.memory, np.ones((200, 3)))
     np.testing.assert_array_equal(decision.action, decision.raw_action.clip(-1, 1))
@@ -134,7 +134,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("levels", [*BAD, [float("nan")] * 2], ids=str)
-def test_invalid_levels_are_refused(levels):
+def test_invalid_levels_are_rejected(levels):
     for spec in (ActionSpec(continuous=2), ActionSpec(branches=(3,))):
         with pytest.raises(ValueError, match=r"levels are .*; they must be two numbers \[min, max\] with 0 <= min"):
             ActionNoise(Role(2, OBS, spec), levels)
@@ -195,7 +195,7 @@ def test_a_run_explores_only_in_training_and_stores_the_noisy_statistics(explore
         ("{action_noise: [0.5, 0.1]}", "explorer.action_noise: levels are [0.5, 0.1]"),
         ("{action_noise: [0, 2]}", "explorer.action_noise: levels are [0, 2]"),
         ("{action_noise: {level: [0, 1]}}", "explorer.action_noise: "),
-        ("{noise: [0, 1]}", "explorer 'noise' is unknown; there is action_noise"),
+        ("{noise: [0, 1]}", "explorer 'noise' is unknown; use one of: action_noise"),
     ],
 )
 def test_invalid_settings_are_one_line_and_status_2(explorer, message, capsys):
@@ -206,7 +206,7 @@ def test_invalid_settings_are_one_line_and_status_2(explorer, message, capsys):
     assert not Path("runs/mine/task/a").exists()
 
 
-def test_added_lanes_have_levels_between_those_of_the_others():
+def test_added_lanes_have_levels_between_the_other_levels():
     explorer = ActionNoise(Role(3, OBS, ActionSpec(continuous=1)), [0.2, 1.0])
     before = explorer.lane_levels.copy()
     for lanes in (4, 8):

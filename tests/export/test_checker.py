@@ -195,11 +195,11 @@ FLOATS = np.float32
 BROKEN = {
     "O1 weights elsewhere": ("O1: weights are in another file", outside),
     "O1 another domain": ("O1: operators of the domain com.microsoft", foreign),
-    "O1 what onnx refuses": ("O1: onnx.checker refuses", lambda p: operator(p, "Gemm", "Relu")),
+    "O1 rejected by onnx": ("O1: onnx.checker rejects", lambda p: operator(p, "Gemm", "Relu")),
     "O2 too new": ("O2: opset 16", lambda p: setattr(p.opset_import[0], "version", 16)),
     "O2 too old": ("O2: opset 8", lambda p: setattr(p.opset_import[0], "version", 8)),
     "O3 an operator that is not imported": (
-        "O3: Sentis imports no operator Loop",
+        "O3: Sentis does not import the operator Loop",
         lambda p: operator(p, "Tanh", "Loop"),
     ),
     "O4 sparse": ("O4: sparse", sparse),
@@ -208,24 +208,27 @@ BROKEN = {
     "I1 a gap": ("I1: observations are obs_1, obs_2;", lambda p: rename(p, "obs_0", "obs_2")),
     "I2 another number type": ("I2: obs_0 is DOUBLE", lambda p: kind(p, "obs_0", TensorProto.DOUBLE)),
     "I2 one at a time": ("I2: the first axis of obs_0 is 1", lambda p: shape(p, "obs_0", 1, 5)),
-    "I2 any length": ("I2: obs_0 FLOAT [batch, n]; every axis but", lambda p: shape(p, "obs_0", "batch", "n")),
+    "I2 any length": ("I2: obs_0 FLOAT [batch, n]; every axis except", lambda p: shape(p, "obs_0", "batch", "n")),
     "I2 five axes": ("I2: obs_0 FLOAT [batch, 1, 1, 1, 5];", lambda p: shape(p, "obs_0", "batch", 1, 1, 1, 5)),
-    "I2 no batch": ("I2: it does not run on zeros in a batch of 3", only_one_at_a_time),
-    "I3 no masks": ("I3: no input action_masks", lambda p: rename(p, "action_masks", "obs_2")),
+    "I2 no batch": ("I2: the file does not run on zeros in a batch of 3", only_one_at_a_time),
+    "I3 no masks": ("I3: the input action_masks is missing", lambda p: rename(p, "action_masks", "obs_2")),
     "I3 masks of other branches": ("I3: action_masks has the shape", lambda p: shape(p, "action_masks", "batch", 4)),
-    "I3 masks that nobody reads": ("I3: discrete_actions does not depend on action_masks", masks_read_by_nobody),
-    "I3 masks that are not minded": ("takes forbidden actions of branch 0", masks_of_the_drawn_actions_alone),
-    "I4 no memory": ("I4: no recurrent_in where memory_size is 12", lambda p: rename(p, "recurrent_in", "obs_2")),
+    "I3 masks without effect": ("I3: discrete_actions does not depend on action_masks", masks_read_by_nobody),
+    "I3 masks that are ignored": ("selects masked actions of branch 0", masks_of_the_drawn_actions_alone),
+    "I4 no memory": (
+        "I4: recurrent_in is missing, but memory_size is 12",
+        lambda p: rename(p, "recurrent_in", "obs_2"),
+    ),
     "I4 two axes": ("I4: recurrent_in has the shape", lambda p: shape(p, "recurrent_in", "batch", 12)),
-    "I4 a memory of nothing": (
-        "I4: a recurrent_in where memory_size is 0",
+    "I4 an empty memory": (
+        "I4: recurrent_in exists, but memory_size is 0",
         lambda p: constant(p, "memory_size", FLOATS([0])),
     ),
     "I5 unknown": ("I5: the input speed is unknown", lambda p: unused_input(p, "speed", "batch", 1)),
     "I5 broken": ("I5: the input prev_action fails", lambda p: unused_input(p, "prev_action", "batch", 2)),
     "I6 nothing": ("I6: obs_2 FLOAT [batch, 0] is empty", lambda p: unused_input(p, "obs_2", "batch", 0)),
     "I7 NaN on zeros": ("I7: deterministic_continuous_actions is not finite", divided_by_an_observation),
-    "I7 infinite masks": ("holds infinity or NaN; forbidden logits", infinite_masks),
+    "I7 infinite masks": ("holds infinity or NaN; constants must be finite", infinite_masks),
     "C1 whole": ("C1: version_number is int64", lambda p: constant(p, "version_number", np.array([3]))),
     "C1 old": ("C1: version_number is 2;", lambda p: constant(p, "version_number", FLOATS([2]))),
     "C1 a single number": ("C1: version_number is float32 []", lambda p: constant(p, "version_number", FLOATS(3))),
@@ -254,11 +257,11 @@ BROKEN = {
         lambda p: constant(p, "discrete_action_output_shape", np.array([[3, 2]])),
     ),
     "C4 floats": ("C4: discrete_actions is FLOAT", indices_as_floats),
-    "C4 indices that are none": ("C4: deterministic_discrete_actions is", beyond_the_branches),
+    "C4 indices beyond the branches": ("C4: deterministic_discrete_actions ranges from", beyond_the_branches),
     "C5 two axes": ("C5: recurrent_out has the shape ['batch', 12]", memory_without_its_axis),
-    "C5 none": ("C5: no recurrent_out where memory_size is 12", lambda p: without(p, "recurrent_out")),
-    "C6 nothing drawn": ("C6: there is no output continuous_actions", lambda p: without(p, "continuous_actions")),
-    "C6 nothing deterministic": (
+    "C5 none": ("C5: recurrent_out is missing, but memory_size is 12", lambda p: without(p, "recurrent_out")),
+    "C6 no sampled actions": ("C6: there is no output continuous_actions", lambda p: without(p, "continuous_actions")),
+    "C6 no deterministic actions": (
         "C6: there is no output deterministic_discrete_actions",
         lambda p: without(p, "deterministic_discrete_actions"),
     ),
@@ -281,18 +284,18 @@ def test_a_violation_is_reported(what, good, tmp_path):
     assert all(violation[0] in "OICS" and violation[1].isdigit() for violation in found)
 
 
-def test_a_good_file_is_clean(good):
+def test_a_correct_file_has_no_violations(good):
     for opset, path in good.items():
         assert find_violations(path) == find_violations(path, SCENE, opset) == []
 
 
-def test_every_line_of_the_list_is_broken_above():
+def test_every_rule_is_violated_above():
     lines = {what[:2] for what in BROKEN} | {"S1", "S2", "S3", "S4", "S5", "S6", "S7"}
     numbers = {"O": 4, "I": 7, "C": 8, "S": 7}
     assert lines == {f"{letter}{k}" for letter, count in numbers.items() for k in range(1, count + 1)}
 
 
-def test_a_file_that_is_no_model(tmp_path):
+def test_a_file_that_is_not_a_model_is_a_violation(tmp_path):
     for content in (b"", b"not a model at all"):
         path = tmp_path / "a.onnx"
         path.write_bytes(content)
@@ -302,12 +305,12 @@ def test_a_file_that_is_no_model(tmp_path):
     assert find_violations(tmp_path / "nothing.onnx")[0].startswith("O1: nothing.onnx cannot be read")
 
 
-def test_barracuda_imports_less(good, tmp_path):
+def test_barracuda_imports_fewer_operators(good, tmp_path):
     proto = onnx.load(good[9])
     operator(proto, "Tanh", "Erf")
     path = tmp_path / "a.onnx"
     path.write_bytes(proto.SerializeToString())
-    assert "O3: Barracuda imports no operator Erf" in find_violations(path)
+    assert "O3: Barracuda does not import the operator Erf" in find_violations(path)
     assert find_violations(good[15], opset=9) == ["O2: opset 15 instead of 9"]
 
 
@@ -329,15 +332,15 @@ def test_a_difference_from_the_scene_is_reported(change, expected, good):
     assert any(violation.startswith(expected) for violation in found), found
 
 
-def test_a_version_that_unity_does_not_take(good, tmp_path):
+def test_an_unsupported_version_number_is_a_violation(good, tmp_path):
     proto = onnx.load(good[15])
     constant(proto, "version_number", FLOATS([4]))
     path = tmp_path / "a.onnx"
     path.write_bytes(proto.SerializeToString())
-    assert "S5: version_number is 4; Unity takes 2 to 3" in find_violations(path, SCENE)
+    assert "S5: version_number is 4; Unity accepts 2 to 3" in find_violations(path, SCENE)
 
 
-def test_the_name_of_a_file_is_its_behavior(good, tmp_path):
+def test_the_file_must_have_the_name_of_its_behavior(good, tmp_path):
     for name in ("Brain.onnx.new", "Brain_team=0?.onnx"):
         path = Path(tmp_path / name)
         path.write_bytes(good[15].read_bytes())

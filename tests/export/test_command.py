@@ -68,7 +68,7 @@ def test_a_run_of_gymnasium_is_exported(task, capsys):
     assert {entry.key: entry.value for entry in model.metadata_props}["env_steps"] == str(int(first))
 
 
-def test_every_behavior_of_a_scene_is_exported_as_it_is_called(tmp_path, capsys):
+def test_every_behavior_of_a_scene_is_exported_under_its_name(tmp_path, capsys):
     player = {"build_path": str(make_player(tmp_path, "two_behaviors")), "timeout_wait": 20}
     base = {"env_type": "UNITY", "n_envs": 1, "max_step": 200, "unity_args": player, "export": "end"}
     folder("unity/task", base, ", memory=Gru(4)")
@@ -91,8 +91,8 @@ def test_each_checkpoint_holds_a_file_that_is_deleted_with_it(task):
     assert (run.path / "agent.onnx").read_bytes() == (kept[-1] / "agent.onnx").read_bytes()
 
 
-def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monkeypatch, capsys):
-    (task / "nn.py").write_text(NN.replace("Mlp", "NoisyMlp").format(""))  # which draws from torch's generator
+def test_training_is_not_affected_by_exports_and_failing_exports(task, monkeypatch, capsys):
+    (task / "nn.py").write_text(NN.replace("Mlp", "NoisyMlp").format(""))  # a network that draws from torch's generator
     train = ["mine/task", "--set", "base_config.save_every=100"]
     assert main.main([*train, "-n", "without"]) == 0
     assert main.main([*train, "base_config.export=checkpoints", "-n", "with"]) == 0
@@ -104,9 +104,9 @@ def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monk
 
     monkeypatch.setattr(graph, "_trace", broken)
     assert main.main([*train, "base_config.export=checkpoints", "-n", "broken"]) == 0
-    said = capsys.readouterr().out
-    told = said.count("this network has no form in opset 15: RuntimeError: the exporter broke")
-    assert told == 4  # at three checkpoints and at the end
+    output_text = capsys.readouterr().out
+    count = output_text.count("this network cannot be expressed in opset 15: RuntimeError: the exporter broke")
+    assert count == 4  # at three checkpoints and at the end
     names = sorted(path.name for path in Path("runs/mine/task/without/checkpoints").iterdir() if path.is_dir())
     assert len(names) == 3
     for name in names:
@@ -119,7 +119,7 @@ def test_training_is_the_same_with_exports_and_with_exports_that_fail(task, monk
     assert (Path("runs/mine/task/with") / "agent.onnx").exists()
 
 
-def test_an_error_of_any_kind_costs_the_run_nothing(task, monkeypatch, capsys):
+def test_no_error_of_an_export_affects_the_run(task, monkeypatch, capsys):
     def full(*given):
         raise OSError(28, "No space left on device")
 
@@ -128,7 +128,7 @@ def test_an_error_of_any_kind_costs_the_run_nothing(task, monkeypatch, capsys):
     assert "failed: OSError: [Errno 28] No space left on device" in capsys.readouterr().out
 
 
-def test_violations_are_a_line_each_and_status_1(task, monkeypatch, capsys):
+def test_each_violation_is_one_line_and_the_status_is_1(task, monkeypatch, capsys):
     assert main.main(["mine/task", "-n", "a"]) == 0
     monkeypatch.setattr(export, "find_violations", lambda *given: ["C1: no version", "C2: no memory"])
     capsys.readouterr()

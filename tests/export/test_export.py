@@ -73,7 +73,7 @@ def test_a_fully_masked_branch_does_not_affect_other_branches(action, changes, t
 @pytest.mark.parametrize(
     "changes", [{"tanh_squash": True}, {"std": "state_dependent"}, {"std": "learned", "tanh_squash": True}], ids=str
 )
-def test_squashed_actions_and_every_deviation(changes, tmp_path):
+def test_squashed_actions_with_every_kind_of_std(changes, tmp_path):
     for action in ("continuous", "hybrid"):
         assert export_of("mlp", action, tmp_path, **changes).parity < 1e-5
 
@@ -111,7 +111,7 @@ def test_observations_keep_their_order_and_shape_and_images_are_from_0_to_1(tmp_
 
 
 @pytest.mark.parametrize("net", ["convnet", "frames"])
-def test_an_image_from_0_to_1_equals_its_bytes_for_the_agent(net, tmp_path):
+def test_an_image_from_0_to_1_gives_the_same_actions_as_its_bytes(net, tmp_path):
     specs, blueprint = NETS[net]
     role = role_of(specs, ACTIONS["continuous"])
     agent = agent_of(role, blueprint)
@@ -160,7 +160,7 @@ def test_the_previous_action_is_part_of_the_memory(action, memory, opset, tmp_pa
     np.testing.assert_array_equal(remembered, spec.encode(np.concatenate(parts, -1).astype(np.float32)))
 
 
-def test_a_previous_reward_is_refused_with_the_reason(tmp_path):
+def test_a_previous_reward_is_rejected_with_the_reason(tmp_path):
     role = role_of({"obs": ObsSpec((3,)), PREVIOUS_REWARD: ObsSpec((1,))}, ActionSpec(1))
     with pytest.raises(UserError, match="observes previous_reward .* Unity passes no reward to a model"):
         export_role(agent_of(role, Blueprint()), "a", role, 0, tmp_path)
@@ -168,7 +168,7 @@ def test_a_previous_reward_is_refused_with_the_reason(tmp_path):
 
 
 class Layers(nn.Module):
-    """A user's own body."""
+    """A body of an nn.py."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -203,11 +203,11 @@ def own(body: type) -> tuple:
     return agent, "Brain", role, 0
 
 
-def test_a_network_without_a_form_in_the_opset_is_refused_with_the_reason(tmp_path):
+def test_a_network_that_the_opset_cannot_express_is_rejected_with_the_reason(tmp_path):
     assert export_role(*own(Layers), tmp_path, 9).opset == 9
     assert export_role(*own(Unflattened), tmp_path, 15).opset == 15
     (tmp_path / "Brain.onnx").unlink()
-    with pytest.raises(UserError, match="no form in opset 9: .*unflatten"):
+    with pytest.raises(UserError, match="cannot be expressed in opset 9: .*unflatten"):
         export_role(*own(Unflattened), tmp_path, 9)
     assert list(tmp_path.iterdir()) == []
 
@@ -215,7 +215,7 @@ def test_a_network_without_a_form_in_the_opset_is_refused_with_the_reason(tmp_pa
 def test_every_violation_is_reported_and_no_file_remains(tmp_path):
     with pytest.raises(ExportFailed, match="Brain was not exported: ") as caught:
         export_role(*own(Recurrent), tmp_path)
-    assert "O3: Sentis imports no operator GRU" in caught.value.violations
+    assert "O3: Sentis does not import the operator GRU" in caught.value.violations
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,7 +227,7 @@ def test_a_failed_export_keeps_the_previous_file(tmp_path, monkeypatch):
     assert (tmp_path / "Brain.onnx").read_bytes() == before
 
 
-def test_weights_stand_in_the_file_as_barracuda_reads_them(tmp_path):
+def test_weights_are_stored_as_barracuda_reads_them(tmp_path):
     """Test new networks, whose equal biases the exporter would share through Identity."""
     role = role_of({"obs": ObsSpec((3,))}, ActionSpec(1))
     agent = make_acer(role, Blueprint(policy=Mlp(8, 8), critic=Mlp(8)))
@@ -238,7 +238,7 @@ def test_weights_stand_in_the_file_as_barracuda_reads_them(tmp_path):
     assert not any(node.op_type == "Identity" for node in model.nodes)
 
 
-def test_an_agent_is_as_it_was(tmp_path):
+def test_an_export_does_not_change_the_agent(tmp_path):
     role = role_of(*NETS["mlp"][:1], ACTIONS["hybrid"])
     agent = agent_of(role, NETS["mlp"][1])
     before = {name: value.clone() for name, value in agent.policy.state_dict().items()}

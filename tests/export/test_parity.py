@@ -38,7 +38,7 @@ def change(proto: onnx.ModelProto, name: str, function) -> None:
         ("discrete", "deterministic_discrete_actions differs"),
     ],
 )
-def test_other_weights_are_noticed(action, expected, tmp_path):
+def test_different_weights_are_detected(action, expected, tmp_path):
     agent, role, signature, proto = exported("mlp", action, tmp_path)
     assert check_parity(agent, role, signature, proto.SerializeToString()).violations == []
     change(proto, "head.weight", np.negative)
@@ -46,7 +46,7 @@ def test_other_weights_are_noticed(action, expected, tmp_path):
     assert [violation.startswith(expected) for violation in found.violations] == [True]
 
 
-def test_another_memory_is_noticed(tmp_path):
+def test_a_different_memory_is_detected(tmp_path):
     agent, role, signature, proto = exported("lstm", "continuous", tmp_path)
     change(proto, "recurrent.weight", lambda weight: 1.01 * weight)
     found = check_parity(agent, role, signature, proto.SerializeToString())
@@ -54,7 +54,7 @@ def test_another_memory_is_noticed(tmp_path):
     assert found.error > 1e-4
 
 
-def test_a_memory_that_drifts_is_noticed_over_twenty_steps(tmp_path):
+def test_a_memory_that_drifts_is_detected_within_twenty_steps(tmp_path):
     """With an empty memory, the first step does not depend on this weight."""
     role = role_of({"obs": ObsSpec((3,))}, ACTIONS["continuous"])
     agent = agent_of(role, Blueprint(body=Mlp(4), memory=Lstm(3)))

@@ -12,7 +12,7 @@ from algorithm.export.export import (
 )
 
 
-def test_the_file_computes_what_torch_does():
+def test_the_file_computes_the_same_as_torch():
     assert "opset 15" in run_round_trip()
 
 

@@ -84,6 +84,6 @@ def test_known_answers_of_the_sampled_correction():
 
 
 @pytest.mark.parametrize("clip", [0.5, 1.0, 3.0])
-def test_the_mean_of_the_sampled_correction_is_that_of_all_actions(clip):
+def test_the_mean_of_the_sampled_correction_equals_the_correction_of_all_actions(clip):
     mean = (PI * sampled_bias_correction(PI / MU, Q - 1, clip)).sum()
     torch.testing.assert_close(mean, bias_correction(PI, MU, Q - 1, clip).sum())

@@ -10,7 +10,7 @@ PPO = ("batch_size", "buffer_size", "epsilon", "lambd", "num_epoch")
 
 @dataclass(frozen=True)
 class Example:
-    """A file; `settings` of some folders that must be written, and all keys that must be told to be lost."""
+    """A trainer configuration, with the expected `settings` of some folders and all keys without a counterpart."""
 
     text: str
     settings: dict[str, dict[str, Any]]
@@ -19,7 +19,7 @@ class Example:
 
 
 def ppo(behavior: str, *others: str) -> set[str]:
-    """The keys of a PPO behavior that are always lost, and others of it."""
+    """Return the keys of a PPO behavior that never have a counterpart, and the given other keys."""
     return {f"behaviors.{behavior}.{key}" for key in [*(f"hyperparameters.{key}" for key in PPO), *others]}
 
 
@@ -422,10 +422,10 @@ torch_settings: {device: xpu}
 """,
     {
         "GridFoodCollector": {
-            "sac_config.batch_size": 8,  # windows of 32 rows
+            "sac_config.batch_size": 8,  # sequences of 32 rows
             "sac_config.sequence_length": 32,
             "sac_config.burn_in_step": 16,
-            "sac_config.replay_ratio": 1.5,  # 1 row of 3 copies, an update for 2
+            "sac_config.replay_ratio": 1.5,  # 1 row of 3 environments, an update for 2
             "sac_config.learning_starts": 256,  # a batch, in rows
             "sac_config.learning_rate_schedule": "constant",
             "sac_config.learning_rate_critic": 0.0003,

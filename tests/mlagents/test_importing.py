@@ -68,8 +68,8 @@ def test_an_example_becomes_folders_that_fit(name):
         settings = settings_of(role)
         assert {path: at(settings.tree, path) for path in expected} == expected
         assert example.nn.get(role, "Mlp") in Path("envs/unity", role, "nn.py").read_text()
-        told = f"becomes {settings.base.algorithm}"
-        assert any(f"behaviors.{role}.trainer_type: " in note and told in note for note in imported.notes)
+        algorithm = f"becomes {settings.base.algorithm}"
+        assert any(f"behaviors.{role}.trainer_type: " in note and algorithm in note for note in imported.notes)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -117,7 +117,7 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     keys = [f"behaviors.A.{path}" for path in walked(behavior) if path != "trainer_type"]
     keys += walked(OF_RUN)
     assert len(keys) > 100
-    # Others say it already: even_checkpoints the one, a memory, which is always shared, the other.
+    # Other notes report these keys: even_checkpoints covers the first, the shared memory the second.
     hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
     for key in keys:
         others = trainer != "ppo" and ".hyperparameters." not in key  # keys that are the same for all trainers
@@ -141,7 +141,7 @@ def test_every_setting_of_the_tables_exists(trainer):
             at(load_defaults(), setting.replace("agent.", section))
 
 
-def test_a_rate_of_sac_is_that_of_all_its_groups():
+def test_the_learning_rate_of_sac_applies_to_all_groups():
     import_file(
         write({"behaviors": {"A": {"trainer_type": "sac", "hyperparameters": {"learning_rate": 0.002}}}}), False
     )
@@ -173,8 +173,8 @@ def test_a_comment_names_the_origin_of_a_value():
     assert "gamma" not in Path("envs/unity/Hallway/config.yaml").read_text()  # Samara's default is the same
 
 
-def test_policy_and_critic_are_apart_where_they_can_be():
-    for memory, shared, heads, told in [
+def test_policy_and_critic_are_separate_if_possible():
+    for memory, shared, heads, is_lost in [
         (None, False, "policy=hidden, critic=hidden", False),
         (None, True, "body=hidden)", False),
         ({}, True, "body=hidden, memory=", False),
@@ -183,7 +183,7 @@ def test_policy_and_critic_are_apart_where_they_can_be():
         networks = {"hyperparameters": {"shared_critic": shared}, "network_settings": {"memory": memory}}
         _, nn, lost = texts_and_lost({"behaviors": {"A": {"trainer_type": "ppo", **networks}}})
         assert heads in nn
-        assert ("behaviors.A.hyperparameters.shared_critic" in lost) is told
+        assert ("behaviors.A.hyperparameters.shared_critic" in lost) is is_lost
 
 
 def behavior(trainer: str = "ppo", **keys) -> dict:
@@ -191,7 +191,7 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (
             behavior(hyperparameters={"learning_rat": 1}),
@@ -217,9 +217,12 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be an integer"),
         (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
         (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be an integer"),
-        (behavior(hyperparameters={"beta_schedule": "cosine"}), "beta_schedule is 'cosine'; there is linear, constant"),
-        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; there is simple, "),
-        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; there is"),
+        (
+            behavior(hyperparameters={"beta_schedule": "cosine"}),
+            "beta_schedule is 'cosine'; use one of: linear, constant",
+        ),
+        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; use one of: simple, "),
+        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; use one of"),
         (behavior(reward_signals={"gail": {"strength": 1}}), "reward_signals.gail has no demo_path, which ML-Agents"),
         (behavior(behavioral_cloning={"steps": 1}), "behavioral_cloning has no demo_path, which ML-Agents requires"),
         (
@@ -233,11 +236,11 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         ),
     ],
 )
-def test_a_file_that_ml_agents_refuses_is_refused(given, said, capsys):
+def test_a_file_that_ml_agents_rejects_is_rejected(given, message, capsys):
     write(given)
     assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
     shown = capsys.readouterr()
-    assert said in shown.err and shown.err.count("\n") == 1
+    assert message in shown.err and shown.err.count("\n") == 1
     assert shown.out == "" and not Path("envs").exists()
 
 
@@ -250,7 +253,7 @@ def test_a_key_that_ml_agents_ignores_is_reported():
     assert lost.keys() > {"behaviors.A.self_play.windw", "torch_settings.devise"}
 
 
-def test_a_file_with_default_settings_alone_is_that_of_any_behavior():
+def test_default_settings_alone_apply_to_any_behavior():
     given = {"default_settings": {"trainer_type": "sac", "max_steps": 77, "network_settings": {"hidden_units": 33}}}
     imported = import_file(write(given, "my trainer.yaml"), force=False)
     assert [folder.as_posix() for folder in imported.folders] == ["envs/unity/my_trainer"]
@@ -302,7 +305,7 @@ def test_samplers_have_the_defaults_of_ml_agents():
     }
 
 
-def test_pictures_that_no_convolution_reads_are_brought_to_one():
+def test_images_of_a_fully_connected_encoder_are_flat_and_from_0_to_1():
     flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
     (folder,) = import_file(write(flat), force=False).folders
     encoder = RunFolder(folder).load_blueprint("nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
@@ -320,7 +323,7 @@ def parameter(given) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (None, "trainer.yaml: the file does not exist"),
         ("behaviors: [1", "trainer.yaml: not YAML"),
@@ -331,7 +334,10 @@ def parameter(given) -> dict:
         ("behaviors: [A]", "trainer.yaml: behaviors is ['A']; it must be a mapping"),
         ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
         ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
-        ({"behaviors": {"A": {"trainer_type": "a2c"}}}, "behaviors.A.trainer_type is 'a2c'; there is ppo, poca, sac"),
+        (
+            {"behaviors": {"A": {"trainer_type": "a2c"}}},
+            "behaviors.A.trainer_type is 'a2c'; use one of: ppo, poca, sac",
+        ),
         ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be an integer"),
         ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
         ({"behaviors": {"A": {"network_settings": 3}}}, "behaviors.A.network_settings is 3; it must be a mapping"),
@@ -342,7 +348,7 @@ def parameter(given) -> dict:
         ),
         (
             {"behaviors": {"A": {"network_settings": {"vis_encode_type": "big"}}}},
-            "vis_encode_type is 'big'; there is simple, nature_cnn, resnet",
+            "vis_encode_type is 'big'; use one of: simple, nature_cnn, resnet",
         ),
         (
             {"behaviors": {"A": {"network_settings": {"memory": {"memory_size": 7}}}}},
@@ -368,7 +374,7 @@ def parameter(given) -> dict:
         (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
         (
             parameter({"sampler_type": "unifrom", "sampler_parameters": {}}),
-            "p.sampler_type is 'unifrom'; there is",
+            "p.sampler_type is 'unifrom'; use one of",
         ),
         (
             parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
@@ -391,16 +397,16 @@ def parameter(given) -> dict:
         ),
         (
             parameter({"curriculum": [LESSON | {"completion_criteria": {"behavior": "A", "measure": "x"}}, LESSON]}),
-            "p.curriculum[0].completion_criteria.measure is 'x'; there is reward, progress",
+            "p.curriculum[0].completion_criteria.measure is 'x'; use one of: reward, progress",
         ),
     ],
 )
-def test_an_invalid_file_is_one_line_and_writes_nothing(given, said, capsys):
+def test_an_invalid_file_is_one_line_and_writes_nothing(given, message, capsys):
     if given is not None:
         write(given)
     assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert message in shown.err
     assert "trainer.yaml" in shown.err
     assert shown.err.count("\n") == 1
     assert shown.out == ""
@@ -439,7 +445,7 @@ def test_an_error_while_writing_leaves_nothing(monkeypatch, capsys):
     assert list(Path("envs/unity").iterdir()) == []
 
 
-def test_names_of_folders_are_safe_and_differ_everywhere():
+def test_names_of_folders_are_valid_and_unique_on_every_system():
     behaviors = ["My Behavior", "a/b", "a:b", "A?B", "..", "con", "CON", "Läufer", "x" * 300, "x" * 301, ".x", "A_B-2"]
     names = choose_folder_names(dict.fromkeys(behaviors))
     assert list(names) == behaviors
@@ -454,10 +460,10 @@ def test_names_of_folders_are_safe_and_differ_everywhere():
 def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
     path = write(EXAMPLES["SoccerTwos"].text)
     assert main.main(["--import-mlagents", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["folders"] == ["envs/unity/SoccerTwos"]
-    assert told["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
-    assert told["status"] == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["folders"] == ["envs/unity/SoccerTwos"]
+    assert printed["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
+    assert printed["status"] == 0
 
 
 def test_a_written_folder_names_the_command_that_trains_it(monkeypatch):
@@ -467,7 +473,7 @@ def test_a_written_folder_names_the_command_that_trains_it(monkeypatch):
     assert first_line.endswith("a trainer configuration of ML-Agents: samara unity/SoccerTwos")
 
 
-def test_people_get_a_line_for_each(capsys):
+def test_without_json_each_key_is_one_line(capsys):
     assert main.main(["--import_mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
     lines = capsys.readouterr().out.splitlines()
     for key in EXAMPLES["WallJump"].lost:
@@ -501,7 +507,7 @@ def test_the_option_excludes_others(words, capsys):
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
 def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
-    record = tmp_path / "told.jsonl"
+    record = tmp_path / "recorded.jsonl"
     player = make_player(tmp_path, "balance_ball", "--record", str(record))
     text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
     tree = yaml.safe_load(text) | {"env_settings": {"env_path": str(player), "num_envs": 2, "timeout_wait": 20}}
@@ -519,6 +525,6 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     assert folder.find_latest().counters.env_steps >= 600
     assert folder.find_latest().counters.updates > 2
     assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
-    told = record.read_text()
+    recorded = record.read_text()
     for name in ("mass", "gravity", "scale", "friction"):
-        assert f'"{name}"' in told
+        assert f'"{name}"' in recorded

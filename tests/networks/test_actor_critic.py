@@ -209,13 +209,13 @@ def test_an_observation_uses_the_first_encoder_whose_pattern_matches():
     torch.testing.assert_close(network.torso.encode(obs), expected)
 
 
-def test_an_observation_without_an_encoder_is_refused_by_name():
+def test_an_observation_without_an_encoder_is_rejected_by_name():
     blueprint = Blueprint(encoders={"cam*": Vector(), "speed": Vector()})
     with pytest.raises(ValueError, match=r"'place'.*\['cam\*', 'speed'\]"):
         ActorCritic(blueprint, SEVERAL, statistics_size=2, n_values=2)
 
 
-def test_invalid_layers_are_refused_by_name():
+def test_invalid_layers_are_rejected_by_name():
     with pytest.raises(ValueError, match="'gelu'.*relu, tanh"):
         Mlp(8, activation="gelu")
     with pytest.raises(ValueError, match="at least one layer"):
@@ -230,7 +230,7 @@ def test_vectors_are_scaled_component_by_component():
     torch.testing.assert_close(network.torso.encode(obs), expected)
 
 
-def test_a_wrong_number_of_scales_is_refused():
+def test_a_wrong_number_of_scales_is_rejected():
     with pytest.raises(ValueError, match="2 scales for an observation of 4 values"):
         Vector((1.0, 2.0))(SEVERAL["speed"])
 
@@ -265,7 +265,7 @@ class Normalized(nn.Module):
         ({"encoders": {"*": lambda spec: None}}, "<lambda> made a value of type NoneType; it must make a torch module"),
     ],
 )
-def test_a_module_that_does_not_fit_its_part_is_refused(parts, why):
+def test_a_module_that_does_not_fit_its_part_is_rejected(parts, why):
     with pytest.raises(TypeError, match=why):
         ActorCritic(Blueprint(**parts), ONE, 2, 2)
 

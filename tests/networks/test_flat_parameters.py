@@ -117,7 +117,7 @@ def test_the_gradient_is_gathered_in_the_flat_tensor():
     assert not parameters.gradient[: where.start].any()
 
 
-def test_a_parameter_of_two_groups_is_refused_by_their_names():
+def test_a_parameter_of_two_groups_is_rejected_by_their_names():
     body = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"\['policy', 'critic'\]"):
         FlatParameters({"policy": body, "critic": nn.Sequential(body, nn.Linear(2, 1))}, {}, {})
@@ -129,7 +129,7 @@ def test_a_parameter_used_twice_in_one_group_is_stored_once():
     assert len(parameters.vector) == 6
 
 
-def test_a_target_network_of_another_shape_is_refused():
+def test_a_target_network_of_another_shape_is_rejected():
     source = nn.Linear(2, 3)
     with pytest.raises((ValueError, RuntimeError), match="size mismatch|look like"):
         FlatParameters({"policy": source}, {"average": TargetNetwork(source, nn.Linear(3, 3))}, {})
@@ -159,7 +159,7 @@ def other_networks():
 
 
 @pytest.mark.parametrize("case", ["policy", "missing target network", "statistics"])
-def test_the_state_of_another_network_is_refused_by_name_without_changes(case):
+def test_the_state_of_another_network_is_rejected_by_name_without_changes(case):
     parts, message = other_networks()[case]
     parameters, other = FlatParameters(*two_groups()), FlatParameters(*parts)
     randomize(other)
@@ -212,7 +212,7 @@ def test_loaded_statistics_continue():
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.005, 0.3, 0.9, 1.0])
-def test_a_target_network_moves_by_the_rate_towards_its_source_alone(rate):
+def test_a_target_network_moves_by_the_rate_towards_its_source_only(rate):
     _, targets, _ = parts = two_groups()
     parameters = FlatParameters(*parts)
     randomize(parameters)
@@ -227,7 +227,7 @@ def test_a_target_network_moves_by_the_rate_towards_its_source_alone(rate):
     assert torch.equal(parameters.target_vector[where.stop :], target_vector[where.stop :])
 
 
-def test_the_buffers_of_a_target_network_are_those_of_its_source():
+def test_a_target_network_shares_the_buffers_of_its_source():
     def network() -> nn.Module:
         return nn.ModuleDict({"moments": RunningMoments(3), "layer": nn.Linear(3, 2)})
 

@@ -47,7 +47,7 @@ def test_a_conv_convolves_pixels_from_0_to_1(name):
 
 @every_encoder
 @pytest.mark.parametrize("spec", [SMALL, ObsSpec((1, 9, 9), "uint8"), ObsSpec((2, 9, 11))], ids=str)
-def test_sizes_are_those_of_the_features_and_gradients_are_finite(factory, spec):
+def test_sizes_match_the_features_and_gradients_are_finite(factory, spec):
     encoder, images = factory(spec), pixels(spec)
     features = encoder(images)
     assert features.shape == (5, encoder.size) and features.dtype == torch.float32
@@ -126,7 +126,7 @@ def test_observations_are_not_changed():
         (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is not an image"),
     ],
 )
-def test_invalid_layers_and_observations_are_refused(make, message):
+def test_invalid_layers_and_observations_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -162,7 +162,7 @@ def test_updates_do_not_move_the_parameters(factory):
     assert places() == laid_out
 
 
-def test_acting_and_learning_encode_an_image_alike():
+def test_acting_and_learning_encode_an_image_equally():
     role = Role(2, {"image": SMALL}, ActionSpec(branches=(3,)))
     agent = make_acer(role, Blueprint(encoders={"*": ENCODERS["conv"]}))
     FlatParameters({"acer": agent.policy}, agent.target_networks, agent.running_statistics())

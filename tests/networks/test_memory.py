@@ -143,7 +143,7 @@ def test_steps_equal_unrolled_rows(name):
     torch.testing.assert_close(state, after)
 
 
-def test_a_gru_equals_that_of_torch():
+def test_a_gru_equals_torchs_gru():
     memory, cell = memory_of("gru"), nn.GRUCell(6, 5)
     weights = (memory.inputs.weight, memory.recurrent.weight, memory.inputs.bias, memory.recurrent.bias)
     for own, theirs in zip(cell.parameters(), weights, strict=True):
@@ -154,7 +154,7 @@ def test_a_gru_equals_that_of_torch():
     torch.testing.assert_close(after, output)
 
 
-def test_an_lstm_equals_that_of_torch():
+def test_an_lstm_equals_torchs_lstm():
     memory, cell = memory_of("lstm"), nn.LSTMCell(6, 5)
     # Torch has the candidate third, this module last: one sigmoid computes three gates.
     order = [0, 1, 3, 2]
@@ -220,7 +220,7 @@ def test_attention_learns_a_bias_by_distance():
         ({"units": 8, "layers": 0}, "at least"),
     ],
 )
-def test_invalid_attention_is_refused(shape, why):
+def test_invalid_attention_is_rejected(shape, why):
     with pytest.raises(ValueError, match=why):
         Attention(**shape)
 
@@ -285,7 +285,7 @@ def test_a_stack_of_normalized_vectors_has_the_moments_of_one_vector():
     )
 
 
-def test_a_stack_of_one_frame_is_refused():
+def test_a_stack_of_one_frame_is_rejected():
     with pytest.raises(ValueError, match="at least 2"):
         FrameStack(1, Vector())
 

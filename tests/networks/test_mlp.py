@@ -33,7 +33,7 @@ def module(agent) -> np.ndarray:
     return agent.policy({"obs": torch.from_numpy(OBS)}, torch.zeros(6, 0))[0].detach().numpy()
 
 
-def test_the_noise_of_weights_is_that_of_section_3_of_the_paper():
+def test_the_noise_of_weights_follows_section_3_of_the_paper():
     """Eq. 10: f(e_out) f(e_in)^T = ((0.5, -2), (-0.15, 0.6)) for e_out (1, -0.09), e_in (0.25, -4)."""
     layer = NoisyLinear(2, 2, std=0.5)
     layer.noise = scale_noise(torch.tensor([1.0, -0.09, 0.25, -4.0]))
@@ -88,7 +88,7 @@ def test_noise_is_drawn_by_each_update_and_stays_until_the_next(name):
 
 
 @pytest.mark.parametrize("name", BLUEPRINTS)
-def test_evaluation_uses_the_means_alone(name):
+def test_evaluation_uses_the_means_only(name):
     agent, learner = noisy_agent(name)
     noisy = acted(agent)
     with _isolate_agent(agent, np.random.default_rng(0)):
@@ -112,7 +112,7 @@ def test_sigmas_are_learned():
         assert not torch.equal(parameter, before[name]), name
 
 
-def test_the_target_network_has_the_same_parameters_and_noise_of_its_own():
+def test_the_target_network_has_the_same_parameters_and_separate_noise():
     agent, learner = noisy_agent()
     own, copied = (
         [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]
@@ -158,6 +158,6 @@ def test_networks_without_noisy_layers_draw_nothing():
         (lambda: NoisyMlp(8, std=0.0), "std is 0.0; it must be above 0"),
     ],
 )
-def test_invalid_layers_are_refused(make, message):
+def test_invalid_layers_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

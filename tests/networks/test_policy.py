@@ -98,7 +98,7 @@ def test_the_copy_acts_as_its_source_after_learning_loading_and_restoring(name, 
     np.testing.assert_allclose(another.acted(), another.exact(), rtol=0, atol=1e-6)
 
 
-def test_a_change_of_statistics_alone_updates_the_copy():
+def test_a_change_of_only_the_statistics_updates_the_copy():
     agent_and_copy = SeparateDevices("normalized")
     before = agent_and_copy.acted()
     agent_and_copy.learner.observe(random_rollout(np.random.default_rng(0)))
@@ -279,7 +279,7 @@ def test_a_branch_with_all_actions_forbidden_counts_as_unmasked(branches):
     np.testing.assert_array_equal(*modes)
 
 
-def test_the_masks_are_those_of_the_first_rows_of_longer_observations():
+def test_the_masks_of_the_first_rows_of_longer_observations_are_used():
     policy, obs = make((3, 2), masked=True), observed((3, 2), True)
     rows = {name: torch.from_numpy(value).view(10, 20, -1) for name, value in obs.items()}
     features = policy.torso.encode({"obs": torch.from_numpy(obs["obs"])}).view(10, 20, -1)
@@ -291,7 +291,7 @@ def test_the_masks_are_those_of_the_first_rows_of_longer_observations():
     )
 
 
-def test_its_memory_is_that_of_its_torso():
+def test_its_memory_is_the_memory_of_its_torso():
     policy = make((3,), memory=RunningSum)
     obs, before = observed((3,), False), np.ones((ROWS, 8), np.float32)
     statistics, memory = policy.act(obs, before)

@@ -42,7 +42,7 @@ MEMORIES = {
 
 @pytest.mark.parametrize("burn_in", [0, 3])
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
-def test_gradients_are_those_of_float32_within_the_precision(memory, burn_in):
+def test_gradients_equal_float32_gradients_within_the_precision(memory, burn_in):
     blueprint = Blueprint(body=Mlp(32, 32), memory=memory)
     exact, rounded = (gradient(placement, blueprint, burn_in) for placement in (Placement(), BF16))
     assert rounded.dtype == torch.float32

@@ -119,6 +119,6 @@ def test_one_hot_and_binary_observations_are_unchanged_and_have_no_statistics():
         ({"normalize": True, "clip": float("nan")}, "must be above 0"),
     ],
 )
-def test_invalid_arguments_are_refused(settings, message):
+def test_invalid_arguments_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         Vector(**settings)

@@ -21,7 +21,7 @@ GIVEN = [
     ("name", "kind"),
     [("uniform", UniformSampler), ("Prioritized", PrioritizedSampler), ("lazy", LazyPrioritizedSampler)],
 )
-def test_the_settings_of_a_replay_reach_its_sampler(name, kind):
+def test_the_settings_of_a_replay_are_passed_to_its_sampler(name, kind):
     assignments = [f"replay_config.{each}" for each in (*GIVEN, "uniform_fraction=0.25", f"sampler={name}")]
     sampler = make_sampler(resolve([("test", read_assignments(assignments))]).replay)(Sequences(Ring(40, 2, 5), 4))
     assert type(sampler) is kind

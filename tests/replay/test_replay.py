@@ -265,7 +265,7 @@ def test_an_empty_replay_can_be_saved_and_restored(tmp_path):
     assert_intact(other.sample(4))
 
 
-def test_the_state_of_another_size_is_refused_without_changes():
+def test_the_state_of_another_size_is_rejected_without_changes():
     small, large, lanes = make(capacity=30), make(capacity=60), EncodedLanes(3, 5)
     large.add(lanes.rollout(0, 1, 2))
     with pytest.raises(ValueError, match=r"\(3, 10, .*\(3, 20, "):
@@ -273,7 +273,7 @@ def test_the_state_of_another_size_is_refused_without_changes():
     assert_intact(large.sample(4))
 
 
-def test_the_state_of_other_columns_is_refused():
+def test_the_state_of_other_columns_is_rejected():
     with pytest.raises(ValueError, match="rows per column"):
         make(capacity=60, chunk=10).restore(make(capacity=60, chunk=5).state())
 

@@ -64,7 +64,7 @@ def test_exactly_the_sequences_across_a_break_are_incomplete(lost):
             assert is_complete(ring, start, length) == (not start < broken <= start + length)
 
 
-def test_a_break_is_forgotten_when_it_is_overwritten():
+def test_a_break_is_removed_when_it_is_overwritten():
     ring, _ = written(rows=12, chunk=4, columns=6, lost=[3])
     assert all(is_complete(ring, start, length=6) for start in range(13, 19))
 
@@ -100,7 +100,7 @@ def test_lanes_are_independent():
         assert is_complete(ring, 0, 5, lane)
 
 
-def test_memory_and_version_are_those_of_the_column_that_starts_at_the_row():
+def test_memory_and_version_belong_to_the_column_that_starts_at_the_row():
     ring, lanes = Ring(15, 2, 5), EncodedLanes(2, 5)
     for _ in range(7):
         ring.write(lanes.rollout(0, 1))

@@ -201,7 +201,7 @@ def test_added_lanes_equal_initial_lanes(sampler, shape):
 
 
 @each_sampler
-def test_priorities_of_sequences_of_another_length_are_refused(sampler):
+def test_priorities_of_sequences_of_another_length_are_rejected(sampler):
     saved = replay_of(sampler, length=4)
     saved.add(EncodedLanes(3, 5).rollout(0, 1, 2))
     with pytest.raises(ValueError, match=r"sequences with \[4, 0\] rows .* \[3, 0\]: resume with the lengths"):
@@ -209,7 +209,7 @@ def test_priorities_of_sequences_of_another_length_are_refused(sampler):
 
 
 @pytest.mark.parametrize(("sampler", "state"), [(PRIORITIZED, ["tree"]), (LAZY, ["cells", "marks"])])
-def test_the_bytes_per_start_are_those_of_the_arrays(sampler, state):
+def test_the_bytes_per_start_equal_the_size_of_the_arrays(sampler, state):
     replay = replay_of(sampler, capacity=3 * 16**3, chunk=16)
     arrays = [value for value in vars(replay.sampler).values() if isinstance(value, np.ndarray)]
     levels = [level for name in state for level in getattr(replay.sampler, name).levels]
@@ -229,7 +229,7 @@ def hundred_sequences(sampler):
 
 @each_sampler
 def test_the_draws_of_a_batch_are_independent(sampler):
-    """Each draw is from a part of its own, at a position of its own, so that the distance of two draws varies."""
+    """Each draw is from a separate part, at a separate position, so that the distance of two draws varies."""
     replay = hundred_sequences(sampler)
     batches = np.stack([replay.sample(10).index for _ in range(200)])
     assert np.ptp(batches[:, 6] - batches[:, 3]) > 8

@@ -82,7 +82,7 @@ def test_off_policy_they_differ(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_only_value_targets_depend_on_the_ratio_of_their_own_row(seed):
+def test_only_value_targets_depend_on_the_ratio_of_the_same_row(seed):
     batch = rows(seed)
     other = batch.rho.clone()
     other[0] *= 3

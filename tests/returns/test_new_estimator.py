@@ -46,7 +46,7 @@ ACER = "acer acer_config.estimator=importance_sampling"
 SAC = "sac sac_config.estimator=importance_sampling"
 
 
-def test_an_entry_in_the_table_is_all_that_a_new_estimator_needs(tmp_path):
+def test_a_new_estimator_needs_only_an_entry_in_the_table(tmp_path):
     folder = tmp_path / "envs" / "fake" / "task"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG)

@@ -51,7 +51,7 @@ def test_lambda_and_not_the_rows_own_ratio_scales_the_correction_of_q():
 
 
 @pytest.mark.parametrize("horizon", [None, 3, 4])
-def test_the_target_of_v_has_the_rows_own_ratio_and_that_of_q_has_not(horizon):
+def test_the_target_of_v_contains_the_ratio_of_its_row_and_the_target_of_q_does_not(horizon):
     v, q = estimate(tensor(0.2, 1, 0.5), horizon=horizon)
     close(v[:1], 0.9655)
     close(q[:1], 3.2275)
@@ -221,7 +221,7 @@ def test_without_truncation_and_ratios_it_is_the_n_step_return(seed):
     np.testing.assert_allclose(q, n_step.numpy(), rtol=0, atol=1e-12)
 
 
-def test_edge_cases():
+def test_without_discount_or_trace_targets_have_one_step():
     reward = tensor(1.5)
     for estimated in estimate(tensor(0.3), reward=reward, v=tensor(7.0, 2.0), gamma=0.0)[1:]:
         close(estimated, 1.5)

@@ -7,7 +7,7 @@ from algorithm.config.loader import resolve
 from algorithm.runs.agent_config import AgentConfigs
 
 
-def test_a_role_has_its_own_settings_and_others_have_those_of_the_run():
+def test_a_role_has_its_own_settings_and_others_have_the_settings_of_the_run():
     tree = {
         "base_config": {"algorithm": "ACER", "seed": 3, "max_step": 100, "device": "cpu"},
         "replay_config": {"capacity": 500},

@@ -58,7 +58,7 @@ def test_a_callback_receives_every_event(tmp_path):
 
 
 @pytest.mark.parametrize("event", ["progress", "evaluation", "checkpoint"])
-def test_a_callback_that_returns_true_stops_the_run_as_max_step_does(tmp_path, event):
+def test_a_callback_that_returns_true_stops_the_run_like_max_step(tmp_path, event):
     stopping, other = Recorder(event), Recorder()
     folder, result = run(tmp_path, stopping, other)
     assert result.stopped and result.goal_reached is not True
@@ -68,7 +68,7 @@ def test_a_callback_that_returns_true_stops_the_run_as_max_step_does(tmp_path, e
     assert other.of("end") == [result]
 
 
-def test_a_run_that_ends_by_itself_was_not_stopped(tmp_path):
+def test_a_run_that_ends_at_max_step_is_not_marked_as_stopped(tmp_path):
     class AtTheEnd(Callback):
         def on_progress(self, progress):
             return progress.has_ended
@@ -76,7 +76,7 @@ def test_a_run_that_ends_by_itself_was_not_stopped(tmp_path):
     assert not run(tmp_path, AtTheEnd())[1].stopped
 
 
-def test_a_callback_that_fails_ends_the_run_which_is_saved(tmp_path):
+def test_an_exception_in_a_callback_ends_the_run_after_a_checkpoint(tmp_path):
     class Failing(Callback):
         def on_evaluation(self, results):
             raise RuntimeError("my callback")

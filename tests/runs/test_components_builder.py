@@ -47,7 +47,7 @@ def test_a_resumed_run_starts_with_the_added_agents(tmp_path):
     assert folder.find_latest().lanes("agent") == (7, 4)
 
 
-def test_a_replay_that_grows_beyond_the_memory_ends_the_run_which_is_saved(tmp_path, monkeypatch):
+def test_a_replay_that_outgrows_the_memory_ends_the_run_after_a_checkpoint(tmp_path, monkeypatch):
     folder = growing(tmp_path)
     monkeypatch.setattr(memory, "measure_free_memory", lambda: 10_000)
     with pytest.raises(UserError, match=r"^agents: 4 -> 5; replay_config.capacity: 160 rows .* at most \d+ rows fit"):

@@ -30,21 +30,21 @@ def line(y, **interval) -> Series:
 
 
 def picture(tmp_path, series, level=None) -> np.ndarray:
-    """The pixels [height, width, 3] of a chart."""
+    """Return the pixels [height, width, 3] of a chart."""
     draw_chart(tmp_path / "chart.png", "title", ("steps", "return"), series, level)
     with Image.open(tmp_path / "chart.png") as image:
         return np.asarray(image)
 
 
 def places(pixels: np.ndarray, color: str, top: int = 90) -> np.ndarray:
-    """The x and y [n, 2] of the pixels of this color, without the legend."""
+    """Return x and y [n, 2] of the pixels of this color, without the legend."""
     near = np.abs(pixels.astype(int) - ImageColor.getrgb(color)).sum(-1) < 40
     near[:top] = False
     y, x = np.nonzero(near)
     return np.stack((x, y), 1)
 
 
-def test_a_line_goes_from_left_to_right_through_its_points(tmp_path):
+def test_a_line_passes_through_its_points_from_left_to_right(tmp_path):
     found = places(picture(tmp_path, [line([0.0, 10.0, 0.0])]), COLORS[0])
     x, y = found.T
     assert abs(x.min() - LEFT) <= 2 and abs(x.max() - (WIDTH - RIGHT)) <= 2
@@ -52,13 +52,13 @@ def test_a_line_goes_from_left_to_right_through_its_points(tmp_path):
     assert y[x.argmin()] - y.min() > HEIGHT / 2
 
 
-def test_points_have_their_intervals(tmp_path):
+def test_points_are_drawn_with_their_intervals(tmp_path):
     level = np.full(3, 5.0)
     one = line([5.0, 5.0, 5.0], low=level - [0, 5, 0], high=level + [0, 5, 0])
     x, y = places(picture(tmp_path, [one]), COLORS[0]).T
     middle = y[np.abs(x - x.mean()) < 3]
     assert np.ptp(middle) > HEIGHT / 2 > 20 > np.ptp(y[x < LEFT + 8])
-    assert not np.any(np.abs(x - (x.min() + x.mean()) / 2) < 5)  # nothing joins them
+    assert not np.any(np.abs(x - (x.min() + x.mean()) / 2) < 5)  # no line connects them
 
 
 def test_the_level_is_a_dashed_line(tmp_path):
@@ -69,11 +69,11 @@ def test_the_level_is_a_dashed_line(tmp_path):
 
 
 @pytest.mark.parametrize("series", [[], [line([1.0, 1.0, 1.0])]])
-def test_what_has_no_extent_can_be_drawn(tmp_path, series):
+def test_series_without_extent_can_be_drawn(tmp_path, series):
     assert picture(tmp_path, series).shape == (HEIGHT, WIDTH, 3)
 
 
-def test_ranges_hold_everything():
+def test_axes_contain_all_values():
     one = line([0.0, 1.0, 2.0], low=np.array([-3.0, 0, 1]), high=np.array([1.0, 2, 3]))
     (left, right), (low, high) = compute_ranges([one], level=9.0)
     assert (left, right) == (0, 100) and low < -3 and high > 9
@@ -88,7 +88,7 @@ def test_ranges_hold_everything():
         (0.96, 0.96055, [0.96, 0.9601, 0.9602, 0.9603, 0.9604, 0.9605]),
     ],
 )
-def test_ticks_are_round(low, high, expected):
+def test_ticks_are_round_numbers(low, high, expected):
     np.testing.assert_allclose(compute_ticks(low, high), expected)
 
 
@@ -104,7 +104,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The series and the level of every chart that is drawn."""
+    """Return the series and the level of every chart that is drawn."""
     calls, real = [], curve.draw_chart
 
     def draw(path, title, axes, series, level):
@@ -140,7 +140,7 @@ def test_training_evaluation_and_goal_are_drawn(folder, drawn):
     ]
 
 
-def test_roles_have_lines_of_their_own(tmp_path, drawn):
+def test_each_role_has_its_own_lines(tmp_path, drawn):
     metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"rollout/return/left": 1.0, "rollout/return/right": 2.0})
     evaluated = {"eval/return/right": 3.0, "eval/return_low/right": 2.5, "eval/return_high/right": 3.5}
@@ -160,9 +160,9 @@ def test_a_run_without_a_return_has_an_empty_curve(tmp_path):
 
 
 @pytest.mark.parametrize("table", [None, "", "env_steps,rollout/return\n1,many\n"])
-def test_a_picture_that_fails_costs_one_line(tmp_path, table):
+def test_a_picture_that_cannot_be_drawn_is_one_logged_line(tmp_path, table):
     if table is not None:
         (tmp_path / "metrics.csv").write_text(table)
-    said = []
-    assert draw_curve(tmp_path, 5.0, said.append) is None
-    assert len(said) == 1 and said[0].startswith("no curve.png: ")
+    logged = []
+    assert draw_curve(tmp_path, 5.0, logged.append) is None
+    assert len(logged) == 1 and logged[0].startswith("no curve.png: ")

@@ -1,4 +1,4 @@
-"""Which folder a name or a path means, where its runs are, and what is suggested for one that is missing."""
+"""The folder that a name or path refers to, the place of its runs, and suggestions for a missing folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = "default: {base_config: {env_type: PROBE, env_name: truncation, max_ste
 
 
 def make(folder: Path, config: str = CONFIG) -> Path:
-    """A folder with settings alone."""
+    """Create a folder that contains settings only."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(config)
     return folder
@@ -35,7 +35,7 @@ def make(folder: Path, config: str = CONFIG) -> Path:
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch) -> Path:
-    """A folder outside of ./envs: the working directory is another."""
+    """Create a folder outside of ./envs, and change the working directory."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -43,7 +43,7 @@ def outside(tmp_path, monkeypatch) -> Path:
 
 
 def call(command: str, capsys) -> dict:
-    """The result of a command for a script."""
+    """Return the result of a command as a script receives it."""
     main.main([*command.split(), "--json"])
     return json.loads(capsys.readouterr().out)
 
@@ -60,13 +60,13 @@ def test_a_name_is_a_folder_below_envs():
     "text",
     ["./envs/mine/task", "envs/mine/task/", "./mine/task", "envs/mine/task/config.yaml", "../{here}/envs/mine/task"],
 )
-def test_a_path_below_envs_is_that_name(text, tmp_path):
+def test_a_path_below_envs_is_converted_to_the_name(text, tmp_path):
     make(Path("envs/mine/task"))
     assert locate_environment(text.format(here=tmp_path.name)) == "mine/task"
     assert locate_environment(str(tmp_path / "envs/mine/task")) == "mine/task"
 
 
-def test_the_projects_own_folder_is_its_name_unless_that_means_another_folder():
+def test_the_path_of_a_folder_of_the_project_is_converted_unless_the_name_is_ambiguous():
     path = (PROJECT_ENVS / "gym/cartpole").as_posix()
     assert locate_environment(path) == "gym/cartpole"
     make(Path("envs/gym/cartpole"))
@@ -74,7 +74,7 @@ def test_the_projects_own_folder_is_its_name_unless_that_means_another_folder():
     assert locate_environment("envs/gym/cartpole") == "gym/cartpole"
 
 
-def test_a_path_elsewhere_is_absolute_and_its_runs_have_its_last_two_names(outside, monkeypatch):
+def test_another_path_becomes_absolute_and_its_runs_have_the_last_two_parts(outside, monkeypatch):
     for text in ("../my/task", str(outside), "../my/../my/task/"):
         assert locate_environment(text) == outside.as_posix()
     monkeypatch.chdir(outside)
@@ -87,7 +87,7 @@ def test_a_path_elsewhere_is_absolute_and_its_runs_have_its_last_two_names(outsi
         get_run_group("/home/my/.task")
 
 
-def test_a_dot_means_the_working_directory_first(outside, monkeypatch):
+def test_a_path_that_starts_with_a_dot_is_searched_in_the_working_directory_first(outside, monkeypatch):
     monkeypatch.chdir(outside.parents[1])
     make(Path("envs/my/task"))
     assert locate_environment("my/task") == "my/task"
@@ -95,20 +95,20 @@ def test_a_dot_means_the_working_directory_first(outside, monkeypatch):
 
 
 def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
-    told = call("../my/task -n a", capsys)
-    assert (told["status"], told["run"]) == (0, "runs/my/task/a")
+    printed = call("../my/task -n a", capsys)
+    assert (printed["status"], printed["run"]) == (0, "runs/my/task/a")
     assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\n"
     assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
     assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
     assert [run["run"] for run in call("../my/task --list", capsys)["runs"]] == ["runs/my/task/a"]
     assert main.main(["../my/task", "-n", "b"]) == 0
     assert f"play it:    python main.py {outside} -n b --run" in capsys.readouterr().out
-    shutil.rmtree(outside)  # runs need it no longer, neither by its path nor by their place
+    shutil.rmtree(outside)  # runs do not need the folder any more, by its path or by the path of their group
     assert call("../my/task -n a --run", capsys)["status"] == 0
     assert call("my/task -n a --run", capsys)["status"] == 0
 
 
-def test_runs_of_two_folders_with_one_place_are_not_confused(outside, tmp_path, capsys):
+def test_runs_of_two_folders_with_the_same_folder_of_runs_are_distinguished(outside, tmp_path, capsys):
     assert main.main(["../my/task", "-n", "a"]) == 0
     other = make(tmp_path / "other" / "my" / "task")
     capsys.readouterr()
@@ -133,7 +133,7 @@ def test_a_folder_that_was_moved_keeps_its_runs(outside, tmp_path, capsys):
     assert call(f"{moved} --run", capsys)["run"] == "runs/my/task/a"
 
 
-def test_a_run_without_a_record_of_its_folder_is_taken(outside, capsys):
+def test_a_run_without_a_recorded_folder_is_accepted(outside, capsys):
     assert main.main(["../my/task", "-n", "a"]) == 0
     capsys.readouterr()
     for damage in (lambda path: path.write_bytes(b"\xff"), os.remove):
@@ -159,7 +159,7 @@ def test_other_commands_find_the_folder_too(outside):
         ("InvertedPendulum-v5", ["mujoco/inverted_pendulum"]),
     ],
 )
-def test_an_id_or_a_name_suggests_the_folders_that_it_may_mean(text, folders, capsys):
+def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
     advice = str(make_unknown_error(text)).rpartition("; ")[2]
     assert advice == f"did you mean {' or '.join(folders)}?"
     assert main.main([text]) == 2
@@ -183,19 +183,19 @@ def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folde
 
 
 @pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
-def test_what_is_unknown_lists_what_there_is(text, capsys):
+def test_an_unknown_name_is_an_error_with_all_folders(text, capsys):
     for more in ([], ["--run"], ["--list"]):
         assert main.main([text, *more]) == 2
         assert capsys.readouterr().err.rstrip().endswith(", ".join(list_environments()))
 
 
-def test_what_is_missing_says_so(capsys):
+def test_a_missing_folder_is_an_error_of_one_line(capsys):
     assert main.main([str(Path("nothing").absolute())]) == 2
     assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
     assert main.main(["CartPole-v1", "--run"]) == 2
     assert "there is no run under" in (line := capsys.readouterr().err) and "did you mean gym/cartpole?" in line
 
 
-def test_a_config_that_yaml_cannot_read_does_not_hide_the_suggestion():
+def test_an_unreadable_config_does_not_prevent_a_suggestion():
     make(Path("envs/mine/broken"), "default: {base_config: {env_name: Lost-v0")
     assert "did you mean mine/broken?" in str(make_unknown_error("Lost-v0"))

@@ -1,4 +1,4 @@
-"""One process trains in a run folder, and the lock ends with it, however it ends."""
+"""One process at a time trains in a run folder; the lock is released when the process ends in any way."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ with FolderLock(Path(sys.argv[1]), "a"):
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process that holds the lock of tmp_path until its standard input ends."""
+    """Start another process that holds the lock of tmp_path until its standard input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -32,7 +32,7 @@ def holder(tmp_path):
     process.communicate()
 
 
-def test_another_process_is_named_as_long_as_it_holds_the_lock(tmp_path, holder):
+def test_the_process_that_holds_the_lock_is_named(tmp_path, holder):
     lock = FolderLock(tmp_path, "runs/task/a")
     for _ in range(2):
         with pytest.raises(UserError, match=f"run runs/task/a is in training in process {holder.pid}:"), lock:
@@ -42,14 +42,14 @@ def test_another_process_is_named_as_long_as_it_holds_the_lock(tmp_path, holder)
         assert (tmp_path / ".lock").is_file()
 
 
-def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path, holder):
-    holder.kill()  # which nothing in it notices
+def test_the_lock_of_a_killed_process_is_released(tmp_path, holder):
+    holder.kill()  # without a chance to release the lock
     holder.wait()
     with FolderLock(tmp_path, "a"):
         pass
 
 
-def test_a_lock_may_be_held_again_and_again(tmp_path):
+def test_a_lock_can_be_acquired_repeatedly(tmp_path):
     lock = FolderLock(tmp_path, "a")
     for _ in range(2):
         with lock, pytest.raises(UserError), FolderLock(tmp_path, "a"):

@@ -1,4 +1,4 @@
-"""Settings reach the adapter."""
+"""Settings are passed to the adapter."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ make = Own
 """
 
 
-def test_the_scale_of_actions_without_bounds(tmp_path):
+def test_unbounded_action_limit_scales_actions_without_bounds(tmp_path):
     (tmp_path / "env.py").write_text(ENV)
     base = {"env_name": "env.py", "unbounded_action_limit": 2.5}
     adapter = Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path)).open(1)

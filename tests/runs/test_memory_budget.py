@@ -50,7 +50,7 @@ def test_a_batch_that_does_not_fit_is_rejected(monkeypatch):
         learning_starts=32,
     )
     check_batch(schedule, ReplaySize(1000, 1_000_000))
-    with pytest.raises(UserError, match=r"batch_size: 101 windows of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
+    with pytest.raises(UserError, match=r"batch_size: 101 sequences of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
         check_batch(replace(schedule, batch_size=101), ReplaySize(1000, 1_000_000))
     check_batch(replace(schedule, batch_size=101, replay_ratio=0), ReplaySize(1000, 1_000_000))
 

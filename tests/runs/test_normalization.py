@@ -1,4 +1,4 @@
-"""Normalised observations from training to a checkpoint, and from there to --resume, --run and `load`."""
+"""Statistics of normalized observations from training to a checkpoint, and to --resume, --run and `load`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ blueprint = Blueprint(encoders={{"*": Vector({settings})}}, body=Mlp(8))
 """
 
 
-NUMBERS = {"CartPole-v1": 4, "Pendulum-v1": 3}  # of an observation; of discrete and of continuous actions
+NUMBERS = {"CartPole-v1": 4, "Pendulum-v1": 3}  # observed values; discrete and continuous actions
 on_both = pytest.mark.parametrize(("env_name", "numbers"), NUMBERS.items())
 
 
@@ -42,7 +42,7 @@ def run(*arguments: str) -> RunFolder:
 
 
 def moments(state, numbers: int) -> tuple[float, np.ndarray]:
-    """Count and mean in a checkpoint."""
+    """Return count and mean of the statistics in a checkpoint."""
     saved = state["statistics"]["obs/acer"].numpy()
     assert saved.shape == (2 * numbers + 1,)
     return saved[-1], saved[:numbers]
@@ -50,7 +50,7 @@ def moments(state, numbers: int) -> tuple[float, np.ndarray]:
 
 @pytest.fixture
 def observed(monkeypatch):
-    """Every observation that a learner has counted."""
+    """Collect every observation that a learner has counted."""
     rows: list[np.ndarray] = []
     observe = Learner.observe
 
@@ -63,7 +63,7 @@ def observed(monkeypatch):
 
 
 @on_both
-def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(env_name, numbers, observed):
+def test_statistics_include_all_collected_rows_after_a_resume_too(env_name, numbers, observed):
     write("normalize=True", env_name)
     folder = run()
     count, mean = moments(folder.find_latest().weights("agent"), numbers)
@@ -76,7 +76,7 @@ def test_training_counts_what_it_collects_and_goes_on_counting_when_resumed(env_
 
 
 @on_both
-def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monkeypatch):
+def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(env_name, numbers, monkeypatch):
     write("normalize=True", env_name)
     folder = run()
     saved = folder.find_best().weights("agent")
@@ -98,7 +98,7 @@ def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monk
             assert kept.equal(saved["statistics"]["obs/acer"])
     assert len(agents) == 1
 
-    # The same weights without them decide otherwise.
+    # Without the statistics, the same weights select other actions.
     obs = {"obs": np.array([[0.5, 1.0, 0.1, 0.2][:numbers]], np.float32)}
     found = player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0]
     for buffer in player.agent.policy.buffers():
@@ -107,7 +107,7 @@ def test_a_loaded_agent_has_them_and_playing_leaves_them(env_name, numbers, monk
 
 
 @pytest.mark.parametrize("command", ["--run", "--resume"])
-def test_a_run_without_them_is_refused_where_the_network_wants_them(command, capsys):
+def test_a_checkpoint_without_the_statistics_of_the_network_is_rejected(command, capsys):
     write("")
     run()
     write("normalize=True")

@@ -26,7 +26,7 @@ def checkout(tmp_path):
     return folder, (folder / ".git" / next((folder / ".git").glob("refs/heads/*"))).read_text().strip()
 
 
-def test_the_commit_is_that_of_the_first_folder_in_a_checkout(checkout, tmp_path):
+def test_the_commit_is_taken_from_the_first_folder_in_a_checkout(checkout, tmp_path):
     folder, head = checkout
     assert find_commit(folder / "envs" / "mine") == head
     assert find_commit(tmp_path / "not there", tmp_path, folder) == head
@@ -40,7 +40,7 @@ def test_without_git_there_is_no_commit(checkout, monkeypatch):
     assert "commit" not in describe_origin("mine/task", resolve([]).base, "default")
 
 
-def test_versions_are_those_of_what_is_used(monkeypatch):
+def test_versions_are_recorded_for_the_packages_in_use(monkeypatch):
     found = read_versions("GYM")
     assert (found["python"], found["torch"]) == (platform.python_version(), torch.__version__)
     assert "mlagents-envs" not in found and "mlagents-envs" in read_versions("Unity")

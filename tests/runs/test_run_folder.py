@@ -1,4 +1,4 @@
-"""Where runs live and what they are called."""
+"""Places and names of run folders."""
 
 import json
 import time
@@ -23,18 +23,18 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("pattern", ["x_{time}", "x_<time>"])
-def test_the_start_time_stands_in_the_name(pattern):
+def test_the_start_time_is_inserted_into_the_name(pattern):
     start = time.mktime((2026, 3, 4, 5, 6, 7, 0, 0, -1))
     assert format_run_name(pattern, start) == "x_20260304-050607"
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "", "a\\b", "a:b", ".hidden"])
-def test_a_name_is_one_plain_folder(name):
+def test_a_name_must_be_a_plain_folder_name(name):
     with pytest.raises(UserError, match="plain folder name"):
         format_run_name(name, 0)
 
 
-def test_the_working_directory_comes_before_the_projects_own_environments(tmp_path, folder):
+def test_the_working_directory_is_searched_before_the_project(tmp_path, folder):
     assert find_environment_folder("some/task").resolve() == tmp_path / "envs" / "some" / "task"
     assert find_environment_folder("gym/cartpole").is_absolute()
     with pytest.raises(UserError, match=r"no environment folder 'gym/cartpol'.*gym/cartpole"):
@@ -49,13 +49,13 @@ def test_a_run_is_not_overwritten(tmp_path, folder):
 def test_the_latest_run_is_found_without_a_name(folder):
     assert RunFolder.find("some/task", None).path == folder.path
     assert RunFolder.find("some/task", "a").path == folder.path
-    with pytest.raises(UserError, match="no run 'b'.*there is a"):
+    with pytest.raises(UserError, match="no run 'b'.*the runs are: a"):
         RunFolder.find("some/task", "b")
     with pytest.raises(UserError, match="no run under"):
         RunFolder.find("some/other", None)
 
 
-def test_roles_survive_the_disk(folder):
+def test_roles_are_read_back_as_they_were_written(folder):
     gear = ActionPart("gear", (2,), "int64", n_values=(4, 2), start=(1, 0))
     gas = ActionPart("gas", (1,), "float32", low=(-0.1,), high=(1.0,))
     observed = {"obs": ObsSpec((3,), "uint8"), "place": ObsSpec((5,), "uint8", env_shape=(), n_values=(5,), start=(1,))}
@@ -73,7 +73,7 @@ def test_roles_survive_the_disk(folder):
     )
 
 
-def test_roles_of_another_version_are_one_line(folder):
+def test_roles_of_another_version_are_an_error_of_one_line(folder):
     old = {"lanes": 2, "obs_specs": {"obs": {"shape": [3], "dtype": "uint8"}}}
     old["action_spec"] = {"continuous": 0, "branches": [4], "start": [1]}
     (folder.path / "roles.json").write_text(json.dumps({"agent": old}))
@@ -92,7 +92,7 @@ def test_roles_of_another_version_are_one_line(folder):
         ("def blueprint(units): ...", "nn_config does not fit"),
     ],
 )
-def test_a_broken_nn_is_named(folder, code, message):
+def test_an_invalid_nn_is_an_error_that_names_it(folder, code, message):
     (folder.path / "nn.py").write_text(code)
     with pytest.raises(UserError, match=message) as error:
         folder.load_blueprint("nn.py", {})

@@ -1,4 +1,4 @@
-"""Going on under other settings: what changes is said, what cannot is refused."""
+"""Resuming with other settings: changes are logged, impossible changes are rejected."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def resumed(folder, *assignments):
     return settings, list_changes(folder.history.read_last(), settings)
 
 
-def test_nothing_changes_without_a_word(folder):
+def test_without_changes_nothing_is_logged(folder):
     settings, lines = resumed(folder)
     assert lines == []
     assert settings.tree == folder.load_settings().tree
@@ -49,7 +49,7 @@ def test_nothing_changes_without_a_word(folder):
         ("goal.return=475", "goal.return: null -> 475"),
     ],
 )
-def test_what_changes_is_one_line_each(folder, change, line):
+def test_each_changed_setting_is_logged_in_one_line(folder, change, line):
     settings, lines = resumed(folder, change)
     assert lines == [line]
     folder.record_settings(settings.tree, env_steps=50)
@@ -78,7 +78,7 @@ def test_what_changes_is_one_line_each(folder, change, line):
         "base_config.ignore_observations=[mission]",
     ],
 )
-def test_what_the_saved_state_would_not_fit_is_refused(folder, change):
+def test_changes_that_do_not_fit_the_saved_state_are_rejected(folder, change):
     with pytest.raises(UserError, match=r" -> .* is not possible with --resume: the ") as error:
         resumed(folder, change)
     assert str(error.value).startswith(change.partition("=")[0])
@@ -104,7 +104,7 @@ def test_a_constant_temperature_may_change(tmp_path):
     assert resumed(folder, "sac_config.init_log_alpha=-1.0")[1] == ["sac_config.init_log_alpha: -2.3 -> -1.0"]
 
 
-def test_an_edited_config_of_the_run_is_found(folder):
+def test_changes_in_an_edited_config_of_the_run_are_found(folder):
     text = folder.config_file.read_text()
     folder.config_file.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
     settings, lines = resumed(folder)
@@ -121,7 +121,7 @@ def test_words_are_compared_without_case(folder):
     assert resumed(folder, "base_config.env_type=gym", "base_config.algorithm=Acer")[1] == []
 
 
-def test_a_section_that_was_off_is_compared_key_by_key():
+def test_a_section_that_was_null_is_compared_key_by_key():
     old, new = {"goal": None, "a": {"b": 1}}, {"goal": {"return": 5, "step_budget": None}, "a": {"b": 1, "c": 2}}
     assert list(find_changes(old, new)) == [("goal.return", None, 5), ("a.c", None, 2)]
     assert list(find_changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
@@ -134,7 +134,7 @@ def test_a_mapping_in_place_of_a_list_is_one_change():
     assert list(find_changes(long, {"explorer": {}})) == [("explorer.noise.levels", [0, 1], None)]
 
 
-def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
+def test_settings_recorded_after_the_resumed_checkpoint_are_removed(folder):
     tree = folder.load_settings().tree
     later = merge(tree, {"acer_config": {"gamma": 0.5}})
     folder.record_settings(later, env_steps=500)
@@ -154,7 +154,7 @@ def test_settings_of_a_way_that_is_not_gone_on_with_are_forgotten(folder):
         ("ma_config={A: {agent: B}}", "ma_config.A.agent: null -> B is not possible with --resume: the saved networks"),
     ],
 )
-def test_what_the_saved_state_of_a_role_would_not_fit_is_refused(folder, change, message):
+def test_changes_that_do_not_fit_the_saved_state_of_a_role_are_rejected(folder, change, message):
     with pytest.raises(UserError) as error:
         resumed(folder, change)
     assert str(error.value).startswith(message)

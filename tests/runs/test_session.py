@@ -1,4 +1,4 @@
-"""Runs that are damaged, that hold code of their own, or that point to files elsewhere."""
+"""Runs that are damaged, that contain code, or that refer to files outside of their folder."""
 
 import io
 import json
@@ -26,7 +26,7 @@ RESUME = "mine/task --resume --max_step 150"
 
 @pytest.fixture
 def task():
-    """The folder mine/task."""
+    """Create the folder mine/task."""
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG)
@@ -36,14 +36,14 @@ def task():
 
 @pytest.fixture
 def run(task, capsys):
-    """A run of mine/task."""
+    """Create a run of mine/task."""
     assert main.main("mine/task -n a".split()) == 0
     capsys.readouterr()
     return RunFolder.find("mine/task", "a")
 
 
 def call(command: str, capsys) -> tuple[int, str, str]:
-    """Status and what was shown on both streams."""
+    """Return the status, and the text on both streams."""
     status = main.main(command.split())
     shown = capsys.readouterr()
     assert "Traceback" not in shown.out + shown.err and "unexpected" not in shown.err
@@ -72,13 +72,13 @@ HARM = {
 }
 
 
-@pytest.mark.parametrize(("damage", "said"), HARM.values(), ids=HARM)
-def test_a_damaged_record_is_told_and_written_again_by_the_run_that_goes_on(run, damage, said, capsys):
+@pytest.mark.parametrize(("damage", "expected"), HARM.values(), ids=HARM)
+def test_a_damaged_file_is_logged_and_written_again_by_resume(run, damage, expected, capsys):
     damage(run.path)
     status, out, err = call(RESUME, capsys)
     assert (status, err) == (0, "")
-    assert len([line for line in out.splitlines() if said in line]) == 1 or not said
-    assert "base_config.max_step: 90 -> 150" in out or "configs" in said or "damaged-0" in said
+    assert len([line for line in out.splitlines() if expected in line]) == 1 or not expected
+    assert "base_config.max_step: 90 -> 150" in out or "configs" in expected or "damaged-0" in expected
     assert list(run.read_roles()) == ["agent"]
     assert run.history.read_last() == run.load_settings().tree and run.load_settings().base.max_step == 150
     assert json.loads((run.path / "result.json").read_text())["env_steps"] == 150
@@ -90,14 +90,14 @@ def test_a_damaged_record_is_told_and_written_again_by_the_run_that_goes_on(run,
 
 
 @pytest.mark.parametrize("name", ["roles.json", "metrics.csv", "result.json", "configs/000000000000.yaml"])
-def test_a_run_plays_without_its_records(run, name, capsys):
+def test_a_run_can_be_played_without_its_records(run, name, capsys):
     harm(run.path / name)
     assert call("mine/task --run", capsys)[0] == 0
     (run.path / name).unlink()
     assert call("mine/task --run", capsys)[0] == 0
 
 
-def test_what_needs_a_record_names_it(run, capsys):
+def test_a_command_that_needs_a_missing_record_names_it(run, capsys):
     harm(run.path / "roles.json")
     status, _, err = call("mine/task --export", capsys)
     assert status == 2 and "roles.json is damaged" in err and "--resume" in err
@@ -107,7 +107,7 @@ def test_what_needs_a_record_names_it(run, capsys):
 
 
 def spoil(folder: Path, number: float) -> None:
-    """Put a number into the weights of a checkpoint, which is as whole as before."""
+    """Replace a number in the weights of a checkpoint, whose manifest stays valid."""
     manifest = Manifest.read(folder)
     state = torch.load(folder / "agent" / "weights.pt", weights_only=True)
     next(iter(state["parameters"].values()))[3] = number
@@ -119,7 +119,7 @@ def spoil(folder: Path, number: float) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_weights_that_are_not_finite_are_refused(run, number, capsys):
+def test_weights_that_are_not_finite_are_rejected(run, number, capsys):
     *_, before, last = sorted((run.path / "checkpoints").glob("0*"))
     spoil(last, number)
     for command in ("mine/task --run", RESUME, "mine/task --export", "mine/task --run --ckpt 90"):
@@ -132,14 +132,14 @@ def test_weights_that_are_not_finite_are_refused(run, number, capsys):
     assert call(RESUME, capsys)[0] == 0
 
 
-def test_a_checkpoint_that_is_asked_for_and_damaged_is_named(run, capsys):
+def test_a_requested_checkpoint_that_is_damaged_is_an_error_that_names_it(run, capsys):
     weights = run.path / "checkpoints" / f"{60:012d}" / "agent" / "weights.pt"
     harm(weights)
     status, _, err = call("mine/task --run --ckpt 60", capsys)
     assert status == 1 and err.startswith(f"{weights} is damaged")
 
 
-def test_a_checkpoint_lies_in_the_run_folder(run, capsys):
+def test_a_checkpoint_outside_of_the_run_folder_is_rejected(run, capsys):
     inside, outside = run.path / "checkpoints" / f"{60:012d}", Path("elsewhere")
     assert call(f"mine/task --run --ckpt {inside}", capsys)[0] == 0
     assert call(f"mine/task --run --ckpt runs/mine/task/a/checkpoints/{60:012d}", capsys)[0] == 0
@@ -157,7 +157,7 @@ def test_a_checkpoint_lies_in_the_run_folder(run, capsys):
 
 
 @pytest.mark.parametrize("setting", ["nn", "env_name"])
-def test_code_lies_in_the_run_folder(run, setting, capsys):
+def test_code_outside_of_the_run_folder_is_rejected(run, setting, capsys):
     Path("evil.py").write_text(EVIL)
     (run.path / "link.py").symlink_to(Path("evil.py").absolute())
     text = run.config_file.read_text()
@@ -170,18 +170,18 @@ def test_code_lies_in_the_run_folder(run, setting, capsys):
         for mode in ("--run", "--resume"):
             status, _, err = call(f"mine/task {mode}", capsys)
             assert status == 2 and err.count("\n") == 1
-            assert err.startswith(f"base_config.{setting}: {name} is refused: ") and "is outside of" in err
+            assert err.startswith(f"base_config.{setting}: {name} is not allowed: ") and "is outside of" in err
     assert not Path("evil").exists()
 
 
-def test_code_of_a_new_run_lies_in_the_folder_of_the_environment(task, capsys):
+def test_code_outside_of_the_environment_folder_is_rejected_for_a_new_run(task, capsys):
     Path("evil.py").write_text(EVIL)
     status, _, err = call("mine/task -n a --nn ../../../evil.py", capsys)
-    assert status == 2 and "base_config.nn: ../../../evil.py is refused" in err
+    assert status == 2 and "base_config.nn: ../../../evil.py is not allowed" in err
     assert not Path("evil").exists() and not Path("runs").exists()
 
 
-def test_code_of_the_runs_own_is_told_where_it_is_not_the_projects(run, task, capsys):
+def test_code_of_a_run_that_differs_from_the_environments_is_reported(run, task, capsys):
     for mode in ("--run", "--resume", "--export"):
         assert "executes its own" not in call(f"mine/task {mode}", capsys)[1]
     (task / "nn.py").write_text(f"{NN}# newer\n")
@@ -189,8 +189,8 @@ def test_code_of_the_runs_own_is_told_where_it_is_not_the_projects(run, task, ca
     for mode in ("--run", "--resume", "--export"):
         status, out, _ = call(f"mine/task {mode}", capsys)
         assert status == 0
-        told = [line for line in out.splitlines() if "executes its own" in line]
-        assert told == [f"runs/mine/task/a executes its own more.py, nn.py, other code than in {task}"]
+        reported = [line for line in out.splitlines() if "executes its own" in line]
+        assert reported == [f"runs/mine/task/a executes its own more.py, nn.py, other code than in {task}"]
     out = call("mine/task --run --use_env_nn", capsys)[1]
     assert f"executes its own more.py, other code than in {task}" in out
     shutil.rmtree("envs")

@@ -82,8 +82,8 @@ def test_a_device_is_described_with_its_bfloat16(processor, two_gpus):
     described = "no bfloat16" if last == "avx2" else "bfloat16 by "
     line = describe_placement(Placement())
     assert line.startswith("learning and acting on cpu (") and described in line
-    apart = Placement(learning=torch.device("cuda:1"))
-    assert describe_placement(apart) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
+    separate = Placement(learning=torch.device("cuda:1"))
+    assert describe_placement(separate) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
 
 
 @pytest.mark.parametrize(("role", "units", "learning"), [(None, 8, "cpu"), (None, 1000, "cuda"), (SEEING, 8, "cuda")])

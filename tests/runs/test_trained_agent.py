@@ -1,4 +1,4 @@
-"""A player takes observations as the environment gives them and gives actions as it takes them."""
+"""A trained agent accepts observations, and returns actions, in the form of the environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPACES = {
 
 
 class Drawing:
-    """An agent that keeps what it was shown and acts at random, after the number of rows alone."""
+    """An agent that stores the steps it receives and draws random actions that depend on the number of rows only."""
 
     state_size = 1
 
@@ -72,7 +72,7 @@ def test_one_observation_gives_one_action_and_a_batch_a_batch(space):
         assert all(value.dtype == single[name].dtype for single in singles)
 
 
-def test_what_does_not_fit_is_told():
+def test_observations_that_do_not_fit_are_an_error():
     player, _ = player_of(Sampling, observation_space=SPACES["Dict"], action_space=BOX)
     whole = {"place": PLACE.sample(), "speed": np.zeros((2, 3)), "door": 1}
     player.act(whole)
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_told():
         player.act({**whole, "door": 2})
 
 
-def test_masks_are_taken_from_the_infos():
+def test_masks_are_passed_from_the_infos():
     player, agent = player_of(Masked)
     mask = allowed(5)
     for own in (mask, mask.astype(bool), (mask[:3], mask[3:])):
@@ -108,7 +108,7 @@ def test_masks_inside_the_observation_need_no_argument():
         player.act({"number": np.zeros(1), "action_mask": allowed(5)}, allowed(5))
 
 
-def test_a_mask_that_is_missing_or_does_not_fit_is_told():
+def test_a_mask_that_is_missing_or_does_not_fit_is_an_error():
     player, _ = player_of(Masked)
     with pytest.raises(ValueError, match=r'are masked: call act\(obs, info\["action_mask"\]\)'):
         player.act(np.zeros(1))
@@ -121,7 +121,7 @@ def test_a_mask_that_is_missing_or_does_not_fit_is_told():
         unmasked.act(np.zeros((2, 3)), np.ones(5))
 
 
-def test_an_agent_that_observes_its_last_action_and_reward_is_told_them():
+def test_an_agent_observes_its_last_action_and_reward():
     role = PreviousActionReward(
         GymAdapter(config(Sampling, 1, {"action_space": spaces.Discrete(3), "observation_space": BOX})),
         ["action", "reward"],

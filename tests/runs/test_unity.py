@@ -46,17 +46,17 @@ def run(*arguments):
     return RunFolder.find("unity/task", "a")
 
 
-def test_two_roles_learn_at_once_each_by_its_own_settings(tmp_path, capsys):
+def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys):
     own = {
         "Walker": {"acer_config": {"rollout_length": 4, "sequence_length": 4}},
         "Goalie": {"acer_config": {"gamma": 0.9}},
     }
     write(tmp_path, "two_behaviors", copies=2, steps=900, ma_config=own)
     folder = run()
-    said = " ".join(capsys.readouterr().out.split())
-    assert "ma_config.Goalie: there is no such role so far; the roles are Walker" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "ma_config.Goalie: no role has this name so far; the roles are Walker" in output
     checkpoint = folder.find_latest()
-    assert checkpoint.roles == ["Walker", "Watcher"]  # agents have the names of behaviors, metrics those of teams
+    assert checkpoint.roles == ["Walker", "Watcher"]  # agents have the names of behaviors, metrics the names of teams
     assert folder.load_settings().for_role("Walker").agent.rollout_length == 4
     assert folder.load_settings().for_role("Watcher").agent.rollout_length == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
@@ -90,8 +90,8 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     assert folder.find_latest().counters.env_steps >= 900
     capsys.readouterr()
     run("--run", "--max_iter", "2")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "of Duel: return" in said and "of Duel-team1: return" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "of Duel: return" in output and "of Duel-team1: return" in output
     assert main.main(["unity/task", "-n", "a", "--export"]) == 0
     assert [path.name for path in folder.path.glob("*.onnx")] == ["Duel.onnx"]
     assert main.main(["unity/task", "-n", "a", "--resume", "--set", "ma_config.Duel-team1.agent=Duel-team1"]) == 2
@@ -105,10 +105,10 @@ def test_teams_have_separate_networks_if_the_settings_request_it(tmp_path, capsy
     assert sorted(folder.find_latest().roles) == ["Duel", "Duel-team1"]
     assert folder.load_settings().for_role("Duel-team1").agent.gamma == 0.5
     assert folder.load_settings().for_role("Duel").agent.gamma == 0.99
-    assert "no such role" not in capsys.readouterr().out
+    assert "no role has this name" not in capsys.readouterr().out
 
 
-def test_settings_of_a_team_that_another_agent_plays_are_refused(tmp_path, capsys):
+def test_settings_of_a_team_that_another_agent_plays_are_rejected(tmp_path, capsys):
     write(tmp_path, "duel", ma_config={"Duel-team1": {"acer_config": {"gamma": 0.5}}})
     assert main.main(["unity/task"]) == 2
     assert "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;" in capsys.readouterr().err
@@ -132,9 +132,9 @@ def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, 
     write(tmp_path, "duel", "--late", "20", steps=100)
     every = ["base_config.evaluate_every=20", "base_config.save_every=20"]
     folder = run("--set", *every)
-    said = capsys.readouterr().out
-    assert said.index("evaluation of Duel at 20 env steps") < said.index("agents of Duel: 2 -> 4")
-    assert "best in evaluation" not in said
+    output = capsys.readouterr().out
+    assert output.index("evaluation of Duel at 20 env steps") < output.index("agents of Duel: 2 -> 4")
+    assert "best in evaluation" not in output
     run("--resume", "--max_step", "120")
     assert not (folder.path / "checkpoints" / "best.json").exists()
     assert "best.json" not in capsys.readouterr().out
@@ -142,14 +142,14 @@ def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, 
     assert "after 120 env steps" in capsys.readouterr().out
 
 
-def test_a_role_that_evaluation_meets_first_is_evaluated(tmp_path, capsys):
+def test_a_role_that_appears_first_in_evaluation_is_evaluated(tmp_path, capsys):
     write(tmp_path, "two_behaviors", steps=60)
     folder = run("--set", "base_config.evaluate_every=30", "base_config.log_every=10")
     assert "evaluation of Watcher-team1 at 30 env steps" in " ".join(capsys.readouterr().out.split())
     assert folder.find_latest().lanes("Watcher") == (3, 3)
 
 
-def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
+def test_a_role_that_never_appeared_in_training_cannot_be_played(tmp_path, capsys):
     write(tmp_path, "two_behaviors", steps=12)
     run()
     assert main.main(["unity/task", "-n", "a", "--run"]) == 2
@@ -159,18 +159,18 @@ def test_a_role_that_a_run_never_met_cannot_be_played(tmp_path, capsys):
 def test_late_agents_learn_with_the_others_after_a_resume_too(tmp_path, capsys):
     write(tmp_path, "arrivals", copies=2, steps=500)
     folder = run("--set", "acer_config.reward_normalization=return_std")
-    said = " ".join(capsys.readouterr().out.split())
-    # Those of the first ticks share the 2,000 rows, the two that come to each scene after 30 ticks get as many each.
+    output = " ".join(capsys.readouterr().out.split())
+    # Agents of the first ticks share the 2,000 rows; two agents that join each scene after 30 ticks get as many each.
     for line in (
         "agents of Arrivals: 4 -> 8; replay of Arrivals: 1,984 rows",
         "agents of Arrivals: 8 -> 10; replay of Arrivals: 2,000 rows",
         "agents of Arrivals: 10 -> 14; replay of Arrivals: 2,800 rows",
     ):
-        assert line in said
+        assert line in output
     assert folder.find_latest().lanes("Arrivals") == (14, 10)
     run("--resume", "--max_step", "700")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "replay of Arrivals: 2,800 rows" in said and "agents of" not in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "replay of Arrivals: 2,800 rows" in output and "agents of" not in output
     checkpoint = folder.find_latest()
     assert checkpoint.counters.env_steps >= 700
     assert checkpoint.lanes("Arrivals") == (14, 10)
@@ -251,17 +251,17 @@ def test_lessons_by_reward_need_no_max_step(tmp_path, capsys):
     assert "height: lesson hard begins" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, capsys):
+def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, capsys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     write(tmp_path, "hybrid", "--single", str(port), steps=5000, goal={"return": -100})
     folder = run("--set", "base_config.evaluate_every=200")
-    said = capsys.readouterr().out
-    assert said.count("evaluation at ") == said.count("training continues without evaluation") == 1
-    assert "ended with exit code 1; its log ends with: another instance is running; training continues" in said
+    output = capsys.readouterr().out
+    assert output.count("evaluation at ") == output.count("training continues without evaluation") == 1
+    assert "ended with exit code 1; its log ends with: another instance is running; training continues" in output
     assert {path.name for path in folder.path.glob("*.log")} >= {"Player-0.log", "Player-1.log"}
-    assert "goal reached and confirmed by training episodes only" in said
+    assert "goal reached and confirmed by training episodes only" in output
     record = json.loads((folder.path / "result.json").read_text())
     assert (record["reached"], record["confirmed_by"], record["evaluation"]) == (True, "training", None)
     # Six agents end every 20 ticks; four rounds reach the goal and four others confirm it.
@@ -270,23 +270,23 @@ def test_a_player_that_runs_once_only_is_trained_without_evaluation(tmp_path, ca
     assert "goal reached (training episodes only)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_role_whose_sensor_had_another_shape_is_refused(tmp_path, capsys):
+def test_a_role_whose_sensor_had_another_shape_is_rejected(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
-    roles["Hybrid"]["obs_specs"]["Buffer"]["env_shape"] = None  # as it was recorded before sensors kept theirs
+    roles["Hybrid"]["obs_specs"]["Buffer"]["env_shape"] = None  # as older versions recorded it
     (folder.path / "roles.json").write_text(json.dumps(roles))
     assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
     before, _, now = capsys.readouterr().err.partition("; the environment has ")
     assert "Buffer [6] float32" in before and "Buffer [6] of [3, 2] float32" in now
 
 
-def test_crashes_while_it_learns_cost_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
+def test_crashes_during_training_lose_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(scene_process, "FIRST_PAUSE", 0.0)
     write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
     folder = run("--set", "base_config.max_env_restarts=null")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "its episodes are truncated, and it starts again" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "its episodes are truncated, and it starts again" in output
     assert folder.find_latest().counters.env_steps >= 1200
 
 
@@ -315,9 +315,9 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
     subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
-    said = ""
-    while "its episodes are truncated" not in said:
-        said += trainer.stdout.readline()
+    output = ""
+    while "its episodes are truncated" not in output:
+        output += trainer.stdout.readline()
     trainer.send_signal(signal.SIGINT)
     rest, _ = trainer.communicate(timeout=30)
     assert trainer.returncode == 130, rest
@@ -417,13 +417,13 @@ def test_an_invalid_setting_is_one_line_with_its_path(tree, message):
         ("base_config.unity_args.build_path=nothing", "there is no player at nothing"),
     ],
 )
-def test_settings_that_unity_replaces_are_refused(setting, message, tmp_path, capsys):
+def test_settings_that_unity_replaces_are_rejected(setting, message, tmp_path, capsys):
     write(tmp_path, "balance_ball")
     assert main.main(["unity/task", "--set", setting]) in (2, 3)
     assert message in capsys.readouterr().err
 
 
-def test_there_is_one_editor(tmp_path, capsys):
+def test_several_environments_of_the_editor_are_rejected(tmp_path, capsys):
     write(tmp_path, "balance_ball", copies=2)
     assert main.main(["unity/task", "--editor"]) == 2
-    assert "there is one Unity editor" in capsys.readouterr().err
+    assert "there is only one Unity editor" in capsys.readouterr().err

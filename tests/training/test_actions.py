@@ -104,6 +104,6 @@ def test_a_sample_outside_of_the_bounds_reaches_the_loss_unclipped(monkeypatch):
     (batch,) = seen
     assert batch.raw_action.dtype == torch.float32
     torch.testing.assert_close(batch.raw_action, torch.full_like(batch.raw_action, 1.9), rtol=0, atol=0.05)
-    # The density is that of the sample 1.9, which is the mean of the policy, not that of the executed action 1.
+    # The density belongs to the sample 1.9, which is the mean of the policy, not to the executed action 1.
     log_mu = agent.family(batch.behavior).log_prob(batch.raw_action)
     assert log_mu.mean() == pytest.approx(2 * (-np.log(0.01) - 0.5 * np.log(2 * np.pi) - 0.5), abs=0.5)

@@ -42,7 +42,7 @@ def test_a_rollout_has_the_oldest_full_slots_of_any_lanes(actor):
     assert [rollout.lane.tolist() for rollout in collect(actor, 9)] == [[0, 0], [1, 0], [0, 1]]
 
 
-def test_the_stored_rows_are_those_of_the_script(actor):
+def test_the_stored_rows_equal_the_script(actor):
     two_of_lane_0, second, third = collect(actor, 9)
     assert two_of_lane_0.obs["obs"][..., 0].tolist() == [[10, 12], [11, 13], [12, 20]]
     assert two_of_lane_0.first.tolist() == [[True, False], [False, False], [False, True]]
@@ -85,7 +85,7 @@ def test_a_rollout_has_the_memory_before_its_first_row(actor):
     assert all(kept == seen for kept, seen in continued if seen)
 
 
-def test_behavior_is_that_of_the_decision_in_the_same_row(actor):
+def test_behavior_belongs_to_the_decision_in_the_same_row(actor):
     for rollout in collect(actor, 9):
         np.testing.assert_array_equal(rollout.behavior[..., 0], rollout.obs["obs"][:-1, :, 0])
         np.testing.assert_array_equal(rollout.raw_action[..., 0], rollout.behavior[..., 0] % 2)
@@ -154,7 +154,7 @@ def test_a_returned_rollout_is_not_changed_later(actor):
         ([Row(0, 20, 3, alive=False, first=True)], 4),  # termination
         ([Row(0, 20, 3, first=True)], 4),  # truncation without a final observation
     ],
-    ids=["cut", "shown death", "death", "lost"],
+    ids=["truncation", "observed termination", "termination", "lost"],
 )
 def test_every_kind_of_end_is_one_episode(ending, score):
     rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]

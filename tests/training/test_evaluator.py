@@ -53,7 +53,7 @@ def play(adapter, episodes, agent=None, greedy=True):
     return Evaluator(adapter, lambda role: agent, greedy).play(episodes, seed=0)["agent"]
 
 
-@pytest.mark.parametrize("shown", [False, True], ids=["deaths", "cuts"])
+@pytest.mark.parametrize("shown", [False, True], ids=["terminations", "truncations"])
 def test_short_episodes_do_not_count_more_often_than_long_ones(shown):
     played = play(adapter_of((1, 1.0), (9, 1.0), shown=shown), episodes=6)
     assert sorted(played.lengths) == [1, 1, 1, 9, 9, 9]
@@ -198,7 +198,7 @@ def test_the_same_seed_plays_the_same_episodes_again():
 @pytest.mark.parametrize(
     ("episodes", "quantile"), [(2, 12.706), (3, 4.303), (8, 2.365), (13, 2.179), (20, 2.093), (26, 2.060), (101, 1.984)]
 )
-def test_the_interval_is_that_of_student(episodes, quantile):
+def test_the_interval_uses_students_t(episodes, quantile):
     returns = list(np.random.default_rng(0).normal(size=episodes))
     low, high = EvaluationResult(returns, [1] * episodes).interval
     assert high - low == pytest.approx(2 * quantile * np.std(returns, ddof=1) / episodes**0.5, rel=2e-3)
@@ -211,7 +211,7 @@ def test_95_percent_of_the_intervals_contain_the_mean():
     assert np.mean([low < 7 < high for low, high in intervals]) == pytest.approx(0.95, abs=0.015)
 
 
-def test_the_interval_of_one_episode_is_unbounded_and_that_of_equal_returns_is_a_point():
+def test_the_interval_is_unbounded_for_one_episode_and_a_point_for_equal_returns():
     assert EvaluationResult([3.0], [1]).interval == (-inf, inf)
     assert EvaluationResult([3.0, 3.0], [1, 1]).interval == (3, 3)
 

@@ -91,10 +91,10 @@ def test_gradients_are_clipped_to_their_norm_and_keep_their_direction():
 
 
 def test_each_group_is_clipped_separately():
-    alone, beside = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
-    for learner in (alone, beside):
+    alone, with_auxiliary = make_learner(), make_learner(auxiliaries={"loud": Loud(1e6)})
+    for learner in (alone, with_auxiliary):
         update(learner, rollout())
-    parameters = beside.parameters
+    parameters = with_auxiliary.parameters
     assert parameters.gradient[parameters.group_slices["auxiliary/loud"]].norm().item() == pytest.approx(2, rel=1e-4)
     torch.testing.assert_close(parameters.gradient[parameters.group_slices["acer"]], alone.parameters.gradient)
     torch.testing.assert_close(parameters.vector[parameters.group_slices["acer"]], alone.parameters.vector)
@@ -202,7 +202,7 @@ def collected(rng, rows=7):
 def test_rewards_are_divided_by_the_std_of_the_returns_that_follow_each_row(clip):
     rng = np.random.default_rng(0)
     scale = RewardNormalizer(RewardTransform(scale=0.5, clip=clip, reward_normalization="return_std", gamma=0.9), LANES)
-    episodes, current = [], {}  # of all lanes; the one that each lane is in
+    episodes, current = [], {}  # of all lanes; the current one of each lane
     for record in (collected(rng) for _ in range(12)):
         scale.observe(record)
         reward = record.reward if clip is None else record.reward.clip(-clip, clip)

@@ -156,7 +156,7 @@ def test_updates_do_not_change_the_statistics():
     assert learner.parameters.statistics.equal(before)
 
 
-def test_statistics_of_another_network_are_refused():
+def test_statistics_of_another_network_are_rejected():
     plain = make_learner(Blueprint(body=Mlp(16)))
     with pytest.raises(ValueError, match="statistics 'obs/acer' are missing"):
         make_learner().parameters.load(plain.parameters.state())

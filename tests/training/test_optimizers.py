@@ -26,13 +26,13 @@ def follow(optimizer, reference, steps=50):
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
-def test_adam_is_equal_to_that_of_torch(epsilon):
+def test_adam_equals_torchs_adam(epsilon):
     ours, theirs = follow(Adam(7, CPU, 0.98, epsilon), lambda x: torch.optim.Adam([x], betas=(0.9, 0.98), eps=epsilon))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
-def test_rmsprop_with_epsilon_outside_of_the_root_is_equal_to_that_of_torch(epsilon):
+def test_rmsprop_with_epsilon_outside_of_the_root_equals_torchs_rmsprop(epsilon):
     ours, theirs = follow(
         RmsProp(7, CPU, 0.99, epsilon, epsilon_inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon)
     )

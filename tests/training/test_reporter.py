@@ -180,7 +180,7 @@ def test_the_time_left_of_a_resumed_run_follows_from_this_process(tmp_path):
     assert run.shown[-1].counters.seconds == pytest.approx(10_010)
 
 
-def test_shortly_after_a_row_the_throughput_is_that_of_the_row(tmp_path):
+def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(tmp_path):
     run = Run(tmp_path)
     run.go(10, 100)
     run.reporter.log_metrics()
@@ -195,6 +195,6 @@ def test_shortly_after_a_row_the_throughput_is_that_of_the_row(tmp_path):
 @pytest.mark.parametrize(
     ("max_step", "max_iter", "done"), [(None, None, None), (100, None, 0.5), (None, 4, 0.75), (100, 4, 0.75)]
 )
-def test_the_fraction_done_is_that_of_the_nearest_limit(max_step, max_iter, done):
+def test_the_fraction_done_follows_the_nearest_limit(max_step, max_iter, done):
     limits = Limits(max_step=max_step, max_iter=max_iter, log_every=1)
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done

@@ -21,13 +21,13 @@ from tests.unity_player.teams import Duel
 
 Make = Callable[[np.random.Generator, argparse.Namespace], Task]
 TASKS: dict[str, Make] = {
-    "arrivals": lambda rng, told: Arrivals(rng),
-    "balance_ball": lambda rng, told: BalanceBall(rng),
-    "duel": lambda rng, told: Duel(rng, told.late),
-    "grid": lambda rng, told: Grid(rng, told.agents, told.size, told.layout, told.png),
-    "hybrid": lambda rng, told: Hybrid(rng),
-    "staggered": lambda rng, told: Staggered(rng),
-    "two_behaviors": lambda rng, told: TwoBehaviors(rng),
+    "arrivals": lambda rng, options: Arrivals(rng),
+    "balance_ball": lambda rng, options: BalanceBall(rng),
+    "duel": lambda rng, options: Duel(rng, options.late),
+    "grid": lambda rng, options: Grid(rng, options.agents, options.size, options.layout, options.png),
+    "hybrid": lambda rng, options: Hybrid(rng),
+    "staggered": lambda rng, options: Staggered(rng),
+    "two_behaviors": lambda rng, options: TwoBehaviors(rng),
 }
 
 
@@ -39,7 +39,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the task's own random numbers; a new one each time without it")
     parser.add_argument("--agents", type=int, default=4, help="in the grid")
     parser.add_argument("--size", type=int, default=84, help="pixels of the grid's camera")
-    parser.add_argument("--layout", choices=("hwc", "chw"), default="chw", help="hwc is that of packages up to 2.x")
+    parser.add_argument(
+        "--layout", choices=("hwc", "chw"), default="chw", help="hwc is the layout of packages up to 2.x"
+    )
     parser.add_argument("--png", action="store_true", help="the grid's camera sends compressed images")
     parser.add_argument("--late", type=int, default=0, help="the tick at which the second team of duel appears")
     parser.add_argument("--fault", choices=KINDS, help="what goes wrong")
@@ -47,39 +49,41 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--chance", type=float, default=0.0, help="instead: its probability at every tick")
     parser.add_argument("--single", type=int, metavar="PORT", help="exit with 1 while another player holds this port")
     parser.add_argument("--slow", type=float, default=0.0, metavar="SECONDS", help="asleep in every tick")
-    parser.add_argument("--record", type=Path, help="a file for what the trainer tells, a line of JSON each")
+    parser.add_argument(
+        "--record", type=Path, help="a file that receives each message of the trainer as a line of JSON"
+    )
     parser.add_argument("-logFile", type=Path, help="where Unity's log would be; errors go there")
-    told, unity = parser.parse_known_args(words)
-    told.unity = unity
-    return told
+    options, unity = parser.parse_known_args(words)
+    options.unity = unity
+    return options
 
 
 def main(words: list[str]) -> int:
     """Play until the trainer sends a quit or disconnects, as a built player does."""
-    told = parse(words)
-    if told.record:
-        with told.record.open("a", encoding="utf-8") as file:
+    options = parse(words)
+    if options.record:
+        with options.record.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"arguments": words}) + "\n")
     with contextlib.ExitStack() as stack:
-        if told.logFile:
+        if options.logFile:
             stack.enter_context(
-                contextlib.redirect_stderr(stack.enter_context(told.logFile.open("a", encoding="utf-8")))
+                contextlib.redirect_stderr(stack.enter_context(options.logFile.open("a", encoding="utf-8")))
             )
-        if told.single and not stack.enter_context(socket.socket()).connect_ex(("127.0.0.1", told.single)):
+        if options.single and not stack.enter_context(socket.socket()).connect_ex(("127.0.0.1", options.single)):
             print("another instance is running", file=sys.stderr)
             return 1
-        if told.single:
-            stack.enter_context(socket.create_server(("127.0.0.1", told.single)))
-        return _play(told)
+        if options.single:
+            stack.enter_context(socket.create_server(("127.0.0.1", options.single)))
+        return _play(options)
 
 
-def _play(told: argparse.Namespace) -> int:
+def _play(options: argparse.Namespace) -> int:
     from tests.unity_player.player import Player, api
 
-    task = TASKS[told.task](np.random.default_rng(told.seed), told)
-    faults = Faults(told.fault, told.at, told.chance, told.slow)
+    task = TASKS[options.task](np.random.default_rng(options.seed), options)
+    faults = Faults(options.fault, options.at, options.chance, options.slow)
     try:
-        Player(told.mlagents_port, task, faults, told.record).play()
+        Player(options.mlagents_port, task, faults, options.record).play()
     except api.grpc.RpcError as error:
         print(f"the trainer went away: {error}", file=sys.stderr)
     return 0

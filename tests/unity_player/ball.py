@@ -20,7 +20,7 @@ EDGE = 3.0
 class BalanceBall(Task):
     """12 plates. Eight numbers: the tilt about two axes, the ball's place and its velocity; two actions turn the plate.
 
-    Every decision earns 0.1, a drop costs 1 and ends the episode; after 200 decisions it is interrupted.
+    Each decision has the reward 0.1, a drop -1 and a termination; an episode is truncated after 200 decisions.
     """
 
     name = "3DBall?team=0"
@@ -33,8 +33,8 @@ class BalanceBall(Task):
         return {self.name: [News(agent, (row,)) for agent, row in enumerate(self._obs())]}
 
     def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
-        told = actions.get(self.name, {})
-        turn = TURN * np.clip([told[agent].continuous for agent in range(AGENTS)], -1, 1)
+        given = actions.get(self.name, {})
+        turn = TURN * np.clip([given[agent].continuous for agent in range(AGENTS)], -1, 1)
         for _ in range(FRAMES):
             self.tilt = np.clip(self.tilt + turn, -STEEPEST, STEEPEST)
             self.velocity = self.velocity + ROLLING * SECONDS * np.sin(self.tilt)

@@ -17,7 +17,7 @@ COLORS = {"agent": (0, 0, 255), "plus": (0, 255, 0), "cross": (255, 0, 0)}
 
 
 class Grid(Task):
-    """A camera, a goal signal that names one of two signs, five moves of which those into a wall are masked.
+    """A camera, a goal signal that names one of two signs, five moves of which moves into a wall are masked.
 
     The named sign earns 1, the other one costs 1, both end the episode; every other move costs 0.01.
     `size` is the camera's, in pixels; `layout` is hwc (packages up to 2.x) or chw.

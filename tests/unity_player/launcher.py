@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_player(folder: Path, task: str, *flags: str) -> Path:
-    """Write the program into `folder` and return its path; `flags` are those of `python -m tests.unity_player`."""
+    """Write the program into `folder` and return its path; `flags` are options of `python -m tests.unity_player`."""
     command = [sys.executable, "-m", "tests.unity_player", task, *flags]
     if os.name == "nt":
         path = folder / f"{task}.cmd"

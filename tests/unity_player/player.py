@@ -63,11 +63,11 @@ class Player:
             answer = self._trainer.exchange(self._message(self._react(answer.unity_input.rl_input), tick))
             tick += 1
 
-    def _react(self, told: Any) -> dict[str, list[News]]:
+    def _react(self, received: Any) -> dict[str, list[News]]:
         """Return the next tick of the task, for the trainer's actions or its reset."""
-        reset = told.command == api.RESET
-        if told.side_channel:
-            self._hear(channels.read(told.side_channel))
+        reset = received.command == api.RESET
+        if received.side_channel:
+            self._receive_settings(channels.read(received.side_channel))
         if reset:
             for name, (kind, numbers) in self._samplers.items():
                 self._task.parameters[name] = channels.sample(kind, numbers, self._task.rng)
@@ -78,7 +78,7 @@ class Player:
                 agent: Action(list(action.continuous_actions), list(action.discrete_actions))
                 for agent, action in zip(self._waiting.get(name, ()), given.value, strict=True)
             }
-            for name, given in told.agent_actions.items()
+            for name, given in received.agent_actions.items()
         }
         return self._remember(self._task.step(actions))
 
@@ -86,7 +86,7 @@ class Player:
         self._waiting = {name: [each.agent for each in agents if not each.done] for name, agents in news.items()}
         return news
 
-    def _hear(self, settings: list[tuple[str, str, list[float]]]) -> None:
+    def _receive_settings(self, settings: list[tuple[str, str, list[float]]]) -> None:
         for kind, name, numbers in settings:
             self._note({kind: [name, *numbers]})
             if kind != "engine":

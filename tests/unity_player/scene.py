@@ -14,7 +14,7 @@ IMAGE = {"hwc": (2, 2, 1), "chw": (1, 2, 2)}
 
 
 class Sensor(NamedTuple):
-    """A sensor; `properties` and `goal` are those of ML-Agents, `png` sends an image compressed."""
+    """A sensor; `properties` and `goal` are defined by ML-Agents, `png` sends an image compressed."""
 
     name: str
     shape: tuple[int, ...]

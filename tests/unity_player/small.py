@@ -12,7 +12,7 @@ from tests.unity_player.scene import VARIABLE_LENGTH, Action, Behavior, News, Se
 class Hybrid(Task):
     """Six agents observe a point and two numbers; the best actions repeat them, in continuous and discrete actions.
 
-    One decision's reward is 1 - |x - x'| - |y - y'| at worst cut to -1, and 0.5 for each branch that is right. An
+    The reward of a decision is 1 - |x - x'| - |y - y'|, at least -1, plus 0.5 for each branch that is right. An
     episode is 20 decisions and then interrupted. A variable-length sensor shows the point as up to three equal rows.
     """
 
@@ -46,34 +46,34 @@ class Hybrid(Task):
         near = max(-1.0, 1.0 - float(np.abs(self.point[agent] - action.continuous).sum()))
         return near + 0.5 * sum(int(a == b) for a, b in zip(self.right[agent], action.discrete, strict=True))
 
-    def _news(self, agent: int, reward: float = 0.0, cut: bool = False) -> News:
+    def _news(self, agent: int, reward: float = 0.0, truncated: bool = False) -> News:
         rows = np.zeros((3, 2), "<f4")
         rows[: 1 + agent % 3] = self.point[agent]
         one_hot = [np.eye(count)[right] for count, right in zip(self.branches, self.right[agent], strict=True)]
         vector = np.concatenate((self.point[agent], *one_hot)).astype("<f4")
-        return News(agent, (rows, vector), reward, cut, cut)
+        return News(agent, (rows, vector), reward, truncated, truncated)
 
 
-# The agents with news at each tick after the reset: "decide", "death", "cut" (interrupted), "again" (a new episode).
+# Events of agents at each tick after the reset; "decide" requests a decision, "again" starts a new episode.
 STAGGERED: tuple[tuple[tuple[int, str], ...], ...] = (
     ((1, "decide"),),
     ((1, "decide"), (2, "decide")),
     (),
-    ((2, "decide"), (1, "cut"), (1, "again"), (3, "decide")),
-    ((3, "death"),),
-    ((2, "death"), (1, "decide")),
+    ((2, "decide"), (1, "truncated"), (1, "again"), (3, "decide")),
+    ((3, "terminated"),),
+    ((2, "terminated"), (1, "decide")),
     ((2, "again"),),
-    ((1, "death"), (1, "again"), (2, "decide"), (4, "decide")),
-    ((4, "cut"),),
+    ((1, "terminated"), (1, "again"), (2, "decide"), (4, "decide")),
+    ((4, "truncated"),),
     ((1, "decide"), (2, "decide")),
 )
 
 
 class Staggered(Task):
-    """Agents that decide at different ticks, die, vanish and appear, by the table above, over and over.
+    """Agents that request decisions, terminate, disappear and appear at different ticks; the table above is repeated.
 
-    An agent sees its id and the tick, counted from the reset. Its reward is a tenth of the ticks since its last
-    decision; one of its discrete actions of two says nothing. At the reset the agents 1 and 2 await a decision.
+    An agent observes its id and the tick, counted from the reset. Its reward is a tenth of the ticks since its last
+    decision. Its discrete action with two values has no effect. At the reset the agents 1 and 2 await a decision.
     """
 
     name = "Staggered?team=0"
@@ -90,8 +90,8 @@ class Staggered(Task):
         return {self.name: [self._event(agent, what) for agent, what in events]}
 
     def _event(self, agent: int, what: str) -> News:
-        done = what in ("death", "cut")
-        news = self._news(agent, done=done, interrupted=what == "cut")
+        done = what in ("terminated", "truncated")
+        news = self._news(agent, done=done, interrupted=what == "truncated")
         if done:
             del self.last[agent]
         else:
@@ -106,9 +106,9 @@ class Staggered(Task):
 class Arrivals(Task):
     """Five agents with staggered decisions, agent k at every third tick from tick k % 3 on; two more from tick 30 on.
 
-    An agent sees its id and the tick, counted from the reset; a decision is worth 1 where it is the parity of the id.
-    Episodes of the five have four decisions, are interrupted, and begin again at once. The two ask at every tick and
-    die after ten decisions; at every 30th tick there are two new ones.
+    An agent observes its id and the tick, counted from the reset. Its reward is 1 if its action is the parity of its
+    id. Episodes of the five agents are interrupted after four decisions and start again at once. The other two agents
+    request a decision at every tick and terminate after ten decisions; two new ones appear at every 30th tick.
     """
 
     name = "Arrivals?team=0"
@@ -150,11 +150,11 @@ class Arrivals(Task):
 
 
 class TwoBehaviors(Task):
-    """Two teams of a kind: Walkers with a continuous action, and, from the tenth tick on, Watchers with a discrete one.
+    """Two behaviors: Walkers with a continuous action, and Watchers with a discrete action from the tenth tick on.
 
-    A walker is shown a number and earns 1 - |it - its action|; a watcher is shown one of three signs and earns 1 for
-    naming it. When all watchers are right, each gets 0.5 as its group's reward. Episodes are 10 ticks, and cut; a
-    watcher that was wrong three times dies.
+    A walker observes a number and receives 1 - |number - action|. A watcher observes one of three signs and receives 1
+    for the action with this number. If all watchers are right, each receives a group reward of 0.5. Episodes are
+    truncated after 10 ticks; the episode of a watcher that was wrong three times terminates.
     """
 
     walkers, watchers = "Walker?team=0", "Watcher?team=1"

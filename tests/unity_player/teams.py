@@ -14,7 +14,7 @@ SENSORS = (Sensor("Number", (1,)),)
 class Duel(Task):
     """Two teams of two agents; each agent observes a number, which is its best action.
 
-    The team that is closer in sum gets 1, the other one -1: a game of zero sum. Episodes are 5 ticks, and cut. With
+    The team with the smaller total error receives 1, the other team -1. Episodes are truncated after 5 ticks. With
     `late`, the agents of the second team appear at that tick.
     """
 
@@ -42,13 +42,17 @@ class Duel(Task):
         self._draw()
         if self.tick == self._late:
             return self._waiting(None)
-        cut = self.tick % self.limit == 0
-        return {team: self._news(team, 1.0 if team == best else -1.0, cut) for team in error}
+        truncated = self.tick % self.limit == 0
+        return {team: self._news(team, 1.0 if team == best else -1.0, truncated) for team in error}
 
-    def _news(self, team: str, reward: float, cut: bool) -> list[News]:
+    def _news(self, team: str, reward: float, truncated: bool) -> list[News]:
         agents = self._agents_of(team)
-        ended = [News(agent, self._seen(agent), reward, done=True, interrupted=True) for agent in agents] if cut else []
-        return ended + [News(agent, self._seen(agent), 0.0 if cut else reward) for agent in agents]
+        ended = (
+            [News(agent, self._seen(agent), reward, done=True, interrupted=True) for agent in agents]
+            if truncated
+            else []
+        )
+        return ended + [News(agent, self._seen(agent), 0.0 if truncated else reward) for agent in agents]
 
     def _waiting(self, only: int | None) -> dict[str, list[News]]:
         teams = self.teams if only is None else self.teams[only : only + 1]

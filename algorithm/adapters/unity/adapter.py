@@ -52,7 +52,7 @@ class UnityAdapter(Adapter):
     does the same, without counting as a restart.
 
     Raises EnvironmentStartError if an environment does not open at a reset, and UnsupportedEnvironment for more agents
-    than the limit and for cameras that show nothing.
+    than the limit and for cameras without graphics.
     """
 
     needs_name: ClassVar[bool] = False
@@ -80,11 +80,11 @@ class UnityAdapter(Adapter):
         self._agent_of: dict[str, str] = {}  # the agent of each role: one for all teams of a behavior
         self._lanes: dict[str, list[LaneAssignment]] = {}  # of each role in each environment
         self._statistics = StatisticsCollector()
-        self._ticks: dict[int, SceneTick] = {}  # of the scenes that have answered since the last actions
-        self._is_gathering = False  # whether other scenes have yet to answer
+        self._ticks: dict[int, SceneTick] = {}  # of the scenes that have sent a tick since the last actions
+        self._is_gathering = False  # whether ticks of other scenes are still missing
         self._pending_steps: dict[str, Step] | None = None  # the Steps that follow the final rows
         self._active_steps: dict[str, Step] = {}  # of each role: the rows that await a decision
-        self._has_pending = False  # whether `_active_steps` has yet to be returned, after Steps of final rows
+        self._has_pending = False  # whether `_active_steps` must be returned next, after Steps of final rows
 
     @classmethod
     def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
@@ -159,7 +159,7 @@ class UnityAdapter(Adapter):
         }
 
     def _gather_ticks(self) -> bool:
-        """Receive the next tick of each scene that executes actions or has opened; return whether all have come.
+        """Receive the next tick of each scene that executes actions or has opened; return whether all have arrived.
 
         If not, because a scene takes long or all start again, `receive` returns no rows, so that the caller can stop.
         """
@@ -256,7 +256,7 @@ class UnityAdapter(Adapter):
                 are_teams = TEAM_SUFFIX.sub("", known_behavior) == TEAM_SUFFIX.sub("", behavior)
                 if other == role or (self._agent_of[other] == agent and not are_teams):
                     raise UnsupportedEnvironment(
-                        f"the behaviors {known_behavior!r} and {behavior!r} would both be called {agent!r} here; "
+                        f"the behaviors {known_behavior!r} and {behavior!r} would both have the agent name {agent!r}; "
                         "give one of them another name in Unity"
                     )
             self._check_cameras(agent_specs, decisions)
@@ -287,7 +287,7 @@ class UnityAdapter(Adapter):
         )
 
     def _check_cameras(self, agent_specs: AgentSpecs, decisions: Sequence[Batch]) -> None:
-        """Raise UnsupportedEnvironment for a camera whose image has one colour, as without graphics."""
+        """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""
         if not self.launch.no_graphics or self.launch.path is None:
             return
         for name, spec in agent_specs.obs_specs.items():
@@ -295,6 +295,6 @@ class UnityAdapter(Adapter):
             if is_camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
                 self.close()
                 raise UnsupportedEnvironment(
-                    f"the sensor {name!r} shows nothing but one colour: cameras need graphics, and "
+                    f"the sensor {name!r} shows a single color: cameras need graphics, and "
                     "base_config.unity_args.no_graphics is true; set it to false"
                 )

@@ -1,4 +1,4 @@
-"""The trainer's side of one Unity simulation, in a player that it starts or in the editor."""
+"""The trainer's side of one Unity simulation, in a player that the trainer starts or in the editor."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class UnityClient:
             program: Player, which is started with `--mlagents-port` and `arguments`; None for the editor.
             port: Port to listen on; 0 for any free port, which only a player can be given.
             start_limit: Seconds within which the player must connect; None for no limit.
-            limit: Seconds within which it must answer each message.
+            limit: Seconds within which the player must answer each message.
             arguments: Further arguments of the player.
             seed: Seed of the simulation.
             channels: ML-Agents' side channels.
@@ -93,7 +93,7 @@ class UnityClient:
         self._exchange(api.RESET)
 
     def step(self) -> None:
-        """Step until some agent requests a decision. Raise ValueError if an agent that awaits one has no action."""
+        """Step until some agent requests a decision. Raise ValueError if an agent that awaits a decision got none."""
         for name, (decisions, _) in self._steps.items():
             if len(decisions) and name not in self._actions:
                 raise ValueError(f"{len(decisions)} agents of {name!r} wait for an action")
@@ -144,9 +144,7 @@ class UnityClient:
         output = self._communicator.initialize(inputs, self._check_process).rl_initialization_output
         version = output.communication_version
         if version.partition(".")[0] != API_VERSION.partition(".")[0]:
-            raise EnvironmentStartError(
-                f"speaks version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}"
-            )
+            raise EnvironmentStartError(f"uses version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}")
         if not output.capabilities.hybridActions:
             raise EnvironmentStartError(
                 f"was built with version {output.package_version} of ML-Agents' package, which is older than 2.0"

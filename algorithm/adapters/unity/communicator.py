@@ -67,7 +67,7 @@ class _Servicer(api.UnityToExternalProtoServicer):
 class Communicator(api.RpcCommunicator):
     """A server for one player, which can also replace RpcCommunicator in ML-Agents' UnityEnvironment.
 
-    Every failure raises EnvironmentCrashed with the predicate of a sentence about the player.
+    Every failure raises EnvironmentCrashed; its message is a predicate about the player ("broke the connection").
     """
 
     def __init__(self, port: int, start_limit: float | None, limit: float, host: str = LOOPBACK):
@@ -76,7 +76,7 @@ class Communicator(api.RpcCommunicator):
         Args:
             port: Port; 0 for any free port, which the attribute `port` then holds.
             start_limit: Seconds within which the player must connect; None for no limit.
-            limit: Seconds within which it must answer.
+            limit: Seconds within which the player must answer.
             host: Address to listen on.
 
         Raises:
@@ -165,7 +165,7 @@ class Communicator(api.RpcCommunicator):
             if request is not DISCONNECTED:
                 self._awaits_reply = True
                 return request
-            disconnected = True  # the exit of its process, if any, is the better reason
+            disconnected = True  # if its process has exited, the next check gives the exit as the reason
 
     def _make_port_error(self) -> EnvironmentStartError:
         return EnvironmentStartError(

@@ -156,7 +156,7 @@ class _Sensor:
             images = [np.asarray(Image.open(io.BytesIO(PNG_START + part))) for part in data.split(PNG_START)[1:]]
             return np.concatenate([np.atleast_3d(image) for image in images], -1).transpose(2, 0, 1).astype(np.float32)
         except (OSError, SyntaxError, ValueError) as error:  # from PIL, and for data without a PNG
-            raise self._make_error(f"that is no readable image: {error}") from error
+            raise self._make_error(f"that is not a readable image: {error}") from error
 
     def _map_channels(self, planes: np.ndarray, mapping: np.ndarray) -> np.ndarray:
         """Average the planes that `mapping` assigns to the same channel; planes with -1 are left out."""

@@ -10,7 +10,7 @@ import numpy as np
 from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.rollout import Step
 
-MAX_SILENT_TICKS = 500  # ticks without a request in an episode after which another agent may take the lane
+MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an episode may lose its lane
 NO_AGENT = -1
 
 
@@ -26,10 +26,9 @@ def reject_lane(lanes: int) -> int:
 class LaneAssignment:
     """The lanes of the agents of one behavior in one scene, and the progress of their episodes.
 
-    An agent keeps its lane from episode to episode. A new agent takes a lane that was never used. If there is none, it
-    takes the lane whose episode ended longest ago; if there is none of these either, the lane of an agent that sent no
-    request for `max_silent_ticks` ticks, whose episode is truncated without a last observation. If no lane is free, one
-    is added.
+    An agent keeps its lane from episode to episode. A new agent takes the first available lane in this order: a lane
+    that was never used; the lane whose episode ended longest ago; the lane of an agent that sent no request for
+    `max_silent_ticks` ticks, whose episode is truncated without a last observation; an added lane.
     """
 
     def __init__(
@@ -69,9 +68,9 @@ class LaneAssignment:
     def __call__(self, decisions: Batch, terminals: Batch) -> tuple[Step | None, Step | None, list[float]]:
         """Process one tick.
 
-        A termination is part of the agent's next row if it requests a decision in the same tick, and otherwise a final
-        row, as a truncation is. Rewards before the first decision of an episode do not follow from a decision and are
-        left out, as are episodes without a decision.
+        A termination becomes part of the agent's next row if the agent requests a decision in the same tick. Otherwise
+        it becomes a final row, as every truncation does. Rewards before the first decision of an episode are left out,
+        since no action caused them, and so are episodes without a decision.
 
         Returns:
             Final rows, which precede the others; rows that await a decision; the returns of the episodes that ended.
@@ -198,9 +197,7 @@ def merge_steps(steps: Sequence[Step]) -> Step:
         return steps[0]
     parts = [step.to_arrays() for step in steps]
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    if (
-        np.diff(arrays["lane"]) < 0
-    ).any():  # lanes added later have larger numbers than the initial lanes of all environments
+    if (np.diff(arrays["lane"]) < 0).any():  # lanes added later have larger numbers than all initial lanes
         order = np.argsort(arrays["lane"])
         arrays = {name: value[order] for name, value in arrays.items()}
     return Step.from_arrays(arrays)

@@ -1,4 +1,4 @@
-"""The start of a scene: its configuration, the program of its player, its ports, and what can be checked before."""
+"""The start of a scene: its configuration, the program of its player, its ports, and checks before the start."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class LaunchConfig:
 
     Attributes:
         path: Built player; None for the editor.
-        port: Port of the first player of a run, whose other players have the ports after it. None for the default
-            port of the editor, and for any free port of each player.
+        port: Port of the editor or of the first player; further players have the following ports. None for the
+            default port of the editor, or any free port for each player.
         no_graphics: Whether the player runs without graphics.
         timeout: Seconds that a player may take to connect or to answer.
         additional_args: Further arguments of the player's command line.
@@ -68,7 +68,7 @@ class LaunchConfig:
         path = _choose_build(args["build_path"])
         if path is None and config.n_envs > 1:
             raise UserError(
-                f"base_config.n_envs is {config.n_envs}, but there is one Unity editor; use 1, or players (build_path)"
+                f"base_config.n_envs is {config.n_envs}, but there is only one Unity editor; use 1, or build_path"
             )
         engine = {name: args[name] for name in EngineSettings.__dataclass_fields__}
         if config.render:
@@ -96,7 +96,7 @@ class LaunchConfig:
         return 0 if self.port is None else self.port + self.first_number + number
 
     def make_log_file(self, number: int) -> Path | None:
-        """Return the log file of scene `number`, named as by ML-Agents, and create its folder; None for no log file."""
+        """Return the log file of scene `number`, with ML-Agents' name, and create its folder; None for no log file."""
         if self.log_folder is None or self.path is None:  # the editor has its own log file
             return None
         folder = self.log_folder.absolute()
@@ -122,7 +122,7 @@ def _choose_build(build_path: str | Mapping[str, str]) -> str | None:
 
 
 def find_player(path: Path) -> Path:
-    """Return the program of a build: the file itself, or what Unity made of that name on this platform.
+    """Return the program of a build: the file itself, or the file that Unity made of this name on this platform.
 
     Args:
         path: Program, its name without `.x86_64`, `.exe` or `.app`, or the folder of the build.
@@ -132,7 +132,7 @@ def find_player(path: Path) -> Path:
     """
     program = path if path.is_file() else _find_build(path)
     if os.name == "posix" and not os.access(program, os.X_OK):
-        raise EnvironmentStartError(f"{program} may not be run: chmod +x it")
+        raise EnvironmentStartError(f"{program} is not executable: run chmod +x on it")
     return program
 
 
@@ -164,7 +164,7 @@ def _find_programs(folder: Path) -> list[Path]:
 
 
 def list_start_checks(config: EnvConfig | None) -> list[StartCheck]:
-    """Return the checks of the protocol, the player and the ports, for `config` or else for the default ports."""
+    """Return the checks of the protocol, the player and the ports; for the default ports if `config` is None."""
     protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
     if config is None:
         players = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
@@ -180,7 +180,7 @@ def list_start_checks(config: EnvConfig | None) -> list[StartCheck]:
     player = StartCheck(name="player", run=lambda: str(find_player(Path(launch.path or ""))))
     if launch.port is None:
         return [protocol, player]
-    advice = "give another base_config.unity_args.base_port, or null for any that are free"
+    advice = "give another base_config.unity_args.base_port, or null for any free ports"
     numbers = range(launch.port, launch.port + config.n_envs + 1)  # one more for evaluation
     return [protocol, player, StartCheck(name="ports", run=partial(check_ports, numbers, advice))]
 
@@ -197,14 +197,14 @@ def check_ports(numbers: Iterable[int], advice: str) -> str:
 
     Args:
         numbers: Ports, ascending.
-        advice: What to do if one is taken, to follow "end it, or".
+        advice: Advice for a port that is taken; it follows "end it, or" in the message.
 
     Raises:
-        EnvironmentStartError: If another program listens on a port, or a number is not one of a port.
+        EnvironmentStartError: If another program listens on a port, or a number is not a valid port.
     """
     numbers = list(numbers)
     if numbers[-1] > LAST_PORT:
-        raise EnvironmentStartError(f"{numbers[-1]} is no port, the last one is {LAST_PORT}: {advice}")
+        raise EnvironmentStartError(f"{numbers[-1]} is not a valid port, the largest is {LAST_PORT}: {advice}")
     if taken := [f"{port} is taken by {describe_holder(port)}" for port in numbers if is_taken(port)]:
         raise EnvironmentStartError(f"{', '.join(taken)}: end it, or {advice}")
     return f"{numbers[0]} is free" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} are free"

@@ -118,7 +118,7 @@ def find_free_port(host: str = LOOPBACK) -> int:
 
 
 def describe_holder(port: int) -> str:
-    """Return which program listens on the port; Linux reveals it for processes of the same user."""
+    """Return the name of the program that listens on the port, known on Linux only, for processes of the same user."""
     sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
     for process in Path("/proc").glob("[0-9]*") if sockets else ():
         try:

@@ -86,7 +86,7 @@ class SceneProcess:
             pass  # `receive` returns why the process ended
 
     def receive(self) -> SceneTick | PlayerExited | None:
-        """Return the next tick, or why there is none; None if the scene has time left to answer."""
+        """Return the next tick, or why the scene failed; None if the scene has time left to answer."""
         if self.pipe is None:
             return None
         try:
@@ -121,7 +121,7 @@ class SceneProcess:
         """Close the scene and end its process. A second call does nothing."""
         self.awaits_actions = self.is_stepping = False
         if self.pipe is not None:
-            self.pipe.close()  # whereupon the process ends its player and then itself
+            self.pipe.close()  # the process then ends its player and itself
             self.pipe = None
         if self._process is not None:
             if self._ticks:

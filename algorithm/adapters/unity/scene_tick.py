@@ -33,8 +33,8 @@ class Batch:
         agent: [n] int64, ids of the agents, in the order of the scene.
         obs: {name: [n, ...]}.
         reward: [n] float32, the agent's own and its group's rewards since its last decision.
-        interrupted: [n] bool, whether the episode was truncated rather than terminated; without a meaning for agents
-            that await a decision.
+        interrupted: [n] bool, whether the episode was truncated rather than terminated; meaningless for agents that
+            await a decision.
     """
 
     agent: np.ndarray

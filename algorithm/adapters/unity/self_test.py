@@ -66,7 +66,7 @@ def run_self_test() -> str:
 
     Raises:
         EnvironmentStartError: If the trainer or the stub does not start, or protobuf runs in pure Python and fails.
-        EnvironmentCrashed: If another message arrives than was sent.
+        EnvironmentCrashed: If a message that arrives differs from the message that was sent.
     """
     port, errors = find_free_port(), []
 

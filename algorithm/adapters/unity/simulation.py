@@ -69,7 +69,9 @@ class Simulation:
                 tick.agent_specs = {name: reader.agent_specs for name, reader in self._readers.items()}
                 return tick
             self._client.step()
-        raise RuntimeError(f"no agent requested a decision in {MAX_IDLE_TICKS} ticks; has one a Decision Requester?")
+        raise RuntimeError(
+            f"no agent requested a decision in {MAX_IDLE_TICKS} ticks; does any agent have a Decision Requester?"
+        )
 
     def step(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value]) -> SceneTick:
         """Execute actions and return the next tick.
@@ -133,9 +135,9 @@ def make_player_exited(error: Exception) -> PlayerExited:
 class BehaviorReader:
     """A reader of the steps of one behavior, by the specification that the scene sent.
 
-    Sensors keep their names; a sensor without a name, or whose name another one has too, is `sensor_<index>`. Vectors
-    are float32. Sequences of variable length are one vector, padded with zeros at the end. Images are [channels, rows,
-    columns]: uint8 if they are sent compressed, float32 otherwise.
+    Sensors keep their names; a sensor without a name, or with the name of another sensor, is called `sensor_<index>`.
+    Vectors are float32. A sequence of variable length becomes one vector, padded with zeros at the end. Images are
+    [channels, rows, columns]: uint8 if they are sent compressed, float32 otherwise.
     """
 
     def __init__(self, spec: Any, compressed: Sequence[bool]):
@@ -189,7 +191,7 @@ class BehaviorReader:
         return Batch(agent=np.asarray(steps.agent_id, np.int64), obs=obs, reward=reward, interrupted=interrupted)
 
     def _read_masks(self, n_agents: int, masks: list[np.ndarray] | None) -> np.ndarray:
-        """Return the action mask [n, sum of branches], 1 for an allowed action, from masks that are True for others."""
+        """Return the action mask [n, sum of branches], 1 if allowed, from masks that are True if forbidden."""
         if masks is None:
             return np.ones((n_agents, sum(self._branches)), np.uint8)
         return (~np.concatenate(masks, -1)).astype(np.uint8)

@@ -1,9 +1,9 @@
 """Actor-critic with experience replay (Wang et al. 2017, arXiv 1611.01224), for actions of every kind.
 
-Equations are numbered as in the paper and follow its order: the targets (Eq. 5), the critic (Eq. 6), the policy gradient with
+The code follows the order of the paper's equations: the targets (Eq. 5), the critic (Eq. 6), the policy gradient with
 truncation and bias correction (Eq. 8-9), the trust region (Eq. 10-12). With a stochastic dueling critic (section 5)
-Eq. 13-16 take the place of their counterparts; see `critics`. Gradients with respect to the outputs of the network
-are closed forms, which one backward pass sends through the network.
+Eq. 13-16 replace their counterparts; see `critics`. Gradients with respect to the outputs of the network are closed
+forms; one backward pass propagates them through the network.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Sac(Agent):
     ) -> Tensor:
         """Return targets [T, B] of up to `n_step` rewards, given V [T, B] of the next states.
 
-        V-trace and n-step returns compare a reward with V, which includes the entropy of the action of its own row, so
+        V-trace and n-step returns compare a reward with V, which includes the entropy of the action of the same row, so
         that the reward is r - alpha log pi(a); without that term E[r + gamma V' - V] would be -alpha H. Q(x, a) does
         not include it, so that neither the first reward of a target nor any reward of Retrace has the term.
         """

@@ -31,7 +31,7 @@ from tests.unity_player.launcher import ROOT, make_player
 
 @pytest.fixture
 def opened():
-    """Adapters to be closed after the test."""
+    """Close adapters after the test."""
     adapters = []
     yield lambda adapter: adapters.append(adapter) or adapter
     for adapter in adapters:
@@ -40,7 +40,7 @@ def opened():
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """No pause before a restart."""
+    """Remove the pause before a restart."""
     monkeypatch.setattr(scene_process, "FIRST_PAUSE", 0.0)
 
 
@@ -98,15 +98,15 @@ def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
             ([4, 9], False, True, 0.1, True),
         ],
     }
-    for lane, told in expected.items():
-        found = lanes[lane][: len(told)]
-        assert len(found) >= len(told) - 2
-        for (obs, *flags), (own, *others) in zip(found, told, strict=False):
+    for lane, hand_written in expected.items():
+        found = lanes[lane][: len(hand_written)]
+        assert len(found) >= len(hand_written) - 2
+        for (obs, *flags), (own, *others) in zip(found, hand_written, strict=False):
             assert obs == own
             assert flags == pytest.approx(others)
 
 
-def test_sensors_masks_and_actions_are_those_of_the_scene(tmp_path, opened):
+def test_sensors_masks_and_actions_match_the_scene(tmp_path, opened):
     grid = opened(make_scenes(tmp_path, "grid", "--size", "20", "--layout", "hwc"))
     shown = play(grid, 3)
     assert grid.roles["GridWorld"].obs_specs == {
@@ -159,7 +159,7 @@ def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_late_agents_get_lanes_after_those_of_the_others(copies, tmp_path, opened):
+def test_late_agents_get_lanes_after_the_other_agents(copies, tmp_path, opened):
     adapter = opened(make_scenes(tmp_path, "arrivals", copies=copies))
     shown, lanes = [adapter.reset(0)], []
     while len(shown) < 125:
@@ -170,7 +170,7 @@ def test_late_agents_get_lanes_after_those_of_the_others(copies, tmp_path, opene
     agents = {lane: {row[0][0] for row in found} for lane, found in rows(shown, "Arrivals").items()}
     if copies == 1:
         expected = {0: {0}, 1: {3}, 2: {1}, 3: {4}, 4: {2}}
-    else:  # the first lanes of an environment are adjacent, and so are those that one tick adds
+    else:  # the first lanes of an environment are adjacent, and so are the lanes that one tick adds
         expected = {0: {0}, 1: {3}, 2: {0}, 3: {3}, 4: {1}, 5: {4}, 6: {1}, 7: {4}, 8: {2}, 9: {2}}
     assert {lane: found for lane, found in agents.items() if lane in expected} == expected
     # Agents that appear after these have ended take their lanes.
@@ -182,7 +182,7 @@ def test_late_agents_get_lanes_after_those_of_the_others(copies, tmp_path, opene
 
 
 @pytest.mark.parametrize(("limit", "appear"), [(1, 0), (2, 5), ({"Staggered": 2}, 5)], ids=str)
-def test_more_agents_than_the_limit_are_one_line(limit, appear, tmp_path, opened):
+def test_more_agents_than_the_limit_are_an_error_of_one_line(limit, appear, tmp_path, opened):
     adapter = opened(make_scenes(tmp_path, "staggered", agents=limit))
     most = limit if isinstance(limit, int) else limit["Staggered"]
     with pytest.raises(
@@ -199,7 +199,7 @@ def test_fewer_agents_than_the_limit_have_no_more_lanes_than_they_need(tmp_path,
 
 
 def test_lessons_and_samplers_are_sent_and_advance(tmp_path, opened):
-    record = tmp_path / "told"
+    record = tmp_path / "recorded"
     lessons = [Lesson("easy", 1.0, "Hybrid", 3, -100.0), Lesson("hard", Uniform(2, 3))]
     scene = EnvironmentParameters({"gravity": 9.81, "height": lessons})
     adapter = opened(
@@ -207,9 +207,9 @@ def test_lessons_and_samplers_are_sent_and_advance(tmp_path, opened):
     )
     play(adapter, 30)
     assert scene.curricula["height"].lesson.name == "hard"
-    told = [next(iter(json.loads(line).items())) for line in record.read_text().splitlines()]
-    assert ("number", ["gravity", pytest.approx(9.81)]) in told
-    heights = [(kind, given[-2:]) for kind, given in told if kind in ("number", "uniform") and "height" in given]
+    recorded = [next(iter(json.loads(line).items())) for line in record.read_text().splitlines()]
+    assert ("number", ["gravity", pytest.approx(9.81)]) in recorded
+    heights = [(kind, given[-2:]) for kind, given in recorded if kind in ("number", "uniform") and "height" in given]
     assert heights == [("number", ["height", 1.0]), ("uniform", [2.0, 3.0])]
 
 
@@ -261,7 +261,7 @@ def test_a_failed_environment_starts_again_while_the_other_continues(fault, why,
     assert lanes[2][-1][0][1] > 30
 
 
-def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
+def test_repeated_crashes_end_the_run_at_the_maximum_of_restarts(tmp_path, opened, at_once):
     config = make_config(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
     adapter = opened(RestartOnFailure(lambda: UnityAdapter(config), max_restarts=2))
     with pytest.raises(EnvironmentCrashed, match="crashed 3 times, which is more than base_config.max_env_restarts"):
@@ -271,24 +271,24 @@ def test_a_crash_loop_ends_with_the_budget(tmp_path, opened, at_once):
 @pytest.mark.parametrize(
     ("flags", "changes", "why"),
     [
-        (["--fault", "version"], {}, "speaks version 2.0.0"),
+        (["--fault", "version"], {}, "uses version 2.0.0"),
         (["--fault", "never"], {"timeout_wait": 1.0}, "did not connect within 1 s"),
     ],
     ids=["version", "never"],
 )
-def test_a_player_that_does_not_start_is_one_line(flags, changes, why, tmp_path, opened):
+def test_a_player_that_does_not_start_is_an_error_of_one_line(flags, changes, why, tmp_path, opened):
     adapter = opened(make_scenes(tmp_path, "balance_ball", *flags, **changes))
     with pytest.raises(EnvironmentStartError, match=why):
         adapter.reset(0)
 
 
-def test_a_player_that_is_not_there_is_one_line(tmp_path, opened):
+def test_a_missing_player_is_an_error_of_one_line(tmp_path, opened):
     adapter = opened(UnityAdapter(make_config(tmp_path / "nothing")))
     with pytest.raises(EnvironmentStartError, match="there is no player at"):
         adapter.reset(0)
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path, opened):
+def test_a_port_that_is_taken_is_an_error_of_one_line(tmp_path, opened):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -298,14 +298,14 @@ def test_a_port_that_is_taken_is_one_line(tmp_path, opened):
             adapter.reset(0)
 
 
-def test_a_camera_that_shows_one_colour_without_graphics_is_one_line():
+def test_a_single_color_camera_without_graphics_is_an_error_of_one_line():
     pictures = {"Camera": np.zeros((2, 3, 8, 8), np.float32)}
     decided = Batch(agent=np.arange(2), obs=pictures, reward=np.zeros(2, np.float32), interrupted=np.zeros(2, bool))
     none = {"Camera": pictures["Camera"][:0]}
     ended = Batch(agent=np.arange(0), obs=none, reward=np.zeros(0, np.float32), interrupted=np.zeros(0, bool))
     offer = AgentSpecs({"Camera": ObsSpec((3, 8, 8))}, ActionSpec(1))
     adapter = UnityAdapter(make_config(Path("player"), no_graphics=True))
-    with pytest.raises(UnsupportedEnvironment, match="'Camera' shows nothing but one colour.*no_graphics"):
+    with pytest.raises(UnsupportedEnvironment, match="'Camera' shows a single color.*no_graphics"):
         adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
     pictures["Camera"][0, 0, 0, 0] = 1
     assert set(adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)})})) == {"Eye"}
@@ -339,9 +339,9 @@ def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(open
     user.join()
     assert begun == 2
     assert adapter.restarts == 0
-    told = [record.message for record in caplog.records]
-    assert told.count(f"Waiting for Unity on port {port}: press Play in the editor") == 2
-    assert "the editor quit; its episodes are truncated" in told
+    logged = [record.message for record in caplog.records]
+    assert logged.count(f"Waiting for Unity on port {port}: press Play in the editor") == 2
+    assert "the editor quit; its episodes are truncated" in logged
     adapter.close()
     assert again[0].wait(20) == 0
 
@@ -366,7 +366,7 @@ def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     code = (
         "import sys; from pathlib import Path; from tests.adapters.unity.scenes import make_scenes\n"
         "if __name__ == '__main__':\n"
-        f"    adapter = make_scenes(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'told')!r})\n"
+        f"    adapter = make_scenes(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'log')!r})\n"
         "    adapter.reset(0); print('open', flush=True); sys.stdin.read()\n"
     )
     script = tmp_path / "trainer.py"

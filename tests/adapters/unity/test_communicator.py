@@ -34,7 +34,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Return whether a process ends within some seconds."""
     return wait_for(lambda: not alive(pid))
 
@@ -75,7 +75,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_failure_is_one_line_and_leaves_no_process(tmp_path, fault):
+def test_a_failure_is_an_error_of_one_line_and_leaves_no_process(tmp_path, fault):
     limit = 1.0 if fault == "hang" else 5.0
     client = start(tmp_path, "balance_ball", "--fault", fault, "--at", "3", limit=limit)
     pid = client._process.pid
@@ -95,13 +95,13 @@ def test_a_failure_is_one_line_and_leaves_no_process(tmp_path, fault):
 FAILED = {
     "never": "did not connect within 1 s",
     "handshake": "ended with exit code 3",
-    "version": "speaks version 2.0.0 of ML-Agents' protocol, not 1.5.0",
+    "version": "uses version 2.0.0 of ML-Agents' protocol, not 1.5.0",
     "old": "was built with version 1.0.0 of ML-Agents' package, which is older than 2.0",
 }
 
 
 @pytest.mark.parametrize("fault", FAILED)
-def test_a_failed_start_is_one_line(tmp_path, fault):
+def test_a_failed_start_is_an_error_of_one_line(tmp_path, fault):
     with pytest.raises(EnvironmentStartError) as error:
         start(tmp_path, "balance_ball", "--fault", fault, start_limit=1.0 if fault == "never" else 20.0)
     assert str(error.value).endswith(FAILED[fault]) and not isinstance(error.value, EnvironmentCrashed)
@@ -143,7 +143,7 @@ def test_no_thread_remains_after_several_players(tmp_path):
     assert wait_for(lambda: [thread.name for thread in threading.enumerate() if thread.name == "unity"] == [])
 
 
-def test_a_file_that_is_no_program_is_one_line(tmp_path):
+def test_a_file_that_is_not_a_program_is_an_error_of_one_line(tmp_path):
     program = tmp_path / "empty.x86_64"
     program.write_bytes(b"\x00")
     with pytest.raises(EnvironmentStartError, match="the player empty.x86_64 cannot be started: "):
@@ -165,7 +165,7 @@ def test_a_taken_port_is_reported_at_once(port):
 
 
 def test_two_servers_never_share_a_port(port):
-    """Test that also for two communicators that have found the port free."""
+    """Test this also for two communicators that have both found the port free."""
 
     class Late(Communicator):
         def check_port(self, port):
@@ -187,7 +187,7 @@ def test_other_addresses_are_used_only_on_request(host, reached):
     wire.close()
 
 
-def test_the_editor_is_waited_for_and_its_end_is_noticed(port):
+def test_the_client_waits_for_the_editor_and_detects_its_end(port):
     player = connect(port)
     with UnityClient(None, port=port, start_limit=None, limit=20.0) as client:
         client.reset()
@@ -212,7 +212,7 @@ def test_the_last_message_reaches_the_player(port, tmp_path):
     assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer disconnected
 
 
-def test_the_wire_takes_the_place_of_the_clients_own(tmp_path):
+def test_the_communicator_can_replace_ml_agents_communicator(tmp_path):
     class Environment(api.UnityEnvironment):
         @staticmethod
         def _get_communicator(worker_id, base_port, timeout_wait):
@@ -226,7 +226,7 @@ def test_the_wire_takes_the_place_of_the_clients_own(tmp_path):
     environment.close()
 
 
-def test_actions_are_wanted_for_all_that_wait_and_in_their_shape(tmp_path):
+def test_missing_actions_and_actions_of_another_shape_are_errors(tmp_path):
     with start(tmp_path, "hybrid") as client:
         client.reset()
         (name,) = client.behavior_specs
@@ -258,10 +258,10 @@ def trainer(folder: Path, end: str, *flags: str) -> tuple[subprocess.Popen, int]
 
 @posix
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("raise SystemExit(4)", 4), ("1 / 0", 1)])
-def test_a_trainer_that_closes_nothing_exits_all_the_same(tmp_path, end, code):
+def test_a_trainer_that_does_not_close_its_client_exits(tmp_path, end, code):
     process, player = trainer(tmp_path, end)
     assert process.wait(20) == code
-    assert gone(player)
+    assert has_ended(player)
 
 
 @posix
@@ -270,31 +270,31 @@ def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
     os.kill(player, signal.SIGSTOP)
     process.kill()
     process.wait()
-    assert gone(player)
+    assert has_ended(player)
 
 
 @posix
-def test_a_watchdog_that_is_killed_takes_its_player_along(tmp_path):
+def test_a_player_ends_with_a_killed_watchdog(tmp_path):
     client = start(tmp_path, "balance_ball", "--fault", "hang", "--at", "1")
     client.reset()
     client._process._watchdog.kill()
     with pytest.raises(EnvironmentCrashed, match="ended with its watchdog, which was killed"):
         act(client)
-    assert gone(client._process.pid)
+    assert has_ended(client._process.pid)
 
 
 @posix
-def test_all_that_a_player_started_ends_with_it(tmp_path):
-    """Such as Unity's crash handler."""
+def test_processes_that_a_player_started_end_with_it(tmp_path):
+    """Test this with a child process, such as Unity's crash handler."""
     script = "sleep 60 & echo $! > child; exit 7"
     command = [sys.executable, watchdog.__file__, "0.1", "/bin/sh", "-c", script]
-    told = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
-    assert told.stdout.splitlines()[1] == "exit 7 "
-    assert gone(int((tmp_path / "child").read_text()))
+    finished = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
+    assert finished.stdout.splitlines()[1] == "exit 7 "
+    assert has_ended(int((tmp_path / "child").read_text()))
 
 
 @posix
-def test_ctrl_c_in_the_terminal_is_the_trainers_alone(tmp_path):
+def test_ctrl_c_in_the_terminal_reaches_the_trainer_only(tmp_path):
     client = start(tmp_path, "balance_ball")
     pids = [client._process.pid, client._process._watchdog.pid]
     assert os.getpgid(0) not in [os.getpgid(pid) for pid in pids]

@@ -1,4 +1,4 @@
-"""ML-Agents' client can be imported with current versions of protobuf and with those its messages were made for."""
+"""ML-Agents' client can be imported with current versions of protobuf and with versions that match its messages."""
 
 import os
 import shutil
@@ -74,18 +74,18 @@ def regenerated(folder: Path, target: Path) -> None:
         )
 
 
-def test_messages_are_rebuilt_where_they_do_not_import():
+def test_messages_that_cannot_be_imported_are_rebuilt():
     result = run(LOADED)
     assert result.stdout.startswith("Messages of ML-Agents, rebuilt from their descriptors. (1, 5, 0)"), result.stderr
 
 
-def test_messages_that_import_are_left_alone(folder, tmp_path):
+def test_messages_that_can_be_imported_are_not_rebuilt(folder, tmp_path):
     regenerated(folder, tmp_path)
     result = run(LOADED, path=tmp_path)
     assert result.stdout.startswith("None (1, 5, 0)"), result.stderr
 
 
-def test_messages_of_todays_protobuf_can_be_read_as_well(folder, tmp_path):
+def test_messages_in_the_form_of_current_protobuf_can_be_rebuilt(folder, tmp_path):
     regenerated(folder, tmp_path)
     for file in sorted(folder.glob("communicator_objects/*_pb2.py")):
         assert compat._read_descriptor(
@@ -116,7 +116,7 @@ except UnsupportedEnvironment as error:
     assert told.endswith(f"): {command}") and "\n" not in told
 
 
-def test_a_file_without_messages_is_named(tmp_path):
+def test_a_file_without_messages_is_an_error_that_names_it(tmp_path):
     file = tmp_path / "strange_pb2.py"
     file.write_text("DESCRIPTOR = None\n", encoding="utf-8")
     with pytest.raises(compat.UnsupportedEnvironment, match="strange_pb2.py holds no message descriptor"):

@@ -66,7 +66,7 @@ def read(*agents, **how):
     return decisions.obs[0]
 
 
-def test_vectors_and_rows_are_read_as_they_are():
+def test_vectors_and_tables_are_read_unchanged():
     values = RNG.normal(size=(3, 4, 2)).astype(np.float32)
     np.testing.assert_array_equal(read(*(agent(floats(value, (4, 1))) for value in values)), values)
     np.testing.assert_array_equal(read(*(agent(floats(value[0])) for value in values)), values[:, 0])
@@ -106,7 +106,7 @@ def test_a_gray_camera_is_the_mean_of_its_colors():
     np.testing.assert_allclose(read(sent)[0, 0], PIXELS.mean(-1) / 255, rtol=1e-5)
 
 
-def test_agents_are_sorted_into_those_that_wait_and_those_that_are_done():
+def test_agents_are_divided_into_waiting_and_done_agents():
     spec, *rest = parameters(branches=(2, 3)), floats([1.0])
     agents = [
         agent(*rest, id=4, reward=1, group_reward=3, group_id=2, action_mask=[0, 1, 0, 0, 1]),
@@ -160,7 +160,7 @@ def test_an_invalid_message_is_an_error_with_sensor_and_behavior(line):
 
 
 @pytest.mark.parametrize("properties", [HWC, CHW])
-def test_nan_in_an_image_is_refused(properties):
+def test_nan_in_an_image_is_rejected(properties):
     image = np.ones((2, 2, 2), np.float32)
     decoder = Decoder("B", parameters(continuous=1), agent(floats(image, properties)))
     image[1, 1, 1] = np.nan
@@ -169,13 +169,13 @@ def test_nan_in_an_image_is_refused(properties):
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", png(PIXELS)[:60], png(PIXELS)[:-40], png(PIXELS[:4])])
-def test_a_broken_png_is_refused(data):
+def test_a_damaged_png_is_rejected(data):
     decoder = Decoder("B", parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
     with pytest.raises(EnvironmentCrashed, match="an observation that is .*from the sensor 'camera' of 'B'"):
         decoder.decode([agent(compressed((3, 5, 7), data))])
 
 
-def test_a_mapping_of_other_channels_is_refused():
+def test_a_mapping_of_other_channels_is_rejected():
     decoder = Decoder("B", parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
     with pytest.raises(EnvironmentCrashed, match="3 channels, of which it maps 2"):
         decoder.decode([agent(compressed((3, 5, 7), png(PIXELS), mapping=(0, 1)))])

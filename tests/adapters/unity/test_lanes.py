@@ -58,7 +58,7 @@ def ticks(scene, lanes: LaneAssignment) -> list[dict]:
     return script
 
 
-def test_stored_rows_are_the_hand_written_ones():
+def test_stored_rows_equal_the_hand_written_rows():
     actor = Actor(
         make_components(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2)), {}], agent=2), ParityAgent(2)), seed=0
     )
@@ -124,7 +124,7 @@ def test_an_agent_keeps_its_lane_though_others_end_before_it():
     ]
 
 
-def test_a_new_agent_takes_the_lane_of_the_one_that_died_first():
+def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
     lanes = LaneAssignment(0, 2)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes(batch((1, 1)), batch((2, 2)))
@@ -189,7 +189,7 @@ def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
         lanes(batch((2, 2)), batch())
 
 
-def test_silence_alone_ends_nothing():
+def test_an_agent_without_requests_keeps_its_lane_if_no_other_needs_it():
     lanes = LaneAssignment(0, 2, max_silent_ticks=3)
     lanes(batch((1, 1), (2, 2)), batch())
     for _ in range(20):
@@ -222,7 +222,7 @@ def test_actions_are_in_the_order_of_the_scene():
     assert lanes.order_actions(role_lanes, np.arange(5)[:, None]).ravel().tolist() == [3, 2]
 
 
-def test_returns_are_those_of_the_rows_that_were_shown():
+def test_returns_are_the_sums_of_the_rewards_of_the_rows():
     rng = np.random.default_rng(0)
     lanes, total, returned = LaneAssignment(0, 4), 0.0, 0.0
     for _ in range(300):

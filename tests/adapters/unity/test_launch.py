@@ -36,7 +36,7 @@ def put(path):
         ("darwin", "build/Ball.app/Contents/MacOS/Ball", "build"),
     ],
 )
-def test_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
+def test_the_program_of_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
     monkeypatch.setattr(sys, "platform", platform)
     program = put(tmp_path / built)
     if platform != "darwin":  # other files of a build
@@ -44,7 +44,7 @@ def test_a_build_is_found(tmp_path, monkeypatch, platform, built, given):
     assert find_player(tmp_path / given) == program
 
 
-def test_one_of_several_is_the_one_of_the_folders_name(tmp_path, monkeypatch):
+def test_of_several_programs_the_one_with_the_name_of_the_folder_is_chosen(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     put(tmp_path / "Ball" / "Server.x86_64")
     own = put(tmp_path / "Ball" / "Ball.x86_64")
@@ -60,7 +60,7 @@ def test_a_missing_program_or_one_without_permission_is_reported(tmp_path):
         find_player(tmp_path / "nothing")
     if os.name == "posix":
         put(tmp_path / "Ball").chmod(0o644)
-        with pytest.raises(EnvironmentStartError, match="Ball may not be run: chmod"):
+        with pytest.raises(EnvironmentStartError, match="Ball is not executable: run chmod"):
             find_player(tmp_path / "Ball")
 
 
@@ -79,7 +79,7 @@ def test_a_port_that_is_taken_is_reported_with_its_holder():
 
 
 def test_a_port_beyond_the_last_is_an_error():
-    with pytest.raises(EnvironmentStartError, match="^65539 is no port, the last one is 65535: take another$"):
+    with pytest.raises(EnvironmentStartError, match="^65539 is not a valid port, the largest is 65535: take another$"):
         launch.check_ports(range(65530, 65540), "take another")
 
 

@@ -1,4 +1,4 @@
-"""Which program listens on which port."""
+"""The program that listens on a port."""
 
 import os
 import socket

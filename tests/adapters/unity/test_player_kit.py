@@ -37,7 +37,7 @@ def make(task, *flags):
     return TASKS[task](np.random.default_rng(0), parse([task, "--mlagents-port", "1", *flags]))
 
 
-def test_a_ball_can_be_kept_for_a_whole_episode_and_is_not_by_chance():
+def test_a_controller_balances_the_ball_and_random_actions_do_not():
     def steer(name, news):
         tilt, place, velocity = news.obs[0][[0, 1]], news.obs[0][[2, 4]], news.obs[0][[5, 7]]
         return Action((-0.3 * place - 0.5 * velocity - 4 * tilt).tolist(), [])
@@ -49,7 +49,7 @@ def test_a_ball_can_be_kept_for_a_whole_episode_and_is_not_by_chance():
     assert -1 < np.mean(chance) < 3
 
 
-def test_the_way_to_the_named_sign_earns_one_and_walls_are_masked():
+def test_reaching_the_goal_gives_one_and_walls_are_masked():
     task = make("grid", "--size", "10")
     seen = set()
 
@@ -89,7 +89,7 @@ def test_the_camera_shows_the_same_in_either_layout(tmp_path, png):
     assert cells == {(230, 230, 230), *grid.COLORS.values()}
 
 
-def test_the_best_actions_earn_two_at_every_decision():
+def test_the_best_actions_give_two_at_every_decision():
     def name_it(name, news):
         vector = news.obs[1]
         return Action(vector[:2].tolist(), [int(vector[2:4].argmax()), int(vector[4:].argmax())])
@@ -130,7 +130,7 @@ def test_staggered_agents_follow_the_table(tmp_path):
     ]
 
 
-def test_a_second_behavior_comes_late_with_rewards_for_its_group(tmp_path):
+def test_a_second_behavior_appears_later_with_group_rewards(tmp_path):
     with start(tmp_path, "two_behaviors") as client:
         client.reset()
         names = []
@@ -158,16 +158,16 @@ def test_settings_are_recorded_and_statistics_are_returned(tmp_path):
     parameters.set_uniform_sampler_parameters("mass", 1.0, 2.0, seed=3)
     parameters.set_gaussian_sampler_parameters("wind", 0.0, 0.5, seed=4)
     parameters.set_multirangeuniform_sampler_parameters("size", [(0.0, 1.0), (4.0, 5.0)], seed=5)
-    record = tmp_path / "told.jsonl"
+    record = tmp_path / "recorded.jsonl"
     channels = [engine, parameters, stats]
     with start(
         tmp_path, "balance_ball", "--record", str(record), channels=channels, arguments=["-nographics"]
     ) as client:
         client.reset()
         act(client)
-    told = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
-    assert told[0]["arguments"][-1] == "-nographics"
-    assert told[1:-1] == [
+    recorded = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+    assert recorded[0]["arguments"][-1] == "-nographics"
+    assert recorded[1:-1] == [
         {"engine": ["resolution", 40, 30]},
         {"engine": ["time_scale", 10.0]},
         {"engine": ["target_frame_rate", -1]},
@@ -176,7 +176,7 @@ def test_settings_are_recorded_and_statistics_are_returned(tmp_path):
         {"gaussian": ["wind", 4, 0.0, 0.5]},
         {"multirange": ["size", 5, 0.0, 1.0, 4.0, 5.0]},
     ]
-    drawn = told[-1]["reset"]
+    drawn = recorded[-1]["reset"]
     assert drawn["gravity"] == 2.5 and 1 <= drawn["mass"] <= 2 and (0 <= drawn["size"] <= 1 or 4 <= drawn["size"] <= 5)
     ((value, _), *more) = stats.get_and_reset_stats()["Ball/Distance"]
     assert 0 < value < ball.EDGE and len(more) == 1
@@ -188,10 +188,10 @@ def test_the_example_of_the_guide_plays(tmp_path):
 
 
 def test_random_faults_happen_and_a_slow_player_sleeps(tmp_path):
-    told = parse(
+    parsed = parse(
         ["grid", "--mlagents-port", "1", "--fault", "crash", "--chance", "0.3", "--slow", "0.02", "-batchmode"]
     )
-    assert (told.fault, told.chance, told.slow, told.unity) == ("crash", 0.3, 0.02, ["-batchmode"])
+    assert (parsed.fault, parsed.chance, parsed.slow, parsed.unity) == ("crash", 0.3, 0.02, ["-batchmode"])
     with start(tmp_path, "balance_ball", "--fault", "exit", "--chance", "0.5", "--slow", "0.01") as client:
         with pytest.raises(RuntimeError, match="exit code 3"):
             client.reset()

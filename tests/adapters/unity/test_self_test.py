@@ -26,19 +26,19 @@ def test_a_scene_that_never_connects_is_reported(monkeypatch):
 
 
 def test_protobuf_in_pure_python_is_reported(monkeypatch):
-    """It fails with some versions, and is slow with others."""
+    """Test the report: protobuf in pure Python fails in some versions and is slow in others."""
     monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
     try:
-        told = run_in_subprocess("algorithm.adapters.unity.self_test:run_self_test")
+        error_line = run_in_subprocess("algorithm.adapters.unity.self_test:run_self_test")
     except SubprocessFailed as error:
-        told = str(error)
-    assert "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" in told
+        error_line = str(error)
+    assert "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" in error_line
     monkeypatch.delenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION")
     assert "unset" not in self_test.run_self_test()
 
 
 def test_a_changed_message_is_an_error(monkeypatch):
-    says = self_test._make_message
-    monkeypatch.setattr(self_test, "_make_message", lambda observed: says(observed / 2))
+    make_message = self_test._make_message
+    monkeypatch.setattr(self_test, "_make_message", lambda observed: make_message(observed / 2))
     with pytest.raises(EnvironmentCrashed, match="sent the action 0.5, but the scene received 0.25"):
         self_test.run_self_test()

@@ -106,7 +106,7 @@ def projected(settings, phi, average, mu, action, target, v, q):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
-def test_the_gradient_is_that_of_the_papers_equations(region, seed):
+def test_the_gradient_equals_the_papers_equations(region, seed):
     agent = make_exact_acer(
         body=Mlp(16),
         seed=seed,
@@ -149,7 +149,7 @@ def test_rows_with_a_single_allowed_action_do_not_count_as_projected():
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
-def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(estimator, critic, seed):
+def test_the_gradient_of_every_estimator_and_critic_equals_its_definition(estimator, critic, seed):
     agent = make_exact_acer(
         body=Mlp(16),
         seed=seed,
@@ -198,7 +198,7 @@ def test_metrics_are_means_over_rows_without_weights():
     assert agent.loss(rollout)[1].compute_metrics() == metrics
 
 
-def test_td_errors_of_a_column_are_those_of_its_valid_rows():
+def test_td_errors_of_a_column_are_from_its_valid_rows():
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
     rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.first[1:, 0], rollout.alive[:, 0] = True, True  # a column without valid rows
@@ -353,7 +353,7 @@ def critic_loss(agent, rollout):
     return agent.loss(rollout)[1].compute_metrics()["train/critic_loss"].item()
 
 
-def test_the_trace_has_its_own_clip_and_not_that_of_the_policy_gradient():
+def test_the_trace_and_the_policy_gradient_have_separate_clips():
     rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     default = critic_loss(make_exact_acer(body=Mlp(16)), rollout)
     for clip in (0.5, 5.0, 1e9):

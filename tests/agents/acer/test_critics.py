@@ -147,7 +147,7 @@ def gradients(scalar, module):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])
 @pytest.mark.parametrize("space", SPECS)
-def test_the_gradient_is_that_of_the_papers_equations(space, std, seed):
+def test_the_gradient_equals_the_papers_equations(space, std, seed):
     spec = SPECS[space]
     agent = make_agent(
         spec, seed=seed, std=std, importance_clip=1.5, entropy_coef=0.1, value_coef=0.7, trust_region_delta=0.02
@@ -318,7 +318,7 @@ def test_the_ratio_per_dimension_of_21_dimensions_is_finite():
 
 @pytest.mark.parametrize("space", SPECS)
 @pytest.mark.parametrize(("estimator", "critic"), PAIRS)
-def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(space, estimator, critic):
+def test_the_gradient_of_every_estimator_and_critic_equals_its_definition(space, estimator, critic):
     spec = SPECS[space]
     if estimator == "tree_backup" and spec.continuous:
         with pytest.raises(ValueError, match="tree_backup needs probabilities"):

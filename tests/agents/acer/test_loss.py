@@ -31,7 +31,7 @@ def test_the_trust_region_of_a_state_value_critic_in_probabilities():
     """Every step ends an episode, so that its target is its reward. Rewards of both signs, 3 rows and 4 columns.
 
     In probabilities g = rho A / pi(a) for the taken action (Eq. 9) and k = -average / pi (Eq. 11). The gradient of the
-    logits is that of rho A log pi(a), minus a multiple of pi - average.
+    logits is the gradient of rho A log pi(a), minus a multiple of pi - average.
     """
     delta, rows = 0.5, 3
     agent = make_exact_acer(

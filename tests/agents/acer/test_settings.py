@@ -29,7 +29,7 @@ OPTIMIZER = {
 }
 
 
-def test_the_schedule_is_that_of_the_settings():
+def test_the_schedule_follows_the_settings():
     blueprint = Blueprint(encoders={"*": FrameStack(3, Vector())}, body=Mlp(4), memory=Gru(2))
     schedule = asdict(make_acer(blueprint=blueprint, burn_in_step=4, **SCHEDULE).schedule)
     # A stack of 3 frames needs the 2 rows before a sequence, in addition to the burn-in of the memory.
@@ -37,14 +37,14 @@ def test_the_schedule_is_that_of_the_settings():
     assert schedule == {**SCHEDULE, **others}
 
 
-def test_the_parameter_group_is_that_of_the_settings():
+def test_the_parameter_group_follows_the_settings():
     agent = make_acer(**OPTIMIZER, optimizer_beta1=0.3)
     (group,) = agent.groups.values()
     assert {name: getattr(group, name) for name in OPTIMIZER} == OPTIMIZER
     assert group.module is agent.policy and group.optimizer_beta1 == 0.3
 
 
-def test_the_reward_transform_is_that_of_the_settings():
+def test_the_reward_transform_follows_the_settings():
     changes = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
     transform = make_acer(**changes).reward_transform
     assert asdict(transform) == {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
@@ -56,12 +56,12 @@ def test_checkpoints_name_the_average_network_and_the_group():
 
 
 @pytest.mark.parametrize(("tanh_squash", "family"), [(False, ClippedGaussianFamily), (True, TanhGaussianFamily)])
-def test_tanh_squash_decides_how_actions_are_bounded(tanh_squash, family):
+def test_tanh_squash_selects_how_actions_are_bounded(tanh_squash, family):
     role = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(continuous=2))
     assert type(make_acer(role, tanh_squash=tanh_squash).family) is family
 
 
-def test_something_has_to_be_learned_from():
+def test_settings_without_any_batch_are_rejected():
     with pytest.raises(ValueError, match="replay_ratio 0 with on_policy_updates false"):
         acer_settings(replay_ratio=0, on_policy_updates=False)
     for changes in ({}, {"on_policy_updates": False}, {"replay_ratio": 0}):

@@ -1,4 +1,4 @@
-"""SAC's gradients are those of the papers' losses, computed row by row and differentiated by autograd."""
+"""SAC's gradients equal autograd's gradients of the papers' losses, which are computed row by row."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int)
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @pytest.mark.parametrize("seed", range(2))
-def test_the_gradients_are_those_of_the_papers(spec, seed):
+def test_the_gradients_equal_the_papers_losses(spec, seed):
     agent = make_exact_sac(spec, seed, alpha_critic_scale=0.5 if seed else 1.0)
     assert_as_written(agent, spec, to_float64(random_sequence(spec, agent, seed, 1)), seed)
 
@@ -261,7 +261,7 @@ def test_the_gradients_are_those_of_the_papers(spec, seed):
     ids=str,
 )
 @pytest.mark.parametrize("n_step", [2, 4])
-def test_multi_step_targets_are_those_of_their_definitions(spec, changes, n_step):
+def test_multi_step_targets_equal_their_definitions(spec, changes, n_step):
     agent = make_exact_sac(spec, sequence_length=4, n_step=n_step, ensemble_q_num=3, ensemble_q_sample=3, **changes)
     assert_as_written(agent, spec, to_float64(random_sequence(spec, agent, 3, 4)), 3)
 
@@ -301,8 +301,8 @@ def test_target_and_policy_use_the_same_critics_of_an_ensemble(spec, changes, se
     assert_as_written(agent, spec, to_float64(random_sequence(spec, agent, seed, rows)), seed)
 
 
-def test_a_multi_step_target_does_not_depend_on_the_ratio_of_its_own_row():
-    """The behavior of a row has no effect on its own target; that of the next row has one."""
+def test_a_multi_step_target_does_not_depend_on_the_ratio_of_the_same_row():
+    """The behavior of a row does not affect the target of this row; the behavior of the next row does."""
     for spec in (SPECS["continuous"], SPECS["hybrid"]):
         agent = make_exact_sac(spec, sequence_length=3, n_step=3)
         rollout = to_float64(random_sequence(spec, agent, 0, 3))

@@ -64,7 +64,7 @@ def compute_error(agent, rollout, reduce):
 @pytest.mark.parametrize("alpha_critic_scale", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("reduce", ["min", "mean", "auto"])
 @pytest.mark.parametrize("body", [None, Mlp(8)], ids=["no layers in the torso", "a layer in the torso"])
-def test_the_target_is_that_of_the_target_network(body, reduce, alpha_critic_scale):
+def test_the_target_is_computed_by_the_target_network(body, reduce, alpha_critic_scale):
     agent = make_agent(body, ensemble_q_reduce=reduce, alpha_critic_scale=alpha_critic_scale)
     rollout = make_rollout()
     largest, mean = agent.loss(rollout)[1].compute_td_errors()
@@ -91,7 +91,7 @@ def test_forbidden_actions_enter_neither_the_target_nor_the_temperature():
 )
 @pytest.mark.parametrize("n_step", [2, 3, 5])
 def test_a_reward_enters_the_targets_of_at_most_n_steps(n_step, changes):
-    """In sequences of one episode a reward enters the targets of its own and the n - 1 earlier steps: sum_j gamma^j.
+    """In sequences of one episode a reward enters the targets of its step and the n - 1 earlier steps: sum_j gamma^j.
 
     The behavior is the policy, so that all ratios are 1. Rewards are so large that all errors are positive.
     """

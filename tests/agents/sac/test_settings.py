@@ -20,7 +20,7 @@ OPTIMIZER = {"learning_rate_schedule": "linear", "optimizer_decay": 0.7, "optimi
 GROUPS = ("critic", "policy", "alpha")
 
 
-def test_the_schedule_is_that_of_the_settings():
+def test_the_schedule_follows_the_settings():
     blueprint = Blueprint(encoders={"*": FrameStack(3, Vector())}, body=Mlp(4), memory=Gru(2))
     schedule = asdict(make_sac(blueprint=blueprint, burn_in_step=4, **SCHEDULE).schedule)
     # A stack of 3 frames needs the 2 rows before a sequence, in addition to the burn-in of the memory.
@@ -28,7 +28,7 @@ def test_the_schedule_is_that_of_the_settings():
     assert schedule == {**SCHEDULE, **others}
 
 
-def test_the_parameter_groups_are_those_of_the_settings():
+def test_the_parameter_groups_follow_the_settings():
     rates = {f"learning_rate_{name}": 0.1 * (i + 1) for i, name in enumerate(GROUPS)}
     norms = {f"max_grad_norm_{name}": 1.0 + i for i, name in enumerate(GROUPS)}
     agent = make_sac(**rates, **norms, **OPTIMIZER, optimizer_beta1=0.3, use_auto_alpha=True)
@@ -39,7 +39,7 @@ def test_the_parameter_groups_are_those_of_the_settings():
         assert group.max_grad_norm == norms[f"max_grad_norm_{name}"] and group.optimizer_beta1 == 0.3
 
 
-def test_the_reward_transform_is_that_of_the_settings():
+def test_the_reward_transform_follows_the_settings():
     changes = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
     transform = make_sac(**changes).reward_transform
     assert asdict(transform) == {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
@@ -58,7 +58,7 @@ def test_policy_and_critics_share_the_torso(spec):
     assert not own & {id(parameter) for parameter in agent.target.network.parameters()}
 
 
-def test_something_has_to_be_learned_from():
+def test_settings_without_any_batch_are_rejected():
     with pytest.raises(ValueError, match="replay_ratio 0 leaves nothing to learn from"):
         sac_settings(replay_ratio=0)
 

@@ -1,4 +1,4 @@
-"""The machine's own: tables of what is found, and what is said of it."""
+"""Checks of the machine: the observed values, and the lines about them."""
 
 import shutil
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ CUDA = {
 }
 
 
-def test_python_is_held_against_setup_py(monkeypatch):
+def test_python_is_compared_with_setup_py(monkeypatch):
     assert machine.check_python()[0] == OK
     monkeypatch.setattr(machine.platform, "python_version", lambda: "3.9.19")
     state, line = machine.check_python()
@@ -29,7 +29,7 @@ def test_python_is_held_against_setup_py(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "state", "line"),
+    ("observed", "state", "line"),
     [
         ({}, OK, "cores of cpu (x86_64, AVX2, no bfloat16), cuda:0 (H100); torch 2.13.0 is built for CUDA 13.0"),
         ({"devices": []}, OK, "no bfloat16); torch 2.13.0 is built for CUDA 13.0, which finds no device"),
@@ -37,19 +37,19 @@ def test_python_is_held_against_setup_py(monkeypatch):
         ({"devices": [["H100", None], ["K80", "no kernel image"]]}, BROKEN, "cuda:1 (K80) does not compute (no kernel"),
     ],
 )
-def test_devices(monkeypatch, said, state, line):
-    monkeypatch.setattr(machine, "query_torch", lambda: {**CUDA, **said})
+def test_devices_are_reported(monkeypatch, observed, state, line):
+    monkeypatch.setattr(machine, "query_torch", lambda: {**CUDA, **observed})
     found = machine.check_devices()
     assert found[0] == state and line in found[1]
 
 
-def test_torch_says_so_in_a_process_of_its_own():
+def test_torch_is_examined_in_a_separate_process():
     import torch
 
-    said = machine.query_torch()
-    assert said["version"] == torch.__version__ and len(said["devices"]) == torch.cuda.device_count()
-    assert said["threads"] == 1  # as the environment of the tests says
-    assert said["processor"] == describe_device(CPU)
+    observed = machine.query_torch()
+    assert observed["version"] == torch.__version__ and len(observed["devices"]) == torch.cuda.device_count()
+    assert observed["threads"] == 1  # as set by the environment variables of the tests
+    assert observed["processor"] == describe_device(CPU)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_torch_says_so_in_a_process_of_its_own():
         ("0", BROKEN, "'0'"),
     ],
 )
-def test_threads(monkeypatch, value, state, line):
+def test_the_number_of_threads_is_checked(monkeypatch, value, state, line):
     monkeypatch.setattr(machine, "query_torch", lambda: CUDA)
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     found = machine.check_threads()
@@ -76,7 +76,7 @@ def test_a_full_disk_is_broken(monkeypatch, tmp_path):
     assert state == BROKEN and line.startswith("5 MB are free in ")
 
 
-def test_a_place_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
+def test_a_folder_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
     (tmp_path / "runs").mkdir()
     assert machine.find_runs_folder() == tmp_path / "runs"
     (tmp_path / "runs").rmdir()
@@ -92,6 +92,6 @@ def test_a_place_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("free", "state"), [(10**8, BROKEN), (10**10, OK), (None, OK)])
-def test_memory(monkeypatch, free, state):
+def test_memory_is_reported(monkeypatch, free, state):
     monkeypatch.setattr(of_memory, "measure_free_memory", lambda: free)
     assert machine.check_memory()[0] == state

@@ -1,4 +1,4 @@
-"""The command as a user types it, in environments that lack something."""
+"""The command --doctor in environments with missing packages."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from algorithm.cli.doctor import report, requirements
 
 ROOT = Path(__file__).resolve().parents[3]
 STATES = {"ok", "missing", "broken", "timeout"}
-# What an environment looks like in which a package was never installed.
+# The import error of a package that is not installed.
 WITHOUT = """
 import importlib.metadata as metadata, sys
 from importlib.abc import MetaPathFinder
@@ -51,7 +51,7 @@ setup(
 
 @pytest.fixture(autouse=True)
 def task():
-    """The folder mine/task, which needs no package that is not of the core."""
+    """Create the folder mine/task, which needs the packages of the core only."""
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(
@@ -63,27 +63,27 @@ def task():
 
 @pytest.fixture
 def little(monkeypatch):
-    """Without the checks of the core and the machine, which are tested one by one."""
+    """Leave out the checks of the core and the machine, which are tested separately."""
     monkeypatch.setattr(report, "list_core_checks", lambda: [])
     monkeypatch.setattr(report, "list_machine_checks", lambda: [])
 
 
 def call(capsys, *arguments) -> dict:
-    """What a script is told; and that it is a document as it should be."""
+    """Return the JSON for a script, after a check of its form."""
     status = main.main([*arguments, "--doctor", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told.pop("status") == status
-    assert status == (1 if "error" in told else 0)
-    assert all(set(check) == {"name", "state", "line"} and check["state"] in STATES for check in told["checks"])
-    assert all(check["line"] and "\n" not in check["line"] for check in told["checks"])
-    return told
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("status") == status
+    assert status == (1 if "error" in document else 0)
+    assert all(set(check) == {"name", "state", "line"} and check["state"] in STATES for check in document["checks"])
+    assert all(check["line"] and "\n" not in check["line"] for check in document["checks"])
+    return document
 
 
-def broken(told: dict) -> dict[str, str]:
-    return {check["name"]: check["line"] for check in told["checks"] if check["state"] == "broken"}
+def broken(document: dict) -> dict[str, str]:
+    return {check["name"]: check["line"] for check in document["checks"] if check["state"] == "broken"}
 
 
-def test_what_a_folder_needs_is_there(capsys):
+def test_a_folder_whose_requirements_are_installed_is_ok(capsys):
     assert main.main(["mine/task", "--doctor"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[-1] == "all that mine/task needs is there"
@@ -93,23 +93,23 @@ def test_what_a_folder_needs_is_there(capsys):
     assert not Path("runs").exists()
 
 
-def test_an_extra_that_nobody_asked_for_is_no_failure(capsys, monkeypatch, tmp_path):
+def test_an_extra_that_was_not_requested_is_no_failure(capsys, monkeypatch, tmp_path):
     onnx = requirements.read_setup()["extras_require"]["onnx"]
     (tmp_path / "setup.py").write_text(f"ONNX = {onnx!r}\n{SMALL_SETUP}")
-    told = requirements.read_setup.__wrapped__
+    document = requirements.read_setup.__wrapped__
     monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
-    monkeypatch.setattr(requirements, "read_setup", told)
+    monkeypatch.setattr(requirements, "read_setup", document)
     monkeypatch.setattr(report, "list_machine_checks", lambda: [])
-    told = call(capsys)
-    states = {check["name"]: check["state"] for check in told["checks"]}
-    assert told["environment"] is None
+    document = call(capsys)
+    states = {check["name"]: check["state"] for check in document["checks"]}
+    assert document["environment"] is None
     assert states["extra nowhere"] == "missing" and states["extra mujoco"] == "ok"
     assert states["handshake"] == "ok" and "extra test" not in states
     assert states["onnx round trip"] == ("ok" if states["extra onnx"] == "ok" else "missing")
 
 
 def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
-    """The command in a process that finds `shims` before all packages, with few checks of the core."""
+    """Run the command in a process that finds `shims` before all packages, with few checks of the core."""
     code = (
         "import sys\nfrom algorithm.cli import main\n"
         "from algorithm.cli.doctor import report\n"
@@ -135,9 +135,9 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
         other.listen()
         port = str(other.getsockname()[1])
         done = in_process(tmp_path, "mine/task", "-c", "unity", "-p", port, "--json")
-    told = json.loads(done.stdout)
-    wrong = broken(told)
-    assert done.returncode == told["status"] == 1
+    document = json.loads(done.stdout)
+    wrong = broken(document)
+    assert done.returncode == document["status"] == 1
     assert set(wrong) == {"mlagents-envs", "handshake", "ports"}
     assert wrong["mlagents-envs"] == "pip install -e . (not installed: mlagents-envs)"
     assert wrong["handshake"].endswith("is missing (No module named 'mlagents_envs'): pip install -e .")
@@ -145,7 +145,7 @@ def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("broken: mlagents-envs, handshake, ports; ")
 
 
-def test_without_onnx_a_run_that_exports_is_told(tmp_path):
+def test_without_onnx_a_run_that_exports_is_reported(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="onnxruntime", module="onnxruntime"))
     done = in_process(tmp_path, "mine/task", "--set", "base_config.export=end", "--json")
     line = 'pip install -e ".[onnx]" (not installed: onnxruntime)'
@@ -153,7 +153,7 @@ def test_without_onnx_a_run_that_exports_is_told(tmp_path):
     assert broken(json.loads(done.stdout)) == {"extra onnx": line, "onnx round trip": line}
 
 
-def test_without_packages_of_the_core_it_still_speaks(tmp_path):
+def test_without_packages_of_the_core_the_report_is_written(tmp_path):
     for name in ("rich", "torch"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is crippled')")
     done = in_process(tmp_path, "mine/task")
@@ -169,11 +169,11 @@ def test_without_packages_of_the_core_it_still_speaks(tmp_path):
     assert done.stderr == "broken: rich, settings; the lines above say what to do\n"
 
 
-def test_an_environment_that_takes_its_process_with_it(capsys, little, task):
+def test_an_environment_that_ends_its_process_is_reported(capsys, little, task):
     (task / "env.py").write_text("import os\ndef make():\n    os._exit(5)\n")
-    told = call(capsys, "mine/task", "--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
-    assert broken(told) == {"device": "the start of a run fails: it ended with exit code 5"}
-    assert [check["state"] for check in told["checks"]] == ["broken", *["missing"] * 4]
+    document = call(capsys, "mine/task", "--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
+    assert broken(document) == {"device": "the start of a run fails: it ended with exit code 5"}
+    assert [check["state"] for check in document["checks"]] == ["broken", *["missing"] * 4]
 
 
 @pytest.mark.usefixtures("little")
@@ -183,13 +183,13 @@ def test_an_environment_that_takes_its_process_with_it(capsys, little, task):
         ("nobody/knows --doctor", "no environment folder 'nobody/knows'"),
         ("mine/task --doctor --set base_config.nope=1", "unknown setting base_config.nope"),
         ("mine/task --doctor -c nope", "no variant 'nope'"),
-        ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is one Unity editor"),
+        ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is only one Unity editor"),
         ("mine/task --doctor --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
         ("--doctor --device cpu", "--device needs an environment folder"),
         ("--doctor --list", "--list and --doctor cannot be combined"),
     ],
 )
-def test_what_cannot_be_asked_has_status_2(capsys, words, line):
+def test_an_invalid_command_has_status_2(capsys, words, line):
     assert main.main(words.split()) == 2
     shown = capsys.readouterr()
     assert line in shown.err and shown.err.count("\n") == 1 and shown.out == ""

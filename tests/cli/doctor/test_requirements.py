@@ -1,4 +1,4 @@
-"""What is installed against what setup.py asks for, in an environment that lacks it."""
+"""Installed packages are compared with the requirements of setup.py, in environments that lack some."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ COMMAND = 'pip install -e ".[mine]"'
 
 @pytest.fixture
 def shim(tmp_path, monkeypatch):
-    """Puts a package in front of those that are installed: its version, what it needs, and its module's text."""
+    """Add a package before the installed ones: its version, its requirements, and the text of its module."""
     monkeypatch.syspath_prepend(tmp_path / "shims")
 
     def make(name, version, module=None, text="", needs=()):
@@ -38,7 +38,7 @@ def shim(tmp_path, monkeypatch):
     return make
 
 
-def test_setup_py_says_what_there_is():
+def test_requirements_are_read_from_setup_py():
     before = sys.modules.get("setuptools")
     assert "torch" in [check.name for check in list_core_checks()]
     assert {"mlagents-envs", "grpcio", "protobuf", "pillow"} <= {check.name for check in list_core_checks()}
@@ -61,16 +61,16 @@ def test_an_installed_package_has_the_requirements_in_its_metadata(shim, monkeyp
     }
 
 
-def test_the_core_is_there():
+def test_the_core_is_installed():
     assert [(check.name, check().line) for check in list_core_checks() if check().state != OK] == []
 
 
-def test_a_package_that_is_not_there_is_missing():
+def test_a_package_that_is_not_installed_is_missing():
     state, line = check_installed(["numpy>=2", "surely-not-there>=1"], COMMAND)
     assert (state, line) == (MISSING, f"{COMMAND} (not installed: surely-not-there)")
 
 
-def test_what_is_for_another_python_is_not_looked_for():
+def test_requirements_of_another_python_are_skipped():
     state, line = check_installed(["surely-not-there; python_version < '3'"], COMMAND)
     assert state == MISSING and "none of its packages supports Python 3." in line
 
@@ -79,7 +79,7 @@ def test_what_is_for_another_python_is_not_looked_for():
     ("name", "version", "needed"),
     [("protobuf", "3.20.3", "protobuf>=4.25"), ("numpy", "1.26.4", "numpy>=2"), ("mujoco", "4.0.0", "mujoco>=3,<3.17")],
 )
-def test_a_version_out_of_range_is_broken_and_says_why(shim, name, version, needed):
+def test_a_version_out_of_range_is_broken_with_the_reason(shim, name, version, needed):
     shim(name, version)
     state, line = check_installed([needed], COMMAND)
     assert state == BROKEN
@@ -98,7 +98,7 @@ def test_old_packages_break_the_core(shim):
 
 
 def test_a_package_that_is_slow_to_import_is_a_timeout_and_not_broken(monkeypatch):
-    def wait(function, *told):
+    def wait(function, *arguments):
         raise SubprocessTimeout("no answer within 60 s")
 
     monkeypatch.setattr(requirements, "run_in_subprocess", wait)
@@ -124,7 +124,7 @@ def test_a_package_that_ends_the_process_is_broken(shim):
     assert check_installed(["fatal"], COMMAND)[1].startswith("fatal cannot be imported (it ended with exit code 9)")
 
 
-def test_extras_of_a_requirement_are_looked_for_too(shim):
+def test_extras_of_a_requirement_are_checked_too(shim):
     shim("outer", "1.0", needs=["surely-not-there; extra == 'more-of-it'", "neither-there"])
     assert check_installed(["outer"], COMMAND) == (OK, "outer 1.0")
     state, line = check_installed(["outer[more_of_it]"], COMMAND)
@@ -140,14 +140,14 @@ def test_the_module_of_a_package_is_found(name, module):
     assert (requirements._find_modules(name) or [None])[0] == module
 
 
-def test_without_packaging_there_is_one_clear_line(monkeypatch):
+def test_without_packaging_the_report_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "packaging.requirements", None)
     found = next(iter(list_core_checks()))()
     assert found.state == BROKEN and found.line.endswith("pip install -e .")
     assert "versions cannot be compared" in found.line
 
 
-def test_every_range_stands_in_setup_py_alone():
+def test_version_ranges_are_in_setup_py_only():
     folder = Path(requirements.__file__).parent
     for path in folder.glob("*.py"):
         assert ">=" not in path.read_text(encoding="utf-8").replace(" >= ", ""), path

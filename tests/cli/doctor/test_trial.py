@@ -1,4 +1,4 @@
-"""The start of a run that lacks something, in this process."""
+"""The start of a run with missing or unsuitable parts, in this process."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
 
 @pytest.fixture(autouse=True)
 def task():
-    """The folder mine/task."""
+    """Create the folder mine/task."""
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(
@@ -29,42 +29,42 @@ def task():
 
 
 def seen(*words: str) -> dict[str, str]:
-    """What there is of a trial, up to the first thing that is broken."""
+    """Return the findings of a trial, up to the first broken one."""
     found = trial.run_trial(vars(parse_arguments(["mine/task", *words, "--doctor"])))
     broken = {name: line for name, (state, line) in found.items() if state == BROKEN}
     assert list(found) == ["device", "environment", "agent", "replay", "checkpoints"][: len(found)]
     return broken
 
 
-def test_all_is_there():
+def test_all_checks_are_ok():
     assert seen() == {}
     assert not Path("runs").exists()
 
 
-def test_a_device_that_is_not_there_is_no_hindrance_to_look_further():
+def test_a_missing_device_does_not_prevent_further_checks():
     wrong = seen("--device", "cuda:77")
     assert set(wrong) == {"device"} and "torch finds no such device" in wrong["device"]
 
 
-def test_an_environment_that_does_not_open(task):
+def test_an_environment_that_does_not_open_is_broken(task):
     (task / "env.py").write_text("def make():\n    raise OSError('no licence')\n")
     wrong = seen(*OWN)
     assert set(wrong) == {"environment"} and "no licence" in wrong["environment"]
 
 
-def test_a_network_that_breaks(task):
+def test_a_network_that_raises_is_broken(task):
     (task / "nn.py").write_text("blueprint = 1 / 0\n")
     wrong = seen()
     assert set(wrong) == {"agent"} and "nn.py, line 1: ZeroDivisionError" in wrong["agent"]
 
 
-def test_a_replay_that_does_not_fit(monkeypatch):
+def test_a_replay_that_does_not_fit_is_broken(monkeypatch):
     monkeypatch.setattr(of_memory, "measure_free_memory", lambda: 10**5)
     wrong = seen()
     assert set(wrong) == {"replay"} and "of memory are free; at most" in wrong["replay"]
 
 
-def test_checkpoints_that_do_not_fit_on_the_disk(monkeypatch):
+def test_checkpoints_that_do_not_fit_on_the_disk_are_broken(monkeypatch):
     usage = shutil.disk_usage(".")._replace(free=5 * 10**6)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
     assert trial._check_disk(10**6, kept=3) == (OK, "at most 5 of 1 MB, 5 MB are free")
@@ -74,7 +74,7 @@ def test_checkpoints_that_do_not_fit_on_the_disk(monkeypatch):
 
 
 def of_scene(*words: str) -> dict[str, tuple[str, str]]:
-    """What is found of a scene's player and ports; the handshake and packages are looked at elsewhere."""
+    """Return the findings about a scene's player and ports, without the handshake and the packages."""
     checks = list(list_start_checks(parse_arguments(["mine/task", "-c", "unity", *words, "--doctor"])))
     names = [check.name for check in checks]
     assert names[:2] == ["device", "handshake"]
@@ -82,18 +82,18 @@ def of_scene(*words: str) -> dict[str, tuple[str, str]]:
     return {finding.name: (finding.state, finding.line) for finding in found}
 
 
-def test_a_player_that_is_not_there_or_may_not_be_run(tmp_path):
+def test_a_missing_or_not_executable_player_is_broken(tmp_path):
     player = tmp_path / "scene.x86_64"
     words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
     assert of_scene(*words)["player"][1].startswith(f"there is no player at {player}: ")
     player.write_text("")
     if os.name == "posix":
-        assert of_scene(*words) == {"player": (BROKEN, f"{player} may not be run: chmod +x it")}
+        assert of_scene(*words) == {"player": (BROKEN, f"{player} is not executable: run chmod +x on it")}
     player.chmod(0o755)
     assert of_scene(*words) == {"player": (OK, str(player))}
 
 
-def test_every_port_that_a_scene_may_use_is_looked_at(tmp_path):
+def test_every_port_that_a_scene_may_use_is_checked(tmp_path):
     player = tmp_path / "scene.x86_64"
     player.touch(0o755)
     words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
@@ -104,11 +104,11 @@ def test_every_port_that_a_scene_may_use_is_looked_at(tmp_path):
         state, line = of_scene(*words, "-p", str(port - 2))["ports"]  # the third is for evaluation
         assert state == BROKEN and line.startswith(f"{port} is taken by ") and "base_port" in line
     state, line = of_scene(*words, "-p", "65534")["ports"]
-    assert state == BROKEN and line.startswith("65536 is no port")
+    assert state == BROKEN and line.startswith("65536 is not a valid port")
 
 
 @pytest.mark.parametrize("variant", ["default", "unity"])
-def test_a_run_that_exports_asks_for_the_packages_and_a_round_trip(variant):
+def test_a_run_that_exports_checks_the_packages_and_a_round_trip(variant):
     def names(export: str) -> list[str]:
         words = ["mine/task", "-c", variant, "--agents", "1", "--set", f"base_config.export={export}", "--doctor"]
         return [check.name for check in list_start_checks(parse_arguments(words))]
