@@ -46,7 +46,7 @@ def train(
     Args:
         env: the environment: the name or the path of an environment folder (`gym/cartpole`), an id of Gymnasium
             (`CartPole-v1`), or a function that returns a `gymnasium.Env`. For an id or a function, the settings
-            start from those that `--init` suggests. `--run` and `--resume` open the environment of a function only if
+            start from the suggestions of `--init`. `--run` and `--resume` open the environment of a function only if
             the function can be imported by its name; `load` needs no environment.
         name: name of the run, `{time}` is the start time; None for `base_config.name`. With `resume`, None is the
             latest run.
@@ -109,7 +109,7 @@ def run_training(
     callbacks: Sequence[Callback],
     log: Log,
 ) -> RunResult:
-    """Train in a run folder that the caller has locked; result.json is written there, whatever ends the run."""
+    """Train in a run folder that the caller has locked; result.json is written there in any case."""
     recorder = ResultRecorder()
     status = 0
     exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)

@@ -21,7 +21,7 @@ TIMEOUT = "timeout"  # no result in time, perhaps because the machine is busy
 
 Outcome = tuple[str, str]  # one of these states, and a line: what was found, or what to do
 CALL_LIMIT = 60.0  # seconds that a call may take
-# The folders that modules come from are those of this process, whatever the working directory holds.
+# Modules are imported from the folders of this process, not from the working directory.
 BOOTSTRAP = (
     r"import sys; sys.path[:] = sys.argv[1].split('\n'); "
     "import algorithm.cli.doctor.check as check; check.serve_call()"

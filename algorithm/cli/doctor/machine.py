@@ -31,7 +31,7 @@ def list_machine_checks() -> Iterator[Check]:
 
 
 def check_python() -> Outcome:
-    """Check the version of Python against the one that is required."""
+    """Check that the version of Python is the required one, or a later one."""
     version, needed = platform.python_version(), read_setup()["python_requires"]
     if not import_packaging("specifiers").SpecifierSet(needed).contains(version, prereleases=True):
         return BROKEN, f"{version} is not {needed}: make an environment with another Python"

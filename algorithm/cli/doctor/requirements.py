@@ -1,4 +1,4 @@
-"""The packages that this program requires: checks of those that are installed, and of what they are used for."""
+"""Checks of the packages that this program requires, and of the adapters and the export that use them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VERSION_NOTES = {
 def read_setup() -> dict[str, Any]:
     """Return what this program requires: `python_requires`, `install_requires` and `extras_require`, as in setup.py.
 
-    They are those of setup.py in a checkout, and those of the metadata of an installed package.
+    In a checkout they are from setup.py, in an installed package from its metadata.
     """
     return _run_setup_file() if SETUP_FILE.is_file() else _read_metadata()
 
@@ -172,7 +172,7 @@ def _list_requirements(text: str) -> Iterator[Any]:
         if extra_requirement.marker and any(
             extra_requirement.marker.evaluate({"extra": extra}) for extra in requirement.extras
         ):
-            if not extra_requirement.marker.evaluate({"extra": ""}):  # those of an extra alone
+            if not extra_requirement.marker.evaluate({"extra": ""}):  # required by an extra alone
                 yield extra_requirement
 
 

@@ -47,7 +47,7 @@ from algorithm.training.learner import CPU
 
 BYTES_PER_VALUE = 4  # bytes
 VALUES_PER_PARAMETER = 4  # values in a checkpoint: the parameter, its average, two moments of the optimizer
-EXTRA_CHECKPOINTS = 2  # in addition to those that are kept: the best, and the one that is being written
+EXTRA_CHECKPOINTS = 2  # in addition to keep_checkpoints: the best checkpoint, and a checkpoint while it is written
 
 
 def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
