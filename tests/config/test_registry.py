@@ -13,5 +13,5 @@ def test_every_row_imports(kind, name):
 
 
 def test_an_unknown_name_is_told_with_what_there_is():
-    with pytest.raises(UserError, match="algorithm 'PPO' is unknown; there is ACER"):
-        find_class("algorithm", "PPO")
+    with pytest.raises(UserError, match="algorithm 'TRPO' is unknown; there is ACER"):
+        find_class("algorithm", "TRPO")

@@ -198,7 +198,9 @@ def merge_steps(steps: Sequence[Step]) -> Step:
         return steps[0]
     parts = [step.to_arrays() for step in steps]
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    if (np.diff(arrays["lane"]) < 0).any():  # lanes added later have larger numbers than the initial lanes of all environments
+    if (
+        np.diff(arrays["lane"]) < 0
+    ).any():  # lanes added later have larger numbers than the initial lanes of all environments
         order = np.argsort(arrays["lane"])
         arrays = {name: value[order] for name, value in arrays.items()}
     return Step.from_arrays(arrays)
