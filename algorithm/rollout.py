@@ -8,7 +8,7 @@ number of rows, B the number of columns (each a sequence of one lane), n the num
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,8 @@ class Rollout:
     index: np.ndarray  # [B] position in the replay, -1 for a collected rollout
     version: np.ndarray  # [B] number of updates of the parameters that acted
     burn_in: int = 0  # first rows, which only update the memory, without gradient
+    # {name: [T, B]}: what `Agent.prepare` computed. `obs` of a prepared rollout has T rows, and `reward` is transformed.
+    targets: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -135,6 +137,49 @@ class Rollout:
             burn_in=0,
         )
 
+    def split_rows(self) -> Rollout:
+        """Return a prepared rollout, of a network without memory, as T * B columns of one row each."""
+
+        def split(value: Array) -> Array:
+            return value.reshape(1, -1, *value.shape[2:])
+
+        rows, columns = self.reward.shape
+        return replace(
+            self,
+            obs={name: split(value) for name, value in self.obs.items()},
+            first=np.stack((self.first[:-1].reshape(-1), self.first[1:].reshape(-1))),
+            raw_action=split(self.raw_action),
+            reward=split(self.reward),
+            alive=split(self.alive),
+            behavior=split(self.behavior),
+            memory=np.zeros((rows * columns, 0), np.float32),
+            lane=np.tile(self.lane, rows),
+            continues_previous=np.tile(self.continues_previous, rows),
+            weight=np.tile(self.weight, rows),
+            index=np.tile(self.index, rows),
+            version=np.tile(self.version, rows),
+            targets={name: split(value) for name, value in self.targets.items()},
+        )
+
+    def take_columns(self, columns: np.ndarray) -> Rollout:
+        """Return the part with these columns (indices [k])."""
+        return replace(
+            self,
+            obs={name: value[:, columns] for name, value in self.obs.items()},
+            first=self.first[:, columns],
+            raw_action=self.raw_action[:, columns],
+            reward=self.reward[:, columns],
+            alive=self.alive[:, columns],
+            behavior=self.behavior[:, columns],
+            memory=self.memory[columns],
+            lane=self.lane[columns],
+            continues_previous=self.continues_previous[columns],
+            weight=self.weight[columns],
+            index=self.index[columns],
+            version=self.version[columns],
+            targets={name: value[:, columns] for name, value in self.targets.items()},
+        )
+
     def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:
         """Return the same record with `convert_array` applied to every array that a loss reads."""
         return Rollout(
@@ -151,4 +196,5 @@ class Rollout:
             index=self.index,
             version=self.version,
             burn_in=self.burn_in,
+            targets={name: convert_array(value) for name, value in self.targets.items()},
         )

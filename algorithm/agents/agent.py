@@ -35,17 +35,26 @@ class ParameterGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSchedule:
-    """The batches that an agent learns from, and their number. Lengths are in rows (steps of one lane)."""
+    """The batches that an agent learns from, and their number. Lengths are in rows (steps of one lane).
+
+    With a replay, collected rollouts are stored, and batches of sequences are replayed. Without one, each collected
+    rollout is learned from before the agent acts again: once, or in `epochs` of minibatches.
+    """
 
     rollout_length: int
-    sequence_length: int
-    batch_size: int  # sequences of a replayed batch
-    replay_ratio: float  # replayed batches for each collected rollout
+    uses_replay: bool = True
+    # Only with a replay:
+    sequence_length: int = 1
+    batch_size: int = 1  # sequences of a replayed batch
+    replay_ratio: float = 0.0  # replayed batches for each collected rollout
     replay_count_distribution: str = "fixed"  # poisson | fixed: the number of batches after one rollout
-    learning_starts: int  # rows stored before the first replayed batch, over all lanes
+    learning_starts: int = 0  # rows stored before the first replayed batch, over all lanes
     on_policy_updates: bool = True  # also learn from each collected rollout
     burn_in: int = 0  # rows before a sequence, which only update the memory
     warmup_rows: int = 0  # the first rows of `burn_in`, which rebuild the part of the memory that is not stored
+    # Only without a replay:
+    epochs: int | None = None  # passes over a rollout that `Agent.prepare` has prepared; None: one update, unprepared
+    minibatches: int = 1  # parts of a prepared rollout, with an update each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +78,8 @@ class LossReport:
     compute_metrics: Callable[[], dict[str, Tensor]]  # scalars
     compute_td_errors: Callable[[], Array]  # [2, B] of `td_error_stats`: a tensor from an agent, numpy from a learner
     features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F]
+    # Whether the epochs of the rollout end before the step of this batch, since the policy has changed enough.
+    ends_epochs: bool = False
 
 
 class Agent(ABC):
@@ -86,6 +97,7 @@ class Agent(ABC):
     schedule: DataSchedule
     reward_transform: RewardTransform
     rng: np.random.Generator  # for sampling actions
+    progress: float = 0.0  # fraction of max_step that has been collected, set before each `loss`
 
     @property
     def state_size(self) -> int:
@@ -116,6 +128,14 @@ class Agent(ABC):
         return Decision(
             raw_action=raw_action, action=self.family.to_action(raw_action), behavior=statistics, memory=memory
         )
+
+    def prepare(self, rollout: Rollout) -> Rollout:
+        """Return a collected rollout with the `targets` that stay the same during its epochs.
+
+        It is called once for each collected rollout, if `schedule.epochs` is set, without gradient and with transformed
+        rewards. The result has no observation after its last row.
+        """
+        raise NotImplementedError(f"{type(self).__name__} sets epochs, but has no `prepare`")
 
     @abstractmethod
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:

@@ -204,7 +204,8 @@ class Checkpoint:
             components.learner.parameters.load(self.weights(role))
             components.learner.restore(self._load_torch(role, LEARNER))
             components.scheduler.restore(saved["scheduler"])
-            components.scheduler.replay.restore(_load_arrays(self._role_folder(role) / REPLAY))
+            if replay := components.scheduler.replay:
+                replay.restore(_load_arrays(self._role_folder(role) / REPLAY))
         except CheckpointError:
             raise
         except READ_ERRORS as error:

@@ -14,11 +14,10 @@ from algorithm.training.components import AgentComponents
 
 def list_generators(components: AgentComponents) -> dict[str, np.random.Generator]:
     """Return the generators of the components of a role, by name."""
-    return {
-        "agent": components.agent.rng,
-        "scheduler": components.scheduler.rng,
-        "replay": components.scheduler.replay.rng,
-    }
+    generators = {"agent": components.agent.rng, "scheduler": components.scheduler.rng}
+    if replay := components.scheduler.replay:
+        generators["replay"] = replay.rng
+    return generators
 
 
 def get_process_state() -> dict[str, Any]:

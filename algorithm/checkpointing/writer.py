@@ -120,8 +120,9 @@ def _write_components(manifest: Manifest, role_folder: str, components: AgentCom
     (manifest.folder / role_folder).mkdir()
     _write_tensors(manifest, f"{role_folder}/{WEIGHTS}", components.learner.parameters.state())
     _write_tensors(manifest, f"{role_folder}/{LEARNER}", components.learner.state())
-    with manifest.open_file(f"{role_folder}/{REPLAY}") as file:
-        np.savez(file, **components.scheduler.replay.state())  # type: ignore[arg-type]
+    if replay := components.scheduler.replay:
+        with manifest.open_file(f"{role_folder}/{REPLAY}") as file:
+            np.savez(file, **replay.state())  # type: ignore[arg-type]
     sync_folder(manifest.folder / role_folder)
 
 
@@ -134,5 +135,5 @@ def _write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> N
 
 def _describe_components(components: AgentComponents) -> dict[str, Any]:
     generators = {name: rng.bit_generator.state for name, rng in list_generators(components).items()}
-    lanes = {"lanes": components.role.lanes, "initial_lanes": components.scheduler.replay.initial_lanes}
+    lanes = {"lanes": components.role.lanes, "initial_lanes": components.scheduler.initial_lanes}
     return {"generators": generators, "scheduler": components.scheduler.state(), **lanes}

@@ -7,13 +7,16 @@ from typing import Any
 
 from algorithm.annotations import Condition, ForActions, OnlyIf, Unless, get_annotations
 from algorithm.config.loader import AGENT_KEY, Settings
-from algorithm.config.registry import AGENTS, get_agent_section
+from algorithm.config.registry import AGENTS, AGENTS_WITHOUT_REPLAY, get_agent_section
 from algorithm.config.trees import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
 # Conditions of whole sections on settings of other sections; the conditions of a setting are annotated on its field.
-ALGORITHM_CONDITIONS: Mapping[str, Condition] = {get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS}
+ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
+    **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
+    "replay_config": Unless(algorithm=AGENTS_WITHOUT_REPLAY),
+}
 AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
 

@@ -17,7 +17,13 @@ ADAPTERS = {
     "UNITY": "algorithm.adapters.unity.adapter:UnityAdapter",
     "PROBE": "algorithm.adapters.probe:ProbeAdapter",
 }
-AGENTS = {"ACER": "algorithm.agents.acer.agent:Acer", "SAC": "algorithm.agents.sac.agent:Sac"}
+AGENTS = {
+    "ACER": "algorithm.agents.acer.agent:Acer",
+    "SAC": "algorithm.agents.sac.agent:Sac",
+    "A2C": "algorithm.agents.a2c.agent:A2C",
+    "PPO": "algorithm.agents.ppo.agent:Ppo",
+}
+AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
 RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
 AUXILIARIES: dict[str, str] = {}
 EXPLORERS = {"action_noise": "algorithm.exploration.action_noise:ActionNoise"}

@@ -3,6 +3,7 @@
 from algorithm.losses.critic import clipped_error, soft_state_value, squared_error
 from algorithm.losses.policy import (
     bias_correction,
+    clipped_importance,
     sampled_bias_correction,
     surrogate_loss,
     truncated_importance,
@@ -12,6 +13,7 @@ from algorithm.losses.policy import (
 __all__ = [
     "bias_correction",
     "clipped_error",
+    "clipped_importance",
     "sampled_bias_correction",
     "soft_state_value",
     "squared_error",

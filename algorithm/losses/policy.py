@@ -1,6 +1,6 @@
-"""The policy gradient of ACER (Wang et al. 2017): importance weights, bias correction, trust region, surrogate loss.
+"""The policy gradients of ACER and PPO: importance weights, bias correction, trust region, surrogate loss.
 
-The functions are in the order of the paper. They return weights and gradients of single steps, and none detaches its
+The functions are in the order of the papers. They return weights and gradients of single steps, and none detaches its
 inputs.
 """
 
@@ -14,6 +14,18 @@ def truncated_importance(
 ) -> Float[Tensor, "*B"]:
     """Return min(c, rho_t) A_t, the weight of the taken action's score (Wang et al. 2017, Eq. 8, first term)."""
     return rho_taken.clamp(max=clip) * advantage
+
+
+def clipped_importance(
+    rho_taken: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], clip: float
+) -> Float[Tensor, "*B"]:
+    """Return the weight of the taken action's score in the gradient of PPO's objective (Schulman et al. 2017, Eq. 7).
+
+    The objective is min(rho A, clip(rho, 1 - eps, 1 + eps) A). Its gradient is rho A times the score, or 0 where the
+    ratio is outside of the clipping range and a step would lead further out.
+    """
+    is_outside = torch.where(advantage > 0, rho_taken > 1 + clip, rho_taken < 1 - clip)
+    return torch.where(is_outside, 0.0, rho_taken * advantage)
 
 
 def bias_correction(

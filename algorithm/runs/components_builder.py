@@ -14,7 +14,7 @@ from algorithm.config.registry import build_object
 from algorithm.errors import UserError
 from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.replay import IN_MEMORY, Replay, ReplaySize, make_file_allocator, make_sampler
+from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.memory_budget import MemoryBudget, check_batch, check_learning_starts, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder
@@ -22,7 +22,7 @@ from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
 from algorithm.runs.user_code import explain_network_error
 from algorithm.specs import Role, role_suffix
-from algorithm.training.batch_scheduler import BatchScheduler
+from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
@@ -61,20 +61,19 @@ class ComponentsBuilder:
         agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(config, self.folder, role, np.random.default_rng(agent_seed))
-        size = compute_agent_replay_size(config.replay, agent, role, initial_lanes)
-        self.budget.reserve(name, size)
-        replay = self._make_replay(config, agent, size, lanes, initial_lanes, np.random.default_rng(replay_seed))
         auxiliaries = {key: build_object("auxiliaries", key, value or {}) for key, value in config.auxiliaries.items()}
         explorer = _make_explorer(config, initial_role, lanes)
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
-        components = AgentComponents(
-            role=role,
-            agent=agent,
-            scheduler=BatchScheduler(replay, agent.schedule, np.random.default_rng(scheduler_seed)),
-            learner=Learner(agent, role, auxiliaries, config.max_step, placement),
-            explorer=explorer,
-        )
+        learner = Learner(agent, role, auxiliaries, config.max_step, placement)
+        scheduler_rng = np.random.default_rng(scheduler_seed)
+        scheduler: BatchScheduler
+        if agent.schedule.uses_replay:
+            replay = self._make_replay(name, config, agent, initial_role, lanes, np.random.default_rng(replay_seed))
+            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng)
+        else:
+            scheduler = _make_on_policy_scheduler(config, learner, initial_lanes, scheduler_rng)
+        components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         self.folder.add_role(name, role)
         if checkpoint:
             checkpoint.restore(name, components)
@@ -92,13 +91,14 @@ class ComponentsBuilder:
         """
         check_teams(name, role, self.configs.by_role)
         config, replay, agent = self.configs.for_role(name), components.scheduler.replay, components.agent
-        initial_lanes = replay.initial_lanes if replay.rows else role.lanes
-        old_size = compute_agent_replay_size(config.replay, agent, components.role, replay.initial_lanes)
-        size = compute_agent_replay_size(config.replay, agent, role, initial_lanes)
-        copied_bytes = old_size.bytes * replay.rows // max(old_size.rows, 1)
-        prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
-        self.budget.reserve(name, size, copied_bytes, prefix)
-        check_learning_starts(config, agent, role.lanes, initial_lanes)
+        if replay:
+            initial_lanes = replay.initial_lanes if replay.rows else role.lanes
+            old_size = compute_agent_replay_size(config.replay, agent, components.role, replay.initial_lanes)
+            size = compute_agent_replay_size(config.replay, agent, role, initial_lanes)
+            copied_bytes = old_size.bytes * replay.rows // max(old_size.rows, 1)
+            prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
+            self.budget.reserve(name, size, copied_bytes, prefix)
+            check_learning_starts(config, agent, role.lanes, initial_lanes)
         try:
             components = components.grow(role)
         except ValueError as error:
@@ -107,16 +107,12 @@ class ComponentsBuilder:
         return components
 
     def _make_replay(
-        self,
-        config: AgentConfig,
-        agent: Agent,
-        size: ReplaySize,
-        lanes: int,
-        initial_lanes: int,
-        rng: np.random.Generator,
+        self, name: str, config: AgentConfig, agent: Agent, initial_role: Role, lanes: int, rng: np.random.Generator
     ) -> Replay:
-        """Return the replay of a role. Raises UserError if it does not fit the agent's schedule."""
-        schedule = agent.schedule
+        """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
+        schedule, initial_lanes = agent.schedule, initial_role.lanes
+        size = compute_agent_replay_size(config.replay, agent, initial_role.with_lanes(lanes), initial_lanes)
+        self.budget.reserve(name, size)
         check_batch(schedule, size)
         try:
             replay = Replay(
@@ -136,6 +132,21 @@ class ComponentsBuilder:
             raise UserError(f"replay_config.{error}") from error
         check_learning_starts(config, agent, lanes, initial_lanes)
         return replay
+
+
+def _make_on_policy_scheduler(
+    config: AgentConfig, learner: Learner, lanes: int, rng: np.random.Generator
+) -> OnPolicyScheduler:
+    """Return the scheduler of an agent without a replay. Raises UserError for more minibatches than parts."""
+    agent, has_memory = learner.agent, learner.agent.state_size > 0
+    parts = lanes if has_memory else lanes * agent.schedule.rollout_length
+    if agent.schedule.minibatches > parts:
+        name = "sequences (one for each agent, since the network has a memory)" if has_memory else "steps"
+        raise UserError(
+            f"{config.section}.minibatches is {agent.schedule.minibatches}, but a rollout has {parts} {name}: "
+            f"set it to at most {parts}, or increase base_config.n_envs"
+        )
+    return OnPolicyScheduler(agent.schedule, learner.prepare, has_memory=has_memory, initial_lanes=lanes, rng=rng)
 
 
 def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:

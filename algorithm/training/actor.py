@@ -32,46 +32,61 @@ class Actor:
         self.episodes: deque[Episode] = deque()
         self._buffers: dict[str, RolloutBuffer] = {}
         self._steps = training.adapter.reset(seed)
+        # By role: the steps of the current tick, and which of their rows may be stored, until they are decided.
+        self._sanitized: dict[str, tuple[Step, np.ndarray | None]] = {}
         self._is_between_ticks = True  # every decision has been executed
 
     def collect(self) -> list[tuple[str, Rollout]]:
         """Make one tick. Return the rollouts that it completed, with their roles."""
-        rollouts = self.act()
+        rollouts = self.complete_rollouts()
+        self.act()
         self.receive()
         return rollouts
 
-    def act(self) -> list[tuple[str, Rollout]]:
-        """Make the first half of a tick: decide in all lanes, and send the actions to the environments.
-
-        Environments in other processes execute the actions until `receive` is called, which must follow.
+    def complete_rollouts(self) -> list[tuple[str, Rollout]]:
+        """Make the first part of a tick: write the received steps, and count the episodes that they ended.
 
         Returns:
-            The rollouts that the tick completed, with their roles.
+            The rollouts that the steps completed, with their roles.
         """
-        rollouts, actions = [], {}
         self._is_between_ticks = False
+        rollouts = []
         for role, step in self._steps.items():
             components = self.training.get(role)
             buffer = self._get_buffer(role, components)
             if self.training.adapter.roles[role].lanes > buffer.lanes:
-                components = self.training.grow(role)
-                buffer.grow(components)
+                buffer.grow(self.training.grow(role))
             buffer.active[get_lane_index(step, buffer.lanes)] = True
             step, stored = buffer.sanitizer(step)
+            self._sanitized[role] = step, stored
+            if stored is not None:
+                step = step.take(stored)
+            rollouts += [(role, rollout) for rollout in buffer.write_step(step)]
+            self._count_episodes(role, buffer, step)
+        self.training.timer.lap("acting")
+        return rollouts
+
+    def act(self) -> None:
+        """Make the second part of a tick: decide in all lanes, and send the actions to the environments.
+
+        Environments in other processes execute the actions until `receive` is called, which must follow.
+        """
+        actions = {}
+        for role, (step, stored) in self._sanitized.items():
+            components, buffer = self.training.get(role), self._buffers[role]
             memory = step.select_memory(buffer.memory)
             explorer = components.explorer
             decision = explorer.act(components.agent, step, memory) if explorer else components.agent.act(step, memory)
             actions[role] = decision.action
             if stored is not None:
                 step, decision = step.take(stored), decision.take(stored)
-            rollouts += [(role, rollout) for rollout in buffer.record(step, decision)]
-            self._count_episodes(role, buffer, step)
+            buffer.write_decision(step, decision)
+        self._sanitized.clear()
         self.training.adapter.send(actions)
         self.training.timer.lap("acting")
-        return rollouts
 
     def receive(self) -> None:
-        """Make the second half of a tick: receive the next steps of the environments."""
+        """Make the last part of a tick: receive the next steps of the environments."""
         self._steps = self.training.adapter.receive()
         self._is_between_ticks = True
         self.training.timer.lap("environment")

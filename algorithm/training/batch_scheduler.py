@@ -1,8 +1,9 @@
-"""The batches that an agent learns from, and their number."""
+"""The batches that an agent learns from after each of its rollouts, with a replay or without one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,18 +12,56 @@ from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 
 
-class BatchScheduler:
-    """A scheduler that stores each rollout in a replay, and yields the batches to learn from, by an agent's schedule.
+class BatchScheduler(ABC):
+    """A scheduler that yields the batches to learn from after a rollout.
+
+    Attributes:
+        replay: the replay that stores the rollouts; None without one.
+        rng: the generator of the schedule.
+        initial_lanes: the number of lanes at the start of the run.
+    """
+
+    replay: Replay | None
+    rng: np.random.Generator
+    initial_lanes: int
+
+    @abstractmethod
+    def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
+        """Yield the batches that follow a collected rollout, each when the step of the one before is done."""
+
+    def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
+        """Receive the TD errors of a batch after its step. The default ignores them."""
+
+    def grow(self, lanes: int) -> None:
+        """Add lanes, so that there are `lanes` lanes. The default stores nothing by lane."""
+
+    def state(self) -> dict[str, float]:
+        """Return what a checkpoint needs in addition to the replay and the generator."""
+        return {}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Restore what `state` returned. The default restores nothing."""
+
+
+class ReplayScheduler(BatchScheduler):
+    """A scheduler that stores each rollout in a replay, and yields it and replayed batches, by an agent's schedule.
 
     Attributes:
         remainder: the fraction of a batch that a fractional `replay_ratio` has left over (count distribution `fixed`).
     """
+
+    replay: Replay
 
     def __init__(self, replay: Replay, schedule: DataSchedule, rng: np.random.Generator):
         self.replay = replay
         self.schedule = schedule
         self.rng = rng
         self.remainder = 0.0
+
+    @property
+    def initial_lanes(self) -> int:  # type: ignore[override]
+        """Return the number of lanes that share the capacity of the replay."""
+        return self.replay.initial_lanes
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         """Store `rollout`. Yield it if the agent learns on-policy, then the replayed batches, as they are sampled."""
@@ -37,12 +76,16 @@ class BatchScheduler:
                 return
             yield batch
 
+    def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
+        self.replay.prioritize(batch.index, compute_td_errors)
+
+    def grow(self, lanes: int) -> None:
+        self.replay.grow(lanes)
+
     def state(self) -> dict[str, float]:
-        """Return what a checkpoint needs in addition to the replay and the generator."""
         return {"remainder": self.remainder}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Restore what `state` returned."""
         self.remainder = state["remainder"]
 
     def _draw_batch_count(self) -> int:
@@ -53,3 +96,48 @@ class BatchScheduler:
         batches = int(self.remainder)
         self.remainder -= batches
         return batches
+
+
+class OnPolicyScheduler(BatchScheduler):
+    """A scheduler that yields each rollout once as it is, or minibatches of a prepared rollout in several epochs.
+
+    A minibatch consists of whole columns if the network has a memory, and otherwise of single rows. Each epoch shuffles
+    them again (Schulman et al. 2017, Algorithm 1).
+
+    Args:
+        schedule: the schedule of the agent.
+        prepare: prepares a rollout for its epochs.
+        has_memory: whether the network has a memory.
+        initial_lanes: the number of lanes at the start of the run.
+        rng: shuffles.
+    """
+
+    replay = None
+
+    def __init__(
+        self,
+        schedule: DataSchedule,
+        prepare: Callable[[Rollout], Rollout],
+        *,
+        has_memory: bool,
+        initial_lanes: int,
+        rng: np.random.Generator,
+    ):
+        self.schedule = schedule
+        self.prepare = prepare
+        self.has_memory = has_memory
+        self.initial_lanes = initial_lanes
+        self.rng = rng
+
+    def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
+        if self.schedule.epochs is None:
+            yield rollout
+            return
+        prepared = self.prepare(rollout)
+        if not self.has_memory:
+            prepared = prepared.split_rows()
+        columns = np.flatnonzero(prepared.valid.any(0))
+        for _ in range(self.schedule.epochs):
+            for part in np.array_split(self.rng.permutation(columns), self.schedule.minibatches):
+                if len(part):
+                    yield prepared.take_columns(part)

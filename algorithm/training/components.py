@@ -42,7 +42,7 @@ class Timer:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentComponents:
-    """The components of one role: its agent, its replay (in the scheduler), its learner, and an explorer if set."""
+    """The components of one role: its agent, its scheduler (with the replay), its learner, and an explorer if set."""
 
     role: Role
     agent: Agent
@@ -52,10 +52,10 @@ class AgentComponents:
 
     def grow(self, role: Role) -> AgentComponents:
         """Add lanes until there are as many as `role` has. Return the components that replace these."""
-        self.scheduler.replay.grow(role.lanes)
+        self.scheduler.grow(role.lanes)
         self.learner.grow(role.lanes)
         if self.explorer:
-            self.explorer.grow(role.lanes, self.scheduler.replay.initial_lanes)
+            self.explorer.grow(role.lanes, self.scheduler.initial_lanes)
         return replace(self, role=role)
 
 

@@ -18,7 +18,7 @@ from algorithm.networks.flat_parameters import State
 from algorithm.networks.precision import set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.optimizers import Optimizer, make_optimizer
+from algorithm.training.optimizers import GroupStep, make_optimizer
 from algorithm.training.rewards import RewardNormalizer
 
 CPU = torch.device("cpu")
@@ -110,17 +110,26 @@ class Learner:
             auxiliary.observe(rollout)
         self._mark_outdated()
 
+    @torch.no_grad()
+    def prepare(self, rollout: Rollout) -> Rollout:
+        """Return a collected rollout as `Agent.prepare` prepares it for its epochs; both are in numpy."""
+        batch = rollout.convert(self._upload)
+        batch.reward = self._compute_reward(batch)
+        return self.agent.prepare(batch).convert(lambda tensor: tensor.cpu().numpy())
+
     def compute_gradients(self, rollout: Rollout) -> LossReport:
         """Write the gradient of the losses of a batch to `parameters.gradient`; change nothing else.
 
         Args:
-            rollout: a collected rollout or a replayed batch, in numpy.
+            rollout: a collected rollout, a minibatch of a prepared one, or a replayed batch, in numpy.
 
         Returns:
             The report of the losses. Its TD errors are in numpy.
         """
         batch = rollout.convert(self._upload)
-        batch.reward = self._compute_reward(batch)
+        if not batch.targets:
+            batch.reward = self._compute_reward(batch)
+        self.agent.progress = self._compute_progress()
         losses, report = self.agent.loss(batch)
         auxiliary_losses = {
             name: auxiliary.loss(self._make_view(batch, report.features))
@@ -131,7 +140,11 @@ class Learner:
         auxiliary_metrics = {f"train/{name}_loss": loss.detach() for name, loss in auxiliary_losses.items()}
         # Without the features, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
-        return LossReport(lambda: {**metrics(), **auxiliary_metrics}, lambda: errors().cpu().numpy())
+        return LossReport(
+            lambda: {**metrics(), **auxiliary_metrics},
+            lambda: errors().cpu().numpy(),
+            ends_epochs=report.ends_epochs,
+        )
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
@@ -199,8 +212,12 @@ class Learner:
         self._kept_updates += finite
         self._last_kept_update.masked_fill_(torch.as_tensor(finite), self.updates + 1)
 
+    def _compute_progress(self) -> float:
+        """Return the fraction of the run that is done, for linear schedules; 0 for a run without an end."""
+        return min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
+
     def _step_groups(self) -> None:
-        progress = min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
+        progress = self._compute_progress()
         for step in self._steps:
             step(progress)
         self.agent.update_targets(self.updates + 1)
@@ -240,37 +257,11 @@ class Learner:
             return tensor.to(self.device)
         return tensor.pin_memory().to(self.device, non_blocking=True)  # torch frees it after the copy
 
-    def _make_group_step(self, name: str, group: ParameterGroup) -> _GroupStep:
+    def _make_group_step(self, name: str, group: ParameterGroup) -> GroupStep:
         part = self.parameters.group_slices[name]
         vector, gradient = self.parameters.vector[part], self.parameters.gradient[part]
-        return _GroupStep(name, group, vector, gradient, make_optimizer(group, len(vector), self.device))
-
-
-@dataclass(frozen=True)
-class _GroupStep:
-    """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
-
-    name: str
-    group: ParameterGroup
-    vector: Tensor
-    gradient: Tensor
-    optimizer: Optimizer
-
-    def clip(self, checks_first: bool) -> Tensor | float:
-        """Clip the gradient to the group's largest norm, and return the norm that it had.
-
-        With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
-        """
-        norm = self.gradient.dot(self.gradient).sqrt()  # three times as fast as torch's norm
-        if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
-            return short_norm
-        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
-        return norm
-
-    def __call__(self, progress: float) -> None:
-        """Step the group; `progress` is the fraction of a linear schedule that is done."""
-        scale = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
-        self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)
+        optimizer = make_optimizer(group, len(vector), self.device)
+        return GroupStep(name=name, group=group, vector=vector, gradient=gradient, optimizer=optimizer)
 
 
 def _make_group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:

@@ -1,8 +1,9 @@
-"""Optimizers of one flat vector, in place: a few operations, independent of the number of layers."""
+"""Optimizers of one flat vector, in place (a few operations, independent of the number of layers), and their steps."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -76,3 +77,30 @@ def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Op
     if group.optimizer == "rmsprop":
         return RmsProp(size, device, group.optimizer_decay, group.optimizer_epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupStep:
+    """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
+
+    name: str
+    group: ParameterGroup
+    vector: Tensor
+    gradient: Tensor
+    optimizer: Optimizer
+
+    def clip(self, checks_first: bool) -> Tensor | float:
+        """Clip the gradient to the group's largest norm, and return the norm that it had.
+
+        With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
+        """
+        norm = self.gradient.dot(self.gradient).sqrt()  # three times as fast as torch's norm
+        if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
+            return short_norm
+        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
+        return norm
+
+    def __call__(self, progress: float) -> None:
+        """Step the group; `progress` is the fraction of a linear schedule that is done."""
+        scale = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
+        self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)

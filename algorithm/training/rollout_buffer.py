@@ -77,18 +77,24 @@ class RolloutBuffer:
         self.episode_returns.grow(self.lanes)
         self.sanitizer.grow(self.lanes)
 
-    def record(self, step: Step, decision: Decision) -> list[Rollout]:
-        """Write one row for each lane of `step`. Return the rollouts that are now complete."""
+    def write_step(self, step: Step) -> list[Rollout]:
+        """Write a row for each lane of `step`. Return the rollouts that are now complete."""
+        lane = get_lane_index(step, self.lanes)
+        row, slot = self.row[lane], self.slot[lane]
+        self._write_rows(row, slot, step)
+        full = row == self.n_rows
+        if not full.any():
+            return []
+        self._start_next_slots(step.lane[full])
+        self._write_rows(self.row[lane], self.slot[lane], step)
+        return self._take_rollouts()
+
+    def write_decision(self, step: Step, decision: Decision) -> None:
+        """Write the decision for each lane of `step`, which `write_step` has written."""
         if self.behavior is None:
             self.behavior = np.zeros((*self.first.shape, decision.behavior.shape[-1]), np.float32)
         lane = get_lane_index(step, self.lanes)
         row, slot = self.row[lane], self.slot[lane]
-        self._write_step(row, slot, step)
-        full = row == self.n_rows
-        if full.any():
-            self._start_next_slots(step.lane[full])
-            row, slot = self.row[lane], self.slot[lane]
-            self._write_step(row, slot, step)
         starting = row == 0
         if starting.any():
             started = slot[starting]
@@ -98,7 +104,6 @@ class RolloutBuffer:
         self.behavior[row, slot] = decision.behavior
         self.memory[lane] = decision.memory
         self.row[lane] = row + 1
-        return self._take_rollouts()
 
     def state(self) -> Arrays:
         """Return everything, for a checkpoint."""
@@ -126,7 +131,7 @@ class RolloutBuffer:
         self.episode_returns.restore({name: state[f"episodes/{name}"] for name in self.episode_returns.state()})
         self.sanitizer.restore(state)
 
-    def _write_step(self, row: np.ndarray, slot: np.ndarray, step: Step) -> None:
+    def _write_rows(self, row: np.ndarray, slot: np.ndarray, step: Step) -> None:
         for name, value in self.obs.items():
             value[row, slot] = step.obs[name]
         self.first[row, slot] = step.first

@@ -100,7 +100,7 @@ def test_unquoted_off_is_the_word_off():
         ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
         ("base_config.n_envs=0", "base_config.n_envs is 0; it must be from 1 to 65,536"),
         ("base_config.device=tpu", "base_config.device is 'tpu'"),
-        ("base_config.algorithm=PPO", "algorithm 'PPO' is unknown; use one of: ACER"),
+        ("base_config.algorithm=TRPO", "algorithm 'TRPO' is unknown; use one of: ACER"),
         (
             "base_config.env_type=ROS",
             "env_type 'ROS' is unknown; use one of: GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY",

@@ -13,5 +13,5 @@ def test_every_entry_can_be_imported(kind, name):
 
 
 def test_an_unknown_name_is_an_error_with_the_known_names():
-    with pytest.raises(UserError, match="algorithm 'PPO' is unknown; use one of: ACER"):
-        find_class("algorithm", "PPO")
+    with pytest.raises(UserError, match="algorithm 'TRPO' is unknown; use one of: ACER"):
+        find_class("algorithm", "TRPO")

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from algorithm.replay import Replay
-from algorithm.training.batch_scheduler import BatchScheduler
+from algorithm.training.batch_scheduler import ReplayScheduler
 from tests.builders import make_acer, make_role, random_rollout
 
 LANES, ROWS = 4, 6
 
 
-def feed_of(**changes) -> BatchScheduler:
+def feed_of(**changes) -> ReplayScheduler:
     agent = make_acer(make_role(LANES), rollout_length=ROWS, sequence_length=ROWS, batch_size=2, **changes)
     rng = np.random.default_rng(0)
     # A fixed number of batches for each rollout.
-    return BatchScheduler(
+    return ReplayScheduler(
         Replay(capacity=96, lanes=LANES, chunk=ROWS, length=ROWS, rng=rng),
         replace(agent.schedule, replay_count_distribution="fixed"),
         rng,

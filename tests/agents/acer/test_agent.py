@@ -9,7 +9,7 @@ from algorithm.networks import Mlp
 from algorithm.replay import Replay
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from algorithm.training.batch_scheduler import BatchScheduler
+from algorithm.training.batch_scheduler import ReplayScheduler
 from algorithm.training.learner import Learner
 from tests.builders import PAIRS, make_acer, make_exact_acer, make_role, random_rollout, to_float64, update
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
@@ -414,7 +414,7 @@ def test_acting_samples_from_the_statistics_it_reports():
 def test_replayed_batches_are_poisson_distributed_around_the_ratio():
     schedule = replace(make_acer(replay_ratio=4.0).schedule, sequence_length=2, batch_size=1, learning_starts=0)
     rng = np.random.default_rng(0)
-    feed = BatchScheduler(Replay(capacity=64, lanes=COLUMNS, chunk=ROWS, length=2, rng=rng), schedule, rng)
+    feed = ReplayScheduler(Replay(capacity=64, lanes=COLUMNS, chunk=ROWS, length=2, rng=rng), schedule, rng)
     rollout, n = random_rollout(rng, ROWS, COLUMNS), 3000
     feed(rollout)
     counts = np.array([sum(1 for _ in feed(rollout)) - 1 for _ in range(n)])  # the collected rollout is the first batch

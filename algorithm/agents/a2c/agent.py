@@ -1,0 +1,57 @@
+"""Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, Algorithm S3), for actions of every kind.
+
+Under the local runtime it is A2C, the synchronous version: one update with the rollouts of all environments. Under
+workers it is A3C. A network with a memory is trained by back-propagation through the whole rollout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algorithm.agents.a2c.settings import A2CSettings
+from algorithm.agents.agent import LossReport, mean_weights, td_error_stats, unroll, weighted_means
+from algorithm.agents.state_value import StateValueAgent, normalize_advantages
+from algorithm.losses import squared_error, surrogate_loss
+from algorithm.networks import Blueprint
+from algorithm.rollout import Rollout
+from algorithm.specs import Role
+
+
+class A2C(StateValueAgent):
+    """A2C: the policy gradient with the advantage of n-step returns or GAE, state values, and an entropy bonus."""
+
+    Settings = A2CSettings
+
+    def __init__(self, settings: A2CSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
+        super().__init__(settings, blueprint, role, rng)
+        self.settings = settings
+
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+        settings, valid = self.settings, rollout.valid
+        features = unroll(self.policy.torso, rollout)
+        outputs = self.policy.compute_outputs(features)
+        with torch.inference_mode():
+            statistics, v = self.split_outputs(outputs)
+            policy = self.family(self.policy.mask_logits(statistics[:-1], rollout.obs))
+            target = self.estimate_values(rollout, v)
+            error = target - v[:-1]
+            advantage = normalize_advantages(error, valid) if settings.normalize_advantages else error
+            # d/d statistics of log pi(a_t | x_t) (R_t - V_t) + beta H, and descent on c_v / 2 (R_t - V_t)^2.
+            policy_direction = policy.score(rollout.raw_action, advantage)
+            policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=settings.entropy_coef)
+            ascent_direction = torch.cat((policy_direction, settings.value_coef * error.unsqueeze(-1)), -1)
+            weights = mean_weights(valid, rollout.weight)
+            ascent_direction = weights.unsqueeze(-1) * ascent_direction
+
+        def compute_metrics() -> dict[str, Tensor]:
+            metric_values = {
+                "train/critic_loss": squared_error(target, v[:-1]),
+                "train/entropy": policy.entropy,
+                "train/value": v[:-1],
+            }
+            return weighted_means(weights, metric_values)
+
+        loss = surrogate_loss(ascent_direction.clone(), outputs[:-1])
+        return {"actor_critic": loss}, LossReport(compute_metrics, lambda: td_error_stats(valid, error), features)

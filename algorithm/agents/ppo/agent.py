@@ -1,0 +1,87 @@
+"""Proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347), for actions of every kind.
+
+Equations are those of the paper: the clipped objective (Eq. 7), with the value loss and the entropy bonus (Eq. 9), and
+advantages by GAE (Eq. 11-12), which are computed once for each rollout (Algorithm 1). Gradients with respect to the
+outputs of the network are closed forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algorithm.agents.agent import LossReport, mean_weights, td_error_stats, unroll, weighted_means
+from algorithm.agents.ppo.settings import PpoSettings
+from algorithm.agents.state_value import StateValueAgent, normalize_advantages
+from algorithm.losses import clipped_error, clipped_importance, squared_error, surrogate_loss
+from algorithm.networks import Blueprint
+from algorithm.rollout import Rollout
+from algorithm.specs import Role
+
+
+class Ppo(StateValueAgent):
+    """PPO: several epochs of minibatches of each rollout, with a clipped ratio of the new policy to the old one."""
+
+    Settings = PpoSettings
+
+    def __init__(self, settings: PpoSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
+        super().__init__(settings, blueprint, role, rng, epochs=settings.epochs, minibatches=settings.minibatches)
+        self.settings = settings
+
+    def prepare(self, rollout: Rollout) -> Rollout:
+        _, v = self.split_outputs(self.policy.compute_outputs(unroll(self.policy.torso, rollout)))
+        target = self.estimate_values(rollout, v)
+        return replace(
+            rollout,
+            obs={name: value[:-1] for name, value in rollout.obs.items()},
+            targets={"value": target, "advantage": target - v[:-1], "old_value": v[:-1]},
+        )
+
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+        settings, valid, targets = self.settings, rollout.valid, rollout.targets
+        features = self.policy.torso.unroll(rollout.obs, rollout.first[:-1], rollout.memory)
+        outputs = self.policy.compute_outputs(features)
+        with torch.inference_mode():
+            statistics, v = self.split_outputs(outputs)
+            policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
+            old_policy = self.family(rollout.behavior)
+            rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(-20, 20).exp()
+            advantage = targets["advantage"]
+            if settings.normalize_advantages:
+                advantage = normalize_advantages(advantage, valid)
+            clip_ratio = self._anneal(settings.clip_ratio, settings.clip_ratio_schedule)
+            weight = clipped_importance(rho, advantage, clip_ratio)
+            entropy_coef = self._anneal(settings.entropy_coef, settings.entropy_coef_schedule)
+            policy_direction = policy.score(rollout.raw_action, weight)
+            policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
+            error = targets["value"] - v
+            if settings.value_clip is not None:
+                error = clipped_error(targets["value"], v, targets["old_value"], settings.value_clip)
+            weights = mean_weights(valid, rollout.weight)
+            ascent_direction = torch.cat((policy_direction, settings.value_coef * error.unsqueeze(-1)), -1)
+            ascent_direction = weights.unsqueeze(-1) * ascent_direction
+            ends_epochs = False
+            if settings.target_kl is not None:
+                ends_epochs = bool((weights * policy.kl(old_policy)).sum() > settings.target_kl)
+
+        def compute_metrics() -> dict[str, Tensor]:
+            metric_values = {
+                "train/critic_loss": squared_error(targets["value"], v),
+                "train/entropy": policy.entropy,
+                "train/kl_to_old_policy": policy.kl(old_policy),
+                "train/clip_fraction": ((rho - 1).abs() > clip_ratio).float(),
+                "train/value": v,
+            }
+            return weighted_means(weights, metric_values)
+
+        report = LossReport(
+            compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, ends_epochs=ends_epochs
+        )
+        return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, report
+
+    def _anneal(self, value: float, schedule: str) -> float:
+        """Return a setting at the current progress of the run."""
+        return value * (1 - self.progress) if schedule == "linear" else value
