@@ -10,6 +10,7 @@ from typing import Any
 from algorithm.config.loader import load_defaults
 from algorithm.mlagents.mapping import MEMORY
 from algorithm.mlagents.trainer_config import (
+    USE_DEFAULT,
     Consumed,
     MapsTo,
     Rules,
@@ -22,9 +23,13 @@ from algorithm.mlagents.trainer_config import (
     to_integer,
     to_number,
 )
-from algorithm.runs.suggested_settings import CONTINUOUS_SETTINGS, SUGGESTED_SETTINGS
+from algorithm.runs.suggested_settings import SUGGESTED_SETTINGS
 
 SEQUENCE = f"{MEMORY}.sequence_length"
+WHOLE_SEQUENCES = (
+    "with a memory, a minibatch has whole sequences of agents, whose number is not known: ppo_config.minibatches is 1, "
+    "and can be at most the number of agents"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,7 @@ class Trainer:
         algorithm: Name of the algorithm.
         note: Line for the user about the replacement.
         rules: Rules by the key of `hyperparameters`.
+        behavior_rules: Rules of further keys of a behavior, in place of those for all trainers.
         make_settings: Returns settings of the algorithm that follow from no key, as {setting: (value, comment)}.
         batch_size: ML-Agents' default.
     """
@@ -42,6 +48,7 @@ class Trainer:
     algorithm: str
     note: str
     rules: Rules
+    behavior_rules: Rules
     make_settings: Callable[[TrainerConfig], Mapping[str, tuple[Any, str]]]
     batch_size: int
 
@@ -90,26 +97,47 @@ def _check_shared_critic(shared: bool, config: TrainerConfig) -> None:
         raise UnsupportedValue("policy and critic share a memory and the layers before it")
 
 
-_FROM_REPLAY = "it belongs to on-policy learning, which experience replay replaces"
+def _convert_buffer_size(steps: int, config: TrainerConfig) -> Any:
+    """Return the number of minibatches of a buffer of `steps` steps."""
+    if f"{MEMORY}.memory_size" not in config.entries:
+        batch_size = config.get("hyperparameters.batch_size", TRAINERS[config.trainer].batch_size)
+        return max(1, round(steps / batch_size))
+    if config.entries["hyperparameters.buffer_size"].key:
+        raise UnsupportedValue(WHOLE_SEQUENCES)
+    return USE_DEFAULT
+
+
+def _check_batch_size(steps: int, config: TrainerConfig) -> None:
+    """Raise UnsupportedValue for a network with a memory."""
+    if f"{MEMORY}.memory_size" in config.entries:
+        raise UnsupportedValue(WHOLE_SEQUENCES)
+
+
+def _check_sequence_length(length: int, config: TrainerConfig) -> None:
+    """Raise UnsupportedValue if the file sets the length of a memory's sequences."""
+    if config.entries[SEQUENCE].key:
+        raise UnsupportedValue("gradients pass through the whole rollout, rollout_length steps")
+
+
 _SCHEDULE = make_choice("linear", "constant")
 _POCA: Rules = {
     "learning_rate": MapsTo("agent.learning_rate", make_positive(to_number), default=3e-4),
     "learning_rate_schedule": MapsTo("agent.learning_rate_schedule", _SCHEDULE, default="linear"),
-    "beta": MapsTo("agent.entropy_coef", to_number),
-    "beta_schedule": Unsupported("the weight of the entropy bonus is constant", ("constant",), _SCHEDULE),
-    "batch_size": Unsupported(f"{_FROM_REPLAY}: an update uses batch_size sequences", converter=to_integer),
-    "buffer_size": Unsupported(f"{_FROM_REPLAY}: its size is replay_config.capacity", converter=to_integer),
-    "num_epoch": Unsupported(f"{_FROM_REPLAY}: replay_ratio updates follow each rollout", converter=to_integer),
-    "epsilon": Unsupported(
-        "ratios are not clipped as in PPO; trust_region_delta limits the change of an update", converter=to_number
-    ),
-    "epsilon_schedule": Unsupported("ratios are not clipped as in PPO", converter=_SCHEDULE),
-    "lambd": Unsupported(
-        "Retrace truncates traces by importance ratios; acer_config.trace_lambda shortens them further",
-        converter=to_number,
-    ),
+    "beta": MapsTo("agent.entropy_coef", to_number, default=5e-3),
+    "beta_schedule": MapsTo("agent.entropy_coef_schedule", _SCHEDULE, default="linear"),
+    "batch_size": Consumed(make_positive(to_integer), _check_batch_size),
+    "buffer_size": MapsTo("agent.minibatches", make_positive(to_integer), _convert_buffer_size, default=10240),
+    "num_epoch": MapsTo("agent.epochs", make_positive(to_integer), default=3),
+    # ML-Agents clips ratios and values by the same number.
+    "epsilon": MapsTo("agent.clip_ratio", make_positive(to_number), default=0.2, other_settings=("agent.value_clip",)),
+    "epsilon_schedule": MapsTo("agent.clip_ratio_schedule", _SCHEDULE, default="linear"),
+    "lambd": MapsTo("agent.gae_lambda", to_number, default=0.95),
 }
 _PPO: Rules = {**_POCA, "shared_critic": Consumed(to_bool, _check_shared_critic)}
+_PPO_BEHAVIOR: Rules = {
+    "time_horizon": MapsTo("agent.rollout_length", make_positive(to_integer), default=64),
+    SEQUENCE: Consumed(make_positive(to_integer), _check_sequence_length),
+}
 _SAC: Rules = {
     "learning_rate": MapsTo(
         "agent.learning_rate_critic",
@@ -128,18 +156,14 @@ _SAC: Rules = {
     "init_entcoef": MapsTo("agent.init_log_alpha", make_positive(to_number), _convert_entropy, default=1.0),
 }
 
-_STD_NOTE = "for continuous actions, whose standard deviation ML-Agents learns too"
-_ACER: Mapping[str, tuple[Any, str]] = {
-    **{
-        key: (value, "rewards of any size, as ML-Agents normalizes advantages")
-        for key, value in SUGGESTED_SETTINGS.items()
-    },
-    **{key: (CONTINUOUS_SETTINGS[key], _STD_NOTE) for key in ("std", "std_init", "std_min")},
-}
 
-
-def _make_acer_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
-    return _ACER
+def _make_ppo_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
+    settings: dict[str, tuple[Any, str]] = {
+        key: (value, "rewards of any size") for key, value in SUGGESTED_SETTINGS.items()
+    }
+    if f"{MEMORY}.memory_size" in config.entries:
+        settings["minibatches"] = (1, "at most the number of agents, since minibatches have whole sequences")
+    return settings
 
 
 def _make_sac_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
@@ -151,23 +175,26 @@ def _make_sac_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
 
 TRAINERS: Mapping[str, Trainer] = {
     "ppo": Trainer(
-        algorithm="ACER",
-        note="ppo becomes ACER, which also learns from replay",
+        algorithm="PPO",
+        note="ppo becomes PPO, whose buffer has rollout_length (time_horizon) steps of every agent",
         rules=_PPO,
-        make_settings=_make_acer_settings,
+        behavior_rules=_PPO_BEHAVIOR,
+        make_settings=_make_ppo_settings,
         batch_size=1024,
     ),
     "poca": Trainer(
-        algorithm="ACER",
-        note="poca becomes ACER: the reward of a group is added to each agent's reward, without a critic of the group",
+        algorithm="PPO",
+        note="poca becomes PPO: the reward of a group is added to each agent's reward, without a critic of the group",
         rules=_POCA,
-        make_settings=_make_acer_settings,
+        behavior_rules=_PPO_BEHAVIOR,
+        make_settings=_make_ppo_settings,
         batch_size=1024,
     ),
     "sac": Trainer(
         algorithm="SAC",
         note="sac becomes SAC with target critics instead of a network of state values",
         rules=_SAC,
+        behavior_rules={},
         make_settings=_make_sac_settings,
         batch_size=128,
     ),

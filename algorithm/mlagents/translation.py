@@ -89,7 +89,8 @@ def collect_rules(trainer: str) -> Rules:
     for other, other_trainer in TRAINERS.items():
         for key in other_trainer.rules:
             hyperparameter_rules.setdefault(key, Rejected(f"it is a key of {other}, not of {trainer}"))
-    return {**RUN, **BEHAVIOR, **{f"hyperparameters.{key}": rule for key, rule in hyperparameter_rules.items()}}
+    behavior_rules = {**BEHAVIOR, **TRAINERS[trainer].behavior_rules}
+    return {**RUN, **behavior_rules, **{f"hyperparameters.{key}": rule for key, rule in hyperparameter_rules.items()}}
 
 
 class Translation:

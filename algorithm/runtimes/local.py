@@ -17,9 +17,9 @@ class LocalRuntime:
 
     A tick: agents without a replay learn from the rollouts that are complete; the actor decides and sends the actions;
     agents with a replay learn while environments in other processes execute them; the actor receives the next steps;
-    the monitor logs, evaluates and saves if due. Thus an agent without a replay decides the first row of a rollout with the parameters
-    that it learned from the previous one. An agent with a replay decides it before: its rollouts record the policy that
-    acted (`behavior`).
+    the monitor logs, evaluates and saves if due. Thus an agent without a replay decides the first row of a rollout with
+    the parameters that it learned from the previous one. An agent with a replay decides this row before it learns; its
+    rollouts record the policy that acted (`behavior`).
     """
 
     def run(self, training: TrainingComponents, actor: Actor, monitor: Monitor, divergence: DivergenceDetector) -> None:

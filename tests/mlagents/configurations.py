@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-PPO = ("batch_size", "buffer_size", "epsilon", "lambd", "num_epoch")
-
 
 @dataclass(frozen=True)
 class Example:
@@ -16,11 +14,6 @@ class Example:
     settings: dict[str, dict[str, Any]]
     lost: set[str]
     nn: dict[str, str] = field(default_factory=dict)  # what nn.py must contain
-
-
-def ppo(behavior: str, *others: str) -> set[str]:
-    """Return the keys of a PPO behavior that never have a counterpart, and the given other keys."""
-    return {f"behaviors.{behavior}.{key}" for key in [*(f"hyperparameters.{key}" for key in PPO), *others]}
 
 
 BALL = Example(
@@ -51,17 +44,20 @@ behaviors:
             "base_config.keep_checkpoints": 7,
             "base_config.n_envs": 1,
             "base_config.unity_args.build_path": "editor",
-            "acer_config.learning_rate": 0.00025,
-            "acer_config.learning_rate_schedule": "constant",
-            "acer_config.gamma": 0.98,
-            "acer_config.entropy_coef": 0.002,
-            "acer_config.reward_normalization": "return_std",
-            "acer_config.std": "learned",
-            "acer_config.batch_size": 16,
-            "acer_config.rollout_length": 20,
+            "ppo_config.learning_rate": 0.00025,
+            "ppo_config.learning_rate_schedule": "constant",
+            "ppo_config.gamma": 0.98,
+            "ppo_config.entropy_coef": 0.002,
+            "ppo_config.reward_normalization": "return_std",
+            "ppo_config.minibatches": 100,
+            "ppo_config.epochs": 4,
+            "ppo_config.clip_ratio": 0.2,
+            "ppo_config.value_clip": 0.2,
+            "ppo_config.gae_lambda": 0.98,
+            "ppo_config.rollout_length": 900,
         }
     },
-    ppo("3DBall", "time_horizon"),
+    set(),
     {"3DBall": "blueprint(units: int = 64, layers: int = 2)"},
 )
 RANDOMIZED = Example(
@@ -81,7 +77,7 @@ environment_parameters:
     {
         "3DBall": {
             "base_config.max_step": 500_000,
-            "acer_config.learning_rate_schedule": "linear",
+            "ppo_config.learning_rate_schedule": "linear",
             "reset_config": {
                 "mass": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.4, "max_value": 9}},
                 "gravity": {"sampler_type": "gaussian", "sampler_parameters": {"mean": 9.5, "st_dev": 0.4}},
@@ -95,8 +91,6 @@ environment_parameters:
         }
     },
     {
-        "behaviors.3DBall.hyperparameters.batch_size",
-        "behaviors.3DBall.hyperparameters.buffer_size",
         "behaviors.3DBall.threaded",
         "environment_parameters.gravity.sampler_parameters.seed",
     },
@@ -150,11 +144,11 @@ debug: false
             "base_config.unity_args.quality_level": 3,
             "base_config.unity_args.target_frame_rate": 30,
             "base_config.unity_args.no_graphics": False,
-            "acer_config.reward_scale": 0.5,
-            "acer_config.gamma": 0.995,
+            "ppo_config.reward_scale": 0.5,
+            "ppo_config.gamma": 0.995,
         }
     },
-    ppo("Walker", "hyperparameters.beta_schedule", "hyperparameters.epsilon_schedule") | {"checkpoint_settings.force"},
+    {"checkpoint_settings.force"},
     {"Walker": "body=hidden)"},
 )
 WALL_JUMP = Example(
@@ -196,8 +190,9 @@ environment_parameters:
     {
         "BigWallJump": {
             "base_config.max_step": 20_000_000,
-            "acer_config.learning_rate": 0.0002,
-            "acer_config.sequence_length": 64,
+            "ppo_config.learning_rate": 0.0002,
+            "ppo_config.rollout_length": 64,
+            "ppo_config.minibatches": 1,
             "reset_config": {
                 "big_wall_height": {
                     "curriculum": [
@@ -247,12 +242,11 @@ environment_parameters:
         },
         "SmallWallJump": {
             "base_config.max_step": 10_000_000,
-            "acer_config.learning_rate": 0.0001,
-            "acer_config.sequence_length": 20,
+            "ppo_config.learning_rate": 0.0001,
+            "ppo_config.minibatches": 10,
         },
     },
     {
-        "default_settings.hyperparameters.num_epoch",
         "environment_parameters.big_wall_height.curriculum[0].completion_criteria.signal_smoothing",
         "environment_parameters.big_wall_height.curriculum[1].completion_criteria.require_reset",
         "environment_parameters.big_wall_height.curriculum[2].completion_criteria",
@@ -274,8 +268,9 @@ behaviors:
       extrinsic: {gamma: 0.99, strength: 1.0}
       curiosity: {gamma: 0.99, strength: 0.02, network_settings: {hidden_units: 256}, learning_rate: 0.0003}
 """,
-    {"Hallway": {"acer_config.sequence_length": 48, "acer_config.entropy_coef": 0.01}},
+    {"Hallway": {"ppo_config.minibatches": 1, "ppo_config.entropy_coef": 0.01}},
     {
+        "behaviors.Hallway.network_settings.memory.sequence_length",
         "behaviors.Hallway.network_settings.goal_conditioning_type",
         "behaviors.Hallway.reward_signals.curiosity.gamma",
         "behaviors.Hallway.reward_signals.curiosity.strength",
@@ -330,16 +325,18 @@ behaviors:
       play_against_latest_model_ratio: 0.5
       initial_elo: 1200.0
 """,
-    {"SoccerTwos": {"acer_config.learning_rate_schedule": "constant", "acer_config.entropy_coef": 0.005}},
-    ppo(
-        "SoccerTwos",
-        "self_play.save_steps",
-        "self_play.team_change",
-        "self_play.swap_steps",
-        "self_play.window",
-        "self_play.play_against_latest_model_ratio",
-        "self_play.initial_elo",
-    ),
+    {"SoccerTwos": {"ppo_config.learning_rate_schedule": "constant", "ppo_config.entropy_coef": 0.005}},
+    {
+        f"behaviors.SoccerTwos.self_play.{key}"
+        for key in (
+            "save_steps",
+            "team_change",
+            "swap_steps",
+            "window",
+            "play_against_latest_model_ratio",
+            "initial_elo",
+        )
+    },
 )
 PYRAMIDS = Example(
     """
@@ -353,7 +350,7 @@ behaviors:
     behavioral_cloning: {demo_path: Demos/ExpertPyramid.demo, strength: 0.5, steps: 150000}
     time_horizon: 128
 """,
-    {"Pyramids": {"acer_config.gamma": 0.99, "acer_config.reward_scale": 1.0}},
+    {"Pyramids": {"ppo_config.gamma": 0.99, "ppo_config.reward_scale": 1.0, "ppo_config.rollout_length": 128}},
     {
         "behaviors.Pyramids.reward_signals",
         "behaviors.Pyramids.reward_signals.rnd.gamma",
@@ -365,7 +362,6 @@ behaviors:
         "behaviors.Pyramids.behavioral_cloning.demo_path",
         "behaviors.Pyramids.behavioral_cloning.strength",
         "behaviors.Pyramids.behavioral_cloning.steps",
-        "behaviors.Pyramids.time_horizon",
     },
     {"Pyramids": "image = ImpalaResNet(units=units)"},
 )
@@ -455,7 +451,6 @@ checkpoint_settings: {run_id: "a/b", initialize_from: older}
 """,
     {"Match3VectorObs": {"base_config.name": "{time}"}, "Match3VisualObs": {"base_config.max_step": 500_000}},
     {
-        "behaviors.Match3VectorObs.hyperparameters.batch_size",
         "behaviors.Match3VectorObs.network_settings.num_layer",  # which ML-Agents ignores
         "checkpoint_settings.run_id",
         "checkpoint_settings.initialize_from",
@@ -538,8 +533,8 @@ ON_POLICY: dict[str, Any] = {
     "beta": 0.07,
     "epsilon": 0.7,
     "lambd": 0.7,
-    "beta_schedule": "linear",
-    "epsilon_schedule": "linear",
+    "beta_schedule": "constant",
+    "epsilon_schedule": "constant",
 }
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     "ppo": {**ON_POLICY, "shared_critic": True},

@@ -283,7 +283,7 @@ def test_different_defaults_of_the_engine_are_reported():
         ("env_settings.seed", -1, "base_config.seed", 0),
         ("env_settings.base_port", 5005, "base_config.unity_args.base_port", None),
         ("checkpoint_settings.run_id", "{day}", "base_config.name", "{time}"),
-        ("behaviors.A.reward_signals.extrinsic.strength", 0, "acer_config.reward_scale", 1.0),
+        ("behaviors.A.reward_signals.extrinsic.strength", 0, "ppo_config.reward_scale", 1.0),
     ],
 )
 def test_a_value_without_a_counterpart_is_reported_and_the_default_stays(path, value, setting, kept):
@@ -356,7 +356,7 @@ def parameter(given) -> dict:
         ),
         (
             {"behaviors": {"A": {"reward_signals": {"extrinsic": {"gamma": 2}}}}},
-            "behaviors.A.reward_signals.extrinsic.gamma becomes acer_config.gamma is 2",
+            "behaviors.A.reward_signals.extrinsic.gamma becomes ppo_config.gamma is 2",
         ),
         (
             {"behaviors": {"A": {}}, "engine_settings": {"time_scale": 500}},
@@ -479,7 +479,7 @@ def test_without_json_each_key_is_one_line(capsys):
     for key in EXAMPLES["WallJump"].lost:
         assert [line for line in lines if line.startswith(f"{key}: not supported: ")], key
     assert "train it: python main.py unity/SmallWallJump" in lines
-    assert [line for line in lines if "unless ma_config.SmallWallJump there holds the acer_config" in line]
+    assert [line for line in lines if "unless ma_config.SmallWallJump there holds the ppo_config" in line]
 
 
 def test_a_run_has_one_algorithm():
@@ -516,11 +516,12 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     behavior |= {"trainer_type": trainer}
     behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
     assert main.main(["--import_mlagents", str(write(tree))]) == 0
-    quick = [
-        f"{TRAINERS[trainer].algorithm.lower()}_config.{key}={value}"
-        for key, value in {"learning_starts": 100, "batch_size": 2, "sequence_length": 20, "burn_in_step": 0}.items()
-    ]
-    assert main.main(["unity/3DBall", "-n", "a", "--set", *quick]) == 0
+    quick = {
+        "ppo": {"rollout_length": 20},
+        "sac": {"learning_starts": 100, "batch_size": 2, "sequence_length": 20, "burn_in_step": 0},
+    }
+    changes = [f"{trainer}_config.{key}={value}" for key, value in quick[trainer].items()]
+    assert main.main(["unity/3DBall", "-n", "a", "--set", *changes]) == 0
     folder = RunFolder.find("unity/3DBall", "a")
     assert folder.find_latest().counters.env_steps >= 600
     assert folder.find_latest().counters.updates > 2
