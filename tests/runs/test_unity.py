@@ -305,6 +305,16 @@ def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
     assert f"Waiting for Unity on port {port}: press Play in the editor" in capsys.readouterr().out
 
 
+def read_until(process: subprocess.Popen, text: str) -> None:
+    """Read lines of a process until one contains `text`."""
+    lines = []
+    while line := process.stdout.readline():
+        lines.append(line)
+        if text in line:
+            return
+    raise AssertionError("".join(lines))
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     write(tmp_path, "balance_ball", steps=100_000)
@@ -313,13 +323,15 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
         port = free.getsockname()[1]
     command = [sys.executable, str(ROOT / "main.py"), "unity/task", "-n", "a", "--editor", "--port", str(port)]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
-    subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
-    output = ""
-    while "its episodes are truncated" not in output:
-        output += trainer.stdout.readline()
-    trainer.send_signal(signal.SIGINT)
-    rest, _ = trainer.communicate(timeout=30)
+    try:
+        read_until(trainer, "press Play")  # a player that is started earlier finds no trainer, and ends at once
+        press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
+        subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
+        read_until(trainer, "its episodes are truncated")
+        trainer.send_signal(signal.SIGINT)
+        rest, _ = trainer.communicate(timeout=60)
+    finally:
+        trainer.kill()
     assert trainer.returncode == 130, rest
     assert "Interrupted. Checkpoint saved in runs/unity/task/a" in rest
     assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
