@@ -9,11 +9,12 @@ import signal
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorWrapper
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers.restart import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
@@ -46,21 +47,25 @@ class TestRaisingDisabled(TestRaisingNextStep):
     mode = AutoresetMode.DISABLED
 
 
-class Crashing(GymAdapter):
-    """An adapter whose eighth step crashes."""
+class Crashing(VectorWrapper):
+    """A vector environment whose eighth step crashes."""
 
     ticks = 0
 
     def step(self, actions):
         self.ticks += 1
         if self.ticks == 8:
-            raise EnvironmentCrashed("the ground gave way")
+            raise ArithmeticError("the ground gave way")
         return super().step(actions)
+
+
+def make_crashing(*args) -> GymAdapter:
+    return GymAdapter(config(NowAndThenRaising, *args), lambda config: Crashing(make_vector(config)))
 
 
 class TestRestartOnFailure(AdapterContract):
     def make(self):
-        return RestartOnFailure(lambda: Crashing(config(NowAndThenRaising, 3)), None)
+        return RestartOnFailure(lambda: make_crashing(3), None)
 
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
@@ -103,7 +108,7 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
         assert lanes[lane][:10] == [(start + 10 + t, start + 11 + t) for t in range(9)] + [(start + 20, start + 21)]
     assert adapter.restarts == 1
     line, details = [record.getMessage() for record in caplog.records]
-    assert line.startswith("the environment of lane 0 raised ArithmeticError: the ground gave way in a step")
+    assert line.startswith("environment 0 raised ArithmeticError: the ground gave way in a step")
     assert details.startswith("Traceback") and "raising.py" in details
 
 
@@ -131,7 +136,7 @@ def test_a_reset_that_raises_loses_no_row(mode, caplog):
     assert all(following == obs + 1 for obs, following in lanes[0])
     assert lanes[0][3][0] >= 100_000
     assert {(episode.lane, episode.length) for episode in actor.episodes} == {(0, 3), (1, 3)}
-    assert "lane 0 raised ArithmeticError: the ground gave way in a reset" in caplog.text
+    assert "environment 0 raised ArithmeticError: the ground gave way in a reset" in caplog.text
 
 
 def test_a_reset_that_raises_twice_is_a_crash():
@@ -159,7 +164,7 @@ def test_an_environment_that_never_started_is_not_restarted():
 
 
 def test_restarts_of_environments_and_of_adapters_have_one_limit():
-    adapter = RestartOnFailure(lambda: Crashing(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
+    adapter = RestartOnFailure(lambda: make_crashing(2, {"ends": ((99, TRUNCATED),)}), 6)
     adapter.reset(SEED)
     counts = []
     with pytest.raises(EnvironmentCrashed, match="crashed 9 times"):
