@@ -21,6 +21,7 @@ from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
 from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
+from tests.adapters.waiting import Slow
 from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
@@ -212,6 +213,27 @@ def test_killed_worker_processes_are_replaced():
         step = adapter.step(action)["agent"]
         assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
         assert (adapter.step(action)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
+    finally:
+        adapter.close()
+
+
+@pytest.mark.parametrize("is_sent", [False, True], ids=["before send", "between send and receive"])
+def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
+    args = {"vectorization_mode": "async", "seconds": 0.5}
+    adapter = RestartOnFailure(lambda: GymAdapter(config(Slow, 2, args)), 1)
+    actions = {"agent": np.zeros((2, 1), np.float32)}
+    try:
+        adapter.reset(SEED)
+        process = adapter._inner.env.processes[1]
+        if is_sent:
+            adapter.send(actions)
+        os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        process.join()
+        if not is_sent:
+            adapter.send(actions)
+        assert adapter.receive()["agent"].first.all()
+        assert adapter.restarts == 1
+        assert not adapter.step(actions)["agent"].first.any()
     finally:
         adapter.close()
 

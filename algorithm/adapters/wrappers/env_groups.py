@@ -39,8 +39,8 @@ class EnvGroups(Adapter):
                 self._groups.append(make(part))
                 if not self._groups[0].supports_groups:
                     raise UnsupportedEnvironment(
-                        f"env_groups is {n_groups}, but only environments in subprocesses or in threads of their own "
-                        "can take turns: set env_args.vectorization_mode to async, or env_groups to 1"
+                        f"env_groups is {n_groups}, but only environments in subprocesses or threads can take turns: "
+                        "set env_groups to 1, or, for Gymnasium, env_args.vectorization_mode to async"
                     )
         except BaseException:
             self.close()
