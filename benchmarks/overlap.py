@@ -1,7 +1,7 @@
 """Env steps per wall second while environments in subprocesses step and the agent learns, or decides for another group.
 
-The environments sleep in each step, so that they need no processor. A timed agent computes for a given time in each
-tick; SAC learns on Pendulum-v1. The two measurements of a comparison alternate.
+The environments sleep in each step, and a timed agent sleeps in each tick, as if they were robots and a GPU: they need
+no processor of this machine. SAC learns on its processor. The two measurements of a comparison alternate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from algorithm.rollout import Decision, Step
 from algorithm.training.actor import Actor
 from tests.doubles import ParityAgent, make_components
 
-STEP_SECONDS = 0.005  # that an environment sleeps in a step
 # Settings of environments in forked processes, which start faster than others.
 ASYNC = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
 SLEEP = "overlap:Sleep"
@@ -47,66 +46,59 @@ class Sleep(gymnasium.Wrapper):
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The environments of a measurement and the times that their agent takes.
+    """The environments of a measurement, and the seconds that a tick of all of them or of one group takes.
 
     Attributes:
         n_envs: Number of environments.
         n_groups: Number of groups that take turns.
-        act: Seconds for the decisions of one tick.
-        act_per_env: Seconds for each decision.
+        step: Seconds of a step of the environments.
+        act: Seconds of the agent's decisions.
         learn: Seconds of learning in each tick.
         overlaps: Whether the environments step while the agent learns.
     """
 
     n_envs: int
     n_groups: int = 1
+    step: float = 0.005
     act: float = 0.0
-    act_per_env: float = 0.0
     learn: float = 0.0
     overlaps: bool = True
 
     def __str__(self) -> str:
         groups = f" in {self.n_groups} groups" if self.n_groups > 1 else ""
-        return f"{self.n_envs} environments{groups}{'' if self.overlaps else ', no overlap'}"
+        times = {"step": self.step, "decisions": self.act, "learning": self.learn}
+        text = ", ".join(f"{name} {1000 * seconds:.3g} ms" for name, seconds in times.items() if seconds)
+        return f"{self.n_envs} environments{groups}: {text}{'' if self.overlaps else ', no overlap'}"
 
 
-LOADS = (  # description of the agent, reference, measured
-    ("learns 5 ms in each tick", Load(n_envs=8, learn=0.005, overlaps=False), Load(n_envs=8, learn=0.005)),
-    ("decides in 5 ms", Load(n_envs=8, act=0.005), Load(n_envs=16, act=0.005, n_groups=2)),
-    ("decides in 5 ms", Load(n_envs=16, act=0.005), Load(n_envs=16, act=0.005, n_groups=2)),
-    *(
-        (
-            "decides in 5 ms for 16 environments, in 2.5 ms for 8",
-            Load(n_envs=16, act_per_env=0.005 / 16),
-            Load(n_envs=16, act_per_env=0.005 / 16, n_groups=n_groups),
-        )
-        for n_groups in (2, 4)
-    ),
+LOADS = (  # reference, measured
+    # Learning and steps overlap.
+    (Load(n_envs=4, learn=0.005, overlaps=False), Load(n_envs=4, learn=0.005)),
+    # Groups as large as all environments before.
+    (Load(n_envs=4, act=0.005), Load(n_envs=8, act=0.005, n_groups=2)),
+    # Groups of the same environments: times that do not depend on their number, and times in proportion to it.
+    (Load(n_envs=8, act=0.005), Load(n_envs=8, act=0.005, n_groups=2)),
+    (Load(n_envs=8, act=0.005), Load(n_envs=8, act=0.0025, n_groups=2)),
+    (Load(n_envs=8, act=0.005), Load(n_envs=8, act=0.00125, n_groups=4)),
+    (Load(n_envs=8, act=0.005), Load(n_envs=8, step=0.0025, act=0.0025, n_groups=2)),
 )
 SAC_RUNS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-    ("8 environments, no overlap | 8 environments", {"overlaps": False}, {}),
-    ("8 environments | 8 environments in 2 groups", {}, {"n_groups": 2}),
+    ("SAC, 8 environments, no overlap | SAC, 8 environments", {"overlaps": False}, {}),
+    ("SAC, 8 environments | SAC, 8 environments in 2 groups", {}, {"n_groups": 2}),
 )
 
 
 class TimedAgent(ParityAgent):
-    """An agent that computes for a fixed time in each tick."""
+    """An agent whose decisions take the time that `load` contains."""
 
     def __init__(self, load: Load):
         super().__init__(ROLLOUT_LENGTH)
         self.load = load
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
-        """Decide, after the seconds that `load` contains."""
-        compute(self.load.act + self.load.act_per_env * len(step.lane))
+        """Sleep, then decide."""
+        time.sleep(self.load.act)
         return super().act(step, memory)
-
-
-def compute(seconds: float) -> None:
-    """Use the processor for a time."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
 
 
 @contextmanager
@@ -135,7 +127,7 @@ def measure_load(load: Load, seconds: float) -> float:
         name="CartPole-v1",
         n_envs=load.n_envs,
         args=ASYNC,
-        wrappers=[(SLEEP, {"seconds": STEP_SECONDS})],
+        wrappers=[(SLEEP, {"seconds": load.step})],
     )
     with suspend_overlap(not load.overlaps), closing(EnvGroups(GymAdapter, config, load.n_groups)) as adapter:
         actor = Actor(make_components(adapter, TimedAgent(load)), seed=0)
@@ -149,7 +141,7 @@ def _run_ticks(actor: Actor, load: Load, seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         actor.act()
-        compute(load.learn)
+        time.sleep(load.learn)
         actor.receive()
 
 
@@ -160,7 +152,7 @@ def measure_sac(env_steps: int, n_groups: int = 1, overlaps: bool = True) -> flo
         "base_config.n_envs=8",
         f"base_config.env_groups={n_groups}",
         f"base_config.env_args={json.dumps(ASYNC)}",
-        f"base_config.env_wrappers={json.dumps([{SLEEP: {'seconds': STEP_SECONDS}}])}",
+        f"base_config.env_wrappers={json.dumps([{SLEEP: {'seconds': 0.005}}])}",
         f"base_config.max_step={env_steps}",
         "base_config.log_every=400",
         "goal.return=null",
@@ -179,22 +171,22 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=6000)
     options = parser.parse_args()
     print(describe_setup())
-    print("| agent | reference | measured | reference, env steps/s | measured, env steps/s | ratio |")
-    print("| --- | --- | --- | ---: | ---: | ---: |")
-    for agent, reference, measured in LOADS:
+    print("| reference | measured | reference, env steps/s | measured, env steps/s | ratio |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    for reference, measured in LOADS:
         cells = compare(
             options.rounds,
             lambda load=measured: measure_load(load, options.seconds),  # type: ignore[misc]
             lambda load=reference: measure_load(load, options.seconds),  # type: ignore[misc]
         )
-        print(f"| {agent} | {reference} | {measured} | {cells} |", flush=True)
+        print(f"| {reference} | {measured} | {cells} |", flush=True)
     for name, reference_args, args in SAC_RUNS:
         cells = compare(
             options.rounds,
             lambda args=args: measure_sac(options.env_steps, **args),  # type: ignore[misc]
             lambda args=reference_args: measure_sac(options.env_steps, **args),  # type: ignore[misc]
         )
-        print(f"| SAC | {name} | {cells} |", flush=True)
+        print(f"| {name} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
