@@ -69,7 +69,7 @@ def test_the_values_of_a_type_are_described(hint, text):
         "| `alpha` | `0.9` | number at least 0 | exponent of the priorities: a sequence is drawn in proportion to "
         "priority ** alpha; only with sampler prioritized |",
         "- `n_envs`: the saved replay has a lane for each environment",
-        "- `agent`: the saved networks are those of these agents",
+        "- `agent`: the saved networks belong to these agents",
     ],
 )
 def test_the_page_has_values_conditions_and_what_resume_cannot_change(line):
