@@ -82,8 +82,9 @@ class GymAdapter(Adapter):
         return config.n_envs if config.args.get("vectorization_mode") == "async" else episodes
 
     def reset(self, seed: int) -> dict[str, Step]:
-        if self._sent_actions is not None:
+        if self._background and self._sent_actions is not None:
             self._finish_step()
+        self._sent_actions = None
         obs, info = self._reset_env(seed)
         self._record_errors(info)
         self._ended, self._pending_step, self._active_lanes = self._all_false, None, self._lanes

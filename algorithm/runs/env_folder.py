@@ -62,10 +62,7 @@ def locate_environment(text: str) -> str:
 
 def find_folder(environment: str) -> Path | None:
     """Return the folder of an environment, a name below envs/ or an absolute path; None if it has no config.yaml."""
-    places = [
-        LOCAL_ENVS / environment,
-        PROJECT_ENVS / environment,
-    ]  # joined with an absolute path, the result is this path
+    places = [LOCAL_ENVS / environment, PROJECT_ENVS / environment]  # joined with an absolute path, the result is this path
     return next(filter(_has_config, places), None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,8 +31,8 @@ class EnvGroups(Adapter):
     """
 
     def __init__(self, make: Callable[[EnvConfig], Adapter], config: EnvConfig, n_groups: int):
-        ends = [config.n_envs * (number + 1) // n_groups for number in range(n_groups)]
-        self._lanes = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]  # of each group
+        bounds = [config.n_envs * number // n_groups for number in range(n_groups + 1)]
+        self._lanes = [slice(start, end) for start, end in pairwise(bounds)]  # of each group
         self._groups: list[Adapter] = []
         try:
             for lanes in self._lanes:
