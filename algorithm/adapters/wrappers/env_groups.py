@@ -40,8 +40,8 @@ class EnvGroups(Adapter):
                 self._groups.append(make(part))
                 if not self._groups[0].supports_groups:
                     raise UnsupportedEnvironment(
-                        f"env_groups is {n_groups}, but only environments in subprocesses or threads can take turns: "
-                        "set env_groups to 1, or, for Gymnasium, env_args.vectorization_mode to async"
+                        f"env_groups is {n_groups}, but only environments of Gymnasium in subprocesses or threads can "
+                        "take turns: set env_groups to 1, or env_args.vectorization_mode to async"
                     )
         except BaseException:
             self.close()
