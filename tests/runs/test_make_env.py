@@ -53,7 +53,7 @@ def test_only_training_environments_take_turns(tmp_path):
 
 def test_environments_in_this_process_do_not_take_turns(tmp_path):
     environments = open_environments(tmp_path, env_name="CartPole-v1", env_groups=2)
-    with pytest.raises(UserError, match="^base_config: env_groups is 2, but only environments of Gymnasium in subprocesses"):
+    with pytest.raises(UserError, match="^base_config: env_groups is 2, but only environments of Gymnasium"):
         environments.open_training(EnvironmentParameters({}))
 
 
