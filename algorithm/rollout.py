@@ -7,7 +7,7 @@ number of rows, B the number of columns (each a sequence of one lane), n the num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +60,18 @@ class Step:
             reward=self.reward[rows],
             alive=self.alive[rows],
         )
+
+
+def merge_steps(steps: Sequence[Step]) -> Step:
+    """Return the rows of several Steps of one role as one Step, in the order of their lanes."""
+    if len(steps) == 1:
+        return steps[0]
+    parts = [step.to_arrays() for step in steps]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if (np.diff(arrays["lane"]) < 0).any():
+        order = np.argsort(arrays["lane"])
+        arrays = {name: value[order] for name, value in arrays.items()}
+    return Step.from_arrays(arrays)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import platform  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Callable, Iterable, Mapping  # noqa: E402
+from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: E402
 from concurrent.futures import ProcessPoolExecutor  # noqa: E402
 from multiprocessing import get_context  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -30,8 +30,10 @@ import algorithm.runtimes.local  # noqa: E402, F401
 from algorithm.config.loader import read_assignments, read_variant, resolve  # noqa: E402
 from algorithm.runs import run_folder  # noqa: E402
 from algorithm.runs.build import train  # noqa: E402
+from algorithm.runs.callbacks import Callback  # noqa: E402
 from algorithm.runs.trained_agent import play  # noqa: E402
 from algorithm.training.evaluator import EvaluationResult  # noqa: E402
+from algorithm.training.progress import Progress  # noqa: E402
 
 EPISODES = 20  # played greedily with the final weights, outside the measured time
 
@@ -42,7 +44,12 @@ def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]
 
 
 def train_folder(
-    env: str, seed: int, assignments: Iterable[str] = (), episodes: int = EPISODES, variant: str = "default"
+    env: str,
+    seed: int,
+    assignments: Iterable[str] = (),
+    episodes: int = EPISODES,
+    variant: str = "default",
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Train a variant of an environment folder, and return the figures of the run.
 
@@ -52,6 +59,7 @@ def train_folder(
         assignments: Settings that differ from the variant, as `section.key=value`.
         episodes: Number of episodes that are played greedily with the final weights, outside the measured time.
         variant: Variant of the folder's config.yaml.
+        callbacks: Callbacks of the run.
 
     Returns:
         env_steps, updates, cpu_seconds (of training), reached (whether the goal was reached), evaluation (mean return
@@ -68,7 +76,7 @@ def train_folder(
         settings = resolve(layers)
         folder = run_folder.RunFolder.create(env, source, "run", settings.tree)
         begin = time.process_time()
-        result = train(settings, folder, lambda line: None)
+        result = train(settings, folder, lambda line: None, callbacks)
         seconds = time.process_time() - begin
         greedy = float("nan")
         if episodes:  # new episodes, since the episodes of the evaluations have selected the weights
@@ -111,6 +119,16 @@ def _average_column(table: np.ndarray, name: str) -> float:
     return float(logged.mean()) if len(logged) else float("nan")
 
 
+class StepRecorder(Callback):
+    """A callback that records pairs of seconds and env steps."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, int]] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        self.points.append((time.perf_counter(), progress.counters.env_steps))
+
+
 def run_in_subprocesses(function: Callable[..., dict], arguments: list[tuple]) -> list[dict]:
     """Call `function` with each tuple of arguments, one after the other, each in a fresh process."""
     results = []
@@ -124,6 +142,14 @@ def format_spread(values: Iterable[float], digits: int = 0) -> str:
     """Return the median and the range as text."""
     values = list(values)
     return f"{np.median(values):,.{digits}f} [{min(values):,.{digits}f} - {max(values):,.{digits}f}]"
+
+
+def compare(rounds: int, measure: Callable[[], float], measure_reference: Callable[[], float]) -> str:
+    """Return table cells with the rate of the reference, the measured rate, and their ratio."""
+    pairs = [(measure_reference(), measure()) for _ in range(rounds)]
+    references, rates = zip(*pairs, strict=True)
+    ratios = [rate / reference for reference, rate in pairs]
+    return f"{format_spread(references)} | {format_spread(rates)} | {format_spread(ratios, 2)}"
 
 
 def describe_setup() -> str:

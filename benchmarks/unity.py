@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
+from measure import StepRecorder, compare, describe_setup, format_spread, run_in_subprocesses, train_folder
 
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
@@ -30,7 +30,6 @@ from algorithm.runs.torch_setup import configure_torch
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
-from algorithm.training.progress import Progress
 from tests.adapters.unity.scenes import SECTION
 from tests.unity_player.launcher import make_player
 
@@ -114,24 +113,6 @@ def measure_rate(tick: Callable[[], Any], ticks: int) -> float:
     for _ in range(ticks):
         tick()
     return ticks / (time.perf_counter() - begin)
-
-
-def compare(rounds: int, measure: Callable[[], float], measure_reference: Callable[[], float]) -> str:
-    """Return table cells with the rate of the reference, the measured rate, and their ratio."""
-    pairs = [(measure_reference(), measure()) for _ in range(rounds)]
-    references, rates = zip(*pairs, strict=True)
-    ratios = [rate / reference for reference, rate in pairs]
-    return f"{format_spread(references)} | {format_spread(rates)} | {format_spread(ratios, 2)}"
-
-
-class StepRecorder(Callback):
-    """A callback that records pairs of seconds and env steps."""
-
-    def __init__(self) -> None:
-        self.points: list[tuple[float, int]] = []
-
-    def on_progress(self, progress: Progress) -> None:
-        self.points.append((time.perf_counter(), progress.counters.env_steps))
 
 
 def measure_training(player: Path, ticks: int) -> float:

@@ -122,6 +122,7 @@ class Adapter(ABC):
 
     roles: Mapping[str, Role]
     restarts: int = 0  # number of environments that failed and were started again
+    supports_groups: bool = False  # whether its environments, one lane each, step between `send` and `receive`
 
     @classmethod
     def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
@@ -172,7 +173,11 @@ class Adapter(ABC):
         return {}
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
-        """Start the execution of actions, the first half of `step`. A simulator in this process waits for `receive`."""
+        """Start the execution of actions, the first half of `step`. A simulator in this process waits for `receive`.
+
+        Raises:
+            EnvironmentCrashed: If the simulator failed; it cannot be used any more.
+        """
         self._pending_actions = actions
 
     def receive(self) -> dict[str, Step]:

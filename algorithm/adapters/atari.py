@@ -18,18 +18,12 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
+from algorithm.adapters.background_vector import SEED_LIMIT, BackgroundVectorEnv, EnvPoolVectorEnv
 from algorithm.adapters.env_errors import convert_start_errors, require_env_name
 from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.vector import (
-    SEED_LIMIT,
-    EnvPoolVectorEnv,
-    limit_episode_steps,
-    make_sync_or_async,
-    reject_timeout,
-    split_env_args,
-)
+from algorithm.adapters.vector import limit_episode_steps, make_sync_or_async, reject_timeout, split_env_args
 
 MAX_FRAMES = 108_000  # frames of an episode at most, half an hour of play, as in all ids of version 5
 ALE_ARGS = ("repeat_action_probability", "full_action_space")
@@ -173,11 +167,13 @@ NATIVE_MODE = "vector_entry_point"
 VECTOR_MAKERS = {NATIVE_MODE: _make_native, "envpool": _make_envpool}
 
 
-class AtariFrames(VectorWrapper):
+class AtariFrames(BackgroundVectorEnv, VectorWrapper):
     """A wrapper that converts stacks of one frame to frames as AtariPreprocessing returns them.
 
-    A seed may be any integer; ALE's are int32.
+    A seed may be any integer; ALE's are int32. The environment inside has `send` and `recv`.
     """
+
+    env: Any
 
     def __init__(self, env: VectorEnv, settings: Mapping[str, Any]):
         super().__init__(env)
@@ -193,9 +189,13 @@ class AtariFrames(VectorWrapper):
         obs, info = self.env.reset(seed=None if seed is None else seed % (SEED_LIMIT - self.num_envs), options=options)
         return self._unstack(obs), info
 
-    def step(self, actions: Any) -> Any:
-        """Step all environments in parallel."""
-        obs, *rest = self.env.step(actions)
+    def send(self, actions: Any) -> None:
+        """Start a step of all environments."""
+        self.env.send(actions)
+
+    def recv(self) -> Any:
+        """Wait until the step that `send` started has ended, and return what `step` returns."""
+        obs, *rest = self.env.recv()
         return self._unstack(obs), *rest
 
     def _unstack(self, obs: np.ndarray) -> np.ndarray:
@@ -211,11 +211,13 @@ class AtariFrames(VectorWrapper):
         return obs.astype(np.float32) / 255 if self._is_scaled else obs
 
 
-class VectorTimeLimit(VectorWrapper):
-    """A wrapper that truncates episodes after `limit` steps.
+class VectorTimeLimit(BackgroundVectorEnv, VectorWrapper):
+    """A wrapper of ALE's vector environment that truncates episodes after `limit` steps.
 
     ALE's own limit counts frames, including those before the first step.
     """
+
+    env: Any
 
     def __init__(self, env: VectorEnv, limit: int):
         super().__init__(env)
@@ -227,12 +229,16 @@ class VectorTimeLimit(VectorWrapper):
         self._truncated = self._done = np.zeros(self.num_envs, bool)
         return self.env.reset(seed=seed, options=options)
 
-    def step(self, actions: Any) -> Any:
-        """Step all environments in parallel.
+    def send(self, actions: Any) -> None:
+        """Start a step of all environments."""
+        self.env.send(actions)
 
-        This method resets those that it truncated; ALE resets those whose episode ended otherwise.
+    def recv(self) -> Any:
+        """Wait until the step that `send` started has ended, and return what `step` returns.
+
+        This method resets the environments that it truncated; ALE resets those whose episode ended otherwise.
         """
-        obs, reward, terminated, truncated, info = self.env.step(actions)
+        obs, reward, terminated, truncated, info = self.env.recv()
         if self._truncated.any():
             obs, _ = self.env.reset(options={"reset_mask": self._truncated})
             reward, terminated, truncated = (

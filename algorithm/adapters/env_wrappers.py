@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
 from algorithm.adapters.process_setup import prepare_worker
@@ -21,6 +23,12 @@ PACKAGES_BY_MODULE = {"cv2": "opencv-python-headless"}  # modules whose package 
 # Keys in the info of an environment that raised, with the traceback as value.
 STEP_ERROR = "samara_step_error"  # a step raised: the episode is truncated, its final observation is unknown
 RESET_ERROR = "samara_reset_error"  # a reset raised: the environment was rebuilt and reset
+ERROR_CONSEQUENCES = {
+    STEP_ERROR: "in a step; its episode is truncated and the environment rebuilt",
+    RESET_ERROR: "in a reset; the environment is rebuilt",
+}
+
+LOG = logging.getLogger(__name__)
 
 
 def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
@@ -114,6 +122,28 @@ class FaultTolerantEnv(gymnasium.Wrapper):
         self.env = self._make()
         self._rebuilds += 1
         self._is_rebuilt = True
+
+
+def log_errors(info: Mapping[str, Any], first_env: int) -> dict[str, np.ndarray]:
+    """Log the errors that fault-tolerant environments report with a step or a reset.
+
+    Args:
+        info: The infos of all environments of a vector environment.
+        first_env: Number of its first environment, for messages.
+
+    Returns:
+        {STEP_ERROR or RESET_ERROR: [n_envs] bool, the environments that raised}, without keys that `info` lacks.
+    """
+    raised = {}
+    for key, consequence in ERROR_CONSEQUENCES.items():
+        if key not in info:
+            continue
+        raised[key] = np.array([text is not None for text in info[key]])
+        for i in np.flatnonzero(raised[key]):
+            error_text = info[key][i].strip()
+            LOG.warning(f"environment {first_env + i} raised {error_text.splitlines()[-1]} {consequence}")
+            LOG.info(error_text)
+    return raised
 
 
 def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,8 +15,9 @@ from algorithm.adapters.adapter import (
     SimulatorError,
     UnsupportedEnvironment,
 )
+from algorithm.adapters.background_vector import BackgroundVectorEnv
 from algorithm.adapters.env_errors import convert_start_errors, describe_error, get_env_name
-from algorithm.adapters.env_wrappers import RESET_ERROR, STEP_ERROR
+from algorithm.adapters.env_wrappers import STEP_ERROR, log_errors
 from algorithm.adapters.spaces import InfoMasks, Obs, ObservationConverter, make_action_spec, stack_observations
 from algorithm.adapters.vector import make_vector
 from algorithm.rollout import Step
@@ -25,8 +25,6 @@ from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, Role
 
 MakeVector = Callable[[EnvConfig], VectorEnv]
 Info = Mapping[str, Any]
-
-LOG = logging.getLogger(__name__)
 
 
 class GymAdapter(Adapter):
@@ -38,6 +36,9 @@ class GymAdapter(Adapter):
     modes are sync, async, vector_entry_point (by default the fastest of sync and vector_entry_point) and envpool.
 
     Masks of discrete actions are read from an observation `action_mask`, or from the infos of every reset and step.
+
+    The environments step between `send` and `receive` if they are in processes or threads of their own (async, envpool,
+    ALE's native mode); otherwise they step in `receive`.
 
     An environment that raises in sync or async is rebuilt. Its episode is truncated, without a final observation.
 
@@ -59,6 +60,9 @@ class GymAdapter(Adapter):
         except (SimulatorError, UnsupportedEnvironment):
             self.env.close()
             raise
+        self._background = self.env if isinstance(self.env, BackgroundVectorEnv) else None
+        self.supports_groups = self._background is not None
+        self._first_env = config.first_env
         self._lanes = np.arange(n_envs)
         self._all_false = np.zeros(n_envs, bool)
         self._all_true = np.ones(n_envs, bool)
@@ -71,12 +75,16 @@ class GymAdapter(Adapter):
         self._ended = self._all_false  # [lanes], lanes whose episode ended at the last tick
         self._pending_step: Step | None = None  # the Step that follows a Step with bootstrap rows only
         self._active_lanes = self._lanes  # [n], lanes of the last Step
+        self._sent_actions: Any = None  # the actions, in the environment's units, of a step that has not been received
 
     @classmethod
     def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
         return config.n_envs if config.args.get("vectorization_mode") == "async" else episodes
 
     def reset(self, seed: int) -> dict[str, Step]:
+        if self._background and self._sent_actions is not None:
+            self._finish_step()
+        self._sent_actions = None
         obs, info = self._reset_env(seed)
         self._record_errors(info)
         self._ended, self._pending_step, self._active_lanes = self._all_false, None, self._lanes
@@ -91,24 +99,42 @@ class GymAdapter(Adapter):
         return {DEFAULT_ROLE: step}
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        if self._pending_step is not None:
-            step, self._pending_step = self._pending_step, None
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Mapping[str, np.ndarray]) -> None:
+        if self._pending_step is None:
+            self._start_step(actions[DEFAULT_ROLE])
+
+    def receive(self) -> dict[str, Step]:
+        step, self._pending_step = self._pending_step, None
+        if step is not None:
             return {DEFAULT_ROLE: step}
-        action = actions[DEFAULT_ROLE]
-        if len(action) < len(self._lanes):  # lanes without an action are about to be reset
-            action = np.zeros((len(self._lanes), action.shape[1]), np.float32)
-            action[self._active_lanes] = actions[DEFAULT_ROLE]
-        obs, reward, terminated, truncated, info = self._call_env(
-            self.env.step, self.roles[DEFAULT_ROLE].action_spec.to_env_units(action)
-        )
-        step = self._read_step(obs, reward.astype(np.float32), terminated, truncated, info)
-        self._active_lanes = step.lane
-        if not len(step.lane):
-            return self.step({DEFAULT_ROLE: action[:0]})
-        return {DEFAULT_ROLE: step}
+        while True:
+            obs, reward, terminated, truncated, info = self._finish_step()
+            step = self._read_step(obs, reward.astype(np.float32), terminated, truncated, info)
+            self._active_lanes = step.lane
+            if len(step.lane):
+                return {DEFAULT_ROLE: step}
+            self._start_step(np.zeros((0, self.roles[DEFAULT_ROLE].action_spec.size), np.float32))
 
     def close(self) -> None:
         self.env.close()
+
+    def _start_step(self, action: np.ndarray) -> None:
+        """Send actions [n, size] for the lanes of the last Step to the environments, if they step in the background."""
+        if len(action) < len(self._lanes):  # lanes without an action are about to be reset
+            active_action = action
+            action = np.zeros((len(self._lanes), action.shape[1]), np.float32)
+            action[self._active_lanes] = active_action
+        self._sent_actions = self.roles[DEFAULT_ROLE].action_spec.to_env_units(action)
+        if self._background:
+            self._call_env(self._background.send, self._sent_actions)
+
+    def _finish_step(self) -> Any:
+        """Return the result of the step of the environments whose actions have been sent."""
+        actions, self._sent_actions = self._sent_actions, None
+        return self._call_env(self._background.recv) if self._background else self._call_env(self.env.step, actions)
 
     def _read_next_step(
         self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
@@ -218,23 +244,9 @@ class GymAdapter(Adapter):
 
         The episodes of these lanes are truncated, and their last row is unknown.
         """
-        if STEP_ERROR not in info and RESET_ERROR not in info:
-            return self._all_false
-        lost = self._all_false
-        for key, consequence in (
-            (STEP_ERROR, "in a step; its episode is truncated and the environment rebuilt"),
-            (RESET_ERROR, "in a reset; the environment is rebuilt"),
-        ):
-            if key not in info:
-                continue
-            raised = np.array([text is not None for text in info[key]])
-            for lane in np.flatnonzero(raised):
-                error_text = info[key][lane].strip()
-                LOG.warning(f"the environment of lane {lane} raised {error_text.splitlines()[-1]} {consequence}")
-                LOG.info(error_text)
-            self.restarts += int(raised.sum())
-            lost = raised if key == STEP_ERROR else lost
-        return lost
+        raised = log_errors(info, self._first_env)
+        self.restarts += sum(int(lanes.sum()) for lanes in raised.values())
+        return raised.get(STEP_ERROR, self._all_false)
 
     def _read_obs(self, obs: Any, info: Info, lanes: np.ndarray | slice = slice(None)) -> Obs:
         """Return named observations, with the masks in `info`.

@@ -1,33 +1,26 @@
-"""Vector environments of Gymnasium: makers, worker processes with a timeout, and EnvPool."""
+"""Makers of vector environments: of an id of Gymnasium, and of the function `make` of an env.py."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import multiprocessing
-import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.env_errors import convert_start_errors, make_missing_error, suppress_warnings
+from algorithm.adapters.background_vector import EnvPoolVectorEnv, TimeoutAsyncVectorEnv
+from algorithm.adapters.env_errors import convert_start_errors, make_missing_error
 from algorithm.adapters.env_wrappers import EnvFactory, Wrappers, apply_wrappers, reject_wrappers
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, register_plugins
 
 EnvMaker = Callable[..., gymnasium.Env]
 
 NATIVE_MIN_ENVS = 5  # environments from which a native vector environment is faster than sync (measured on CartPole)
-CLOSE_SECONDS = 5.0  # seconds after which a worker process that does not exit is killed
-SEED_LIMIT = 2**31  # EnvPool's and ALE's seeds are int32
 
 
 def make_vector(config: EnvConfig) -> VectorEnv:
@@ -110,9 +103,8 @@ def make_sync_or_async(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     with convert_start_errors(config.name):
         if mode == "async":
             # The space of an ignored observation may be one that shared memory does not support.
-            return TimeoutAsyncVectorEnv(
-                factories, timeout, **{"shared_memory": not config.ignore_observations, **vector_kwargs}
-            )
+            vector_kwargs = {"shared_memory": not config.ignore_observations, **vector_kwargs}
+            return TimeoutAsyncVectorEnv(factories, timeout, config.first_env, **vector_kwargs)
         reject_timeout(timeout)
         # The observations of a Step are valid until the next call, so no copy is needed.
         return SyncVectorEnv(factories, **{"copy": False, **vector_kwargs})
@@ -137,108 +129,6 @@ def reject_timeout(timeout: float | None) -> None:
             f"env_timeout is {timeout:g}, but only worker processes can time out: "
             "set env_args.vectorization_mode to async"
         )
-
-
-class TimeoutAsyncVectorEnv(AsyncVectorEnv):
-    """Environments in spawned worker processes that must respond within `timeout` seconds; closing never blocks.
-
-    `step` and `reset` raise RuntimeError, with the indices of the environments, if worker processes exit or time out.
-    """
-
-    def __init__(self, factories: list[EnvFactory], timeout: float | None, **vector_kwargs: Any):
-        self.timeout = timeout
-        self.close_seconds = CLOSE_SECONDS
-        super().__init__(factories, **{"context": "spawn", **vector_kwargs})
-
-    def step(self, actions: Any) -> Any:
-        """Step all environments in parallel."""
-        return self._communicate(partial(self.step_async, actions), self.step_wait)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset all environments in parallel."""
-        return self._communicate(partial(self.reset_async, seed, options), self.reset_wait)
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Request all worker processes to exit, and kill those that do not."""
-        for pipe in self.parent_pipes:
-            with suppress(OSError, AttributeError):  # the process has exited
-                pipe.send(("close", None))
-        deadline = time.monotonic() + self.close_seconds
-        for process in self.processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-        for pipe in self.parent_pipes:
-            if pipe is not None:
-                pipe.close()
-
-    def _communicate(self, send: Callable[[], None], receive: Callable[[float | None], Any]) -> Any:
-        """Send a request to all worker processes and return their responses."""
-        try:
-            send()
-            return receive(self.timeout)
-        except multiprocessing.TimeoutError as error:
-            self.close_seconds = 0.0
-            late = ", ".join(str(index) for index, pipe in enumerate(self.parent_pipes) if not pipe.poll())
-            raise RuntimeError(f"environment {late} did not respond within {self.timeout:g} s") from error
-        except (EOFError, OSError) as error:
-            for process in self.processes:
-                process.join(0.2)
-            exited = [f"{i} (exit code {p.exitcode})" for i, p in enumerate(self.processes) if not p.is_alive()]
-            raise RuntimeError(f"the worker process of environment {', '.join(exited)} has exited") from error
-
-    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Raise the error of a worker process, without the traceback that Gymnasium prints."""
-        if not all(successes):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                super()._raise_if_errors(successes)
-
-
-class EnvPoolVectorEnv(VectorEnv):
-    """EnvPool, which runs many environments in threads of one process, as a vector environment of Gymnasium.
-
-    Environment i of a reset with a seed has this seed plus i. EnvPool accepts seeds only when a pool is made, so every
-    such reset makes another pool. Raises UnsupportedEnvironment for a task that EnvPool does not have.
-    """
-
-    def __init__(self, task: str, n_envs: int, settings: Mapping[str, Any]):
-        import envpool
-
-        if task not in envpool.list_all_envs():
-            raise UnsupportedEnvironment(f"EnvPool has no environment {task!r}; use another vectorization_mode")
-        self._task, self._settings = task, {"num_envs": n_envs, **settings}
-        self.num_envs = n_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        with suppress_warnings():
-            spec = envpool.make_spec(task, **self._settings)
-            self.single_observation_space = spec.gymnasium_observation_space
-            self.single_action_space = spec.gymnasium_action_space
-        self.observation_space = batch_space(self.single_observation_space, n_envs)
-        self.action_space = batch_space(self.single_action_space, n_envs)
-        self._pool: Any = None
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode in every environment."""
-        import envpool
-
-        with suppress_warnings():
-            if seed is not None or self._pool is None:
-                self.close_extras()
-                seeds = (int(seed or 0) + np.arange(self.num_envs)) % SEED_LIMIT
-                self._pool = envpool.make(self._task, env_type="gymnasium", seed=seeds.tolist(), **self._settings)
-            return self._pool.reset(options=options)
-
-    def step(self, actions: Any) -> Any:
-        """Step all environments in parallel; the step after an episode's end starts the next episode."""
-        return self._pool.step(actions)
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
 
 
 def _make_wrapped(make: EnvMaker, wrappers: Wrappers) -> gymnasium.Env:

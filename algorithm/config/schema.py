@@ -125,6 +125,7 @@ class BaseConfig(Section):
         Range(at_least=1, at_most=MAX_ENVS),
         FixedOnResume("the saved replay has a lane for each environment"),
     ]
+    env_groups: Annotated[int, Range(at_least=1)]
     name: Annotated[str, FixedOnResume("the run folder has this name")]
     nn: Annotated[str, FixedOnResume("the saved networks were built from this file")]
     seed: Annotated[int, Range(at_least=0)]
@@ -149,6 +150,12 @@ class BaseConfig(Section):
         list[Literal["action", "reward"]], FixedOnResume("the saved networks observe these values")
     ]
     max_nonfinite_updates: Annotated[int, Range(at_least=1)]
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> BaseConfig:
+        if self.env_groups > self.n_envs:
+            raise ValueError(f"env_groups {self.env_groups} must not be above n_envs {self.n_envs}")
+        return self
 
 
 class ReplayConfig(Section):

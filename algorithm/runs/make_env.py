@@ -11,6 +11,7 @@ from typing import Any
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.wrappers.adapter_wrapper import OnDemand, RestartOnFailure
+from algorithm.adapters.wrappers.env_groups import EnvGroups
 from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.config.loader import Settings
@@ -46,6 +47,7 @@ class Environments:
         self._env_type, self._env_name = base.env_type.upper(), base.env_name
         self._parameters, self._agents = settings.reset, settings.agents
         self._observe_previous, self._max_restarts = base.observe_previous, base.max_env_restarts
+        self._n_groups = base.env_groups
         self._error = _find_unsupported_setting(settings, self.adapter_class)
 
     def open(self, n_envs: int, render: bool = False) -> Adapter:
@@ -70,7 +72,7 @@ class Environments:
             UserError: If the settings do not suit the environment.
         """
         teams = {name: role.teams for name, role in self._folder.read_roles().items()}
-        return self._open(teams, parameters=parameters, on_episode_end=parameters.record_episode)
+        return self._open(teams, self._n_groups, parameters=parameters, on_episode_end=parameters.record_episode)
 
     def defer_evaluation(self, parameters: EnvironmentParameters) -> Adapter:
         """Return an adapter that opens the evaluation environments at the first evaluation.
@@ -102,11 +104,14 @@ class Environments:
         if obstacle and evaluates:
             yield f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal"
 
-    def _open(self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), **fields: Any) -> Adapter:
+    def _open(
+        self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), n_groups: int = 1, **fields: Any
+    ) -> Adapter:
         """Open environments.
 
         Args:
             teams: Lanes of a resumed run, as {agent: the team of each lane}.
+            n_groups: Number of groups of environments that take turns.
             fields: Fields of EnvConfig that differ from the configuration of the training environments.
         """
         if self._error:
@@ -114,12 +119,16 @@ class Environments:
         name = self._folder.load_environment(self._env_name) if self.adapter_class.needs_name else ""
         config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
         try:
-            adapter: Adapter = RestartOnFailure(lambda: self._make_adapter(config), self._max_restarts)
+            adapter: Adapter = RestartOnFailure(lambda: self._make_groups(config, n_groups), self._max_restarts)
             if self._agents or adapter.shared_agents is not None:
                 adapter = SharedAgents(adapter, self._agents, teams)
             return PreviousActionReward(adapter, self._observe_previous) if self._observe_previous else adapter
         except UnsupportedEnvironment as error:
             raise UserError(f"base_config: {error}") from error
+
+    def _make_groups(self, config: EnvConfig, n_groups: int) -> Adapter:
+        """Return an adapter whose environments are divided into groups, if there are several groups."""
+        return EnvGroups(self._make_adapter, config, n_groups) if n_groups > 1 else self._make_adapter(config)
 
 
 def make_env_config(base: BaseConfig) -> EnvConfig:

@@ -176,3 +176,17 @@ def random_actions(spec: ActionSpec, n: int, rng: np.random.Generator) -> np.nda
     continuous = rng.uniform(-1, 1, (n, spec.continuous))
     branches = [rng.integers(branch, size=(n, 1)) for branch in spec.branches]
     return np.concatenate([continuous, *branches], -1).astype(np.float32)
+
+
+def play_lanes(adapter: Adapter, rows: int, seed: int = 5) -> dict[int, list[tuple]]:
+    """Return the first rows of each lane, with actions that follow from the observations alone."""
+    lanes: dict[int, list[tuple]] = {}
+    steps = adapter.reset(seed)
+    while len(lanes) < adapter.roles["agent"].lanes or min(map(len, lanes.values())) < rows:
+        step = steps["agent"]
+        obs = step.obs["obs"].reshape(len(step.lane), -1)
+        values = zip(obs.tolist(), step.first, step.is_bootstrap_row, step.reward.tolist(), step.alive, strict=True)
+        for lane, row in zip(step.lane.tolist(), values, strict=True):
+            lanes.setdefault(lane, []).append(row)
+        steps = adapter.step({"agent": (np.floor(obs.sum(1, keepdims=True)) % 2).astype(np.float32)})
+    return {lane: lanes[lane][:rows] for lane in sorted(lanes)}

@@ -6,8 +6,9 @@ from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.atari import AtariAdapter
+from algorithm.adapters.wrappers.env_groups import EnvGroups
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import AdapterContract, play_lanes
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
@@ -68,6 +69,16 @@ def play(adapter, ticks, seed=3, action=None):
         )
         step = adapter.step({"agent": number.astype(np.float32)})["agent"]
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("mode", [NATIVE, ENVPOOL])
+def test_groups_have_the_episodes_of_undivided_environments(mode):
+    if mode == ENVPOOL:
+        pytest.importorskip("envpool")
+    games = config("Breakout", 3, {"vectorization_mode": mode}, 9)
+    groups = EnvGroups(AtariAdapter, games, 2)
+    assert play_lanes(groups, 24) == play_lanes(AtariAdapter(games), 24)
+    groups.close()
 
 
 def test_a_frame_is_84_by_84_gray_bytes(how):

@@ -5,8 +5,9 @@ import pytest
 
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
+from algorithm.adapters.wrappers.env_groups import EnvGroups
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import AdapterContract, play_lanes
 
 
 class TestMinAtar(AdapterContract):
@@ -27,6 +28,25 @@ class TestEnvPool(AdapterContract):
 
     def make(self):
         return GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20))
+
+
+class TestGroupsOfEnvPool(AdapterContract):
+    @classmethod
+    def setup_class(cls):
+        pytest.importorskip("envpool")
+        super().setup_class()
+
+    def make(self):
+        return EnvGroups(GymAdapter, config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, 20), 2)
+
+
+def test_groups_of_envpool_have_the_episodes_of_an_undivided_pool():
+    pytest.importorskip("envpool")
+    pool = config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20)
+    groups = EnvGroups(GymAdapter, pool, 2)
+    assert play_lanes(groups, 60) == play_lanes(GymAdapter(pool), 60)
+    groups.send({"agent": np.zeros((groups.reset(0)["agent"].lane.size, 1), np.float32)})
+    groups.close()  # while the threads step
 
 
 def test_minatar_is_found_by_name_and_has_the_minimal_set_of_actions():

@@ -9,17 +9,19 @@ import signal
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorWrapper
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract
 from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
 from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
+from tests.adapters.waiting import Slow
 from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
@@ -46,21 +48,25 @@ class TestRaisingDisabled(TestRaisingNextStep):
     mode = AutoresetMode.DISABLED
 
 
-class Crashing(GymAdapter):
-    """An adapter whose eighth step crashes."""
+class Crashing(VectorWrapper):
+    """A vector environment whose eighth step crashes."""
 
     ticks = 0
 
     def step(self, actions):
         self.ticks += 1
         if self.ticks == 8:
-            raise EnvironmentCrashed("the ground gave way")
+            raise ArithmeticError("the ground gave way")
         return super().step(actions)
+
+
+def make_crashing(*args) -> GymAdapter:
+    return GymAdapter(config(NowAndThenRaising, *args), lambda config: Crashing(make_vector(config)))
 
 
 class TestRestartOnFailure(AdapterContract):
     def make(self):
-        return RestartOnFailure(lambda: Crashing(config(NowAndThenRaising, 3)), None)
+        return RestartOnFailure(lambda: make_crashing(3), None)
 
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
@@ -103,7 +109,7 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
         assert lanes[lane][:10] == [(start + 10 + t, start + 11 + t) for t in range(9)] + [(start + 20, start + 21)]
     assert adapter.restarts == 1
     line, details = [record.getMessage() for record in caplog.records]
-    assert line.startswith("the environment of lane 0 raised ArithmeticError: the ground gave way in a step")
+    assert line.startswith("environment 0 raised ArithmeticError: the ground gave way in a step")
     assert details.startswith("Traceback") and "raising.py" in details
 
 
@@ -131,7 +137,7 @@ def test_a_reset_that_raises_loses_no_row(mode, caplog):
     assert all(following == obs + 1 for obs, following in lanes[0])
     assert lanes[0][3][0] >= 100_000
     assert {(episode.lane, episode.length) for episode in actor.episodes} == {(0, 3), (1, 3)}
-    assert "lane 0 raised ArithmeticError: the ground gave way in a reset" in caplog.text
+    assert "environment 0 raised ArithmeticError: the ground gave way in a reset" in caplog.text
 
 
 def test_a_reset_that_raises_twice_is_a_crash():
@@ -159,7 +165,7 @@ def test_an_environment_that_never_started_is_not_restarted():
 
 
 def test_restarts_of_environments_and_of_adapters_have_one_limit():
-    adapter = RestartOnFailure(lambda: Crashing(config(NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)})), 6)
+    adapter = RestartOnFailure(lambda: make_crashing(2, {"ends": ((99, TRUNCATED),)}), 6)
     adapter.reset(SEED)
     counts = []
     with pytest.raises(EnvironmentCrashed, match="crashed 9 times"):
@@ -207,6 +213,27 @@ def test_killed_worker_processes_are_replaced():
         step = adapter.step(action)["agent"]
         assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
         assert (adapter.step(action)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
+    finally:
+        adapter.close()
+
+
+@pytest.mark.parametrize("is_sent", [False, True], ids=["before send", "between send and receive"])
+def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
+    args = {"vectorization_mode": "async", "seconds": 0.5}
+    adapter = RestartOnFailure(lambda: GymAdapter(config(Slow, 2, args)), 1)
+    actions = {"agent": np.zeros((2, 1), np.float32)}
+    try:
+        adapter.reset(SEED)
+        process = adapter._inner.env.processes[1]
+        if is_sent:
+            adapter.send(actions)
+        os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        process.join()
+        if not is_sent:
+            adapter.send(actions)
+        assert adapter.receive()["agent"].first.all()
+        assert adapter.restarts == 1
+        assert not adapter.step(actions)["agent"].first.any()
     finally:
         adapter.close()
 

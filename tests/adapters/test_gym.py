@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ from tests.adapters.counted import (
     EchoingActions,
     NeverStarts,
 )
+from tests.adapters.waiting import Large, Marking
 from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
@@ -166,6 +169,57 @@ def test_worker_processes_give_the_same_valid_rows_and_targets(mode):
         assert actor.env_steps == sum(adapter.env.get_attr("executed"))
     finally:
         adapter.close()
+
+
+def test_worker_processes_step_between_send_and_receive(tmp_path):
+    mark, actions = tmp_path / "mark", {"agent": np.zeros((1, 1), np.float32)}
+    adapter = GymAdapter(config(Marking, 1, {"mark": str(mark), "vectorization_mode": "async"}))
+    try:
+        adapter.reset(seed=0)
+        adapter.send(actions)
+        deadline = time.monotonic() + 20
+        while not mark.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert mark.exists()
+        assert adapter.receive()["agent"].obs["obs"].ravel().tolist() == [11]
+    finally:
+        adapter.close()
+
+
+def test_environments_in_this_process_step_in_receive(tmp_path):
+    mark = tmp_path / "mark"
+    adapter = GymAdapter(config(Marking, 1, {"mark": str(mark)}))
+    adapter.reset(seed=0)
+    adapter.send({"agent": np.zeros((1, 1), np.float32)})
+    assert not mark.exists()
+    assert adapter.receive()["agent"].obs["obs"].ravel().tolist() == [11]
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_reset_discards_a_step_that_has_been_sent(kind):
+    actions = {"agent": np.zeros((2, 1), np.float32)}
+    adapter = GymAdapter(config(CountedEpisodes, 2, {"ends": ((3, TRUNCATED),), "vectorization_mode": kind}))
+    try:
+        adapter.reset(seed=0)
+        adapter.send(actions)
+        assert adapter.reset(seed=1)["agent"].obs["obs"].ravel().tolist() == [1010, 2010]
+        assert adapter.step(actions)["agent"].obs["obs"].ravel().tolist() == [1011, 2011]
+    finally:
+        adapter.close()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "pipes"])
+def test_worker_processes_are_closed_while_they_step(shared):
+    kwargs = {"vectorization_mode": "async", "vector_kwargs": {"shared_memory": shared, "context": "spawn"}}
+    adapter = GymAdapter(config(Large, 2, {"ends": ((9, TRUNCATED),), **kwargs}))
+    adapter.reset(seed=0)
+    adapter.send({"agent": np.zeros((2, 1), np.float32)})
+    adapter.env.close_seconds = 60.0
+    begin = time.monotonic()
+    adapter.close()
+    assert time.monotonic() - begin < 30
+    assert [process.exitcode for process in adapter.env.processes] == [0, 0]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)

@@ -57,6 +57,19 @@ def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
     assert_playable()
 
 
+def test_a_run_whose_environments_take_turns_is_interrupted_and_resumed():
+    write_task(n_envs=3, env_groups=2, max_step=None, save_every=None, env_args={"vectorization_mode": "async"})
+    run = Run(*ARGUMENTS)
+    run.wait_for("steps/s")
+    run.signal(signal.SIGINT, group=True)
+    assert run.status() == 130
+    assert not run.has_processes()
+    (saved,) = saved_steps()
+    assert main.main([*ARGUMENTS, "--resume", "--max_step", str(saved + 200)]) == 0
+    assert max(saved_steps()) >= saved + 200
+    assert_playable()
+
+
 def test_a_closed_terminal_ends_a_run_after_saving():
     write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": "async"})
     run, terminal = Run.in_terminal(*ARGUMENTS, "--logger_in_file")

@@ -21,7 +21,7 @@ from algorithm.adapters.adapter import (
     derive_seed,
 )
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents, merge_steps
+from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
 from algorithm.adapters.unity.launch import LaunchConfig, list_start_checks
 from algorithm.adapters.unity.scene_process import MAX_WAIT, SceneProcess
 from algorithm.adapters.unity.scene_tick import (
@@ -34,7 +34,7 @@ from algorithm.adapters.unity.scene_tick import (
     get_agent_name,
     get_role_name,
 )
-from algorithm.rollout import Step
+from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
 
 LOG = logging.getLogger(__name__)

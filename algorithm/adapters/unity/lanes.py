@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -189,15 +189,3 @@ class LaneAssignment:
 
     def _get_last_tick(self, lane: int) -> int:
         return int(self._last_ticks[lane])
-
-
-def merge_steps(steps: Sequence[Step]) -> Step:
-    """Return the rows of several environments as one Step, in the order of their lanes."""
-    if len(steps) == 1:
-        return steps[0]
-    parts = [step.to_arrays() for step in steps]
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    if (np.diff(arrays["lane"]) < 0).any():  # lanes added later have larger numbers than all initial lanes
-        order = np.argsort(arrays["lane"])
-        arrays = {name: value[order] for name, value in arrays.items()}
-    return Step.from_arrays(arrays)

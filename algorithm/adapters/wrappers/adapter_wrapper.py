@@ -102,13 +102,14 @@ class RestartOnFailure(AdapterWrapper):
         self._failures = 0  # adapters that crashed
         self._past_restarts = 0  # restarts before the present adapter
         self._seed: int | None = None
+        self._first_steps: dict[str, Step] | None = None  # of an adapter that replaced one that crashed in `send`
 
     @property
     def restarts(self) -> int:  # type: ignore[override]
         return self._restarts
 
     def reset(self, seed: int) -> dict[str, Step]:
-        has_started, self._seed = self._seed is not None, seed
+        has_started, self._seed, self._first_steps = self._seed is not None, seed, None
         try:
             return self._inner.reset(seed)
         except SimulatorError as error:
@@ -116,7 +117,16 @@ class RestartOnFailure(AdapterWrapper):
                 raise
             return self._restart(error)
 
+    def send(self, actions: Mapping[str, np.ndarray]) -> None:
+        try:
+            self._inner.send(actions)
+        except EnvironmentCrashed as error:
+            self._first_steps = self._restart(error)
+
     def receive(self) -> dict[str, Step]:
+        first_steps, self._first_steps = self._first_steps, None
+        if first_steps is not None:
+            return first_steps
         try:
             steps = self._inner.receive()
         except EnvironmentCrashed as error:

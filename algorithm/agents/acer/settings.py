@@ -61,7 +61,7 @@ class AcerSettings:
     ]  # k
     sequence_length: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
     batch_size: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
-    replay_ratio: Annotated[float, Range(at_least=0)]
+    replay_ratio: Annotated[float, Range(at_least=0, at_most=10_000)]
     learning_starts: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]
     burn_in_step: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]  # R2D2
     on_policy_updates: bool  # also learn from each collected rollout, as Algorithm 1 does

@@ -80,7 +80,7 @@ class SacSettings:
     sequence_length: Annotated[int, Range(at_least=1)]
     burn_in_step: Annotated[int, Range(at_least=0)]
     batch_size: Annotated[int, Range(at_least=1)]
-    replay_ratio: Annotated[float, Range(at_least=0)]
+    replay_ratio: Annotated[float, Range(at_least=0, at_most=10_000)]
     learning_starts: Annotated[int, Range(at_least=0)]
 
     def __post_init__(self) -> None:

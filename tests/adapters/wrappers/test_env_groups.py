@@ -1,0 +1,214 @@
+"""Groups of environments that take turns: the same episodes as undivided environments, order of steps, faults."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from algorithm.adapters.wrappers.restart import RestartOnFailure
+from gymnasium.vector import AutoresetMode
+
+from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.probe import ProbeAdapter
+from algorithm.adapters.wrappers.env_groups import EnvGroups
+from tests.adapters.configs import config
+from tests.adapters.contract import AdapterContract, play_lanes
+from tests.adapters.counted import CountedEpisodes
+from tests.adapters.raising import NowAndThenRaising, Raising
+from tests.adapters.waiting import Slow
+
+MODES = list(AutoresetMode)
+SEED = 5
+ACTIONS = {"agent": np.zeros((1, 1), np.float32)}
+
+
+class Grouped(GymAdapter):
+    """An adapter in this process whose environments may be grouped; it records its calls in `calls`."""
+
+    calls: list[tuple[str, int]] = []
+
+    def __init__(self, config: EnvConfig):
+        super().__init__(config)
+        self.supports_groups, self.first_env = True, config.first_env
+
+    def send(self, actions):
+        self.calls.append(("send", self.first_env))
+        super().send(actions)
+
+    def receive(self):
+        self.calls.append(("receive", self.first_env))
+        return super().receive()
+
+
+def vectorized(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs) -> dict:
+    return {"vectorization_mode": kind, "vector_kwargs": {"autoreset_mode": mode}, **kwargs}
+
+
+class TestGroups(AdapterContract):
+    def make(self):
+        args = vectorized("sync", AutoresetMode.SAME_STEP)
+        return EnvGroups(Grouped, config("CartPole-v1", 5, args, max_episode_steps=20), 3)
+
+
+class TestGroupsOfRaisingEnvironments(AdapterContract):
+    def make(self):
+        return EnvGroups(Grouped, config(NowAndThenRaising, 3, vectorized("sync")), 2)
+
+
+class TestGroupsOfWorkerProcesses(AdapterContract):
+    ticks = 120
+
+    def make(self):
+        return EnvGroups(GymAdapter, config("CartPole-v1", 3, vectorized("async"), max_episode_steps=20), 2)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("n_groups", [2, 3, 5])
+def test_groups_have_the_episodes_of_undivided_environments(mode, n_groups):
+    undivided = config(CountedEpisodes, 5, vectorized("sync", mode))
+    assert play_lanes(EnvGroups(Grouped, undivided, n_groups), 60) == play_lanes(GymAdapter(undivided), 60)
+
+
+def test_groups_of_worker_processes_have_the_episodes_of_undivided_environments():
+    env_config = config("CartPole-v1", 3, vectorized("async"), max_episode_steps=20)
+    whole, groups = GymAdapter(env_config), EnvGroups(GymAdapter, env_config, 2)
+    try:
+        assert play_lanes(groups, 60) == play_lanes(whole, 60)
+    finally:
+        whole.close()
+        groups.close()
+
+
+def test_groups_take_turns():
+    Grouped.calls = calls = []
+    adapter = EnvGroups(Grouped, config(CountedEpisodes, 3), 2)
+    lanes = [adapter.reset(SEED)["agent"].lane.tolist()]
+    for _ in range(4):
+        step = adapter.step({"agent": np.zeros((len(lanes[-1]), 1), np.float32)})["agent"]
+        lanes.append(step.lane.tolist())
+    assert lanes == [[0, 1, 2], [0], [1, 2], [0], [1, 2]]
+    # A group receives only after the actions of all other groups have been sent.
+    assert calls[:3] == [("send", 0), ("send", 1), ("receive", 0)]
+    assert calls[3:] == [("send", 0), ("receive", 1), ("send", 1), ("receive", 0), ("send", 0), ("receive", 1)]
+
+
+def test_a_reset_discards_the_steps_of_all_groups():
+    adapter = EnvGroups(Grouped, config(CountedEpisodes, 4), 2)
+    first = play_lanes(adapter, 7)
+    assert play_lanes(adapter, 7) == first
+    assert adapter.reset(SEED)["agent"].lane.tolist() == [0, 1, 2, 3]
+
+
+def test_environments_that_cannot_step_in_the_background_have_no_groups():
+    for make in (
+        lambda config: GymAdapter(config),
+        lambda config: ProbeAdapter(EnvConfig(name="chain", n_envs=config.n_envs)),
+    ):
+        with pytest.raises(UnsupportedEnvironment, match="^env_groups is 2, .*vectorization_mode to async") as error:
+            EnvGroups(make, config("CartPole-v1", 4), 2)
+        assert "\n" not in str(error.value)
+
+
+def test_a_group_that_does_not_start_closes_the_others():
+    closed = []
+
+    class Closing(Grouped):
+        def close(self):
+            closed.append(self.first_env)
+            super().close()
+
+    def make(config):
+        if config.first_env:
+            raise EnvironmentStartError("no licence")
+        return Closing(config)
+
+    with pytest.raises(EnvironmentStartError, match="no licence"):
+        EnvGroups(make, config(CountedEpisodes, 2), 2)
+    assert closed == [0]
+
+
+def test_restarts_of_all_groups_are_counted_and_name_the_environment(caplog):
+    args = vectorized("sync", culprit=SEED + 2)
+    adapter = EnvGroups(Grouped, config(Raising, 3, args), 3)
+    with caplog.at_level(logging.WARNING):
+        play_lanes(adapter, 6)
+    assert adapter.restarts == 1
+    assert [record.getMessage()[:20] for record in caplog.records] == ["environment 2 raised"]
+
+
+def open_processes(n_envs: int, name=Raising, timeout: float | None = None, **args) -> tuple[RestartOnFailure, list]:
+    """Return groups of one worker process each, and the processes."""
+    env_config = config(name, n_envs, vectorized("async", **args), timeout=timeout)
+    adapter = RestartOnFailure(lambda: EnvGroups(GymAdapter, env_config, n_envs), 1)
+    return adapter, [group.env.processes[0] for group in adapter._inner._groups]
+
+
+@pytest.mark.parametrize("group", [0, 1], ids=["that steps", "that waits"])
+def test_a_killed_worker_of_a_group_restarts_all_groups(group, caplog):
+    adapter, processes = open_processes(2, Slow, seconds=0.5)
+    try:
+        adapter.reset(SEED)
+        adapter.step({"agent": np.zeros((2, 1), np.float32)})
+        assert adapter.step(ACTIONS)["agent"].lane.tolist() == [1]  # now the first group steps
+        os.kill(processes[group].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        processes[group].join()
+        adapter.send(ACTIONS)
+        step = adapter.receive()["agent"]
+        assert step.lane.tolist() == [0, 1]
+        assert step.first.all() and step.alive.all() and not step.reward.any()
+        assert adapter.restarts == 1 and not any(process.is_alive() for process in processes)
+        assert f"the worker process of environment {group} (exit code -9) has exited" in caplog.text
+        step = adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"]
+        assert step.lane.tolist() == [0] and not step.first.any()
+    finally:
+        adapter.close()
+
+
+def test_a_group_that_does_not_respond_restarts_all_groups(caplog, tmp_path):
+    mark = str(tmp_path / "mark")
+    adapter, processes = open_processes(2, timeout=1.0, how="hang", culprit=SEED + 1, at=1, mark=mark)
+    try:
+        adapter.reset(SEED)
+        assert adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].lane.tolist() == [0]
+        assert adapter.step(ACTIONS)["agent"].lane.tolist() == [0, 1]
+        assert "environment 1 did not respond within 1 s" in caplog.text
+        assert not any(process.is_alive() for process in processes)
+    finally:
+        adapter.close()
+
+
+def test_groups_are_closed_while_they_step():
+    adapter, processes = open_processes(2, Slow, seconds=0.5)
+    adapter.reset(SEED)
+    adapter.send({"agent": np.zeros((2, 1), np.float32)})
+    adapter.close()
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the files and mapped memory of this process")
+def test_ten_starts_and_stops_leave_no_process_and_no_shared_memory():
+    children, held = multiprocessing.active_children(), []
+    for number in range(10):
+        args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
+        adapter = EnvGroups(GymAdapter, config("CartPole-v1", 2, args), 2)
+        processes = [group.env.processes[0] for group in adapter._groups]
+        adapter.reset(number)
+        adapter.send({"agent": np.zeros((2, 1), np.float32)})
+        if number % 2:
+            adapter.receive()
+        adapter.close()
+        assert not any(process.is_alive() for process in processes)
+        del adapter, processes
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        held.append((len(list(Path("/proc/self/fd").iterdir())), sum("/pym-" in line for line in maps)))
+    assert multiprocessing.active_children() == children
+    assert held[-1] == held[0]
