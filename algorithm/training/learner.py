@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
+from operator import or_
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, LossReport, ParameterGroup
+from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
 from algorithm.networks import FlatParameters, InferenceCopy, Noise, TargetNetwork
 from algorithm.networks.flat_parameters import State
 from algorithm.networks.precision import set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.optimizers import Optimizer, make_optimizer
+from algorithm.training.natural_step import NaturalStep
+from algorithm.training.optimizers import GroupStep, make_optimizer
 from algorithm.training.rewards import RewardNormalizer
 
 CPU = torch.device("cpu")
@@ -92,7 +94,10 @@ class Learner:
         self.noise = Noise(networks, self.device)
         self.noise.resample()
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
-        self._steps = [self._make_group_step(name, group) for name, group in groups.items()]
+        self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
+        self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
+        names = sorted(groups, key=lambda name: groups[name].optimizer == "natural")
+        self._steps = [self._make_group_step(name, groups[name]) for name in names]
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
@@ -121,6 +126,8 @@ class Learner:
         """
         batch = rollout.convert(self._upload)
         batch.reward = self._compute_reward(batch)
+        if self._has_natural_step:
+            self._batch = batch
         losses, report = self.agent.loss(batch)
         auxiliary_losses = {
             name: auxiliary.loss(self._make_view(batch, report.features))
@@ -131,7 +138,12 @@ class Learner:
         auxiliary_metrics = {f"train/{name}_loss": loss.detach() for name, loss in auxiliary_losses.items()}
         # Without the features, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
-        return LossReport(lambda: {**metrics(), **auxiliary_metrics}, lambda: errors().cpu().numpy())
+
+        def compute_metrics() -> dict[str, Tensor]:
+            step_metrics = [step.optimizer.metrics() for step in self._steps]
+            return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
+
+        return LossReport(compute_metrics, lambda: errors().cpu().numpy())
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
@@ -192,27 +204,29 @@ class Learner:
     def _step_if_finite(self) -> None:
         """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
         finite = sum(step.clip(self.checks_gradient) for step in self._steps) < torch.inf
-        if not self.checks_gradient:
-            self._step_and_undo(torch.as_tensor(finite))
+        if not self.checks_gradient or (finite and self._has_natural_step):
+            finite = self._step_and_undo(torch.as_tensor(finite))
         elif finite:
             self._step_groups()
         self._kept_updates += finite
         self._last_kept_update.masked_fill_(torch.as_tensor(finite), self.updates + 1)
 
-    def _step_groups(self) -> None:
+    def _step_groups(self) -> bool:
+        """Step each group, then update the targets. Return whether all steps are finite."""
         progress = min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
-        for step in self._steps:
-            step(progress)
+        is_finite = all([step(progress) for step in self._steps])
         self.agent.update_targets(self.updates + 1)
         for auxiliary in self.auxiliaries.values():
             auxiliary.update_targets()
+        return is_finite
 
-    def _step_and_undo(self, finite: Tensor) -> None:
-        """Step, and undo the step on the device if the gradient was not finite."""
+    def _step_and_undo(self, finite: Tensor) -> Tensor:
+        """Step, and undo the step on the device if the gradient or a step is not finite. Return whether both are."""
         before = [tensor.clone() for tensor in self._undoable_tensors]
-        self._step_groups()
+        finite = finite & self._step_groups()
         for tensor, old in zip(self._undoable_tensors, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
+        return finite
 
     def _compute_reward(self, batch: Rollout) -> Tensor:
         """Return the transformed rewards [T, B] with the rewards that auxiliaries add."""
@@ -240,37 +254,16 @@ class Learner:
             return tensor.to(self.device)
         return tensor.pin_memory().to(self.device, non_blocking=True)  # torch frees it after the copy
 
-    def _make_group_step(self, name: str, group: ParameterGroup) -> _GroupStep:
+    def _make_group_step(self, name: str, group: ParameterGroup) -> GroupStep:
         part = self.parameters.group_slices[name]
         vector, gradient = self.parameters.vector[part], self.parameters.gradient[part]
-        return _GroupStep(name, group, vector, gradient, make_optimizer(group, len(vector), self.device))
+        if group.optimizer == "natural":
+            return GroupStep(name, group, vector, gradient, NaturalStep(group, self._compute_divergence))
+        return GroupStep(name, group, vector, gradient, make_optimizer(group, len(vector), self.device))
 
-
-@dataclass(frozen=True)
-class _GroupStep:
-    """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
-
-    name: str
-    group: ParameterGroup
-    vector: Tensor
-    gradient: Tensor
-    optimizer: Optimizer
-
-    def clip(self, checks_first: bool) -> Tensor | float:
-        """Clip the gradient to the group's largest norm, and return the norm that it had.
-
-        With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
-        """
-        norm = self.gradient.dot(self.gradient).sqrt()  # three times as fast as torch's norm
-        if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
-            return short_norm
-        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
-        return norm
-
-    def __call__(self, progress: float) -> None:
-        """Step the group; `progress` is the fraction of a linear schedule that is done."""
-        scale = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
-        self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)
+    def _compute_divergence(self) -> Divergence:
+        assert self._batch is not None  # apply_gradients follows compute_gradients
+        return self.agent.divergence(self._batch)
 
 
 def _make_group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,8 +17,16 @@ class Optimizer(ABC):
     moments: Tensor
 
     @abstractmethod
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
-        """Change `vector` in place by one step with the learning rate `rate`."""
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
+        """Change `vector` in place by one step with the learning rate `rate`.
+
+        Returns:
+            Whether the step is finite, given that the gradient is. If not, the whole update has to be undone.
+        """
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return scalars about the last step, by the names of metrics. The default returns none."""
+        return {}
 
 
 class Adam(Optimizer):
@@ -31,7 +40,7 @@ class Adam(Optimizer):
         self.first, self.second, self.steps = self.moments[:size], self.moments[size:-1], self.moments[-1]
         self.beta1, self.decay, self.epsilon = beta1, decay, epsilon
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         self.steps.add_(1)
         torch._fused_adam_(
             [vector],
@@ -48,6 +57,7 @@ class Adam(Optimizer):
             amsgrad=False,
             maximize=False,
         )
+        return True
 
 
 class RmsProp(Optimizer):
@@ -60,13 +70,14 @@ class RmsProp(Optimizer):
         self.moments = torch.zeros(size, device=device)
         self.decay, self.epsilon, self.epsilon_inside = decay, epsilon, epsilon_inside
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         self.moments.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
         if self.epsilon_inside:
             denominator = (self.moments + self.epsilon).sqrt_()
         else:
             denominator = self.moments.sqrt().add_(self.epsilon)
         vector.addcdiv_(gradient, denominator, value=-rate)
+        return True
 
 
 def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
@@ -76,3 +87,33 @@ def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Op
     if group.optimizer == "rmsprop":
         return RmsProp(size, device, group.optimizer_decay, group.optimizer_epsilon, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")
+
+
+@dataclass(frozen=True)
+class GroupStep:
+    """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
+
+    name: str
+    group: ParameterGroup
+    vector: Tensor
+    gradient: Tensor
+    optimizer: Optimizer
+
+    def clip(self, checks_first: bool) -> Tensor | float:
+        """Clip the gradient to the group's largest norm, and return the norm that it had.
+
+        With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
+        """
+        norm = self.gradient.dot(self.gradient).sqrt()  # three times as fast as torch's norm
+        if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
+            return short_norm
+        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
+        return norm
+
+    def __call__(self, progress: float) -> bool:
+        """Step the group, and return whether the step is finite.
+
+        `progress` is the fraction of a linear schedule that is done.
+        """
+        scale = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
+        return self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)
