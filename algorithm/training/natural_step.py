@@ -74,9 +74,7 @@ class FisherMatrix:
         damping: added to the diagonal.
     """
 
-    def __init__(
-        self, policy: ClosedFormDistribution, weights: Tensor, parameters: Sequence[Tensor], damping: float
-    ):
+    def __init__(self, policy: ClosedFormDistribution, weights: Tensor, parameters: Sequence[Tensor], damping: float):
         self.policy, self.weights, self.parameters, self.damping = policy, weights.unsqueeze(-1), parameters, damping
         # J^T c is linear in c, so that its derivative with respect to c in the direction v is J v, for any c.
         self._c = torch.zeros_like(policy.statistics, requires_grad=True)
@@ -115,26 +113,26 @@ def conjugate_gradient(
         product: the product of a symmetric positive definite matrix with a vector.
         right_side: a vector.
         iterations: the largest number of iterations.
-        tolerance: of the squared norm of the residual, as a fraction of that of `right_side`.
+        tolerance: the norm of the residual at which the iterations end, as a fraction of the norm of `right_side`.
     """
-    solution, residual, direction = torch.zeros_like(right_side), right_side.clone(), right_side.clone()
-    squared_norm = residual.dot(residual)
-    limit = tolerance * squared_norm
+    norm = right_side.dot(right_side).sqrt()
+    if norm == 0:
+        return right_side.clone()
+    residual = right_side / norm  # otherwise the squares of small vectors would underflow
+    solution, direction, squared_norm = torch.zeros_like(residual), residual.clone(), residual.dot(residual)
     for _ in range(iterations):
-        if squared_norm <= limit:
-            break
         image = product(direction)
         rate = squared_norm / direction.dot(image)
         solution.add_(rate * direction)
         residual.sub_(rate * image)
         previous, squared_norm = squared_norm, residual.dot(residual)
+        if squared_norm <= tolerance**2:
+            break
         direction = torch.addcmul(residual, squared_norm / previous, direction)
-    return solution
+    return norm * solution
 
 
-def solve_trust_region(
-    g: Tensor, k: Tensor, u: Tensor, w: Tensor, divergence: Tensor | float, delta: float
-) -> Tensor:
+def solve_trust_region(g: Tensor, k: Tensor, u: Tensor, w: Tensor, divergence: Tensor | float, delta: float) -> Tensor:
     """Return the step that maximises g.step subject to C + k.step + 1/2 step.F step <= delta.
 
     If no step satisfies the constraint, the result is the recovery step, which minimises the left side. Without an

@@ -128,7 +128,7 @@ class Acer(Agent):
         return losses, report
 
     def _compute_losses(self, direction: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return the losses of the groups, whose gradients with respect to outputs [T, B, S + values] are -direction."""
+        """Return the loss of each group; the gradient with respect to outputs [T, B, S + values] is -direction."""
         if not self.separate_critic:
             return {"acer": surrogate_loss(direction, outputs)}
         sizes = [self.family.statistics_size, self.critic.n_values]

@@ -88,7 +88,11 @@ class Critic(ABC):
     samples_actions: bool = False  # action values are estimated with sampled actions
 
     def evaluate_actions(
-        self, network: ActorCritic | SeparateCritic, features: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+        self,
+        network: ActorCritic | SeparateCritic,
+        features: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
     ) -> ActionAdvantages | None:
         """Return the network's advantages of single actions, with gradient; None if the critic has no advantage head.
 
@@ -209,7 +213,11 @@ class StochasticDuelingCritic(Critic):
         self.encoded_size = family.encoded_size
 
     def evaluate_actions(
-        self, network: ActorCritic | SeparateCritic, features: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+        self,
+        network: ActorCritic | SeparateCritic,
+        features: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
     ) -> ActionAdvantages:
         policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
         actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))
