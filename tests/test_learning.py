@@ -145,6 +145,18 @@ def test_simple_decisions_are_learned(tmp_path, probe, space):
     assert (policy.argmax(-1) == best).all()
 
 
+@pytest.mark.parametrize("probe", ["choice", "chain"])
+def test_simple_decisions_are_learned_in_a_full_trust_region(tmp_path, probe):
+    layer = {
+        "base_config": {"env_name": probe, "max_step": 6000},
+        "acer_config": {"trust_region": "full", "average_policy_decay": 0.9},
+    }
+    _, folder, result = train_quietly(tmp_path, PROBE, layer)
+    assert result.returns["agent"] >= 0.85
+    best = [0, 1] if probe == "choice" else [1, 1, 1]
+    assert load(folder.path, disable_sample=True).act(np.eye(len(best), dtype=np.float32)).tolist() == best
+
+
 def test_a_simple_decision_is_learned_in_bfloat16(tmp_path):
     layer = {"base_config": {"env_name": "choice", "max_step": 6000, "precision": "bfloat16_forced"}}
     settings, folder, result = train_quietly(tmp_path, PROBE, layer)
