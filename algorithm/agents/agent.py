@@ -32,7 +32,7 @@ class ParameterGroup:
     epsilon_inside: bool = False  # rmsprop: epsilon is added inside the square root; False: to the root, as in torch
     max_grad_norm: float
     cg_iterations: int = 10  # natural: conjugate gradient iterations for each of two linear systems
-    damping: float = 1e-2  # natural: added to the diagonal of the Fisher matrix
+    damping: float = 0.1  # natural: added to the diagonal of the Fisher matrix
     max_halvings: int = 10  # natural: halvings of the step before it is dropped
 
 
