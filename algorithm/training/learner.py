@@ -20,7 +20,7 @@ from algorithm.networks.precision import set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.natural_step import NaturalStep
-from algorithm.training.optimizers import GroupStep, make_optimizer
+from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
 from algorithm.training.rewards import RewardNormalizer
 
 CPU = torch.device("cpu")
@@ -258,8 +258,10 @@ class Learner:
         part = self.parameters.group_slices[name]
         vector, gradient = self.parameters.vector[part], self.parameters.gradient[part]
         if group.optimizer == "natural":
-            return GroupStep(name, group, vector, gradient, NaturalStep(group, self._compute_divergence))
-        return GroupStep(name, group, vector, gradient, make_optimizer(group, len(vector), self.device))
+            optimizer: Optimizer = NaturalStep(group, self._compute_divergence)
+        else:
+            optimizer = make_optimizer(group, len(vector), self.device)
+        return GroupStep(name=name, group=group, vector=vector, gradient=gradient, optimizer=optimizer)
 
     def _compute_divergence(self) -> Divergence:
         assert self._batch is not None  # apply_gradients follows compute_gradients

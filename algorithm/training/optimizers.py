@@ -1,4 +1,4 @@
-"""Optimizers of one flat vector, in place: a few operations, independent of the number of layers."""
+"""Optimizers of one flat vector, in place (a few operations, independent of the number of layers), and their steps."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Op
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupStep:
     """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
 
