@@ -53,7 +53,7 @@ from algorithm.specs import ActionSpec, Role
 
 
 class Acer(Agent):
-    """ACER: an off-policy estimator, truncated importance sampling with bias correction, the efficient trust region.
+    """ACER: an off-policy estimator, truncated importance sampling with bias correction, and a trust region.
 
     Raises:
         ValueError: The settings do not suit the kind of action.
