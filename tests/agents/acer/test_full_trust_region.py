@@ -10,6 +10,7 @@ from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Attention, Blueprint, Conv, FrameStack, Gru, Lstm, Mlp, NoisyMlp, Vector
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
+from algorithm.training.natural_step import FisherMatrix
 from tests.builders import make_acer, make_role, random_rollout, update
 
 ROWS, COLUMNS, DELTA = 8, 4, 0.01
@@ -93,6 +94,30 @@ def test_the_divergence_of_every_update_is_within_the_limit(spec):
     before, after = follow(learner, [make_rollout(learner.agent, seed) for seed in range(100)]).T
     assert (after <= np.maximum(before, DELTA) + 1e-6).all()
     assert np.median(after) > DELTA / 4  # the policy moves
+
+
+@pytest.mark.parametrize(
+    ("spec", "blueprint"), [*((spec, "shared body") for spec in SPECS), ("hybrid", "gru"), ("hybrid", "attention")]
+)
+def test_the_product_with_the_fisher_matrix_equals_a_double_backward_pass(spec, blueprint):
+    masked = spec in ("branches", "hybrid")
+    learner = make_learner(spec, blueprint, masked)
+    agent = learner.agent
+    update(learner, make_rollout(agent, masked=masked))
+    divergence = agent.divergence(make_rollout(agent, 1, masked).convert(torch.from_numpy))
+    parameters = list(agent.policy.parameters())
+    vector = torch.randn(sum(parameter.numel() for parameter in parameters))
+    policy = divergence.compute_policy()
+    found = FisherMatrix(policy, divergence.weights, parameters, damping=0.0)(vector)
+    fixed = agent.family(policy.statistics.detach())
+    first = torch.autograd.grad(
+        (divergence.weights * policy.kl(fixed)).sum(), parameters, create_graph=True, materialize_grads=True
+    )
+    product = torch.cat([part.flatten() for part in first]) @ vector
+    second = torch.autograd.grad(product, parameters, materialize_grads=True)
+    expected = torch.cat([part.flatten() for part in second])
+    assert expected.norm() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("blueprint", BLUEPRINTS)
