@@ -13,6 +13,7 @@ from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.env_folder import PROJECT_ENVS
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.trained_agent import load
+from algorithm.training import natural_step
 from tests.builders import PAIRS
 from tests.envs.folders import FOLDERS
 
@@ -143,6 +144,29 @@ def test_simple_decisions_are_learned(tmp_path, probe, space):
     _, policy = evaluate_states(settings, folder)
     best = np.arange(2) if probe == "choice" else np.ones(3, int)
     assert (policy.argmax(-1) == best).all()
+
+
+@pytest.mark.parametrize("probe", ["choice", "chain"])
+def test_simple_decisions_are_learned_in_a_full_trust_region(tmp_path, probe, monkeypatch):
+    pairs, search = [], natural_step._line_search
+
+    def record(vector, step, divergence, limit, max_halvings):
+        metrics = search(vector, step, divergence, limit, max_halvings)
+        policy = divergence.compute_policy()
+        pairs.append(((divergence.weights * policy.kl(divergence.average)).sum().item(), limit.item()))
+        return metrics
+
+    monkeypatch.setattr(natural_step, "_line_search", record)
+    layer = {
+        "base_config": {"env_name": probe, "max_step": 6000},
+        "acer_config": {"trust_region": "full", "average_policy_decay": 0.9},
+    }
+    _, folder, result = train_quietly(tmp_path, PROBE, layer)
+    assert result.returns["agent"] >= 0.85
+    best = [0, 1] if probe == "choice" else [1, 1, 1]
+    assert load(folder.path, disable_sample=True).act(np.eye(len(best), dtype=np.float32)).tolist() == best
+    assert len(pairs) == result.counters.updates
+    assert all(after <= limit + 1e-6 for after, limit in pairs)
 
 
 def test_a_simple_decision_is_learned_in_bfloat16(tmp_path):

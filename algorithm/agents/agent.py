@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions import DistributionFamily
+from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import Policy, RunningMoments, TargetNetwork, Torso
 from algorithm.rollout import Array, Decision, Rollout, Step
 
@@ -23,14 +23,17 @@ class ParameterGroup:
     """A module whose parameters have their own optimizer, learning rate and maximum gradient norm."""
 
     module: nn.Module
-    learning_rate: float
+    learning_rate: float  # natural: delta, the largest mean KL divergence of the policy, in nats
     learning_rate_schedule: str = "constant"  # constant | linear (to 0 at max_step)
-    optimizer: str = "adam"  # adam | rmsprop
+    optimizer: str = "adam"  # adam | rmsprop | natural (see Agent.divergence), which steps after the other groups
     optimizer_beta1: float = 0.9  # adam: decay of the mean of gradients
     optimizer_decay: float = 0.99  # of the mean of squared gradients: Adam's beta2, RMSprop's alpha
     optimizer_epsilon: float = 1e-8
     epsilon_inside: bool = False  # rmsprop: epsilon is added inside the square root; False: to the root, as in torch
     max_grad_norm: float
+    cg_iterations: int = 10  # natural: conjugate gradient iterations for each of two linear systems
+    damping: float = 0.1  # natural: added to the diagonal of the Fisher matrix
+    max_halvings: int = 10  # natural: halvings of the step before it is dropped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,15 @@ class LossReport:
     features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F]
     # Whether the epochs of the rollout end before the step of this batch, since the policy has changed enough.
     ends_epochs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """C = mean KL[average || policy] over the valid rows of a batch, as a function of the policy's parameters."""
+
+    compute_policy: Callable[[], ClosedFormDistribution]  # at the T rows, from the present parameters, with gradient
+    average: ClosedFormDistribution  # the center of the trust region, at the T rows, without gradient
+    weights: Tensor  # [T, B], with which a sum over rows is the mean over valid rows
 
 
 class Agent(ABC):
@@ -140,6 +152,14 @@ class Agent(ABC):
     @abstractmethod
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         """Return one scalar for each group, whose gradient reaches the parameters of this group only, and a report."""
+
+    def divergence(self, rollout: Rollout) -> Divergence:
+        """Return the divergence that a step of the `natural` group limits; needed only if there is such a group.
+
+        Args:
+            rollout: The batch of the last `loss`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no policy in a trust region")
 
     def running_statistics(self) -> dict[str, nn.Module]:
         """Return the modules whose buffers are running statistics, by `obs/` and the name of their group."""

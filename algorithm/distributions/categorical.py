@@ -72,6 +72,10 @@ class Categorical(ClosedFormDistribution):
     def kl_gradient(self, average: Categorical) -> Float[Tensor, "*B A"]:
         return self.probs - average.probs
 
+    def fisher_product(self, vector: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
+        """M = diag(pi) - pi pi^T."""
+        return self.probs * (vector - self.expectation(vector).unsqueeze(-1))
+
     def score(self, sample: Real[Tensor, "*B 1"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
         weight = weight.unsqueeze(-1)
         return (self.probs * -weight).scatter_add_(-1, sample.long(), weight)

@@ -69,6 +69,13 @@ class ClosedFormDistribution(Distribution):
         """Return d KL[average || self] / d statistics."""
 
     @abstractmethod
+    def fisher_product(self, vector: Float[Tensor, "*B S"]) -> Float[Tensor, "*B S"]:
+        """Return M vector, M being the Fisher matrix of each distribution with respect to its statistics.
+
+        M is the second derivative of KL[self || other] with respect to the statistics of `other`, where both are equal.
+        """
+
+    @abstractmethod
     def score(self, sample: Float[Tensor, "*B size"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B S"]:
         """Return weight * d log pi(sample) / d statistics."""
 

@@ -50,6 +50,11 @@ class Gaussian(ClosedFormDistribution):
         shift, _, excess = self._compare(average)
         return self._concat_gradients(shift * self.inverse_std, -excess)
 
+    def fisher_product(self, vector: Float[Tensor, "*B S"]) -> Float[Tensor, "*B S"]:
+        """M is diagonal: 1 / s^2 for each mean, 2 for each log std."""
+        mean, log_std = vector.chunk(2, -1)
+        return self._concat_gradients(mean * self.inverse_std.square(), 2 * log_std)
+
     def _compare(self, average: Gaussian) -> tuple[Tensor, Tensor, Tensor]:
         """Return (m - m_avg) / s, log(s_avg / s) and (s_avg^2 + (m - m_avg)^2) / s^2 - 1, each [..., d]."""
         shift = (self.mean - average.mean) * self.inverse_std

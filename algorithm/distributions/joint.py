@@ -57,6 +57,10 @@ class JointDistribution(ClosedFormDistribution):
         pairs = zip(self.parts, average.parts, strict=True)
         return torch.cat([part.kl_gradient(other) for part, other in pairs], -1)
 
+    def fisher_product(self, vector: Float[Tensor, "*B S"]) -> Float[Tensor, "*B S"]:
+        pieces = vector.split([part.statistics.shape[-1] for part in self.parts], -1)
+        return torch.cat([part.fisher_product(piece) for part, piece in zip(self.parts, pieces, strict=True)], -1)
+
     def score(self, sample: Float[Tensor, "*B size"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B S"]:
         return torch.cat([part.score(piece, weight) for part, piece in self._split_sample(sample)], -1)
 

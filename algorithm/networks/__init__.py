@@ -10,7 +10,7 @@ A custom part is a function or class that takes the spec of an observation (enco
 (layers, memories) and returns a torch module as described by Encoder, Layers and Memory.
 """
 
-from algorithm.networks.actor_critic import ActorCritic
+from algorithm.networks.actor_critic import ActorCritic, SeparateCritic
 from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
@@ -20,7 +20,7 @@ from algorithm.networks.heads import StdHead
 from algorithm.networks.memory.attention import Attention
 from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
-from algorithm.networks.mlp import Mlp, Noise, NoisyMlp
+from algorithm.networks.mlp import Mlp, Noise, NoisyMlp, collect_noise
 from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
 from algorithm.networks.running_statistics import RunningMoments
 from algorithm.networks.temperature import Temperature
@@ -48,9 +48,11 @@ __all__ = [
     "NoisyMlp",
     "Policy",
     "RunningMoments",
+    "SeparateCritic",
     "StdHead",
     "TargetNetwork",
     "Temperature",
     "Torso",
     "Vector",
+    "collect_noise",
 ]

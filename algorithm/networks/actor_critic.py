@@ -1,4 +1,4 @@
-"""The network of an actor-critic agent: a policy and a critic on a common torso."""
+"""The networks of an actor-critic agent: a policy and a critic on a common torso, or a critic of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks.blueprint import Blueprint
@@ -112,3 +112,31 @@ class ActorCritic(Policy):
             return statistics, memory
 
         return act
+
+
+class SeparateCritic(nn.Module):
+    """A critic that shares no parameters with the policy: it reads features that its gradient does not change.
+
+    Before its outputs are the `critic` layers of the blueprint; without them, layers made by the factory of `body`.
+
+    Args:
+        blueprint: The layers.
+        inputs: Size F of the features.
+        n_values: Number of values.
+        encoded_size: Size of an encoded action that an additional advantage head reads; 0: no advantage head.
+    """
+
+    def __init__(self, blueprint: Blueprint, inputs: int, n_values: int, encoded_size: int = 0):
+        super().__init__()
+        layers = blueprint.critic or blueprint.body
+        self.heads = SeparateHeads(inputs, (layers, HeadSpec(n_values, gain=1.0)))
+        self.advantage_head: Any = AdvantageHead(inputs, encoded_size, layers) if encoded_size else None
+        self.precision = torch.float32
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the values [..., n_values] at features [..., F] without gradient."""
+        return self.heads.compute_outputs(self._compute_hidden(features))
+
+    @run_in_precision
+    def _compute_hidden(self, features: Tensor) -> list[Tensor]:
+        return self.heads.compute_hidden(features)

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
+from operator import or_
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, LossReport, ParameterGroup
+from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
 from algorithm.networks import FlatParameters, InferenceCopy, Noise, TargetNetwork
 from algorithm.networks.flat_parameters import State
 from algorithm.networks.precision import set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.optimizers import GroupStep, make_optimizer
+from algorithm.training.natural_step import NaturalStep
+from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
 from algorithm.training.rewards import RewardNormalizer
 
 CPU = torch.device("cpu")
@@ -92,7 +94,10 @@ class Learner:
         self.noise = Noise(networks, self.device)
         self.noise.resample()
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
-        self._steps = [self._make_group_step(name, group) for name, group in groups.items()]
+        self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
+        self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
+        names = sorted(groups, key=lambda name: groups[name].optimizer == "natural")
+        self._steps = [self._make_group_step(name, groups[name]) for name in names]
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
@@ -130,6 +135,8 @@ class Learner:
         if not batch.targets:
             batch.reward = self._compute_reward(batch)
         self.agent.progress = self._compute_progress()
+        if self._has_natural_step:
+            self._batch = batch
         losses, report = self.agent.loss(batch)
         auxiliary_losses = {
             name: auxiliary.loss(self._make_view(batch, report.features))
@@ -140,11 +147,12 @@ class Learner:
         auxiliary_metrics = {f"train/{name}_loss": loss.detach() for name, loss in auxiliary_losses.items()}
         # Without the features, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
-        return LossReport(
-            lambda: {**metrics(), **auxiliary_metrics},
-            lambda: errors().cpu().numpy(),
-            ends_epochs=report.ends_epochs,
-        )
+
+        def compute_metrics() -> dict[str, Tensor]:
+            step_metrics = [step.optimizer.metrics() for step in self._steps]
+            return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
+
+        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), ends_epochs=report.ends_epochs)
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
@@ -205,8 +213,8 @@ class Learner:
     def _step_if_finite(self) -> None:
         """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
         finite = sum(step.clip(self.checks_gradient) for step in self._steps) < torch.inf
-        if not self.checks_gradient:
-            self._step_and_undo(torch.as_tensor(finite))
+        if not self.checks_gradient or (finite and self._has_natural_step):
+            finite = self._step_and_undo(torch.as_tensor(finite))
         elif finite:
             self._step_groups()
         self._kept_updates += finite
@@ -216,20 +224,22 @@ class Learner:
         """Return the fraction of the run that is done, for linear schedules; 0 for a run without an end."""
         return min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
 
-    def _step_groups(self) -> None:
+    def _step_groups(self) -> bool:
+        """Step each group, then update the targets. Return whether all steps are finite."""
         progress = self._compute_progress()
-        for step in self._steps:
-            step(progress)
+        is_finite = all([step(progress) for step in self._steps])
         self.agent.update_targets(self.updates + 1)
         for auxiliary in self.auxiliaries.values():
             auxiliary.update_targets()
+        return is_finite
 
-    def _step_and_undo(self, finite: Tensor) -> None:
-        """Step, and undo the step on the device if the gradient was not finite."""
+    def _step_and_undo(self, finite: Tensor) -> Tensor:
+        """Step, and undo the step on the device if the gradient or a step is not finite. Return whether both are."""
         before = [tensor.clone() for tensor in self._undoable_tensors]
-        self._step_groups()
+        finite = finite & self._step_groups()
         for tensor, old in zip(self._undoable_tensors, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
+        return finite
 
     def _compute_reward(self, batch: Rollout) -> Tensor:
         """Return the transformed rewards [T, B] with the rewards that auxiliaries add."""
@@ -260,8 +270,15 @@ class Learner:
     def _make_group_step(self, name: str, group: ParameterGroup) -> GroupStep:
         part = self.parameters.group_slices[name]
         vector, gradient = self.parameters.vector[part], self.parameters.gradient[part]
-        optimizer = make_optimizer(group, len(vector), self.device)
+        if group.optimizer == "natural":
+            optimizer: Optimizer = NaturalStep(group, self._compute_divergence)
+        else:
+            optimizer = make_optimizer(group, len(vector), self.device)
         return GroupStep(name=name, group=group, vector=vector, gradient=gradient, optimizer=optimizer)
+
+    def _compute_divergence(self) -> Divergence:
+        assert self._batch is not None  # apply_gradients follows compute_gradients
+        return self.agent.divergence(self._batch)
 
 
 def _make_group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:

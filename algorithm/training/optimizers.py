@@ -17,8 +17,16 @@ class Optimizer(ABC):
     moments: Tensor
 
     @abstractmethod
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
-        """Change `vector` in place by one step with the learning rate `rate`."""
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
+        """Change `vector` in place by one step with the learning rate `rate`.
+
+        Returns:
+            Whether the step is finite, given that the gradient is. If not, the whole update has to be undone.
+        """
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return scalars about the last step, by the names of metrics. The default returns none."""
+        return {}
 
 
 class Adam(Optimizer):
@@ -32,7 +40,7 @@ class Adam(Optimizer):
         self.first, self.second, self.steps = self.moments[:size], self.moments[size:-1], self.moments[-1]
         self.beta1, self.decay, self.epsilon = beta1, decay, epsilon
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         self.steps.add_(1)
         torch._fused_adam_(
             [vector],
@@ -49,6 +57,7 @@ class Adam(Optimizer):
             amsgrad=False,
             maximize=False,
         )
+        return True
 
 
 class RmsProp(Optimizer):
@@ -61,13 +70,14 @@ class RmsProp(Optimizer):
         self.moments = torch.zeros(size, device=device)
         self.decay, self.epsilon, self.epsilon_inside = decay, epsilon, epsilon_inside
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> None:
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         self.moments.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
         if self.epsilon_inside:
             denominator = (self.moments + self.epsilon).sqrt_()
         else:
             denominator = self.moments.sqrt().add_(self.epsilon)
         vector.addcdiv_(gradient, denominator, value=-rate)
+        return True
 
 
 def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
@@ -100,7 +110,10 @@ class GroupStep:
         self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
         return norm
 
-    def __call__(self, progress: float) -> None:
-        """Step the group; `progress` is the fraction of a linear schedule that is done."""
+    def __call__(self, progress: float) -> bool:
+        """Step the group, and return whether the step is finite.
+
+        `progress` is the fraction of a linear schedule that is done.
+        """
         scale = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
-        self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)
+        return self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)

@@ -110,6 +110,16 @@ RUNS = {
         },
         "acer_config": {"std": "state_dependent", "tanh_squash": True},
     },
+    "full trust region, hybrid and recurrent": {
+        "base_config": {
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3]},
+            "evaluate_every": 50,
+        },
+        "acer_config": {"trust_region": "full", "std": "learned", "burn_in_step": 3},
+        "memory": "Gru(6)",
+    },
     "sac, hybrid and recurrent": {
         "base_config": {
             "algorithm": "SAC",

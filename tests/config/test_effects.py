@@ -53,7 +53,18 @@ def check(*assignments):
             "acer_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
         ),
         (["acer_config.std_min=0.2"], "acer_config.std_min has no effect, since std is fixed"),
-        (["acer_config.trust_region=off", "acer_config.trust_region_delta=1"], "since trust_region is off"),
+        (
+            ["acer_config.trust_region=off", "acer_config.trust_region_delta=1"],
+            "acer_config.trust_region_delta is for trust_region efficient, not for off",
+        ),
+        (
+            ["acer_config.trust_region=full", "acer_config.trust_region_delta=1"],
+            "acer_config.trust_region_delta is for trust_region efficient, not for full",
+        ),
+        (
+            ["acer_config.trust_region_kl=0.1"],
+            "acer_config.trust_region_kl is for trust_region full, not for efficient",
+        ),
         (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),
         ([*SAC, "sac_config.v_rho=2"], "sac_config.v_rho has no effect, since n_step is 1"),
         (

@@ -95,7 +95,10 @@ def test_unquoted_off_is_the_word_off():
         ("acer_config.gamma=1.5", "acer_config.gamma is 1.5; it must be from 0 to 1"),
         ("acer_config.batch_size=0", "acer_config.batch_size is 0; it must be at least 1"),
         ("acer_config.batch_size=2.5", "acer_config.batch_size is 2.5; input should be a valid integer"),
-        ("acer_config.trust_region=full", "acer_config.trust_region is 'full'; input should be 'off' or 'efficient'"),
+        (
+            "acer_config.trust_region=half",
+            "acer_config.trust_region is 'half'; input should be 'off', 'efficient' or 'full'",
+        ),
         ("acer_config.optimizer=sgd", "acer_config.optimizer is 'sgd'; input should be 'adam' or 'rmsprop'"),
         ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
         ("base_config.n_envs=0", "base_config.n_envs is 0; it must be from 1 to 65,536"),

@@ -27,3 +27,10 @@ def one_hot(sample, actions):
 def within_noise(mean, expected, std):
     """Assert that a mean of DRAWS numbers is within four of its standard errors."""
     assert (np.abs(mean - expected) <= 4 * std / np.sqrt(DRAWS) + 1e-12).all(), (mean, expected)
+
+
+def fisher_product(family, statistics, vector):
+    """Return the product of a vector with the second derivative of KL[fixed || policy], where both are equal."""
+    at, fixed = statistics.clone().requires_grad_(), family(statistics)
+    (first,) = torch.autograd.grad(family(at).kl(fixed).sum(), at, create_graph=True)
+    return torch.autograd.grad((first * vector).sum(), at)[0]

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from algorithm.distributions import MASKED_LOGIT, Categorical, CategoricalFamily
-from tests.distributions.oracles import DRAWS, close, gradient, one_hot, random, within_noise
+from tests.distributions.oracles import DRAWS, close, fisher_product, gradient, one_hot, random, within_noise
 from tests.oracles import softmax
 
 LOGITS, AVERAGE, WEIGHT = (2 * random(5, 2, 4, seed=seed) for seed in (1, 2, 3))
@@ -42,6 +42,14 @@ def test_the_score_of_a_sample_is_the_summed_score_with_its_weight_only():
     for sample in (SAMPLE, SAMPLE.float()):
         close(policy.score(sample, weight), expected)
     close(policy.summed_score(one_hot(SAMPLE, 4) * weight.unsqueeze(-1)), expected)
+
+
+def test_the_product_with_the_fisher_matrix_equals_autograd():
+    policy = Categorical(LOGITS)
+    close(policy.fisher_product(WEIGHT), fisher_product(Categorical, LOGITS, WEIGHT))
+    masked = LOGITS.clone()
+    masked[..., 0] = MASKED_LOGIT
+    assert Categorical(masked).fisher_product(WEIGHT)[..., 0].eq(0).all()
 
 
 def test_gradients_with_respect_to_probabilities_equal_autograd():

@@ -8,7 +8,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
 from algorithm.losses import trust_region_multiplier
-from tests.distributions.oracles import DRAWS, close, gradient, random, within_noise
+from tests.distributions.oracles import DRAWS, close, fisher_product, gradient, random, within_noise
 
 STATISTICS, AVERAGE = (0.7 * random(5, 2, 6, seed=seed) for seed in (1, 2))
 SAMPLE, WEIGHT = random(5, 2, 3, seed=3), random(5, 2, seed=4)
@@ -57,6 +57,15 @@ def test_gradients_equal_autograd(statistics, average, sample):
         torch.testing.assert_close(policy.score(sample, WEIGHT[:4, 0]), moves * expected["score"])
         torch.testing.assert_close(policy.entropy_gradient(), moves * expected["entropy"])
         torch.testing.assert_close(policy.kl_gradient(kind(average)), moves * expected["kl"])
+
+
+def test_the_product_with_the_fisher_matrix_equals_autograd():
+    vector = random(5, 2, 6, seed=5)
+    expected = fisher_product(Gaussian, STATISTICS, vector)
+    close(Gaussian(STATISTICS).fisher_product(vector), expected)
+    fixed = FixedStdGaussian(STATISTICS).fisher_product(vector)
+    close(fixed[..., :3], expected[..., :3])
+    assert fixed[..., 3:].eq(0).all()
 
 
 def test_gradients_of_a_fixed_std_are_exactly_0():

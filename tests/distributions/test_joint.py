@@ -17,7 +17,7 @@ from algorithm.distributions import (
     TanhGaussianFamily,
     make_family,
 )
-from tests.distributions.oracles import DRAWS, close, gradient, one_hot, random, within_noise
+from tests.distributions.oracles import DRAWS, close, fisher_product, gradient, one_hot, random, within_noise
 from tests.oracles import softmax
 
 # Two continuous dimensions, branches of 3 and 2: statistics are 2 means, 2 log std, 3 logits, 2 logits.
@@ -61,6 +61,11 @@ def test_gradients_equal_autograd():
     fixed = make_family(2, (3, 2), TanhGaussianFamily, FixedStdGaussian)(STATISTICS).score(SAMPLE, WEIGHT)
     close(fixed[..., [0, 1, 4, 5, 6, 7, 8]], policy.score(SAMPLE, WEIGHT)[..., [0, 1, 4, 5, 6, 7, 8]])
     assert fixed[..., 2:4].eq(0).all()
+
+
+def test_the_product_with_the_fisher_matrix_equals_autograd():
+    vector = random(5, 4, 9, seed=6)
+    close(HYBRID(STATISTICS).fisher_product(vector), fisher_product(HYBRID, STATISTICS, vector))
 
 
 def test_results_have_the_batch_shape():

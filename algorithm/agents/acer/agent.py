@@ -8,6 +8,8 @@ forms; one backward pass propagates them through the network.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,12 +21,13 @@ from algorithm.agents.acer.critics import (
     StateValueCritic,
     StochasticDuelingCritic,
 )
+from algorithm.agents.acer.networks import make_groups, make_policy, make_separate_critic
 from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
+    Divergence,
     LossReport,
-    ParameterGroup,
     RewardTransform,
     check_burn_in,
     mean_weights,
@@ -43,14 +46,14 @@ from algorithm.distributions import (
     make_family,
 )
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
-from algorithm.networks import ActorCritic, Blueprint, StdHead, TargetNetwork
+from algorithm.networks import ActorCritic, Blueprint, TargetNetwork
 from algorithm.returns import ESTIMATORS, EstimatorInputs, Targets, TraceClipping, get_estimator
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, Role
 
 
 class Acer(Agent):
-    """ACER: an off-policy estimator, truncated importance sampling with bias correction, the efficient trust region.
+    """ACER: an off-policy estimator, truncated importance sampling with bias correction, and a trust region.
 
     Raises:
         ValueError: The settings do not suit the kind of action.
@@ -73,24 +76,16 @@ class Acer(Agent):
         self.trace_clipping = TraceClipping(
             trace_clip=settings.trace_clip, rho_clip=settings.rho_clip, trace_lambda=settings.trace_lambda
         )
-        self.policy = self._make_network(blueprint, role)
-        self.average_policy = TargetNetwork(self.policy, self._make_network(blueprint, role))
+        statistics_size = self.family.statistics_size
+        self.policy, average_policy = (
+            make_policy(settings, blueprint, role, statistics_size, self.critic) for _ in range(2)
+        )
+        self.average_policy = TargetNetwork(self.policy, average_policy)
         self.target_networks = {"average": self.average_policy}
+        self.separate_critic = make_separate_critic(settings, blueprint, self.policy, self.critic)
+        self.groups = make_groups(settings, self.policy, self.separate_critic)
         warmup_rows = self.policy.torso.warmup_rows
         check_burn_in(settings.burn_in_step, self.policy.torso)
-        self.groups = {
-            "acer": ParameterGroup(
-                module=self.policy,
-                learning_rate=settings.learning_rate,
-                learning_rate_schedule=settings.learning_rate_schedule,
-                optimizer=settings.optimizer,
-                optimizer_beta1=settings.optimizer_beta1,
-                optimizer_decay=settings.optimizer_decay,
-                optimizer_epsilon=settings.optimizer_epsilon,
-                epsilon_inside=settings.epsilon_inside,
-                max_grad_norm=settings.max_grad_norm,
-            )
-        }
         self.schedule = DataSchedule(
             rollout_length=settings.rollout_length,
             sequence_length=settings.sequence_length,
@@ -109,32 +104,45 @@ class Acer(Agent):
             gamma=settings.gamma,
         )
 
-    def _make_network(self, blueprint: Blueprint, role: Role) -> ActorCritic:
-        settings, n_means, std_head = self.settings, role.action_spec.continuous, None
-        if n_means:
-            std_head = StdHead(n_means, settings.std, settings.std_init, settings.std_min)
-        statistics_size = self.family.statistics_size
-        return ActorCritic(
-            blueprint, role.obs_specs, statistics_size, self.critic.n_values, std_head, self.critic.encoded_size
-        )
-
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features = unroll(self.policy.torso, rollout)
+        critic_network, critic_features = self.separate_critic or self.policy, features
         outputs = self.policy.compute_outputs(features)
+        if self.separate_critic:
+            critic_features = features.detach()
+            outputs = torch.cat((outputs, self.separate_critic(critic_features)), -1)
         with_burn_in, rollout = rollout, rollout.drop_burn_in()
         statistics, values = outputs.detach().split([self.family.statistics_size, self.critic.n_values], -1)
         policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
-        action_advantages = self.critic.evaluate_actions(self.policy, features, policy, rollout.raw_action)
+        action_advantages = self.critic.evaluate_actions(critic_network, critic_features, policy, rollout.raw_action)
         with torch.inference_mode():
             output = self.critic.evaluate(values, policy, rollout.raw_action, action_advantages)
-            ascent_direction, advantage_direction, report = self._compute_ascent_direction(
-                rollout, self._average_distribution(with_burn_in), output
-            )
+            average = self._compute_policy(self.average_policy.network, with_burn_in)
+            ascent_direction, advantage_direction, report = self._compute_ascent_direction(rollout, average, output)
         report.features = features
-        loss = surrogate_loss(ascent_direction.clone(), outputs[:-1])
+        losses = self._compute_losses(ascent_direction.clone(), outputs[:-1])
         if action_advantages is not None and advantage_direction is not None:
-            loss = loss + surrogate_loss(advantage_direction.clone(), action_advantages.advantages)
-        return {"acer": loss}, report
+            critic_group = "critic" if self.separate_critic else "acer"
+            advantage_loss = surrogate_loss(advantage_direction.clone(), action_advantages.advantages)
+            losses[critic_group] = losses[critic_group] + advantage_loss
+        return losses, report
+
+    def _compute_losses(self, direction: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+        """Return the loss of each group; the gradient with respect to outputs [T, B, S + values] is -direction."""
+        if not self.separate_critic:
+            return {"acer": surrogate_loss(direction, outputs)}
+        sizes = [self.family.statistics_size, self.critic.n_values]
+        pairs = zip(("policy", "critic"), direction.split(sizes, -1), outputs.split(sizes, -1), strict=True)
+        return {group: surrogate_loss(*parts) for group, *parts in pairs}
+
+    def divergence(self, rollout: Rollout) -> Divergence:
+        with torch.no_grad():
+            average = self._compute_policy(self.average_policy.network, rollout)
+        return Divergence(
+            compute_policy=partial(self._compute_policy, self.policy, rollout),
+            average=average,
+            weights=mean_weights(rollout.drop_burn_in().valid, torch.ones_like(rollout.weight)),
+        )
 
     def _compute_ascent_direction(
         self, rollout: Rollout, average: ClosedFormDistribution, output: CriticOutput
@@ -211,7 +219,7 @@ class Acer(Agent):
         settings, policy = self.settings, output.policy
         gradient = output.policy_gradient(weight, behavior, settings.importance_clip)
         direction = torch.add(gradient, policy.entropy_gradient(), alpha=settings.entropy_coef)
-        if settings.trust_region == "off":
+        if settings.trust_region != "efficient":
             return direction, torch.zeros_like(gradient[..., :1])
         constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
         if settings.trust_region_space == "probs":
@@ -219,9 +227,8 @@ class Acer(Agent):
         kl_multiplier = trust_region_multiplier(*constrained, settings.trust_region_delta)
         return torch.addcmul(direction, kl_multiplier, kl_gradient, value=-1), kl_multiplier
 
-    def _average_distribution(self, rollout: Rollout) -> ClosedFormDistribution:
-        """Return the average policy (section 3.3) at the T rows after the burn-in."""
-        network = self.average_policy.network
+    def _compute_policy(self, network: ActorCritic, rollout: Rollout) -> ClosedFormDistribution:
+        """Return the policy of a network, such as the average policy (section 3.3), at the T rows after the burn-in."""
         outputs = network.compute_outputs(unroll(network.torso, rollout)[:-1])
         statistics = outputs[..., : self.family.statistics_size]
         return self.family(network.mask_logits(statistics, rollout.drop_burn_in().obs))

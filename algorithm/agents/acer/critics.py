@@ -14,7 +14,7 @@ from torch import Tensor
 
 from algorithm.distributions import Categorical, ClosedFormDistribution, DistributionFamily
 from algorithm.losses import bias_correction, sampled_bias_correction
-from algorithm.networks import ActorCritic
+from algorithm.networks import ActorCritic, SeparateCritic
 from algorithm.returns import Targets
 
 
@@ -88,12 +88,16 @@ class Critic(ABC):
     samples_actions: bool = False  # action values are estimated with sampled actions
 
     def evaluate_actions(
-        self, network: ActorCritic, features: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+        self,
+        network: ActorCritic | SeparateCritic,
+        features: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
     ) -> ActionAdvantages | None:
         """Return the network's advantages of single actions, with gradient; None if the critic has no advantage head.
 
         Args:
-            network: The network of policy and critic.
+            network: The network of the critic.
             features: [T+1, B, F].
             policy: The policy at the T+1 rows.
             raw_action: The taken actions [T, B, size].
@@ -209,7 +213,11 @@ class StochasticDuelingCritic(Critic):
         self.encoded_size = family.encoded_size
 
     def evaluate_actions(
-        self, network: ActorCritic, features: Tensor, policy: ClosedFormDistribution, raw_action: Tensor
+        self,
+        network: ActorCritic | SeparateCritic,
+        features: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
     ) -> ActionAdvantages:
         policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
         actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))

@@ -53,9 +53,13 @@ class AcerSettings:
     std_init: Annotated[float, Range(above=0), CONTINUOUS]
     std_min: Annotated[float, Range(at_least=0), CONTINUOUS, Unless(std="fixed")]
     tanh_squash: Annotated[bool, CONTINUOUS, FixedOnResume("the saved actions were brought into their bounds this way")]
-    trust_region: Literal["off", "efficient"]
-    trust_region_space: Annotated[Literal["logits", "probs"], Unless(trust_region="off")]  # phi (Eq. 11)
-    trust_region_delta: Annotated[float, Range(at_least=0), Unless(trust_region="off")]  # delta (Eq. 11)
+    trust_region: Literal["off", "efficient", "full"]
+    trust_region_space: Annotated[Literal["logits", "probs"], OnlyIf(trust_region="efficient")]  # phi (Eq. 11)
+    trust_region_delta: Annotated[float, Range(at_least=0), OnlyIf(trust_region="efficient")]  # delta (Eq. 11)
+    trust_region_kl: Annotated[float, Range(above=0), OnlyIf(trust_region="full")]  # delta of the natural step
+    trust_region_iterations: Annotated[int, Range(at_least=1), OnlyIf(trust_region="full")]
+    trust_region_damping: Annotated[float, Range(above=0), OnlyIf(trust_region="full")]
+    trust_region_halvings: Annotated[int, Range(at_least=0), OnlyIf(trust_region="full")]
     rollout_length: Annotated[
         int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")
     ]  # k

@@ -1,0 +1,72 @@
+"""The networks of ACER and their parameter groups: one network, or a policy and a critic that share no parameters."""
+
+from __future__ import annotations
+
+from math import inf
+
+from algorithm.agents.acer.critics import Critic
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.agent import ParameterGroup
+from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, StdHead, collect_noise
+from algorithm.specs import Role
+
+
+def make_policy(
+    settings: AcerSettings, blueprint: Blueprint, role: Role, statistics_size: int, critic: Critic
+) -> ActorCritic:
+    """Return the network of the policy, which has the outputs of the critic unless the trust region is full."""
+    n_means, std_head = role.action_spec.continuous, None
+    if n_means:
+        std_head = StdHead(n_means, settings.std, settings.std_init, settings.std_min)
+    n_values, encoded_size = (0, 0) if settings.trust_region == "full" else (critic.n_values, critic.encoded_size)
+    return ActorCritic(blueprint, role.obs_specs, statistics_size, n_values, std_head, encoded_size)
+
+
+def make_separate_critic(
+    settings: AcerSettings, blueprint: Blueprint, policy: ActorCritic, critic: Critic
+) -> SeparateCritic | None:
+    """Return the critic of a policy in a full trust region; None if the policy's network has the critic's outputs.
+
+    The critic's step would leave the trust region if it changed layers of the policy.
+
+    Raises:
+        ValueError: The policy has noisy layers.
+    """
+    if settings.trust_region != "full":
+        return None
+    if collect_noise([policy]):
+        raise ValueError(
+            "trust_region full does not support noisy layers, since their noise changes the policy after every step; "
+            "use Mlp in place of NoisyMlp, or trust_region efficient"
+        )
+    return SeparateCritic(blueprint, policy.torso.size, critic.n_values, critic.encoded_size)
+
+
+def make_groups(
+    settings: AcerSettings, policy: ActorCritic, separate_critic: SeparateCritic | None
+) -> dict[str, ParameterGroup]:
+    """Return the group of the network, or the groups of the policy and of its separate critic."""
+    group = ParameterGroup(
+        module=separate_critic or policy,
+        learning_rate=settings.learning_rate,
+        learning_rate_schedule=settings.learning_rate_schedule,
+        optimizer=settings.optimizer,
+        optimizer_beta1=settings.optimizer_beta1,
+        optimizer_decay=settings.optimizer_decay,
+        optimizer_epsilon=settings.optimizer_epsilon,
+        epsilon_inside=settings.epsilon_inside,
+        max_grad_norm=settings.max_grad_norm,
+    )
+    if not separate_critic:
+        return {"acer": group}
+    policy_group = ParameterGroup(
+        module=policy,
+        learning_rate=settings.trust_region_kl,
+        learning_rate_schedule=settings.learning_rate_schedule,
+        optimizer="natural",
+        max_grad_norm=inf,  # the length of the gradient has no effect on the step
+        cg_iterations=settings.trust_region_iterations,
+        damping=settings.trust_region_damping,
+        max_halvings=settings.trust_region_halvings,
+    )
+    return {"policy": policy_group, "critic": group}

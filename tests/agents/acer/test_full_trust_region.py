@@ -1,0 +1,322 @@
+"""ACER with a full trust region: every kind of action and network, the divergence of every update, faults, resume."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.distributions import MASKED_LOGIT
+from algorithm.networks import Attention, Blueprint, Conv, FrameStack, Gru, Lstm, Mlp, NoisyMlp, Vector
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
+from algorithm.training.natural_step import FisherMatrix
+from tests.builders import make_acer, make_role, random_rollout, update
+
+ROWS, COLUMNS, DELTA = 8, 4, 0.01
+SPECS = {
+    "discrete": (ActionSpec(branches=(3,)), {}),
+    "branches": (ActionSpec(branches=(3, 2)), {}),
+    "fixed std": (ActionSpec(continuous=2), {"std": "fixed"}),
+    "learned std": (ActionSpec(continuous=2), {"std": "learned"}),
+    "state-dependent std": (ActionSpec(continuous=2), {"std": "state_dependent"}),
+    "hybrid": (ActionSpec(continuous=1, branches=(3,)), {"std": "learned"}),
+}
+BLUEPRINTS = {
+    "shared body": Blueprint(body=Mlp(16)),
+    "separate layers": Blueprint(policy=Mlp(16), critic=Mlp(8)),
+    "linear": Blueprint(),
+    "gru": Blueprint(body=Mlp(8), memory=Gru(6)),
+    "lstm": Blueprint(body=Mlp(8), memory=Lstm(6)),
+    "attention": Blueprint(body=Mlp(8), memory=Attention(8, heads=2, window=4)),
+    "frame stack": Blueprint({"*": FrameStack(3, Vector(normalize=True))}, body=Mlp(16)),
+}
+
+
+def make_learner(spec="discrete", blueprint="shared body", masked=False, **changes):
+    action_spec, settings = SPECS[spec]
+    obs_specs = {"obs": ObsSpec((3,))}
+    if masked:
+        obs_specs[ACTION_MASK] = ObsSpec((sum(action_spec.branches),), "uint8")
+    role = Role(COLUMNS, obs_specs, action_spec)
+    changes = {"trust_region": "full", "learning_rate": 0.01, **settings, **changes}
+    return Learner(make_acer(role, BLUEPRINTS[blueprint], **changes), role, {}, max_step=None)
+
+
+def make_rollout(agent, seed=0, masked=False):
+    """Return random rows with actions of the agent's family; with masks, each last action of a branch is forbidden."""
+    rng, family = np.random.default_rng(seed), agent.family
+    rollout = random_rollout(rng, ROWS, COLUMNS)
+    continuous = family.size - len(family.branches)
+    sample = [rng.normal(0, 0.5, size=(ROWS, COLUMNS, continuous))]
+    sample += [rng.integers(branch - masked, size=(ROWS, COLUMNS, 1)) for branch in family.branches]
+    behavior = rng.normal(0, 0.3, size=(ROWS, COLUMNS, family.statistics_size))
+    if masked:
+        allowed = np.concatenate([[1] * (branch - 1) + [0] for branch in family.branches])
+        rollout.obs[ACTION_MASK] = np.broadcast_to(allowed, (ROWS + 1, COLUMNS, len(allowed))).astype(np.uint8)
+        behavior[..., behavior.shape[-1] - len(allowed) :][..., allowed == 0] = MASKED_LOGIT
+    return replace(
+        rollout,
+        raw_action=np.concatenate(sample, -1).astype(np.float32),
+        behavior=behavior.astype(np.float32),
+        memory=rng.normal(size=(COLUMNS, agent.state_size)).astype(np.float32),
+    )
+
+
+def compute_kl(learner, rollout):
+    """Return the mean KL divergence of the policy from the average policy, by the definition of the agent's loss."""
+    agent = learner.agent
+    with torch.no_grad():
+        report = agent.loss(rollout.convert(torch.from_numpy))[1]
+        return report.compute_metrics()["train/kl_to_average"].item()
+
+
+def follow(learner, rollouts):
+    """Return the divergences before and after the natural step of every update, with that update's average policy."""
+    pairs = []
+    polyak_update = learner.agent.average_policy.polyak_update
+    for rollout in rollouts:
+        before = compute_kl(learner, rollout)
+        learner.agent.average_policy.polyak_update = lambda rate: None
+        metrics = update(learner, rollout).compute_metrics()
+        after = compute_kl(learner, rollout)
+        assert metrics["train/kl_after_step"].item() == pytest.approx(after, abs=1e-6)
+        learner.agent.average_policy.polyak_update = polyak_update
+        learner.agent.update_targets(0)
+        pairs.append((before, after))
+    assert learner.skipped_updates == 0
+    return np.array(pairs)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_divergence_of_every_update_is_within_the_limit(spec):
+    learner = make_learner(spec, trust_region_kl=DELTA, average_policy_decay=0.9)
+    before, after = follow(learner, [make_rollout(learner.agent, seed) for seed in range(100)]).T
+    assert (after <= np.maximum(before, DELTA) + 1e-6).all()
+    assert np.median(after) > DELTA / 4  # the policy moves
+
+
+@pytest.mark.parametrize(
+    ("spec", "blueprint"), [*((spec, "shared body") for spec in SPECS), ("hybrid", "gru"), ("hybrid", "attention")]
+)
+def test_the_product_with_the_fisher_matrix_equals_a_double_backward_pass(spec, blueprint):
+    masked = spec in ("branches", "hybrid")
+    learner = make_learner(spec, blueprint, masked)
+    agent = learner.agent
+    update(learner, make_rollout(agent, masked=masked))
+    divergence = agent.divergence(make_rollout(agent, 1, masked).convert(torch.from_numpy))
+    parameters = list(agent.policy.parameters())
+    vector = torch.randn(sum(parameter.numel() for parameter in parameters))
+    policy = divergence.compute_policy()
+    found = FisherMatrix(policy, divergence.weights, parameters, damping=0.0)(vector)
+    fixed = agent.family(policy.statistics.detach())
+    first = torch.autograd.grad(
+        (divergence.weights * policy.kl(fixed)).sum(), parameters, create_graph=True, materialize_grads=True
+    )
+    product = torch.cat([part.flatten() for part in first]) @ vector
+    second = torch.autograd.grad(product, parameters, materialize_grads=True)
+    expected = torch.cat([part.flatten() for part in second])
+    assert expected.norm() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("blueprint", BLUEPRINTS)
+@pytest.mark.parametrize("spec", ["discrete", "hybrid"])
+def test_every_network_takes_natural_steps(spec, blueprint):
+    learner = make_learner(spec, blueprint, trust_region_kl=DELTA)
+    before, after = follow(learner, [make_rollout(learner.agent, seed) for seed in range(5)]).T
+    assert (after <= np.maximum(before, DELTA) + 1e-6).all() and after.max() > DELTA / 4
+
+
+@pytest.mark.parametrize("spec", ["discrete", "branches", "hybrid"])
+def test_masked_actions_stay_forbidden(spec):
+    learner = make_learner(spec, masked=True)
+    before, after = follow(learner, [make_rollout(learner.agent, seed, masked=True) for seed in range(5)]).T
+    assert (after <= np.maximum(before, DELTA) + 1e-6).all() and after.max() > DELTA / 4
+
+
+def test_images_and_burn_in():
+    role = Role(COLUMNS, {"image": ObsSpec((2, 8, 8), "uint8", high=255)}, ActionSpec(branches=(3,)))
+    blueprint = Blueprint({"*": Conv((4, 3, 2), units=8)}, memory=Gru(6))
+    learner = Learner(make_acer(role, blueprint, trust_region="full", burn_in_step=2), role, {}, None)
+    rng = np.random.default_rng(0)
+    image = rng.integers(256, size=(ROWS + 1, COLUMNS, 2, 8, 8)).astype(np.uint8)
+    memory = np.zeros((COLUMNS, 6), np.float32)
+    rollout = replace(random_rollout(rng, ROWS, COLUMNS), obs={"image": image}, memory=memory, burn_in=2)
+    _, after = follow(learner, [rollout] * 3).T
+    assert (after <= DELTA + 1e-6).all() and after.max() > DELTA / 4
+
+
+def test_a_policy_outside_of_the_trust_region_returns_to_it():
+    learner = make_learner(trust_region_kl=DELTA)
+    rollout = make_rollout(learner.agent)
+    generator = torch.Generator().manual_seed(0)
+    policy = learner.parameters.vector[learner.parameters.group_slices["policy"]]
+    policy.add_(torch.randn(len(policy), generator=generator), alpha=0.5)
+    start = compute_kl(learner, rollout)
+    assert start > 5 * DELTA
+    before, after = follow(learner, [rollout] * 10).T
+    assert before[0] == start
+    is_outside = before > DELTA
+    assert (after[is_outside] < before[is_outside]).all()
+    assert after[-1] <= DELTA + 1e-6
+
+
+def test_the_natural_step_leaves_the_critic_unchanged_and_the_critic_the_policy():
+    learner = make_learner("hybrid")
+    rollout, parameters = make_rollout(learner.agent), learner.parameters
+    policy, critic = (parameters.vector[parameters.group_slices[name]] for name in ("policy", "critic"))
+    learner.compute_gradients(rollout)
+    for step, moved, fixed in zip(learner._steps, (critic, policy), (policy, critic), strict=True):
+        assert step.name == {id(critic): "critic", id(policy): "policy"}[id(moved)]
+        before, other = moved.clone(), fixed.clone()
+        step(0.0)
+        assert fixed.equal(other) and not moved.equal(before)
+
+
+def test_the_gradient_of_the_critic_does_not_reach_the_policy():
+    agent = make_learner("hybrid").agent
+    losses, _ = agent.loss(make_rollout(agent).convert(torch.from_numpy))
+    for name, others in (("critic", agent.policy), ("policy", agent.separate_critic)):
+        gradients = torch.autograd.grad(
+            losses[name], list(others.parameters()), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        assert all(gradient.eq(0).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("spec", ["discrete", "hybrid"])
+def test_the_gradients_of_both_groups_are_those_of_one_network(spec):
+    """With separate layers and no trust region, one network has the same gradients as two."""
+    single = make_learner(spec, "separate layers", trust_region="off")
+    double = make_learner(spec, "separate layers")
+    network, policy, critic = single.agent.policy, double.agent.policy, double.agent.separate_critic
+    pairs = [(network.heads.layers[0], policy.heads.layers[0]), (network.heads.heads[0], policy.heads.heads[0])]
+    pairs += [(network.heads.layers[1], critic.heads.layers[0]), (network.heads.heads[1], critic.heads.heads[0])]
+    if spec == "hybrid":
+        pairs += [(network.advantage_head, critic.advantage_head)]
+        with torch.no_grad():
+            network.std_head.log_std.copy_(policy.std_head.log_std)
+    for source, target in pairs:
+        target.load_state_dict(source.state_dict())
+    for learner in (single, double):
+        learner.agent.average_policy.polyak_update(1.0)
+        torch.manual_seed(0)
+        learner.compute_gradients(make_rollout(learner.agent))
+    for source, target in pairs:
+        for expected, found in zip(source.parameters(), target.parameters(), strict=True):
+            torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_the_average_policy_follows_the_accepted_step():
+    learner = make_learner(average_policy_decay=0.75)
+    parameters, rollout = learner.parameters, make_rollout(learner.agent)
+    for _ in range(3):
+        average = parameters.target_vector.clone()
+        update(learner, rollout)
+        policy = parameters.vector[parameters.group_slices["policy"]]
+        torch.testing.assert_close(parameters.target_vector, 0.75 * average + 0.25 * policy)
+        assert not parameters.target_vector.equal(average)
+
+
+def test_a_linear_learning_rate_shrinks_the_trust_region():
+    learner = make_learner(learning_rate_schedule="linear", trust_region_kl=0.01)
+    rollout = make_rollout(learner.agent)
+    learner.max_step = 4 * int(rollout.valid.sum())
+    for left in (0.75, 0.5, 0.25, 0.0):
+        learner.observe(rollout)
+        before, after = follow(learner, [rollout])[0]
+        assert after <= max(left * 0.01, before) + 1e-6
+    assert before < 0.005 and after <= before
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["as on a processor", "as on a device"])
+@pytest.mark.parametrize("place", ["gradient", "natural step"])
+def test_an_update_that_is_not_finite_changes_nothing(place, looks, monkeypatch):
+    learner, twin = make_learner(), make_learner()
+    for either in (learner, twin):
+        either.checks_gradient = looks
+        update(either, make_rollout(either.agent))
+    rollout = make_rollout(learner.agent, 1)
+    if place == "gradient":
+        rollout.reward[rollout.valid] = np.nan
+        update(learner, rollout)
+    else:
+        divergence = learner.agent.divergence
+
+        def compute_divergence(batch):
+            found = divergence(batch)
+            return replace(found, weights=found.weights * float("nan"))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(learner.agent, "divergence", compute_divergence)
+            update(learner, rollout)
+    assert learner.skipped_updates == learner.consecutive_skips == 1
+    assert_equal_state(learner, twin, {"updates"})
+    for either in (learner, twin):
+        update(either, make_rollout(either.agent, 2))
+    assert_equal_state(learner, twin, {"updates"})
+    assert (learner.skipped_updates, learner.consecutive_skips) == (1, 0)
+
+
+def assert_equal_state(learner, twin, ignored=frozenset()):
+    assert learner.parameters.all_parameters.equal(twin.parameters.all_parameters)
+    states = [learner.state(), twin.state()]
+    assert all(states[0][name].equal(states[1][name]) for name in states[0] if name not in ignored)
+
+
+def test_a_resumed_learner_continues_bit_for_bit():
+    learner, resumed = make_learner("hybrid", "gru"), make_learner("hybrid", "gru", seed=1)
+    for seed in range(3):
+        update(learner, make_rollout(learner.agent, seed))
+    resumed.parameters.load(learner.parameters.state())
+    resumed.restore(learner.state())
+    for seed in (3, 4):
+        for either in (learner, resumed):
+            torch.manual_seed(seed)
+            update(either, make_rollout(either.agent, seed))
+    assert_equal_state(learner, resumed)
+
+
+def test_an_update_without_valid_rows_leaves_the_policy_unchanged():
+    learner = make_learner()
+    rollout = make_rollout(learner.agent)
+    rollout.first[:], rollout.alive[:] = True, True
+    policy = learner.parameters.vector[learner.parameters.group_slices["policy"]]
+    before = policy.clone()
+    update(learner, rollout)
+    assert policy.equal(before) and learner.skipped_updates == 0
+
+
+def test_the_critic_has_the_layers_of_the_body_or_its_own():
+    sizes = {
+        name: [
+            layer.out_features for layer in make_learner(blueprint=name).agent.separate_critic.heads.layers[0].layers
+        ]
+        for name in ("shared body", "separate layers")
+    }
+    assert sizes == {"shared body": [16], "separate layers": [8]}
+
+
+def test_the_groups_have_the_settings():
+    agent = make_acer(
+        trust_region="full",
+        trust_region_kl=0.5,
+        trust_region_iterations=3,
+        trust_region_damping=0.25,
+        trust_region_halvings=2,
+        learning_rate=0.125,
+        optimizer="rmsprop",
+    )
+    policy, critic = agent.groups["policy"], agent.groups["critic"]
+    assert (policy.optimizer, critic.optimizer) == ("natural", "rmsprop")
+    assert (policy.learning_rate, policy.cg_iterations, policy.damping, policy.max_halvings) == (0.5, 3, 0.25, 2)
+    assert critic.learning_rate == 0.125 and critic.module is agent.separate_critic
+    assert policy.module is agent.policy and agent.average_policy.source is agent.policy
+
+
+def test_noisy_layers_are_refused_in_one_line():
+    with pytest.raises(
+        ValueError, match="trust_region full does not support noisy layers.*use Mlp in place of"
+    ) as raised:
+        make_acer(make_role(), Blueprint(body=NoisyMlp(8)), trust_region="full")
+    assert "\n" not in str(raised.value)
