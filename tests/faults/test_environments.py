@@ -137,7 +137,7 @@ def test_an_environment_that_raises_is_logged_in_one_line_and_in_faults_log(caps
     status, out, err = train(capsys, "if Broken.steps == 100: raise OSError('connection lost')")
     assert status == 0 and err == ""
     logged = [line for line in out.splitlines() if "connection lost" in line]
-    assert len(logged) == 1 and "lane 1 raised OSError: connection lost in a step" in logged[0]
+    assert len(logged) == 1 and "environment 1 raised OSError: connection lost in a step" in logged[0]
     log = (run_folder().path / "faults.log").read_text()
     assert "Traceback (most recent call last)" in log and "env.py" in log
     assert max(saved_steps()) >= 600
