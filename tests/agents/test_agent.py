@@ -1,6 +1,7 @@
 """What all agents have in common: memories, features, running statistics, and means over valid rows."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from algorithm.networks import Blueprint, Gru, Mlp, Vector
 from algorithm.rollout import Step
 from tests.builders import make_acer, make_role, make_sac, random_rollout
 
-MAKE_AGENT = {"acer": make_acer, "sac": make_sac}
+MAKE_AGENT = {"acer": make_acer, "acer, full": partial(make_acer, trust_region="full"), "sac": make_sac}
 COLUMNS = 4
 WITH_MEMORY = Blueprint(body=Mlp(8), memory=Gru(6))
 
