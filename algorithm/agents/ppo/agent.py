@@ -48,7 +48,7 @@ class Ppo(StateValueAgent):
             statistics, v = self.split_outputs(outputs)
             policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
             old_policy = self.family(rollout.behavior)
-            rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(-20, 20).exp()
+            rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(max=20).exp()
             advantage = targets["advantage"]
             if settings.normalize_advantages:
                 advantage = normalize_advantages(advantage, valid)
