@@ -149,14 +149,14 @@ COMMANDS = [
     ("mine/task --list", "there is no run under runs/mine/task yet"),
     ("--init acrobot", "expected group/name"),
     ("--init gym/a:b", "give its folder below envs/"),
-    ("--init mine/task", "exists already, and is left as it is"),
+    ("--init mine/task", "exists already and was not changed"),
     ("--init gym/acrobat", "did you mean Acrobot-v1?"),
     ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
     (
         "--init gym/chain --set base_config.env_type=PROBE",
         "--init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT",
     ),
-    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs a config.yaml of its own"),
+    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs its own config.yaml"),
     ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
     # assignments
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
@@ -181,7 +181,7 @@ COMMANDS = [
     ("mine/task --set base_config.n_envs=true", "base_config.n_envs is True"),
     ("mine/task --set base_config.n_envs=1.5", "base_config.n_envs is 1.5"),
     ("mine/task --set base_config.evaluate_greedy=1", "base_config.evaluate_greedy is 1"),
-    ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; there is ACER"),
+    ("mine/task --set base_config.algorithm=TRPO", "algorithm 'TRPO' is unknown; there is ACER"),
     (
         "mine/task --set base_config.device=tpu",
         "it must be cpu, cuda, cuda:1 (the device with this index), gpu (the same as cuda), mps or auto",
@@ -220,6 +220,15 @@ COMMANDS = [
         "std_init 0.5 must be above std_min 0.7",
     ),
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
+    (
+        "mine/task --set base_config.algorithm=PPO ppo_config.clip_ratio_schedule=linear base_config.max_step=null",
+        "ppo_config.clip_ratio_schedule is linear to 0 at base_config.max_step, which is not set",
+    ),
+    (
+        "mine/task --set base_config.algorithm=PPO ppo_config.rollout_length=8 ppo_config.minibatches=9",
+        "ppo_config.minibatches is 9, but a rollout has 8 steps: set it to at most 8, or increase base_config.n_envs",
+    ),
+    ("mine/task --set base_config.algorithm=A2C a2c_config.rollout_length=2147483647", "not enough memory"),
     ("mine/task --set acer_config.optimizer_beta1=1", "optimizer_beta1 is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),
@@ -239,7 +248,7 @@ COMMANDS = [
     ("mine/task --set replay_config.capacity=1e30", "replay_config.capacity is 1000000000000000019884624838656;"),
     ("mine/task --set acer_config.batch_size=9223372036854775808", "it must be at most 2,147,483,647"),
     ("mine/task --set base_config.seed=9223372036854775808", "it must be at most 9,223,372,036,854,775,807"),
-    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 windows of 20 rows are"),
+    ("mine/task --set acer_config.batch_size=2147483647", "batch_size: 2,147,483,647 sequences of 20 rows are"),
     (
         "mine/task --set acer_config.rollout_length=2147483647",
         "replay_config.capacity: 50000 rows over 1 lanes hold no",
