@@ -79,6 +79,14 @@ def read_weights(folder):
     return {role: checkpoint.weights(role) for role in checkpoint.roles}
 
 
+def test_auxiliaries_and_epochs_exclude_each_other(tmp_path, capsys):
+    write_folder(tmp_path, agent="PPO", auxiliaries="{distillation: {weight: 0.5}}")
+    assert main.main(["fake/task", "-n", "a"]) == 2
+    message = capsys.readouterr().err
+    assert "auxiliaries: distillation cannot be trained by an algorithm that learns in epochs" in message
+    assert message.count("\n") == 1
+
+
 @pytest.mark.parametrize("fake", FAKES)
 def test_every_fake_trains_resumes_and_plays(fake, tmp_path, capsys):
     write_folder(tmp_path, **FAKES[fake])

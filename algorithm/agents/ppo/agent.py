@@ -56,7 +56,8 @@ class Ppo(StateValueAgent):
             weight = clipped_importance(rho, advantage, clip_ratio)
             entropy_coef = self._anneal(settings.entropy_coef, settings.entropy_coef_schedule)
             policy_direction = policy.score(rollout.raw_action, weight)
-            policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
+            if entropy_coef:
+                policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
             error = targets["value"] - v
             if settings.value_clip is not None:
                 error = clipped_error(targets["value"], v, targets["old_value"], settings.value_clip)
