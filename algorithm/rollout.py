@@ -101,7 +101,7 @@ class Rollout:
     index: np.ndarray  # [B] position in the replay, -1 for a collected rollout
     version: np.ndarray  # [B] number of updates of the parameters that acted
     burn_in: int = 0  # first rows, which only update the memory, without gradient
-    # {name: [T, B]}: what `Agent.prepare` computed. `obs` of a prepared rollout has T rows, and `reward` is transformed.
+    # {name: [T, B]}, computed by `Agent.prepare`. `obs` of a prepared rollout has T rows, and `reward` is transformed.
     targets: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:

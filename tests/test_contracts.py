@@ -27,7 +27,9 @@ default:
 """
 # By algorithm; other agents have no settings. Those without a replay have no `replay_config`.
 SECTIONS = {
-    "ACER": "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n",
+    "ACER": (
+        "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
+    ),
     "A2C": "  a2c_config: {rollout_length: 4}\n",
     "PPO": "  ppo_config: {rollout_length: 8, epochs: 2, minibatches: 1}\n",
 }

@@ -82,9 +82,7 @@ class LiteralPolicy:
         self.allowed = [mask.bool() for mask in masks.split(list(spec.branches))] if spec.branches else []
         self.continuous = spec.continuous
         self.normal = Normal(mean, log_std.exp())
-        self.branches = [
-            Categorical(logits=branch[mask]) for branch, mask in zip(logits, self.allowed, strict=True)
-        ]
+        self.branches = [Categorical(logits=branch[mask]) for branch, mask in zip(logits, self.allowed, strict=True)]
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the logarithm of the density of an action."""

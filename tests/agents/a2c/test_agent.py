@@ -53,7 +53,9 @@ def compute_literal_loss(agent, spec, rollout):
     return loss / len(terms)
 
 
-@pytest.mark.parametrize("estimator", [{"gae_lambda": 1.0}, {"gae_lambda": 0.75, "normalize_advantages": True}], ids=str)
+@pytest.mark.parametrize(
+    "estimator", [{"gae_lambda": 1.0}, {"gae_lambda": 0.75, "normalize_advantages": True}], ids=str
+)
 @pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
 def test_the_gradient_is_that_of_the_textbook(kind, masked, memory, changes, estimator):
     spec = SPECS[kind]
@@ -155,8 +157,6 @@ def test_advantages_of_gae_1_are_those_of_n_step_returns_and_of_gae_0_one_step_e
     agent.gae_lambda = 1.0
     returns, following = [], v[-1]
     for t in reversed(range(ROWS)):
-        following = torch.where(
-            valid[t], rollout.reward[t] + GAMMA * rollout.alive[t] * following, v[t]
-        )
+        following = torch.where(valid[t], rollout.reward[t] + GAMMA * rollout.alive[t] * following, v[t])
         returns.append(following)
     torch.testing.assert_close(agent.estimate_values(rollout, v)[valid], torch.stack(returns[::-1])[valid])

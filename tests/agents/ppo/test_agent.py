@@ -41,7 +41,9 @@ def make_case(kind, masked, memory, changes):
     """Return an agent, its spec, a prepared rollout, and the collected one."""
     spec = SPECS[kind]
     role = make_literal_role(spec, masked)
-    agent = make_exact(make_ppo, role, memory, **{"entropy_coef": 0.1, "value_coef": 0.7, "gae_lambda": 0.75, **changes})
+    agent = make_exact(
+        make_ppo, role, memory, **{"entropy_coef": 0.1, "value_coef": 0.7, "gae_lambda": 0.75, **changes}
+    )
     collected = to_float64(random_rollout_of(agent, role))
     with torch.no_grad():
         prepared = agent.prepare(collected)
