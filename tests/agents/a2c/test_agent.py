@@ -131,7 +131,7 @@ def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_pre
 def test_the_returns_of_a_segment_continue_with_the_value_of_its_last_observation():
     """Rewards of 1; the values of a termination after row 1, and of a truncation with V = 4 after row 3, its own."""
     role = make_literal_role(ActionSpec(0, (3,)))
-    agent = make_exact(make_a2c, replace(role, lanes=1), gamma=0.9)
+    agent = make_exact(make_a2c, replace(role, lanes=1), gamma=0.9, gae_lambda=1.0)
     rollout = to_float64(random_rollout_of(agent, replace(role, lanes=1), rows=6))
     column = torch.tensor([[False, False, True, False, False, True, False]]).T
     # Rows 0, 1 (termination), 2, 3 (truncation), 4 (its last observation), 5, and the observation after them.
