@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,20 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from algorithm.agents.a2c.agent import A2C
+from algorithm.agents.a2c.settings import A2CSettings
 from algorithm.agents.acer.agent import Acer
 from algorithm.agents.acer.settings import AcerSettings
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import Agent, LossReport
+from algorithm.agents.ppo.agent import Ppo
+from algorithm.agents.ppo.settings import PpoSettings
 from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
+from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Blueprint, Mlp
 from algorithm.returns import ESTIMATORS, find_estimators
 from algorithm.rollout import Rollout
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
@@ -76,6 +82,30 @@ def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed:
     torch.manual_seed(seed)
     blueprint = blueprint or Blueprint(body=Mlp(16))
     return Sac(sac_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
+
+
+def a2c_settings(**changes) -> A2CSettings:
+    """Return the default settings with some changes."""
+    return A2CSettings(**{**yaml.safe_load(CONFIG.read_text())["a2c_config"], **changes})
+
+
+def make_a2c(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> A2C:
+    """Return an agent in float32, as built by a run."""
+    torch.manual_seed(seed)
+    blueprint = blueprint or Blueprint(body=Mlp(16))
+    return A2C(a2c_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
+
+
+def ppo_settings(**changes) -> PpoSettings:
+    """Return the default settings with some changes."""
+    return PpoSettings(**{**yaml.safe_load(CONFIG.read_text())["ppo_config"], **changes})
+
+
+def make_ppo(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Ppo:
+    """Return an agent in float32, as built by a run."""
+    torch.manual_seed(seed)
+    blueprint = blueprint or Blueprint(body=Mlp(16))
+    return Ppo(ppo_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
 
 
 def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,6 +165,36 @@ def random_rollout(
         weight=np.ones(columns, np.float32),
         index=np.full(columns, -1),
         version=np.zeros(columns, np.int64),
+    )
+
+
+def random_rollout_of(agent: Agent, role: Role, seed: int = 0, rows: int = 6) -> Rollout:
+    """Return a collected rollout of an agent of any kind of action, in float32, with one lane for each column.
+
+    The behavior is another policy than the agent's. Forbidden actions, if the role has a mask, were not taken.
+    """
+    rng, spec, columns = np.random.default_rng(seed), role.action_spec, role.lanes
+    rollout = random_rollout(rng, rows, columns)
+    obs: dict[str, np.ndarray] = dict(rollout.obs)
+    behavior = 0.5 * rng.normal(size=(rows, columns, agent.family.statistics_size))
+    parts = [rng.normal(size=(rows, columns, spec.continuous))]
+    if ACTION_MASK in role.obs_specs:
+        allowed = rng.random((rows + 1, columns, sum(spec.branches))) < 0.6
+        allowed[..., np.cumsum((0, *spec.branches[:-1]))] = True
+        obs[ACTION_MASK] = allowed.astype(np.uint8)
+        behavior[..., -sum(spec.branches) :][~allowed[:-1]] = MASKED_LOGIT
+    else:
+        allowed = np.ones((rows + 1, columns, sum(spec.branches)), bool)
+    for start, actions in zip(np.cumsum((0, *spec.branches)), spec.branches, strict=False):
+        chances = rng.random((rows, columns, actions)) * allowed[:-1, :, start : start + actions]
+        parts.append(chances.argmax(-1)[..., None])
+    return replace(
+        rollout,
+        obs=obs,
+        raw_action=np.concatenate(parts, -1).astype(np.float32),
+        behavior=behavior.astype(np.float32),
+        memory=rng.normal(size=(columns, agent.state_size)).astype(np.float32),
+        weight=rng.uniform(0.5, 1.5, columns).astype(np.float32),
     )
 
 

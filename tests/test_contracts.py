@@ -6,6 +6,7 @@ import torch
 
 from algorithm import load
 from algorithm.cli import main
+from algorithm.config.registry import AGENTS_WITHOUT_REPLAY
 from algorithm.runs.run_folder import RunFolder
 from tests.fakes import LATE
 
@@ -21,17 +22,31 @@ blueprint = Blueprint(body=Mlp(8){memory})
 CONFIG = """
 default:
   base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100}}
-  replay_config: {{capacity: 900}}
 {agent_section}  auxiliaries: {auxiliaries}
   explorer: {explorer}
 """
-ACER = "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
+# By algorithm; other agents have no settings. Those without a replay have no `replay_config`.
+SECTIONS = {
+    "ACER": (
+        "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
+    ),
+    "A2C": "  a2c_config: {rollout_length: 4}\n",
+    "PPO": "  ppo_config: {rollout_length: 8, epochs: 2, minibatches: 1}\n",
+}
 
 FAKES = {
     "two roles": {"adapter": "TWO_ROLES"},
     "two groups": {"agent": "TWO_GROUPS"},
     "auxiliary": {"auxiliaries": "{distillation: {weight: 0.5}}"},
     "explorer": {"explorer": "{mixture: {epsilon: 0.3}}"},
+    "without a replay": {"agent": "A2C"},
+    "auxiliary and explorer without a replay": {
+        "agent": "A2C",
+        "auxiliaries": "{distillation: {weight: 0.5}}",
+        "explorer": "{mixture: {epsilon: 0.3}}",
+    },
+    "epochs and a late role": {"agent": "PPO", "adapter": "TWO_ROLES"},
+    "epochs, recurrent and skipping": {"agent": "PPO", "adapter": "SKIPPING", "memory": ", memory=RunningSum"},
     "recurrent and skipping": {"adapter": "SKIPPING", "memory": ", memory=RunningSum"},
     "all at once": {
         "adapter": "TWO_ROLES",
@@ -46,7 +61,9 @@ FAKES = {
 def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", explorer="{}", memory=""):
     folder = tmp_path / "envs" / "fake" / "task"
     folder.mkdir(parents=True)
-    section = ACER if agent == "ACER" else ""  # other agents have no settings
+    section = SECTIONS.get(agent, "")
+    if agent not in AGENTS_WITHOUT_REPLAY:
+        section += "  replay_config: {capacity: 900}\n"
     config = CONFIG.format(
         adapter=adapter, agent=agent, agent_section=section, auxiliaries=auxiliaries, explorer=explorer
     )
@@ -62,6 +79,14 @@ def run(*arguments):
 def read_weights(folder):
     checkpoint = folder.find_latest()
     return {role: checkpoint.weights(role) for role in checkpoint.roles}
+
+
+def test_auxiliaries_and_epochs_exclude_each_other(tmp_path, capsys):
+    write_folder(tmp_path, agent="PPO", auxiliaries="{distillation: {weight: 0.5}}")
+    assert main.main(["fake/task", "-n", "a"]) == 2
+    message = capsys.readouterr().err
+    assert "auxiliaries: distillation cannot be trained by an algorithm that learns in epochs" in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize("fake", FAKES)

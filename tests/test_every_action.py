@@ -50,7 +50,24 @@ SETTINGS = {
         "target_d_alpha": 0.1,
         "target_c_alpha": 2.0,
     },
+    "a2c_config": {
+        "learning_rate": 0.01,
+        "optimizer": "adam",
+        "gamma": 0.5,
+        "rollout_length": 4,
+        "std_init": 0.3,
+    },
+    "ppo_config": {
+        "learning_rate": 0.01,
+        "gamma": 0.5,
+        "rollout_length": 16,
+        "epochs": 6,
+        "minibatches": 4,
+        "std_init": 0.3,
+    },
 }
+# Agents without a replay learn from each env step once, or in a few epochs.
+STEPS_WITHOUT_REPLAY = {"A2C": 6000, "PPO": 2500}
 SPACES = {
     "Discrete": ("discrete", None, {}),
     "Box": ("box", None, {}),
@@ -70,6 +87,11 @@ ACER = {
     "vtrace with v": ("box", None, {"estimator": "vtrace", "critic": "state_value"}),
     "n_step with v": ("box", None, {"estimator": "n_step", "critic": "state_value"}),
 }
+WITHOUT_REPLAY = {
+    **SPACES,
+    "state std": ("box", None, {"std": "state_dependent", "std_min": 0.1}),
+    "squashed": ("box", None, {"tanh_squash": True}),
+}
 LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.2}
 SAC = {
     **SPACES,
@@ -77,16 +99,20 @@ SAC = {
     "like DQN, MultiDiscrete masked by observation": ("multi-discrete", "obs", LIKE_DQN),
     "several steps": ("dict", None, {"n_step": 2, "sequence_length": 2, "estimator": "retrace"}),
 }
-# The other action spaces are tested with SAC only among the slow tests.
-FAST_WITH_SAC = {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"}
+# The other action spaces are tested with these algorithms only among the slow tests.
+FAST = {
+    "SAC": {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"},
+    "A2C": {"Box", "MultiDiscrete masked by observation"},
+    "PPO": {"Discrete masked by info", "Dict"},
+}
 KINDS = [
     pytest.param(
         algorithm,
         *kind,
         id=f"{algorithm}-{name}",
-        marks=[pytest.mark.slow] * (algorithm == "SAC" and name not in FAST_WITH_SAC),
+        marks=[pytest.mark.slow] * (name not in FAST.get(algorithm, kinds)),
     )
-    for algorithm, kinds in (("ACER", ACER), ("SAC", SAC))
+    for algorithm, kinds in (("ACER", ACER), ("SAC", SAC), ("A2C", WITHOUT_REPLAY), ("PPO", WITHOUT_REPLAY))
     for name, kind in kinds.items()
 ]
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(32))\n"
@@ -95,6 +121,8 @@ CONSTANT_RETURN = 2 / 3  # of the best action that ignores the situation, for ev
 
 def layer(algorithm: str, changes: dict, **base) -> dict:
     """Return settings that select an algorithm and change its section and the base section."""
+    if algorithm in STEPS_WITHOUT_REPLAY:
+        base = {"max_step": STEPS_WITHOUT_REPLAY[algorithm], **base}
     return {"base_config": {"algorithm": algorithm, **base}, f"{algorithm.lower()}_config": changes}
 
 
@@ -153,25 +181,35 @@ MEMORIES = {
 MEMORY_SETTINGS = {
     "ACER": {"rollout_length": 6, "sequence_length": 6, "learning_rate": 0.004},
     "SAC": {"rollout_length": 6, "sequence_length": 6, "batch_size": 32, "replay_ratio": 6},
+    "A2C": {"rollout_length": 6},
+    "PPO": {"rollout_length": 15, "minibatches": 2},
+}
+MEMORY_STEPS = {"ACER": 2500, "SAC": 2500, "A2C": 12_000, "PPO": 6000}
+ATTENTION_STEPS = {**MEMORY_STEPS, "ACER": 5000, "SAC": 8000}
+FAST_MEMORIES = {
+    "ACER": [(memory, kind) for memory in MEMORIES for kind in ("discrete", "box", "dict")],
+    "SAC": [("gru", "dict"), ("frame stack", "box")],
+    "A2C": [("gru", "dict")],
+    "PPO": [("lstm", "discrete")],
 }
 
 
 def memory_cases():
-    """Yield every memory with three action spaces; with SAC all but two are slow tests."""
+    """Yield every memory with three action spaces; those that are not in `FAST_MEMORIES` are slow tests."""
     for algorithm, changes in MEMORY_SETTINGS.items():
         for memory in MEMORIES:
+            if memory == "attention" and algorithm in STEPS_WITHOUT_REPLAY:
+                continue  # it needs several times as many steps
             for kind in ("discrete", "box", "dict"):
-                marks = [pytest.mark.slow] * (
-                    algorithm == "SAC" and (memory, kind) not in [("gru", "dict"), ("frame stack", "box")]
-                )
+                marks = [pytest.mark.slow] * ((memory, kind) not in FAST_MEMORIES[algorithm])
                 yield pytest.param(algorithm, changes, memory, kind, id=f"{algorithm}-{memory}-{kind}", marks=marks)
 
 
 @pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), list(memory_cases()))
 def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memory, kind, tmp_path):
     """The best action depends on the previous observation, so an agent without a memory reaches a constant return."""
-    longer = {"ACER": 5000, "SAC": 8000}[algorithm]
-    base = {"max_step": longer if memory == "attention" else 2500, "env_args": {"kind": kind, "late": True}}
+    steps = ATTENTION_STEPS if memory == "attention" else MEMORY_STEPS
+    base = {"max_step": steps[algorithm], "env_args": {"kind": kind, "late": True}}
     nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {MEMORIES[memory]})\n"
     folder = train_folder(tmp_path, layer(algorithm, changes, **base), nn)
     player, env, total = load(folder.path, disable_sample=True), Guessing(kind, late=True), 0.0

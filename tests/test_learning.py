@@ -106,6 +106,40 @@ def test_sac_learns_simple_decisions(tmp_path, probe, best, changes):
     assert action.tolist() == best
 
 
+ON_POLICY_PROBE = {
+    "a2c_config": {"gamma": 0.9, "learning_rate": 0.01, "reward_normalization": None, "entropy_coef": 0.001},
+    "ppo_config": {
+        "gamma": 0.9,
+        "learning_rate": 0.01,
+        "reward_normalization": None,
+        "rollout_length": 16,
+        "epochs": 4,
+        "minibatches": 2,
+        "max_grad_norm": 10.0,
+    },
+}
+
+
+def learn_state_values(tmp_path, algorithm, env_name, max_step):
+    """Train an agent without a replay on a probe. Return the values and the greedy action of every state."""
+    probe = {"base_config": {"env_name": env_name, "max_step": max_step, "algorithm": algorithm}}
+    settings, folder, _ = train_quietly(tmp_path, PROBE, ON_POLICY_PROBE, probe)
+    role = folder.read_roles()["agent"]
+    agent = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)("agent", role).agent
+    states = torch.eye(role.obs_specs["obs"].shape[0])
+    with torch.no_grad():
+        _, v = agent.split_outputs(agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states})))
+    return v.numpy(), load(folder.path, disable_sample=True).act(states.numpy())
+
+
+@pytest.mark.parametrize(("algorithm", "max_step"), [("A2C", 20_000), ("PPO", 8000)])
+def test_agents_without_a_replay_learn_the_values_of_probes(tmp_path, algorithm, max_step):
+    v, _ = learn_state_values(tmp_path, algorithm, "truncation", max_step)
+    np.testing.assert_allclose(v, 10, atol=0.5)  # as a termination it would be 4.4
+    _, action = learn_state_values(tmp_path, algorithm, "chain", max_step)
+    assert action.tolist() == [1, 1, 1]
+
+
 def learn_values(tmp_path, env_name, max_step, estimator, critic):
     """Train ACER on a probe. Return the critic's values of every state."""
     probe = {

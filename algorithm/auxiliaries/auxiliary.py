@@ -16,7 +16,7 @@ from algorithm.specs import Role
 
 @dataclass(frozen=True, kw_only=True)
 class AuxiliaryInputs:
-    """The part of a batch and of the agent that an auxiliary may use.
+    """The part of a batch and of the agent that an auxiliary may use; not of a minibatch of a prepared rollout.
 
     Attributes:
         rollout: The batch, as tensors.

@@ -194,8 +194,9 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     agent = read_dataclass(agent_settings, tree.get(section, {}), section, layers)
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         find_class(setting, name)
-    if base.max_step is None and getattr(agent, "learning_rate_schedule", None) == "linear":
-        raise UserError(f"{section}.learning_rate_schedule is linear to 0 at base_config.max_step, which is not set")
+    for name, value in vars(agent).items():
+        if base.max_step is None and name.endswith("_schedule") and value == "linear":
+            raise UserError(f"{section}.{name} is linear to 0 at base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(

@@ -137,8 +137,18 @@ class ComponentsBuilder:
 def _make_on_policy_scheduler(
     config: AgentConfig, learner: Learner, lanes: int, rng: np.random.Generator
 ) -> OnPolicyScheduler:
-    """Return the scheduler of an agent without a replay. Raises UserError for more minibatches than parts."""
+    """Return the scheduler of an agent without a replay.
+
+    Raises:
+        UserError: a rollout has fewer parts than minibatches, or auxiliaries would need the observations after the rows
+            of a minibatch.
+    """
     agent, has_memory = learner.agent, learner.agent.state_size > 0
+    if agent.schedule.epochs is not None and learner.auxiliaries:
+        raise UserError(
+            f"auxiliaries: {', '.join(learner.auxiliaries)} cannot be trained by an algorithm that learns in epochs: "
+            "its minibatches have no next observations; use another algorithm, such as A2C"
+        )
     parts = lanes if has_memory else lanes * agent.schedule.rollout_length
     if agent.schedule.minibatches > parts:
         name = "sequences (one for each agent, since the network has a memory)" if has_memory else "steps"

@@ -52,6 +52,8 @@ SETTINGS = {
         "learning_starts": 32,
         "replay_ratio": 1.5,
     },
+    "a2c_config": {"rollout_length": 8},
+    "ppo_config": {"rollout_length": 8, "epochs": 3, "minibatches": 2},
 }
 # Further settings of each run.
 RUNS = {
@@ -141,6 +143,45 @@ RUNS = {
     "sac like dqn": {
         "base_config": {"algorithm": "SAC", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
         "sac_config": {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3},
+    },
+    "a2c": {
+        "base_config": {"algorithm": "A2C", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "a2c_config": {"reward_normalization": "return_std"},
+        "encoder": "Vector(normalize=True)",
+    },
+    "a2c, hybrid and recurrent": {
+        "base_config": {
+            "algorithm": "A2C",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3]},
+            "evaluate_every": 50,
+        },
+        "a2c_config": {"optimizer": "adam", "learning_rate_schedule": "linear"},
+        "memory": "Gru(6)",
+    },
+    "ppo": {
+        "base_config": {
+            "algorithm": "PPO",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 2},
+            "evaluate_every": 50,
+            "evaluate_greedy": False,
+        },
+        "ppo_config": {"clip_ratio_schedule": "linear", "target_kl": 0.002, "value_clip": 0.2},
+        "explorer": {"action_noise": [0.0, 0.4]},
+        "encoder": "Vector(normalize=True)",
+    },
+    "ppo, recurrent and skipping": {
+        "base_config": {"algorithm": "PPO", "env_type": "SKIPPING", "env_name": "skipping"},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Lstm(6)",
+    },
+    "agents that are added, ppo": {
+        "base_config": {"algorithm": "PPO", "env_type": "GROWING", "env_name": "growing"},
+        "ppo_config": {"reward_normalization": "return_std"},
+        "memory": "Gru(6)",
     },
     "agents that are added": {
         "base_config": {"env_type": "GROWING", "env_name": "growing", "observe_previous": ["action"]},

@@ -181,7 +181,7 @@ COMMANDS = [
     ("mine/task --set base_config.n_envs=true", "base_config.n_envs is True"),
     ("mine/task --set base_config.n_envs=1.5", "base_config.n_envs is 1.5"),
     ("mine/task --set base_config.evaluate_greedy=1", "base_config.evaluate_greedy is 1"),
-    ("mine/task --set base_config.algorithm=PPO", "algorithm 'PPO' is unknown; use one of: ACER"),
+    ("mine/task --set base_config.algorithm=TRPO", "algorithm 'TRPO' is unknown; use one of: ACER"),
     (
         "mine/task --set base_config.device=tpu",
         "it must be cpu, cuda, cuda:1 (the device with this index), gpu (the same as cuda), mps or auto",
@@ -220,6 +220,15 @@ COMMANDS = [
         "std_init 0.5 must be above std_min 0.7",
     ),
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
+    (
+        "mine/task --set base_config.algorithm=PPO ppo_config.clip_ratio_schedule=linear base_config.max_step=null",
+        "ppo_config.clip_ratio_schedule is linear to 0 at base_config.max_step, which is not set",
+    ),
+    (
+        "mine/task --set base_config.algorithm=PPO ppo_config.rollout_length=8 ppo_config.minibatches=9",
+        "ppo_config.minibatches is 9, but a rollout has 8 steps: set it to at most 8, or increase base_config.n_envs",
+    ),
+    ("mine/task --set base_config.algorithm=A2C a2c_config.rollout_length=2147483647", "not enough memory"),
     ("mine/task --set acer_config.optimizer_beta1=1", "optimizer_beta1 is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),

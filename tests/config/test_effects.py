@@ -67,6 +67,9 @@ def check(*assignments):
         ),
         (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),
         ([*SAC, "sac_config.v_rho=2"], "sac_config.v_rho has no effect, since n_step is 1"),
+        (["base_config.algorithm=A2C", "replay_config.capacity=9"], "replay_config.capacity has no effect, since alg"),
+        (["base_config.algorithm=ppo", "replay_config.sampler=lazy"], "replay_config.sampler has no effect, since alg"),
+        (["base_config.algorithm=PPO", "a2c_config.gamma=0.5"], "a2c_config.gamma is for algorithm A2C, not for PPO"),
         (
             [*SAC, *SEVERAL, "sac_config.estimator=retrace", "sac_config.v_rho=2"],
             "sac_config.v_rho is for estimator vtrace, not for retrace",

@@ -14,7 +14,7 @@ from algorithm import load
 from algorithm.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("a2c", "estimator", "grid_adapter", "python_api")
+MODULES = ("awr", "estimator", "grid_adapter", "python_api")
 
 
 def run_example(module: str, max_step: int) -> tuple[Path, dict]:
@@ -38,14 +38,14 @@ def test_an_example_runs(module):
     folder, settings = run_example(module, 400)
     assert (folder / "result.json").is_file()
     used = {
-        "a2c": (settings["base_config"]["algorithm"], "examples.a2c:A2C"),
+        "awr": (settings["base_config"]["algorithm"], "examples.awr:AWR"),
         "estimator": (settings["acer_config"]["estimator"], "importance_sampling"),
         "grid_adapter": (settings["base_config"]["env_type"], "examples.grid_adapter:GridAdapter"),
         "python_api": (settings["acer_config"]["gamma"], 0.98),
     }
     assert used[module][0] == used[module][1]
-    if module == "a2c":
-        assert settings["a2c_config"]["gamma"] == 0.98 and settings["a2c_config"]["max_grad_norm"] == 0.5
+    if module == "awr":
+        assert settings["awr_config"]["gamma"] == 0.98 and settings["awr_config"]["max_grad_norm"] == 0.5
 
 
 def test_the_example_of_an_encoder_trains_and_plays(capsys):
@@ -56,27 +56,27 @@ def test_the_example_of_an_encoder_trains_and_plays(capsys):
     assert main.main([name, "-n", "a", "--run", "--max_iter", "1"]) == 0
 
 
-A2C = "base_config.algorithm=examples.a2c:A2C"
+AWR = "base_config.algorithm=examples.awr:AWR"
 
 
 def test_an_agent_of_a_module_is_trained_resumed_and_exported(capsys):
-    words = ["gym/cartpole", "-n", "a", "--max-step", "300", "--set", A2C, "a2c_config.rollout_length=8"]
+    words = ["gym/cartpole", "-n", "a", "--max-step", "300", "--set", AWR, "awr_config.rollout_length=8"]
     assert main.main([*words, "goal=null"]) == 0
     assert main.main(["gym/cartpole", "-n", "a", "--resume", "--max-step", "500"]) == 0
     assert load("runs/gym/cartpole/a").agent.settings.rollout_length == 8
     assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
-    assert main.main(["gym/pendulum", "-n", "b", "--max-step", "300", "--set", A2C, "goal=null"]) == 0  # continuous
+    assert main.main(["gym/pendulum", "-n", "b", "--max-step", "300", "--set", AWR, "goal=null"]) == 0  # continuous
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([A2C, "a2c_config.gama=1"], "did you mean a2c_config.gamma?"),
-        ([A2C, "a2c_config.gamma=much"], "a2c_config.gamma is 'much'"),
-        (["a2c_config.gamma=1"], "a2c_config"),
-        (["base_config.algorithm=examples.a2c:A3C"], "algorithm 'examples.a2c:A3C' cannot be imported"),
-        (["base_config.algorithm=examples.none:A2C"], "No module named 'examples.none'"),
-        (["base_config.algorithm=:A2C"], "algorithm ':A2C' cannot be imported"),
+        ([AWR, "awr_config.gama=1"], "did you mean awr_config.gamma?"),
+        ([AWR, "awr_config.gamma=much"], "awr_config.gamma is 'much'"),
+        (["awr_config.gamma=1"], "awr_config"),
+        (["base_config.algorithm=examples.awr:None"], "algorithm 'examples.awr:None' cannot be imported"),
+        (["base_config.algorithm=examples.none:AWR"], "No module named 'examples.none'"),
+        (["base_config.algorithm=:AWR"], "algorithm ':AWR' cannot be imported"),
         (["base_config.env_type=examples.none:Grid"], "env_type 'examples.none:Grid' cannot be imported"),
     ],
 )
@@ -88,7 +88,7 @@ def test_mistakes_are_one_line(capsys, words, message):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("module", "steps", "least"), [("a2c", 60_000, 150), ("grid_adapter", 20_000, 0.9)])
+@pytest.mark.parametrize(("module", "steps", "least"), [("awr", 60_000, 150), ("grid_adapter", 20_000, 0.9)])
 def test_an_example_learns(module, steps, least):
     folder, _ = run_example(module, steps)
     evaluation = yaml.safe_load((folder / "result.json").read_text())["evaluation"]

@@ -18,7 +18,7 @@ from algorithm.export.signature import Signature
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import make_acer, make_sac
+from tests.builders import make_a2c, make_acer, make_ppo, make_sac
 from tests.export.exported_agents import ACTIONS, NETS, agent_of, export_of, role_of
 
 EVERY = ["mlp", "convnet", "gru", "lstm", "attention", "frames"]
@@ -50,6 +50,15 @@ OF_SAC = [
 @pytest.mark.parametrize(("action", "changes"), OF_SAC)
 def test_a_trained_sac_agent_passes_the_checker_and_equals_its_agent(action, changes, net, opset, tmp_path):
     exported = export_of(net, action, tmp_path, opset, make=make_sac, **changes)
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+
+
+@pytest.mark.parametrize("make", [make_a2c, make_ppo])
+@pytest.mark.parametrize("net", ["mlp", "lstm", "frames"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_agent_without_a_replay_passes_the_checker_and_equals_its_agent(action, net, make, tmp_path):
+    exported = export_of(net, action, tmp_path, 15, make=make, std="state_dependent")
     assert exported.parity < 1e-5
     assert find_violations(exported.path) == []
 

@@ -234,3 +234,48 @@ def test_active_lanes_are_recorded_until_they_are_cleared():
     actor.active_lanes["agent"][:] = False
     actor.collect()
     assert actor.active_lanes["agent"].tolist() == [True, False, False]
+
+
+def test_a_tick_completes_rollouts_before_it_decides():
+    """The steps that complete a rollout are those that `receive` returned; they are not decided yet."""
+    adapter = ScriptedAdapter(SCRIPT, agent=2)
+    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), seed=0)
+    for tick in range(9):
+        rollouts = actor.complete_rollouts()
+        assert len(rollouts) == [0, 0, 0, 0, 1, 0, 1, 0, 1][tick]
+        assert len(adapter.actions) == tick
+        actor.act()
+        actor.receive()
+        assert len(adapter.actions) == tick + 1
+
+
+def test_the_first_row_after_a_rollout_is_decided_after_it_was_returned():
+    """Lane 0 of the third rollout starts in the tick that completed the second one, and counts its update."""
+    learner = UpdateCounter()
+    components = make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2), learner)
+    actor, versions = Actor(components, seed=0), []
+    for _ in range(9):
+        for _, rollout in actor.complete_rollouts():
+            versions.append(rollout.version.tolist())
+            learner.updates += 1
+        actor.act()
+        actor.receive()
+    assert versions == [[0, 0], [0, 1], [2, 1]]
+
+
+def test_parts_of_a_tick_equal_a_whole_tick():
+    whole, parts = (
+        Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2)), seed=0)
+        for _ in range(2)
+    )
+    expected = collect(whole, 9)
+    found = []
+    for _ in range(9):
+        found += [rollout for _, rollout in parts.complete_rollouts()]
+        parts.act()
+        parts.receive()
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for name in ("first", "raw_action", "reward", "alive", "behavior", "memory", "lane"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert list(whole.episodes) == list(parts.episodes) and whole.env_steps == parts.env_steps

@@ -40,7 +40,8 @@ class A2C(StateValueAgent):
             advantage = normalize_advantages(error, valid) if settings.normalize_advantages else error
             # d/d statistics of log pi(a_t | x_t) (R_t - V_t) + beta H, and descent on c_v / 2 (R_t - V_t)^2.
             policy_direction = policy.score(rollout.raw_action, advantage)
-            policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=settings.entropy_coef)
+            if settings.entropy_coef:
+                policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=settings.entropy_coef)
             ascent_direction = torch.cat((policy_direction, settings.value_coef * error.unsqueeze(-1)), -1)
             weights = mean_weights(valid, rollout.weight)
             ascent_direction = weights.unsqueeze(-1) * ascent_direction

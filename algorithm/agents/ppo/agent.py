@@ -48,7 +48,7 @@ class Ppo(StateValueAgent):
             statistics, v = self.split_outputs(outputs)
             policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
             old_policy = self.family(rollout.behavior)
-            rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(-20, 20).exp()
+            rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(max=20).exp()
             advantage = targets["advantage"]
             if settings.normalize_advantages:
                 advantage = normalize_advantages(advantage, valid)
@@ -56,7 +56,8 @@ class Ppo(StateValueAgent):
             weight = clipped_importance(rho, advantage, clip_ratio)
             entropy_coef = self._anneal(settings.entropy_coef, settings.entropy_coef_schedule)
             policy_direction = policy.score(rollout.raw_action, weight)
-            policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
+            if entropy_coef:
+                policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
             error = targets["value"] - v
             if settings.value_clip is not None:
                 error = clipped_error(targets["value"], v, targets["old_value"], settings.value_clip)

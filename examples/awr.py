@@ -1,9 +1,9 @@
-"""A new algorithm: A2C (Mnih et al. 2016, the synchronous variant of A3C), as a subclass of Agent.
+"""A new algorithm: advantage-weighted regression (Peng et al. 2019, arXiv 1910.00177), as a subclass of Agent.
 
 An agent defines its networks and parameter groups in the constructor, and a loss. Acting, replay, optimizers,
 checkpoints, evaluation and export are the same for all agents. Settings name it as `module:Class`:
 
-    python main.py gym/cartpole --set base_config.algorithm=examples.a2c:A2C a2c_config.gamma=0.98
+    python main.py gym/cartpole --set base_config.algorithm=examples.awr:AWR awr_config.gamma=0.98
 """
 
 from __future__ import annotations
@@ -33,24 +33,28 @@ from algorithm.specs import Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CSettings:
-    """The section `a2c_config`. Fields of an agent from outside of this project have their defaults here."""
+class AWRSettings:
+    """The section `awr_config`. Fields of an agent from outside of this project have their defaults here."""
 
     learning_rate: float = 1e-3
     max_grad_norm: float = 0.5
     gamma: float = 0.99
     trace_lambda: float = 0.95
-    value_coef: float = 0.5
-    entropy_coef: float = 0.01
-    rollout_length: int = 16  # rows per lane and update
+    temperature: float = 0.2  # beta of the weights, in units of the scaled rewards
+    max_weight: float = 20.0
+    value_coef: float = 1.0
+    rollout_length: int = 16  # steps per agent before each update
+    batch_size: int = 16  # replayed sequences of a batch
+    replay_ratio: float = 4.0  # replayed batches for each rollout
+    learning_starts: int = 500  # stored steps before the first replayed batch
 
 
-class A2C(Agent):
-    """An on-policy actor-critic with state values."""
+class AWR(Agent):
+    """An agent that imitates stored actions, with weights that grow exponentially with their advantages."""
 
-    Settings = A2CSettings
+    Settings = AWRSettings
 
-    def __init__(self, settings: A2CSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
+    def __init__(self, settings: AWRSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         self.settings, self.rng = settings, rng
         spec = role.action_spec
         # Clipped Gaussians for continuous dimensions, a softmax for each discrete branch.
@@ -58,7 +62,7 @@ class A2C(Agent):
         std_head = StdHead(spec.continuous, "learned", 0.5, 0.1) if spec.continuous else None
         self.policy = ActorCritic(blueprint, role.obs_specs, self.family.statistics_size, 1, std_head)
         self.groups = {
-            "a2c": ParameterGroup(
+            "awr": ParameterGroup(
                 module=self.policy,
                 learning_rate=settings.learning_rate,
                 max_grad_norm=settings.max_grad_norm,
@@ -67,9 +71,9 @@ class A2C(Agent):
         self.schedule = DataSchedule(
             rollout_length=settings.rollout_length,
             sequence_length=settings.rollout_length,
-            batch_size=1,
-            replay_ratio=0,  # no replay: each rollout is learned from once
-            learning_starts=0,
+            batch_size=settings.batch_size,
+            replay_ratio=settings.replay_ratio,
+            learning_starts=settings.learning_starts,
         )
         self.reward_transform = RewardTransform(
             scale=1.0, clip=None, reward_normalization="return_std", gamma=settings.gamma
@@ -87,7 +91,8 @@ class A2C(Agent):
         )
         error = target - v[:-1]
         advantage = error.detach()
-        policy_loss = -advantage * policy.log_prob(rollout.raw_action) - settings.entropy_coef * policy.entropy
+        imitation = (advantage / settings.temperature).exp().clamp(max=settings.max_weight)
+        policy_loss = -imitation * policy.log_prob(rollout.raw_action)
         weights = mean_weights(rollout.valid, rollout.weight)  # [T, B], a sum with them is the mean over valid rows
         loss = (weights * (policy_loss + settings.value_coef * error.square())).sum()
         report = LossReport(
@@ -95,14 +100,15 @@ class A2C(Agent):
             lambda: td_error_stats(rollout.valid, advantage),
             features,
         )
-        return {"a2c": loss}, report
+        return {"awr": loss}, report
 
 
 def run(max_step: int = 100_000) -> RunResult:
-    """Train A2C in CartPole and return the result."""
+    """Train AWR in CartPole and return the result."""
     settings = {
-        "base_config": {"algorithm": "examples.a2c:A2C", "n_envs": 8, "max_step": max_step},
-        "a2c_config.gamma": 0.98,
+        "base_config": {"algorithm": "examples.awr:AWR", "n_envs": 8, "max_step": max_step},
+        "replay_config.capacity": 10_000,
+        "awr_config.gamma": 0.98,
     }
     return train("CartPole-v1", settings=settings, log=print)
 

@@ -1,0 +1,162 @@
+"""A2C's gradient is that of the textbook's loss, computed row by row and differentiated by autograd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.networks import Blueprint, Lstm, Mlp
+from algorithm.specs import ActionSpec
+from tests.agents.literal import (
+    CASES,
+    COLUMNS,
+    GAMMA,
+    ROWS,
+    SPECS,
+    compute_gradient,
+    compute_outputs_by_step,
+    estimate_by_definition,
+    make_exact,
+    make_literal_policy,
+    make_literal_role,
+)
+from tests.builders import PassThrough, make_a2c, random_rollout_of, to_float64
+
+
+def compute_literal_terms(agent, spec, rollout):
+    """Return the terms of the loss of Mnih et al. 2016 (Algorithm S3) for each valid row: policy, critic, entropy."""
+    statistics, v = compute_outputs_by_step(agent, rollout, ROWS + 1)
+    target = estimate_by_definition(rollout, v.detach().numpy(), agent.settings.gae_lambda)
+    rows = np.argwhere(~np.isnan(target))
+    advantages = {(t, b): target[t, b] - v[t, b].item() for t, b in rows}
+    if agent.settings.normalize_advantages:
+        mean, std = np.mean(list(advantages.values())), np.std(list(advantages.values()), ddof=1)
+        advantages = {row: (advantage - mean) / (std + 1e-8) for row, advantage in advantages.items()}
+    terms = {}
+    for t, b in rows:
+        policy = make_literal_policy(spec, statistics[t, b], rollout, t, b)
+        policy_term = policy.log_prob(rollout.raw_action[t, b]) * advantages[t, b]
+        terms[t, b] = policy_term, 0.5 * (target[t, b] - v[t, b]) ** 2, policy.entropy
+    return terms
+
+
+def compute_literal_loss(agent, spec, rollout):
+    """Return the mean of the loss over valid rows, each weighted by its column."""
+    terms, settings = compute_literal_terms(agent, spec, rollout), agent.settings
+    loss = sum(
+        rollout.weight[b] * (-policy + settings.value_coef * critic - settings.entropy_coef * entropy)
+        for (_, b), (policy, critic, entropy) in terms.items()
+    )
+    return loss / len(terms)
+
+
+@pytest.mark.parametrize(
+    "estimator", [{"gae_lambda": 1.0}, {"gae_lambda": 0.75, "normalize_advantages": True}], ids=str
+)
+@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
+def test_the_gradient_is_that_of_the_textbook(kind, masked, memory, changes, estimator):
+    spec = SPECS[kind]
+    role = make_literal_role(spec, masked)
+    agent = make_exact(make_a2c, role, memory, entropy_coef=0.1, value_coef=0.7, **changes, **estimator)
+    rollout = to_float64(random_rollout_of(agent, role))
+    assert not rollout.valid.all()
+    expected = compute_gradient(compute_literal_loss(agent, spec, rollout), agent.policy)
+    actual = compute_gradient(agent.loss(rollout)[0]["actor_critic"], agent.policy)
+    assert expected.abs().max() > 1e-2
+    torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_metrics_are_means_over_valid_rows(kind):
+    role = make_literal_role(SPECS[kind])
+    agent = make_exact(make_a2c, role)
+    rollout = replace(to_float64(random_rollout_of(agent, role)), weight=torch.ones(COLUMNS).double())
+    terms = compute_literal_terms(agent, SPECS[kind], rollout)
+    _, v = compute_outputs_by_step(agent, rollout, ROWS)
+    report = agent.loss(rollout)[1]
+    metrics = {name: value.item() for name, value in report.compute_metrics().items()}
+    assert metrics == pytest.approx(
+        {
+            "train/critic_loss": np.mean([critic.item() for _, critic, _ in terms.values()]),
+            "train/entropy": np.mean([entropy.item() for *_, entropy in terms.values()]),
+            "train/value": np.mean([v[row].item() for row in terms]),
+        }
+    )
+    largest, mean = report.compute_td_errors()
+    for b in range(COLUMNS):
+        errors = [(2 * critic.item()) ** 0.5 for (_, column), (_, critic, _) in terms.items() if column == b]
+        assert (largest[b].item(), mean[b].item()) == pytest.approx((max(errors), np.mean(errors)))
+
+
+def test_rows_that_are_not_valid_have_no_effect():
+    role = make_literal_role(SPECS["discrete"])
+    agent = make_exact(make_a2c, role)
+    rollout = to_float64(random_rollout_of(agent, role))
+    changed = replace(rollout, raw_action=rollout.raw_action.clone(), reward=rollout.reward.clone())
+    assert not rollout.valid.all()
+    changed.reward[~rollout.valid], changed.raw_action[~rollout.valid] = 1e3, 2
+    gradients = [compute_gradient(agent.loss(each)[0]["actor_critic"], agent.policy) for each in (rollout, changed)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+def test_a_rollout_without_valid_rows_has_no_gradient():
+    role = make_literal_role(SPECS["discrete"])
+    agent = make_exact(make_a2c, role, normalize_advantages=True)
+    rollout = to_float64(random_rollout_of(agent, role))
+    rollout = replace(rollout, first=torch.ones_like(rollout.first), alive=torch.ones_like(rollout.alive))
+    assert compute_gradient(agent.loss(rollout)[0]["actor_critic"], agent.policy).eq(0).all()
+
+
+def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_previous_episode():
+    """The loss of row 4 depends on x_0 through an LSTM, unless an episode ends in between (Mnih et al. 2016)."""
+    role = make_literal_role(ActionSpec(0, (3,)))
+    blueprint = Blueprint(encoders={"*": PassThrough()}, body=Mlp(8), memory=Lstm(5))
+    agent = make_a2c(role, blueprint, entropy_coef=0.0)
+    agent.policy.double()
+    rollout = to_float64(random_rollout_of(agent, role, rows=5))
+    rollout = replace(rollout, first=torch.zeros_like(rollout.first), alive=torch.ones_like(rollout.alive))
+    rollout.first[3, 1] = True  # column 1: an episode ends after row 2
+    rollout.alive[2, 1] = False
+    obs = rollout.obs["obs"].requires_grad_()
+    agent.estimate_values = lambda rollout, v: v[:-1] + torch.arange(5).eq(4).unsqueeze(-1)  # an error in row 4 only
+    (reached,) = torch.autograd.grad(agent.loss(rollout)[0]["actor_critic"], obs)
+    assert reached[0, 0].abs().max() > 1e-8
+    assert reached[:3, 1].eq(0).all()
+    assert reached[3, 1].abs().max() > 1e-8
+
+
+def test_the_returns_of_a_segment_continue_with_the_value_of_its_last_observation():
+    """Rewards of 1; the values of a termination after row 1, and of a truncation with V = 4 after row 3, its own."""
+    role = make_literal_role(ActionSpec(0, (3,)))
+    agent = make_exact(make_a2c, replace(role, lanes=1), gamma=0.9, gae_lambda=1.0)
+    rollout = to_float64(random_rollout_of(agent, replace(role, lanes=1), rows=6))
+    column = torch.tensor([[False, False, True, False, False, True, False]]).T
+    # Rows 0, 1 (termination), 2, 3 (truncation), 4 (its last observation), 5, and the observation after them.
+    rollout = replace(
+        rollout,
+        first=column,
+        alive=torch.tensor([[True, False, True, True, True, True]]).T,
+        reward=torch.tensor([[1.0, 1, 1, 1, 0, 1]]).T.double(),
+    )
+    v = torch.tensor([[0.3, 0.6, 0.4, 0.2, 4, 0.8, 2]]).T.double()
+    returns = agent.estimate_values(rollout, v)[rollout.valid]
+    torch.testing.assert_close(returns, torch.tensor([1.9, 1, 5.14, 4.6, 2.8]).double(), rtol=1e-7, atol=1e-7)
+
+
+def test_advantages_of_gae_1_are_those_of_n_step_returns_and_of_gae_0_one_step_errors():
+    role = make_literal_role(SPECS["discrete"])
+    agent = make_exact(make_a2c, role)
+    rollout = to_float64(random_rollout_of(agent, role))
+    v, valid = torch.randn(ROWS + 1, COLUMNS).double(), rollout.valid
+    agent.gae_lambda = 0.0
+    one_step = rollout.reward + GAMMA * rollout.alive * v[1:]
+    torch.testing.assert_close(agent.estimate_values(rollout, v)[valid], one_step[valid])
+    agent.gae_lambda = 1.0
+    returns, following = [], v[-1]
+    for t in reversed(range(ROWS)):
+        following = torch.where(valid[t], rollout.reward[t] + GAMMA * rollout.alive[t] * following, v[t])
+        returns.append(following)
+    torch.testing.assert_close(agent.estimate_values(rollout, v)[valid], torch.stack(returns[::-1])[valid])

@@ -1,0 +1,168 @@
+"""PPO's gradient is that of the clipped objective, computed row by row and differentiated by autograd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.agents.literal import (
+    CASES,
+    COLUMNS,
+    ROWS,
+    SPECS,
+    compute_gradient,
+    compute_outputs_by_step,
+    estimate_by_definition,
+    make_exact,
+    make_literal_policy,
+    make_literal_role,
+)
+from tests.builders import make_ppo, random_rollout_of, to_float64
+
+SETTINGS = [
+    {"normalize_advantages": False},
+    {"normalize_advantages": True, "value_clip": 0.2},
+    {"clip_ratio": 0.05, "clip_ratio_schedule": "linear", "entropy_coef_schedule": "linear", "value_clip": 1e9},
+]
+
+
+def move_parameters(agent, seed=2):
+    """Change the parameters, so that the policy and the values differ from those of `prepare`."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in agent.policy.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+
+
+def make_case(kind, masked, memory, changes):
+    """Return an agent, its spec, a prepared rollout, and the collected one."""
+    spec = SPECS[kind]
+    role = make_literal_role(spec, masked)
+    agent = make_exact(
+        make_ppo, role, memory, **{"entropy_coef": 0.1, "value_coef": 0.7, "gae_lambda": 0.75, **changes}
+    )
+    collected = to_float64(random_rollout_of(agent, role))
+    with torch.no_grad():
+        prepared = agent.prepare(collected)
+    return agent, spec, prepared, collected
+
+
+def compute_literal_terms(agent, spec, rollout):
+    """Return the terms of Schulman et al. 2017, Eq. 9, for each valid row: objective, critic, entropy, ratio, KL."""
+    settings, targets, left = agent.settings, rollout.targets, 1 - agent.progress
+    clip = settings.clip_ratio * (left if settings.clip_ratio_schedule == "linear" else 1)
+    statistics, v = compute_outputs_by_step(agent, rollout, ROWS)
+    rows = [tuple(row) for row in rollout.valid.nonzero().tolist()]
+    advantages = torch.stack([targets["advantage"][row] for row in rows])
+    if settings.normalize_advantages:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    terms = {}
+    for (t, b), advantage in zip(rows, advantages, strict=True):
+        policy = make_literal_policy(spec, statistics[t, b], rollout, t, b)
+        old = make_literal_policy(spec, rollout.behavior[t, b], rollout, t, b)
+        action, target, old_value = rollout.raw_action[t, b], targets["value"][t, b], targets["old_value"][t, b]
+        ratio = (policy.log_prob(action) - old.log_prob(action)).exp()
+        objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+        critic = (target - v[t, b]) ** 2 / 2
+        if settings.value_clip is not None:
+            clipped = old_value + (v[t, b] - old_value).clamp(-settings.value_clip, settings.value_clip)
+            critic = torch.maximum(critic, (target - clipped) ** 2 / 2)
+        terms[t, b] = objective, critic, policy.entropy, ratio, policy.kl_from(old)
+    return terms, clip
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.4])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
+def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, changes, settings, progress):
+    agent, spec, rollout, _ = make_case(kind, masked, memory, {**changes, **settings})
+    agent.progress = progress
+    move_parameters(agent)
+    terms, clip = compute_literal_terms(agent, spec, rollout)
+    assert 0 < len(terms) < ROWS * COLUMNS
+    is_clipped = [abs(ratio.item() - 1) > clip for _, _, _, ratio, _ in terms.values()]
+    assert any(is_clipped)
+    linear = agent.settings.entropy_coef_schedule == "linear"
+    entropy_coef = 0.1 * (1 - progress if linear else 1)
+    loss = sum(
+        rollout.weight[b] * (-objective + 0.7 * critic - entropy_coef * entropy)
+        for (_, b), (objective, critic, entropy, _, _) in terms.items()
+    )
+    expected = compute_gradient(loss / len(terms), agent.policy)
+    actual = compute_gradient(agent.loss(rollout)[0]["actor_critic"], agent.policy)
+    assert expected.abs().max() > 1e-2
+    torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
+def test_minibatches_add_up_to_the_rollout(kind, masked, memory, changes):
+    """The gradient of a rollout is the mean of those of its parts, weighted by their numbers of valid rows."""
+    changes = {**changes, "normalize_advantages": False}
+    agent, _, prepared, _ = make_case(kind, masked, memory, changes)
+    move_parameters(agent)
+    whole = compute_gradient(agent.loss(prepared)[0]["actor_critic"], agent.policy)
+    # In numpy, as a scheduler splits it.
+    rollout = prepared.convert(lambda tensor: tensor.numpy())
+    rollout = rollout if memory else rollout.split_rows()
+    columns = np.random.default_rng(0).permutation(len(rollout.lane))
+    total = torch.zeros_like(whole)
+    for part in np.array_split(columns, 3):
+        batch = rollout.take_columns(part).convert(torch.from_numpy)
+        total += compute_gradient(agent.loss(batch)[0]["actor_critic"], agent.policy) * batch.valid.sum()
+    torch.testing.assert_close(total / prepared.valid.sum(), whole, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
+def test_targets_are_those_of_the_network_before_the_epochs(kind, masked, memory, changes):
+    agent, _, prepared, collected = make_case(kind, masked, memory, changes)
+    _, v = compute_outputs_by_step(agent, collected, ROWS + 1)
+    v = v.detach()
+    valid = collected.valid
+    expected = torch.from_numpy(estimate_by_definition(collected, v.numpy(), 0.75))
+    torch.testing.assert_close(prepared.targets["value"][valid], expected[valid])
+    torch.testing.assert_close(prepared.targets["old_value"], v[:-1])
+    torch.testing.assert_close(prepared.targets["advantage"][valid], (expected - v[:-1])[valid])
+    assert all(len(value) == ROWS for value in prepared.obs.values()) and len(prepared.first) == ROWS + 1
+    assert not any(value.requires_grad for value in prepared.targets.values())
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_metrics_are_means_over_valid_rows(kind):
+    agent, spec, rollout, _ = make_case(kind, False, False, {"target_kl": 0.01})
+    rollout = replace(rollout, weight=torch.ones(COLUMNS).double())
+    move_parameters(agent)
+    terms, clip = compute_literal_terms(agent, spec, rollout)
+    _, v = compute_outputs_by_step(agent, rollout, ROWS)
+    report = agent.loss(rollout)[1]
+    metrics = {name: value.item() for name, value in report.compute_metrics().items()}
+    columns = list(zip(*((value.item() for value in row) for row in terms.values()), strict=True))
+    _, critic, entropy, ratio, kl = map(np.array, columns)
+    assert metrics == pytest.approx(
+        {
+            "train/critic_loss": critic.mean(),
+            "train/entropy": entropy.mean(),
+            "train/kl_to_old_policy": kl.mean(),
+            "train/clip_fraction": (abs(ratio - 1) > clip).mean(),
+            "train/value": np.mean([v[row].item() for row in terms]),
+        }
+    )
+    assert report.ends_epochs  # the behavior is a random policy
+
+
+@pytest.mark.parametrize(("target_kl", "ends"), [(None, False), (1e-9, True), (1e9, False)])
+def test_epochs_end_above_the_target_kl(target_kl, ends):
+    agent, _, rollout, _ = make_case("hybrid", False, False, {"target_kl": target_kl})
+    assert agent.loss(rollout)[1].ends_epochs == ends
+
+
+def test_before_the_first_step_the_ratio_is_1_and_the_divergence_0():
+    agent, _, prepared, _ = make_case("hybrid", True, True, {"target_kl": 1e-6})
+    statistics, _ = compute_outputs_by_step(agent, prepared, ROWS)
+    behavior = agent.policy.mask_logits(statistics, prepared.obs).detach()
+    report = agent.loss(replace(prepared, behavior=behavior))[1]
+    metrics = report.compute_metrics()
+    assert metrics["train/kl_to_old_policy"].abs() < 1e-9 and metrics["train/clip_fraction"] == 0
+    assert not report.ends_epochs

@@ -1,0 +1,92 @@
+"""The settings of agents that learn state values without a replay, in the agent's parts."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from algorithm.agents.state_value import normalize_advantages
+from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
+from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.builders import a2c_settings, make_a2c, make_ppo
+
+MAKE_AGENT = {"a2c": make_a2c, "ppo": make_ppo}
+CONTINUOUS = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(2))
+OPTIMIZER = {
+    "learning_rate": 0.5,
+    "learning_rate_schedule": "linear",
+    "optimizer": "rmsprop",
+    "optimizer_beta1": 0.3,
+    "optimizer_decay": 0.7,
+    "optimizer_epsilon": 0.01,
+    "epsilon_inside": True,
+    "max_grad_norm": 3.0,
+}
+
+
+@pytest.fixture(params=MAKE_AGENT)
+def make_agent(request):
+    return MAKE_AGENT[request.param]
+
+
+def test_nothing_is_replayed(make_agent):
+    schedule = make_agent(rollout_length=5).schedule
+    assert not schedule.uses_replay and schedule.rollout_length == 5 and schedule.burn_in == 0
+
+
+def test_epochs_and_minibatches_are_those_of_the_settings():
+    schedule = make_ppo(epochs=3, minibatches=7).schedule
+    assert (schedule.epochs, schedule.minibatches) == (3, 7)
+    schedule = make_a2c().schedule
+    assert (schedule.epochs, schedule.minibatches) == (None, 1)
+
+
+def test_the_parameter_group_is_that_of_the_settings(make_agent):
+    agent = make_agent(**OPTIMIZER)
+    (group,) = agent.groups.values()
+    assert {name: getattr(group, name) for name in OPTIMIZER} == OPTIMIZER
+    assert group.module is agent.policy and list(agent.groups) == ["actor_critic"] and not agent.target_networks
+
+
+def test_the_reward_transform_is_that_of_the_settings(make_agent):
+    changes = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
+    transform = make_agent(**changes).reward_transform
+    assert asdict(transform) == {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
+
+
+@pytest.mark.parametrize(("tanh_squash", "family"), [(False, ClippedGaussianFamily), (True, TanhGaussianFamily)])
+def test_tanh_squash_decides_how_actions_are_bounded(make_agent, tanh_squash, family):
+    assert isinstance(make_agent(CONTINUOUS, tanh_squash=tanh_squash).family, family)
+
+
+@pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])
+def test_the_std_of_actions_is_that_of_the_settings(make_agent, std):
+    agent = make_agent(CONTINUOUS, Blueprint(body=Mlp(8), memory=Gru(4)), std=std, std_init=0.25, std_min=0.125)
+    statistics, _ = agent.policy({"obs": torch.randn(6, 3)}, torch.randn(6, 4))
+    torch.testing.assert_close(statistics[:, 2:].exp(), torch.full((6, 2), 0.25), rtol=0.1, atol=0)
+    assert isinstance(agent.family(statistics), FixedStdGaussian if std == "fixed" else Gaussian)
+    (gradient,) = torch.autograd.grad(
+        statistics[:, 2:].sum() + 0 * statistics.sum(), [agent.policy.heads.linear.weight], allow_unused=True
+    )
+    assert bool(gradient.ne(0).any()) == (std == "state_dependent")
+
+
+def test_advantages_have_mean_0_and_std_1_over_valid_rows():
+    advantage, valid = torch.randn(5, 4).double() * 7 + 3, torch.rand(5, 4) < 0.7
+    normalized = normalize_advantages(advantage, valid)
+    assert normalized[valid].mean().item() == pytest.approx(0, abs=1e-12)
+    assert normalized[valid].std().item() == pytest.approx(1)
+    assert normalize_advantages(torch.full((5, 4), 2.0), valid)[valid].eq(0).all()  # not NaN
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_advantages_of_fewer_than_two_valid_rows_stay_as_they_are(count):
+    advantage, valid = torch.randn(5, 4), torch.arange(20).reshape(5, 4) < count
+    assert normalize_advantages(advantage, valid).equal(advantage)
+
+
+def test_std_init_is_above_std_min():
+    with pytest.raises(ValueError, match="std_init 0.5 must be above std_min 0.5, unless std is fixed"):
+        a2c_settings(std_init=0.5, std_min=0.5)
+    a2c_settings(std="fixed", std_init=0.5, std_min=0.5)

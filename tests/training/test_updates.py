@@ -1,0 +1,125 @@
+"""The updates that follow a collected rollout."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from algorithm.agents.agent import LossReport
+from algorithm.training.batch_scheduler import OnPolicyScheduler
+from algorithm.training.components import AgentComponents
+from algorithm.training.learner import Learner
+from algorithm.training.updates import learn_from
+from tests.builders import make_a2c, make_ppo, make_role, random_rollout
+
+LANES, ROWS = 4, 6
+
+
+class RecordingComponents:
+    """Components whose calls are recorded; the batches are numbers, and those in `ending` end the epochs."""
+
+    def __init__(self, batches, ending=()):
+        self.calls = []
+        self.learner = self.scheduler = self
+        self.batches, self.ending = batches, ending
+
+    def __call__(self, rollout):
+        for batch in self.batches:
+            self.calls.append(("yield", batch))
+            yield batch
+
+    def observe(self, rollout):
+        self.calls.append(("observe", rollout))
+
+    def compute_gradients(self, batch):
+        self.calls.append(("compute", batch))
+        return SimpleNamespace(ends_epochs=batch in self.ending, compute_td_errors=f"errors {batch}", batch=batch)
+
+    def apply_gradients(self):
+        self.calls.append(("apply",))
+
+    def prioritize(self, batch, errors):
+        self.calls.append(("prioritize", batch, errors))
+
+
+def learn(components, rollout="rollout"):
+    recorded = []
+    learn_from(components, rollout, recorded.append)
+    return recorded
+
+
+def test_each_batch_is_learned_from_before_the_next_is_drawn():
+    components = RecordingComponents([1, 2])
+    assert [report.batch for report in learn(components)] == [1, 2]
+    expected = [("observe", "rollout")]
+    for batch in (1, 2):
+        expected += [("yield", batch), ("compute", batch), ("apply",), ("prioritize", batch, f"errors {batch}")]
+    assert components.calls == expected
+
+
+def test_a_batch_that_ends_the_epochs_is_not_stepped_or_recorded_and_the_last():
+    components = RecordingComponents([1, 2, 3], ending=[2])
+    assert [report.batch for report in learn(components)] == [1]
+    assert components.calls[-2:] == [("yield", 2), ("compute", 2)]
+
+
+def make_components(agent) -> AgentComponents:
+    role = make_role(LANES)
+    learner = Learner(agent, role, {}, max_step=1000)
+    scheduler = OnPolicyScheduler(
+        agent.schedule, learner.prepare, has_memory=False, initial_lanes=LANES, rng=np.random.default_rng(0)
+    )
+    return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner)
+
+
+def collect(seed: int = 0):
+    return random_rollout(np.random.default_rng(seed), ROWS, LANES)
+
+
+def test_a2c_makes_one_update_from_each_rollout():
+    components = make_components(make_a2c(make_role(LANES)))
+    reports = learn(components, collect())
+    assert len(reports) == components.learner.updates == 1 and isinstance(reports[0], LossReport)
+    assert components.learner.rows_seen == collect().valid.sum()
+
+
+@pytest.mark.parametrize(("target_kl", "updates"), [(None, 6), (1e9, 6)])
+def test_ppo_makes_an_update_from_each_minibatch_of_each_epoch(target_kl, updates):
+    components = make_components(make_ppo(make_role(LANES), epochs=3, minibatches=2, target_kl=target_kl))
+    assert len(learn(components, collect())) == components.learner.updates == updates
+
+
+def test_the_target_kl_ends_the_epochs_before_a_step():
+    agent = make_ppo(make_role(LANES), epochs=3, minibatches=2, target_kl=1e-3, learning_rate=0.1)
+    components, rollout = make_components(agent), collect()
+    for t in range(ROWS):
+        rollout.behavior[t] = agent.policy.act({"obs": rollout.obs["obs"][t]}, np.zeros((LANES, 0), np.float32))[0]
+    assert len(learn(components, rollout)) == components.learner.updates == 1  # then the divergence is larger
+    vector = components.learner.parameters.vector.clone()
+    assert learn(components, rollout) == [] and components.learner.parameters.vector.equal(vector)
+
+
+def test_schedules_are_linear_in_the_collected_steps():
+    agent = make_ppo(make_role(LANES), clip_ratio_schedule="linear", entropy_coef_schedule="linear", epochs=1)
+    components, seen = make_components(agent), 0
+    for seed in range(3):
+        learn(components, collect(seed))
+        seen += collect(seed).valid.sum()
+        assert agent.progress == pytest.approx(seen / 1000)
+        assert agent._anneal(0.2, "linear") == pytest.approx(0.2 * (1 - seen / 1000))
+        assert agent._anneal(0.2, "constant") == 0.2
+
+
+def test_rewards_are_transformed_once_and_with_the_statistics_of_the_rollout():
+    changes = {"reward_scale": 0.5, "reward_normalization": "return_std", "gamma": 0.5, "gae_lambda": 0.0}
+    agent = make_ppo(make_role(LANES), epochs=2, minibatches=1, normalize_advantages=False, **changes)
+    components, rollout, prepared = make_components(agent), collect(), []
+    loss = agent.loss
+    agent.loss = lambda batch: prepared.append(batch) or loss(batch)
+    learn(components, rollout)
+    scale = 0.5 / components.learner.reward_normalizer.moments.std.item()
+    valid = rollout.valid
+    for batch in prepared:  # two epochs of one minibatch each
+        np.testing.assert_allclose(np.sort(batch.reward[0]), np.sort(scale * rollout.reward[valid]), rtol=1e-5)
