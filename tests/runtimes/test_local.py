@@ -36,7 +36,7 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
         rows = []
         for t in range(ROWS):
             state = np.where(rollout.first[t][:, None], 0, state).astype(np.float32)
-            obs = {name: value[t] for name, value in rollout.obs.items()}
+            obs = {key: value[t] for key, value in rollout.obs.items()}
             statistics, state = policy.act(obs, state)
             rows.append(bool(np.allclose(statistics, rollout.behavior[t], rtol=1e-5, atol=1e-6)))
         equal_rows.append(rows)
