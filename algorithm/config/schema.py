@@ -13,6 +13,7 @@ MAX_INTEGER = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MAX_SIZE = 2**31 - 1  # elements in memory
 MAX_ENVS = 2**16
+MAX_WORKERS = 2**10
 MAX_PORT = 2**16 - 1
 MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
 
@@ -105,6 +106,8 @@ class BaseConfig(Section):
     unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
     algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
     runtime: str
+    n_workers: Annotated[int, Range(at_least=1, at_most=MAX_WORKERS), OnlyIf(runtime="WORKERS")]
+    worker_lock: Annotated[Literal["full", "gradients", "none"], OnlyIf(runtime="WORKERS")]
     n_envs: Annotated[
         int,
         Range(at_least=1, at_most=MAX_ENVS),
