@@ -138,6 +138,11 @@ class BaseConfig(Section):
     ]
     max_nonfinite_updates: Annotated[int, Range(at_least=1)]
 
+    @property
+    def has_workers(self) -> bool:
+        """Return whether the run has worker processes."""
+        return self.runtime.casefold() == "workers"
+
 
 class ReplayConfig(Section):
     """The section `replay_config`."""

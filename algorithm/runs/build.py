@@ -27,7 +27,8 @@ from algorithm.runs.roles import check_specs
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
-from algorithm.runs.workers import has_workers, make_sharing, open_workers
+from algorithm.runs.worker import refuse_role
+from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.signals import Terminated
 from algorithm.runtimes.worker_group import WorkerEnvironments, WorkerGroup
 from algorithm.specs import Role
@@ -61,13 +62,14 @@ def train(
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents, limits = Environments(settings, folder), AgentConfigs(settings), make_limits(settings)
+    check_workers(settings)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
-        group = stack.enter_context(open_workers(settings, folder)) if has_workers(settings.base) else None
+        group = stack.enter_context(open_workers(settings, folder)) if settings.base.has_workers else None
         adapter = stack.enter_context(
             closing(WorkerEnvironments(group.roles) if group else environments.open_training(parameters))
         )
@@ -143,6 +145,8 @@ def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer
     for name in dict.fromkeys([*adapter.roles, *saved_roles]):
         role = _check_role(builder.folder, name, adapter.roles.get(name))
         training.by_role[name] = training.build(name, role)
+    if builder.sharing:
+        training.build = refuse_role
     return training
 
 

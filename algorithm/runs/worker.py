@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NoReturn
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import Settings
-from algorithm.errors import summarize_error
+from algorithm.errors import UserError, summarize_error
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.components_builder import ComponentsBuilder, Sharing
 from algorithm.runs.make_env import Environments
@@ -31,8 +32,9 @@ from algorithm.runs.user_code import find_user_error
 from algorithm.runtimes.messages import LogRecord, Ready, Report, Start
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.runtimes.worker_loop import Stopped, WorkerLoop
+from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import AgentComponents, TrainingComponents
 
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: the signal that the process receives when its parent ends (Linux)
 
@@ -136,13 +138,26 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
         memory=task.memory, lock=settings.base.worker_lock, workers=settings.base.n_workers, worker=task.index
     )
     builder = ComponentsBuilder(AgentConfigs(settings), folder, checkpoint, lambda line: None, sharing, seeds)
-    training = TrainingComponents(adapter, builder, grow_components=builder.grow)
+    training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
     for name, role in adapter.roles.items():
         training.by_role[name] = builder(name, role)
     actor = Actor(training, seeds.get_training_seed(start.env_steps))
     if checkpoint:
         checkpoint.restore_process(actor)
     return WorkerLoop(connection, training, actor, task.memory, task.index, start.updates)
+
+
+def refuse_role(name: str, role: Role) -> NoReturn:
+    """Raise UserError for a role that appears during a run, for which there are no shared parameters."""
+    raise UserError(f"role {name!r} appeared after the start, which runtime WORKERS does not support: use LOCAL")
+
+
+def refuse_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn:
+    """Raise UserError for lanes that are added during a run, which the main process does not know."""
+    raise UserError(
+        f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which runtime WORKERS does "
+        "not support: use LOCAL"
+    )
 
 
 def _make_sendable(error: BaseException) -> BaseException:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from algorithm.config.loader import Settings
+from algorithm.config.registry import find_class
 from algorithm.config.schema import BaseConfig
+from algorithm.errors import UserError
 from algorithm.runs.components_builder import Sharing
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.worker import WorkerSpawner
@@ -14,9 +17,22 @@ from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.runtimes.worker_group import WorkerGroup
 
 
-def has_workers(base: BaseConfig) -> bool:
-    """Return whether a run has workers."""
-    return base.runtime.casefold() == "workers"
+def check_workers(settings: Settings) -> None:
+    """Raise UserError if the run has workers, and settings that workers do not support."""
+    base = settings.base
+    if not base.has_workers:
+        return
+    for each in (settings, *settings.roles.values()):
+        if getattr(each.agent, "trust_region", None) == "full":
+            raise UserError(f"{each.agent_section}.trust_region full is not for runtime WORKERS: use efficient or off")
+    if sys.platform == "win32":
+        raise UserError("base_config.runtime WORKERS is not for Windows: use LOCAL")
+    if base.device not in ("cpu", "auto"):
+        raise UserError(
+            f"base_config.device is {base.device}, but the workers of runtime WORKERS learn on the CPU: use cpu or auto"
+        )
+    if obstacle := find_class("env_type", base.env_type).workers_obstacle:
+        raise UserError(f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}: {obstacle}")
 
 
 @contextmanager

@@ -75,14 +75,12 @@ class Report:
     Attributes:
         episodes: episodes that ended.
         active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
-        updates: number of updates.
         samples: {role: metrics of the sampled updates}.
         error: exception that has ended the worker's training.
     """
 
     episodes: Sequence[Episode] = ()
     active_lanes: Mapping[str, np.ndarray] = field(default_factory=dict)
-    updates: int = 0
     samples: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
     error: BaseException | None = None
 

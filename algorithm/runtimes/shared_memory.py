@@ -32,7 +32,7 @@ class SharedMemory:
         workers: the number of workers.
 
     Attributes:
-        env_steps: [workers] env steps that each worker has made since the memory was created.
+        counts: [workers, 2] env steps and updates that each worker has made since the memory was created.
         seconds: [workers, phases] seconds that each worker has spent in each phase.
     """
 
@@ -47,7 +47,7 @@ class SharedMemory:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pass the descriptor of the file to a spawned process."""
-        return {"descriptor": reduction.DupFd(self._descriptor), "workers": len(self.env_steps)}
+        return {"descriptor": reduction.DupFd(self._descriptor), "workers": len(self.counts)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._descriptor = state["descriptor"].detach()
@@ -63,8 +63,13 @@ class SharedMemory:
         return shared
 
     @property
+    def env_steps(self) -> int:
+        """The env steps of all workers since the memory was created."""
+        return int(self.counts[:, 0].sum())
+
+    @property
     def limit(self) -> int:
-        """The sum of `env_steps` at which every worker pauses after its tick."""
+        """The `env_steps` at which every worker pauses after its tick."""
         return int(self._flags[1])
 
     @limit.setter
@@ -101,10 +106,9 @@ class SharedMemory:
     def _map_header(self, workers: int) -> None:
         self._end = 0
         self._tensors: list[tuple[Tensor, Tensor]] = []
-        self._flags = self._map(
-            torch.zeros(2, dtype=torch.int64)
-        ).numpy()  # whether the tensors are half changed; limit
-        self.env_steps: np.ndarray = self._map(torch.zeros(workers, dtype=torch.int64)).numpy()
+        # Whether the tensors are half changed, and `limit`.
+        self._flags: np.ndarray = self._map(torch.zeros(2, dtype=torch.int64)).numpy()
+        self.counts: np.ndarray = self._map(torch.zeros(workers, 2, dtype=torch.int64)).numpy()
         self.seconds: np.ndarray = self._map(torch.zeros(workers, len(PHASES), dtype=torch.float64)).numpy()
 
     def _map(self, tensor: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,6 +26,7 @@ from algorithm.runtimes.messages import Continue, LogRecord, Ready, Report, Save
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
+from algorithm.training.history import Counters
 
 LOG = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # seconds after which a worker that does not end is killed
@@ -48,6 +50,14 @@ class WorkerEnvironments(Adapter):
         """Do nothing: each worker closes its environments."""
 
 
+class WorkerState(Enum):
+    """The state of a worker: it opens its environments, runs, or waits for a message."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+
+
 @dataclass(kw_only=True)
 class Worker:
     """A worker process.
@@ -55,18 +65,18 @@ class Worker:
     Attributes:
         index: its number.
         replacements: the number of workers with this number that ended before it.
+        first_step: env steps that workers with this number had made when it was started.
         process: the process.
         connection: the connection to it.
-        is_waiting: whether it waits for a message.
-        has_reported: whether it has made a tick.
+        state: what it does.
     """
 
     index: int
     replacements: int
+    first_step: int
     process: BaseProcess
     connection: Connection
-    is_waiting: bool = False
-    has_reported: bool = False
+    state: WorkerState = WorkerState.STARTING
 
 
 @dataclass(kw_only=True)
@@ -102,21 +112,25 @@ class WorkerGroup:
     def start(self, env_steps: int, updates: int, checkpoint: Path | None) -> None:
         """Let all workers build their components, whose shared tensors exist now."""
         for worker in self.workers:
-            worker.connection.send(Start(env_steps=env_steps, updates=updates, checkpoint=checkpoint))
-            worker.is_waiting = True
+            self._build(worker, Start(env_steps=env_steps, updates=updates, checkpoint=checkpoint))
 
     def resume(self, message: Continue, limit: float) -> None:
         """Continue all workers that wait, until they have made this number of env steps since they were opened."""
         self.memory.limit = int(min(limit, 2**62))
         for worker in self.workers:
-            if worker.is_waiting:
-                worker.is_waiting = False
+            if worker.state is WorkerState.WAITING:
+                worker.state = WorkerState.RUNNING
                 with suppress(OSError):  # its end is noticed when its connection is read
                     worker.connection.send(message)
 
-    def receive(self, timeout: float) -> Iterable[tuple[Worker, Report | None]]:
-        """Yield the reports that arrive within `timeout` seconds with their workers; None for a worker that ended."""
-        by_connection = {worker.connection: worker for worker in self.workers if not worker.is_waiting}
+    def receive(self, timeout: float, counters: Counters) -> Iterable[tuple[Worker, Report | None]]:
+        """Yield the reports that arrive within `timeout` seconds with their workers; None for a worker that ended.
+
+        A replaced worker that is ready starts with `counters`.
+        """
+        by_connection = {
+            worker.connection: worker for worker in self.workers if worker.state is not WorkerState.WAITING
+        }
         for connection in wait(list(by_connection), timeout):
             worker = by_connection[connection]  # type: ignore[index]
             try:
@@ -125,41 +139,42 @@ class WorkerGroup:
                 yield worker, None
                 continue
             if isinstance(message, Report):
-                worker.is_waiting = worker.has_reported = True
+                worker.state = WorkerState.WAITING
                 yield worker, message
+            elif isinstance(message, Ready):
+                self._build(worker, Start(env_steps=counters.env_steps, updates=counters.updates, checkpoint=None))
             elif isinstance(message, LogRecord):
                 self._log(worker, message)
 
     @property
-    def all_wait(self) -> bool:
-        """Return whether all workers wait for a message."""
-        return all(worker.is_waiting for worker in self.workers)
+    def is_running(self) -> bool:
+        """Return whether any worker runs."""
+        return any(worker.state is WorkerState.RUNNING for worker in self.workers)
 
     def pause(self) -> None:
         """Let every worker report after its current tick."""
         self.memory.limit = 0
 
-    def replace(self, worker: Worker, env_steps: int, updates: int) -> None:
+    def replace(self, worker: Worker) -> None:
         """Start another worker with an empty replay in place of one that ended.
 
         Raises:
-            EnvironmentCrashed: too many workers have ended, or this one has not made a tick.
+            EnvironmentCrashed: too many workers have ended, or this one has not made an env step.
         """
         worker.process.join(STOP_SECONDS)
         code = worker.process.exitcode
         ended = f"worker {worker.index} (process {worker.process.pid}) ended"
         reason = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
         replaced = sum(each.replacements for each in self.workers)
-        if not worker.has_reported or (self.max_replacements is not None and replaced >= self.max_replacements):
-            why = "before its first report" if not worker.has_reported else "max_env_restarts is reached"
-            raise EnvironmentCrashed(f"{ended} {reason}; {why}")
-        LOG.warning(f"{ended} {reason}: it is replaced, with an empty replay")
+        if self.memory.counts[worker.index, 0] == worker.first_step:
+            raise EnvironmentCrashed(f"{ended} {reason}, before its first env step")
+        if self.max_replacements is not None and replaced >= self.max_replacements:
+            raise EnvironmentCrashed(
+                f"{ended} {reason}, after {replaced} others (base_config.max_env_restarts is {self.max_replacements})"
+            )
+        LOG.warning(f"{ended} {reason}: another worker with an empty replay replaces it")
         worker.connection.close()
-        new = self._start(worker.index, worker.replacements + 1)
-        self.workers[worker.index] = new
-        self._receive_roles(new)
-        new.connection.send(Start(env_steps=env_steps, updates=updates, checkpoint=None))
-        new.is_waiting = True
+        self.workers[worker.index] = self._start(worker.index, worker.replacements + 1)
 
     def drop(self, worker: Worker) -> None:
         """Kill a worker, if it has not ended, without a replacement."""
@@ -181,7 +196,7 @@ class WorkerGroup:
         Raises:
             OSError: it cannot be written.
         """
-        saving = [worker for worker in self.workers if worker.is_waiting and worker.process.is_alive()]
+        saving = [worker for worker in self.workers if worker.state is WorkerState.WAITING]
         for worker in saving:
             worker.connection.send(Save(manifest.folder))
         replies = {worker.index: self._receive_saved(worker) for worker in saving}
@@ -226,7 +241,19 @@ class WorkerGroup:
         connection, own_end = multiprocessing.get_context("spawn").Pipe()
         process = self.spawn(index, replacements, own_end)
         own_end.close()
-        return Worker(index=index, replacements=replacements, process=process, connection=connection)
+        return Worker(
+            index=index,
+            replacements=replacements,
+            first_step=int(self.memory.counts[index, 0]),
+            process=process,
+            connection=connection,
+        )
+
+    def _build(self, worker: Worker, message: Start) -> None:
+        """Let a worker build its components; then it waits."""
+        with suppress(OSError):  # its end is noticed when its connection is read
+            worker.connection.send(message)
+        worker.state = WorkerState.WAITING
 
     def _receive_roles(self, worker: Worker) -> Mapping[str, Role]:
         """Return the roles of a worker. Raises what the worker raised, and EnvironmentCrashed if it ended."""
@@ -238,7 +265,7 @@ class WorkerGroup:
         try:
             message = self._receive(worker)
         except EnvironmentCrashed as error:
-            worker.is_waiting = False
+            worker.state = WorkerState.RUNNING  # its end is noticed when its connection is read
             raise OSError(str(error)) from error
         assert isinstance(message, Saved), message
         return message

@@ -46,7 +46,7 @@ class WorkerLoop:
     ):
         self.connection, self.training, self.actor = connection, training, actor
         self.memory, self.worker = memory, worker
-        self._updates = self._reported_updates = updates
+        self._first_update = updates
         self._samples: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # of updates since the last row
         self._reported_samples: dict[str, int] = {}  # by role: the number of samples that were reported
         self._latest = Continue(iterations=0, rows=0)
@@ -56,10 +56,10 @@ class WorkerLoop:
         self.wait()
         while True:
             run_tick(self.training, self.actor, self._record_update)
-            self.memory.env_steps[self.worker] += self.actor.env_steps
+            self.memory.counts[self.worker, 0] += self.actor.env_steps
             self.actor.env_steps = 0
             self.memory.seconds[self.worker] = list(self.training.timer.seconds.values())
-            if self.actor.episodes or self.memory.env_steps.sum() >= self.memory.limit:
+            if self.actor.episodes or self.memory.env_steps >= self.memory.limit:
                 self._report()
                 self.wait()
 
@@ -83,8 +83,8 @@ class WorkerLoop:
         self.training.timer.restart()
 
     def _record_update(self, role: str, report: LossReport) -> None:
-        self._updates += 1
-        if is_sampled(self._samples[role], self._updates):
+        self.memory.counts[self.worker, 1] += 1
+        if is_sampled(self._samples[role], self._first_update + int(self.memory.counts[self.worker, 1])):
             self._samples[role].append(report.compute_metrics())
 
     def _report(self) -> None:
@@ -93,7 +93,6 @@ class WorkerLoop:
             Report(
                 episodes=list(self.actor.episodes),
                 active_lanes=dict(self.actor.active_lanes),
-                updates=self._updates - self._reported_updates,
                 samples={
                     role: [{name: value.item() for name, value in metrics.items()} for metrics in found]
                     for role, found in samples.items()
@@ -101,7 +100,6 @@ class WorkerLoop:
             )
         )
         self.actor.episodes.clear()
-        self._reported_updates = self._updates
         self._reported_samples = {role: len(found) for role, found in self._samples.items()}
 
     def _save(self, folder: Path) -> Saved:

@@ -10,7 +10,7 @@ import numpy as np
 from algorithm.runtimes.messages import Continue, Report
 from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.signals import DeferredSignals
-from algorithm.runtimes.worker_group import Worker, WorkerGroup
+from algorithm.runtimes.worker_group import Worker, WorkerGroup, WorkerState
 from algorithm.training.components import TrainingComponents
 from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
@@ -68,7 +68,7 @@ class _Session:
         self, training: TrainingComponents, group: WorkerGroup, monitor: Monitor, divergence: DivergenceDetector
     ):
         self.training, self.group, self.monitor, self.divergence = training, group, monitor, divergence
-        self._counted = np.zeros(group.count, np.int64)  # env steps of each worker that were counted
+        self._counted = np.zeros((group.count, 2), np.int64)  # env steps and updates of each worker that were counted
         self._seconds = np.zeros((group.count, len(PHASES)))  # seconds of each worker that were counted
         self._active = {role: np.zeros(group.count * spec.lanes, bool) for role, spec in group.roles.items()}
 
@@ -78,14 +78,13 @@ class _Session:
         message = Continue(iterations=history.counters.iterations, rows=reporter.rows)
         self._count_steps()
         left = self.monitor.next_due - history.counters.env_steps
-        self.group.resume(message, int(self._counted.sum()) + left)
+        self.group.resume(message, int(self._counted[:, 0].sum()) + left)
 
     def receive(self) -> None:
         """Wait for reports, and count them. Replace the workers that have ended. Raise the error of a worker."""
-        for worker, report in self.group.receive(DISPLAY_INTERVAL):
+        for worker, report in self.group.receive(DISPLAY_INTERVAL, self.monitor.counters):
             if report is None:
-                counters = self.monitor.counters
-                self.group.replace(worker, counters.env_steps, counters.updates)
+                self.group.replace(worker)
             else:
                 self._count(worker, report)
         self._count_steps()
@@ -94,7 +93,7 @@ class _Session:
     def gather(self) -> None:
         """Wait until all workers wait, and take their parameters."""
         self.group.pause()
-        while not self.group.all_wait:
+        while self.group.is_running:
             self.receive()
         self._fetch()
 
@@ -102,13 +101,13 @@ class _Session:
         """Let the workers finish their ticks before the final checkpoint; those that do not are ended."""
         self.group.pause()
         deadline = time.monotonic() + SETTLE_SECONDS
-        while not self.group.all_wait and (left := deadline - time.monotonic()) > 0:
-            for worker, report in self.group.receive(left):
+        while self.group.is_running and (left := deadline - time.monotonic()) > 0:
+            for worker, report in self.group.receive(left, self.monitor.counters):
                 if report is None:
                     self.group.drop(worker)
                 elif not report.error:
                     self._count(worker, report)
-        for worker in [worker for worker in self.group.workers if not worker.is_waiting]:
+        for worker in [worker for worker in self.group.workers if worker.state is WorkerState.RUNNING]:
             self.group.drop(worker)
         self._count_steps()
         self._fetch()
@@ -122,24 +121,22 @@ class _Session:
     def _count(self, worker: Worker, report: Report) -> None:
         for role, samples in report.samples.items():
             self.monitor.reporter.add_samples(role, samples)
-        self.monitor.counters.updates += report.updates
         self._count_steps()
         if report.error:
             raise report.error
-        episodes = []
+        first_lanes = {role: worker.index * len(active) for role, active in report.active_lanes.items()}
         for role, active in report.active_lanes.items():
-            start = worker.index * len(active)
-            self._active[role][start : start + len(active)] = active
-            episodes += [
-                replace(episode, lane=start + episode.lane) for episode in report.episodes if episode.role == role
-            ]
-        if episodes:
+            self._active[role][first_lanes[role] :][: len(active)] = active
+        if report.episodes:
+            episodes = [replace(episode, lane=first_lanes[episode.role] + episode.lane) for episode in report.episodes]
             self.monitor.count_episodes(episodes, self._active)
 
     def _count_steps(self) -> None:
-        """Count the env steps and the seconds of all workers since the last call."""
-        env_steps, seconds = self.group.memory.env_steps.copy(), self.group.memory.seconds.copy()
-        self.monitor.count_steps(int((env_steps - self._counted).sum()))
+        """Count the env steps, the updates and the seconds of all workers since the last call."""
+        counts, seconds = self.group.memory.counts.copy(), self.group.memory.seconds.copy()
+        env_steps, updates = (counts - self._counted).sum(0)
+        self.monitor.count_steps(int(env_steps))
+        self.monitor.counters.updates += int(updates)
         spent = np.maximum(seconds - self._seconds, 0).sum(0)
-        self._counted, self._seconds = env_steps, seconds
+        self._counted, self._seconds = counts, seconds
         self.training.timer.split_lap({phase: spent[PHASES.index(phase)] for phase in WORKER_PHASES})
