@@ -83,8 +83,8 @@ def train(
         actor: Actor | WorkerGroup
         if group:
             actor = group
-            write_experience: Callable[[Manifest], dict[str, Any]] = partial(group.save, training)
-            group.start(counters.env_steps, counters.updates, checkpoint.folder if checkpoint else None)
+            write_experience: Callable[[Manifest], dict[str, Any]] = partial(group.save, training, counters)
+            group.start(counters, checkpoint.folder if checkpoint else None)
         else:
             actor = Actor(training, seeds.get_training_seed(counters.env_steps))
             write_experience = partial(write_all, training, actor)

@@ -141,10 +141,10 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
     training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
     for name, role in adapter.roles.items():
         training.by_role[name] = builder(name, role)
-    actor = Actor(training, seeds.get_training_seed(start.env_steps))
+    actor = Actor(training, seeds.get_training_seed(start.counters.env_steps))
     if checkpoint:
         checkpoint.restore_process(actor)
-    return WorkerLoop(connection, training, actor, task.memory, task.index, start.updates)
+    return WorkerLoop(connection, training, actor, task.memory, task.index, start.counters)
 
 
 def refuse_role(name: str, role: Role) -> NoReturn:

@@ -11,6 +11,7 @@ import numpy as np
 
 from algorithm.specs import Role
 from algorithm.training.episodes import Episode
+from algorithm.training.history import Counters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +19,11 @@ class Start:
     """To a worker that is ready: build the components, whose shared tensors exist now.
 
     Attributes:
-        env_steps: env steps of the run.
-        updates: updates of the run.
+        counters: counters of the run.
         checkpoint: folder of the checkpoint with the worker's experience; None: it starts with an empty replay.
     """
 
-    env_steps: int
-    updates: int
+    counters: Counters
     checkpoint: Path | None
 
 
@@ -41,11 +40,17 @@ class Continue:
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Save:
-    """To a worker that waits: write its experience to the folder of a checkpoint."""
+    """To a worker that waits: write its experience to the folder of a checkpoint.
+
+    Attributes:
+        folder: the folder.
+        iterations: as in Continue.
+    """
 
     folder: Path
+    iterations: int
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,17 @@ class LogRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """From a worker that waits now: what it has collected and learned since its last report.
+    """From a worker: what it has collected and learned since its last report.
 
     Attributes:
+        waits: whether the worker waits for a reply.
         episodes: episodes that ended.
         active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
         samples: {role: metrics of the sampled updates}.
         error: exception that has ended the worker's training.
     """
 
+    waits: bool = True
     episodes: Sequence[Episode] = ()
     active_lanes: Mapping[str, np.ndarray] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)

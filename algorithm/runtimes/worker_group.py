@@ -109,10 +109,10 @@ class WorkerGroup:
                 raise EnvironmentCrashed("the environments of the workers have different spaces")
             self.roles = roles
 
-    def start(self, env_steps: int, updates: int, checkpoint: Path | None) -> None:
+    def start(self, counters: Counters, checkpoint: Path | None) -> None:
         """Let all workers build their components, whose shared tensors exist now."""
         for worker in self.workers:
-            self._build(worker, Start(env_steps=env_steps, updates=updates, checkpoint=checkpoint))
+            self._build(worker, Start(counters=counters, checkpoint=checkpoint))
 
     def resume(self, message: Continue, limit: float) -> None:
         """Continue all workers that wait, until they have made this number of env steps since they were opened."""
@@ -139,10 +139,10 @@ class WorkerGroup:
                 yield worker, None
                 continue
             if isinstance(message, Report):
-                worker.state = WorkerState.WAITING
+                worker.state = WorkerState.WAITING if message.waits else WorkerState.RUNNING
                 yield worker, message
             elif isinstance(message, Ready):
-                self._build(worker, Start(env_steps=counters.env_steps, updates=counters.updates, checkpoint=None))
+                self._build(worker, Start(counters=counters, checkpoint=None))
             elif isinstance(message, LogRecord):
                 self._log(worker, message)
 
@@ -183,11 +183,12 @@ class WorkerGroup:
         worker.connection.close()
         self.workers.remove(worker)
 
-    def save(self, training: TrainingComponents, manifest: Manifest) -> dict[str, Any]:
+    def save(self, training: TrainingComponents, counters: Counters, manifest: Manifest) -> dict[str, Any]:
         """Write the learners of `training`, and let the workers, which wait, write their experience.
 
         Args:
             training: the components of the main process.
+            counters: the counters of the run.
             manifest: the manifest of the checkpoint.
 
         Returns:
@@ -198,7 +199,7 @@ class WorkerGroup:
         """
         saving = [worker for worker in self.workers if worker.state is WorkerState.WAITING]
         for worker in saving:
-            worker.connection.send(Save(manifest.folder))
+            worker.connection.send(Save(folder=manifest.folder, iterations=counters.iterations))
         replies = {worker.index: self._receive_saved(worker) for worker in saving}
         found: dict[str, Any] = {}
         for index, saved in replies.items():

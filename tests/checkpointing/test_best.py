@@ -1,13 +1,14 @@
 """The record of the best checkpoint, which is never removed."""
 
 import shutil
+from functools import partial
 
 import pytest
 
 from algorithm.checkpointing.best import BestCheckpoint
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.training.components import TrainingComponents
 from algorithm.training.history import Counters
 
@@ -29,7 +30,8 @@ def checkpoints(tmp_path):
 
 def save(checkpoints, *env_steps):
     for each in env_steps:
-        writer = CheckpointWriter(checkpoints, TrainingComponents(None, None), Nothing(), {}, print)
+        write_experience = partial(write_all, TrainingComponents(None, None), Nothing())
+        writer = CheckpointWriter(checkpoints, write_experience, {}, print)
         checkpoint = writer.write(Counters(env_steps=each))
     return checkpoint
 
