@@ -139,4 +139,4 @@ class _Session:
         self.monitor.counters.updates += int(updates)
         spent = np.maximum(seconds - self._seconds, 0).sum(0)
         self._counted, self._seconds = counts, seconds
-        self.training.timer.split_lap({phase: spent[PHASES.index(phase)] for phase in WORKER_PHASES})
+        self.training.timer.split_lap({phase: float(spent[PHASES.index(phase)]) for phase in WORKER_PHASES})

@@ -39,5 +39,5 @@ class Timer:
         """Divide the time since the last lap between phases, in proportion to `weights`; all 0 count as learning."""
         now, total = perf_counter(), sum(weights.values())
         for phase, weight in weights.items() if total > 0 else [("learning", 1.0)]:
-            self.seconds[phase] += (now - self.last_lap) * float(weight) / (total or 1.0)
+            self.seconds[phase] += (now - self.last_lap) * weight / (total or 1.0)
         self.last_lap = now
