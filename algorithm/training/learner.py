@@ -103,7 +103,7 @@ class Learner:
 
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics with a collected rollout: once with each, and never with a replayed batch."""
-        self.rows_seen += int(rollout.valid.sum())
+        self._counts[1] += rollout.valid.sum()
         self.reward_normalizer.observe(rollout)
         if self._agent_observes:
             self.agent.observe(rollout)
@@ -153,7 +153,7 @@ class Learner:
         A gradient that is not finite changes no parameter; the update counts in `skipped_updates`.
         """
         self._step_if_finite()
-        self.updates += 1
+        self._counts[0] += 1
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
         self.noise.resample()
         self._mark_outdated()
@@ -163,18 +163,10 @@ class Learner:
         """The number of updates, with those that were skipped."""
         return int(self._counts[0])
 
-    @updates.setter
-    def updates(self, number: int) -> None:
-        self._counts[0] = number
-
     @property
     def rows_seen(self) -> int:
         """The number of valid rows that were collected."""
         return int(self._counts[1])
-
-    @rows_seen.setter
-    def rows_seen(self, number: int) -> None:
-        self._counts[1] = number
 
     @property
     def skipped_updates(self) -> int:
@@ -212,7 +204,7 @@ class Learner:
         """Restore what `state` returned, after the parameters have been loaded."""
         for step in self._steps:
             step.optimizer.moments.copy_(state[f"moments/{step.name}"])
-        self.updates, self.rows_seen = int(state["updates"]), int(state["seen"])
+        self._counts[:] = int(state["updates"]), int(state["seen"])
         self._skips[0], self._skips[1] = self.updates - int(state["kept"]), 0
         self.restore_own(state)
 

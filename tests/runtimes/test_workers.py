@@ -196,7 +196,10 @@ def test_noise_levels_are_spread_over_all_workers(two_workers, tmp_path):
     ("settings", "message"),
     [
         ({"device": "cuda"}, "base_config.device is cuda, but the workers of runtime WORKERS learn on the CPU"),
-        ({"env_type": "UNITY"}, "runtime WORKERS is not for env_type UNITY: its players are separate processes"),
+        (
+            {"env_type": "UNITY"},
+            "runtime WORKERS is not for env_type UNITY: its players are separate processes already",
+        ),
     ],
 )
 def test_what_workers_do_not_support_is_refused(settings, message, tmp_path):
