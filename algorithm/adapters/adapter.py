@@ -114,8 +114,6 @@ class Adapter(ABC):
     takes_parameters: ClassVar[bool] = False  # whether reset_config reaches the environments
     unsupported_settings: ClassVar[Mapping[str, str]] = {}  # names in base_config, each with what to use instead
     starts_programs: ClassVar[bool] = False  # whether environments are programs with windows, which --doctor avoids
-    # Why such environments cannot be divided between worker processes (runtime WORKERS); None if they can.
-    workers_obstacle: ClassVar[str | None] = None
     packages: ClassVar[Sequence[str]] = ()  # distributions that only the processes of its environments import
 
     roles: Mapping[str, Role]

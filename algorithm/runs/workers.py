@@ -31,8 +31,11 @@ def check_workers(settings: Settings) -> None:
         raise UserError(
             f"base_config.device is {base.device}, but the workers of runtime WORKERS learn on the CPU: use cpu or auto"
         )
-    if obstacle := find_class("env_type", base.env_type).workers_obstacle:
-        raise UserError(f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}: {obstacle}")
+    if find_class("env_type", base.env_type).starts_programs:
+        raise UserError(
+            f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}, whose environments are separate "
+            "processes already: use LOCAL, with more n_envs"
+        )
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from algorithm.training.timer import PHASES
+
+if sys.platform != "win32":
+    import fcntl
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 

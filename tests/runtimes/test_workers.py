@@ -198,7 +198,7 @@ def test_noise_levels_are_spread_over_all_workers(two_workers, tmp_path):
         ({"device": "cuda"}, "base_config.device is cuda, but the workers of runtime WORKERS learn on the CPU"),
         (
             {"env_type": "UNITY"},
-            "runtime WORKERS is not for env_type UNITY: its players are separate processes already",
+            "runtime WORKERS is not for env_type UNITY, whose environments are separate processes",
         ),
     ],
 )

@@ -66,7 +66,6 @@ class UnityAdapter(Adapter):
         "ignore_observations": "leave the sensor out in Unity",
     }
     starts_programs: ClassVar[bool] = True
-    workers_obstacle: ClassVar[str | None] = "its players are separate processes already; use LOCAL, with more n_envs"
     packages: ClassVar[Sequence[str]] = ("mlagents-envs",)
 
     def __init__(self, config: EnvConfig):
