@@ -20,6 +20,7 @@ from algorithm.atomic_io import open_synced
 from algorithm.checkpointing.rng_state import list_generators, set_process_state
 from algorithm.networks.flat_parameters import State
 from algorithm.training.components import AgentComponents
+from algorithm.training.learner import Learner
 from algorithm.training.progress import Counters
 
 MANIFEST = "manifest.json"
@@ -151,12 +152,18 @@ class Checkpoint:
     """A checkpoint of a run: its folder, and methods that read it.
 
     The folder has counters.json, actor.npz if the environments can be restored, a folder with weights, learner and
-    replay for each role, and the manifest of all files. Every method raises CheckpointError, with the name of the file,
-    for a file that cannot be read.
+    replay for each role, and the manifest of all files. A run with workers has the replay and the environments of
+    worker k > 0 in a folder `worker-k`. Every method raises CheckpointError, with the name of the file, for a file that
+    cannot be read.
+
+    Args:
+        folder: the folder.
+        worker: the worker whose experience is read.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, worker: int = 0):
         self.folder = folder
+        self.worker = worker
 
     @property
     def counters(self) -> Counters:
@@ -174,7 +181,7 @@ class Checkpoint:
 
     def lanes(self, role: str) -> tuple[int, int]:
         """Return the number of lanes of a role, and the number of its initial lanes."""
-        metadata = self._read_metadata()["roles"][role]
+        metadata = self._read_experience()["roles"][role]
         try:
             return metadata["lanes"], metadata["initial_lanes"]
         except KeyError as error:
@@ -194,43 +201,71 @@ class Checkpoint:
         """Compare the digests of counters.json and of the files named `name`, or of every file, with the manifest."""
         Manifest.read(self.folder).check(*([METADATA, name] if name else []))
 
-    def restore(self, role: str, components: AgentComponents) -> None:
-        """Restore the components of a role."""
-        metadata = self._read_metadata()
+    def restore_learner(self, role: str, learner: Learner) -> None:
+        """Restore the weights and the learner of a role."""
         try:
-            saved = metadata["roles"][role]
-            for name, rng in list_generators(components).items():
-                rng.bit_generator.state = saved["generators"][name]
-            components.learner.parameters.load(self.weights(role))
-            components.learner.restore(self._load_torch(role, LEARNER))
-            components.scheduler.restore(saved["scheduler"])
-            if replay := components.scheduler.replay:
-                replay.restore(_load_arrays(self._role_folder(role) / REPLAY))
+            learner.parameters.load(self.weights(role))
+            learner.restore(self._load_torch(role, LEARNER))
         except CheckpointError:
             raise
         except READ_ERRORS as error:
             raise CheckpointError(f"{self._role_folder(role)}: {_one_line(error)}") from error
 
-    def restore_run(self, actor: StatefulActor, states: Mapping[str, Stateful]) -> None:
-        """Restore the parts of a run after the components of its roles; the generators of the process are last.
-
-        Args:
-            actor: the actor; it keeps its new episodes if the checkpoint has no state of the environments.
-            states: {name: part of the run}; a part without a state in the checkpoint is unchanged.
-        """
-        metadata, path = self._read_metadata(), self.folder / ACTOR
+    def restore_experience(self, role: str, components: AgentComponents) -> None:
+        """Restore the generators, the schedule and the replay of a role."""
+        saved = self._read_experience()["roles"][role]
         try:
-            if ACTOR in Manifest.read(self.folder).digests:
-                actor.restore(_load_arrays(path))
-            for name, part in states.items():
-                if name in metadata["states"]:
-                    part.restore(metadata["states"][name])
-            set_process_state(metadata["generators"])
+            for name, rng in list_generators(components).items():
+                rng.bit_generator.state = saved["generators"][name]
+            components.scheduler.restore(saved["scheduler"])
+            name = f"{self._prefix}{quote(role, safe='')}/{REPLAY}"
+            replay = components.scheduler.replay
+            if replay and name in Manifest.read(self.folder).digests:
+                replay.restore(_load_arrays(self.folder / name))
+            components.learner.restore_own(self._load_torch(role, LEARNER, self._prefix))
+        except READ_ERRORS as error:
+            raise CheckpointError(f"{self._role_folder(role)}: {_one_line(error)}") from error
+
+    def restore_process(self, actor: StatefulActor) -> None:
+        """Restore the actor, after the components of its roles, and then the generators of the process.
+
+        The actor keeps its new episodes if the checkpoint has no state of the environments.
+        """
+        name = f"{self._prefix}{ACTOR}"
+        try:
+            if name in Manifest.read(self.folder).digests:
+                actor.restore(_load_arrays(self.folder / name))
+            set_process_state(self._read_experience()["generators"])
         except READ_ERRORS as error:
             raise CheckpointError(f"{self.folder}: {_one_line(error)}") from error
 
+    def restore_states(self, states: Mapping[str, Stateful]) -> None:
+        """Restore parts of a run, by name; a part without a state in the checkpoint is unchanged."""
+        saved = self._read_metadata()["states"]
+        try:
+            for name, part in states.items():
+                if name in saved:
+                    part.restore(saved[name])
+        except READ_ERRORS as error:
+            raise CheckpointError(f"{self.folder}: {_one_line(error)}") from error
+
+    @property
+    def has_experience(self) -> bool:
+        """Return whether the checkpoint has experience of the worker."""
+        return self.worker == 0 or str(self.worker) in self._read_metadata().get("workers", {})
+
+    @property
+    def _prefix(self) -> str:
+        """Return the folder of the worker's files, with a slash; empty for worker 0."""
+        return make_prefix(self.worker)
+
     def _role_folder(self, role: str) -> Path:
         return self.folder / quote(role, safe="")
+
+    def _read_experience(self) -> dict[str, Any]:
+        """Return what counters.json has about the roles and generators of the worker."""
+        metadata = self._read_metadata()
+        return metadata if self.worker == 0 else metadata["workers"][str(self.worker)]
 
     def _read_metadata(self) -> dict[str, Any]:
         path = self.folder / METADATA
@@ -241,12 +276,17 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} is damaged ({error})") from error
 
-    def _load_torch(self, role: str, name: str) -> dict[str, Any]:
-        path = self._role_folder(role) / name
+    def _load_torch(self, role: str, name: str, prefix: str = "") -> dict[str, Any]:
+        path = self.folder / prefix / quote(role, safe="") / name
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds of errors for a damaged file
             raise CheckpointError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
+
+
+def make_prefix(worker: int) -> str:
+    """Return the folder of a worker's files in a checkpoint, with a slash; empty for worker 0."""
+    return f"worker-{worker}/" if worker else ""
 
 
 def _load_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from algorithm.atomic_io import sync_folder
 from algorithm.checkpointing.checkpoint import (
@@ -29,6 +31,7 @@ from algorithm.checkpointing.checkpoint import (
 from algorithm.checkpointing.rng_state import get_process_state, list_generators
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.training.learner import Learner
 from algorithm.training.progress import Counters
 
 
@@ -37,8 +40,8 @@ class CheckpointWriter:
 
     Args:
         store: the checkpoints of the run.
-        training: the components of the run, whose weights, learners and replays are saved.
-        actor: the actor of the run.
+        write_experience: writes the files of roles and environments by a manifest, and returns what counters.json has
+            about them (`write_experience` of this module, if everything is in one process).
         states: {name: part of the run}, whose states are saved as JSON.
         log: receives a line if a checkpoint cannot be written.
         on_checkpoint: receives each checkpoint that was written.
@@ -47,13 +50,12 @@ class CheckpointWriter:
     def __init__(
         self,
         store: CheckpointStore,
-        training: TrainingComponents,
-        actor: StatefulActor,
+        write_experience: Callable[[Manifest], Mapping[str, Any]],
         states: Mapping[str, Stateful],
         log: Callable[[str], None],
         on_checkpoint: Callable[[Checkpoint], object] = lambda checkpoint: None,
     ):
-        self.store, self.training, self.actor, self.states = store, training, actor, states
+        self.store, self.write_experience, self.states = store, write_experience, states
         self.log, self.on_checkpoint = log, on_checkpoint
         self.failure: str | None = None  # of the last call
         self._last_folder: Path | None = None  # of the last checkpoint that was written
@@ -95,35 +97,73 @@ class CheckpointWriter:
         if existing := self.store.find(str(counters.env_steps)):
             return existing
         with self.store.create(counters.env_steps) as manifest:
-            for role, components in self.training.by_role.items():
-                _write_components(manifest, quote(role, safe=""), components)
-            state = self.actor.state()
-            if state is not None:
-                with manifest.open_file(ACTOR) as file:
-                    np.savez(file, **state)  # type: ignore[arg-type]  # of `allow_pickle`
+            metadata = {
+                "counters": asdict(counters),
+                "states": {name: part.state() for name, part in self.states.items()},
+                **self.write_experience(manifest),
+            }
             with manifest.open_file(METADATA) as file:
-                file.write(json.dumps(self._collect_metadata(counters)).encode())
+                file.write(json.dumps(metadata).encode())
         return Checkpoint(self.store.get_folder(counters.env_steps))
 
-    def _collect_metadata(self, counters: Counters) -> dict[str, Any]:
-        by_role = self.training.by_role
-        return {
-            "counters": asdict(counters),
-            "states": {name: part.state() for name, part in self.states.items()},
-            "roles": {role: _describe_components(components) for role, components in by_role.items()},
-            "generators": get_process_state(),
-        }
+
+def write_all(training: TrainingComponents, actor: StatefulActor, manifest: Manifest) -> dict[str, Any]:
+    """Write the learners and the experience of a run in one process. Return what counters.json has about them."""
+    for role, components in training.by_role.items():
+        write_learner(manifest, role, components.learner)
+    return write_experience(training, actor, manifest)
 
 
-def _write_components(manifest: Manifest, role_folder: str, components: AgentComponents) -> None:
-    """Write the weights, learner and replay of a role."""
-    (manifest.folder / role_folder).mkdir()
-    _write_tensors(manifest, f"{role_folder}/{WEIGHTS}", components.learner.parameters.state())
-    _write_tensors(manifest, f"{role_folder}/{LEARNER}", components.learner.state())
-    if replay := components.scheduler.replay:
-        with manifest.open_file(f"{role_folder}/{REPLAY}") as file:
-            np.savez(file, **replay.state())  # type: ignore[arg-type]
-    sync_folder(manifest.folder / role_folder)
+def write_learner(
+    manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] = MappingProxyType({})
+) -> None:
+    """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
+    folder = quote(role, safe="")
+    (manifest.folder / folder).mkdir(exist_ok=True)
+    _write_tensors(manifest, f"{folder}/{WEIGHTS}", learner.parameters.state())
+    write_learner_state(manifest, role, {**learner.state(), **own_state})
+
+
+def write_learner_state(manifest: Manifest, role: str, state: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Write the state of a learner."""
+    folder = f"{prefix}{quote(role, safe='')}"
+    (manifest.folder / folder).mkdir(parents=True, exist_ok=True)
+    _write_tensors(manifest, f"{folder}/{LEARNER}", state)
+    sync_folder(manifest.folder / folder)
+
+
+def write_experience(
+    training: TrainingComponents, actor: StatefulActor, manifest: Manifest, prefix: str = ""
+) -> dict[str, Any]:
+    """Write the replays of all roles and the state of the actor. Return what counters.json has about them.
+
+    Args:
+        training: the components of all roles.
+        actor: the actor.
+        manifest: the manifest of the checkpoint.
+        prefix: the folder of the files in the checkpoint, with a slash.
+    """
+    for role, components in training.by_role.items():
+        folder = f"{prefix}{quote(role, safe='')}"
+        (manifest.folder / folder).mkdir(parents=True, exist_ok=True)
+        if replay := components.scheduler.replay:
+            with manifest.open_file(f"{folder}/{REPLAY}") as file:
+                np.savez(file, **replay.state())  # type: ignore[arg-type]  # of `allow_pickle`
+        sync_folder(manifest.folder / folder)
+    state = actor.state()
+    if state is not None:
+        with manifest.open_file(f"{prefix}{ACTOR}") as file:
+            np.savez(file, **state)  # type: ignore[arg-type]
+    return describe_all(training)
+
+
+def describe_all(training: TrainingComponents) -> dict[str, Any]:
+    """Return what counters.json has about the roles and about the generators of this process."""
+    by_role = training.by_role
+    return {
+        "roles": {role: _describe_components(components) for role, components in by_role.items()},
+        "generators": get_process_state(),
+    }
 
 
 def _write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> None:

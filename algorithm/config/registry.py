@@ -24,7 +24,10 @@ AGENTS = {
     "PPO": "algorithm.agents.ppo.agent:Ppo",
 }
 AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
-RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
+RUNTIMES = {
+    "LOCAL": "algorithm.runtimes.local:LocalRuntime",
+    "WORKERS": "algorithm.runtimes.workers:WorkersRuntime",
+}
 AUXILIARIES: dict[str, str] = {}
 EXPLORERS = {"action_noise": "algorithm.exploration.action_noise:ActionNoise"}
 

@@ -84,7 +84,9 @@ ADVANCED_SAC: dict[str, str] = {
 ACER_TORCH: dict[str, str] = {
     "env_name": "the folder's name, first on the command line; its config.yaml sets base_config.env_name",
     "exp_name": "base_config.name",
-    "num_workers": "base_config.n_envs",
+    "num_workers": (
+        "--set base_config.runtime=WORKERS --set base_config.n_workers=N, or --agents N for environments in one process"
+    ),
     "t_max": "base_config.max_step",
     "worker_steps": "acer_config.rollout_length",
     "buffer_len": "replay_config.capacity",
@@ -94,8 +96,8 @@ ACER_TORCH: dict[str, str] = {
     "trust_region_threshold": "acer_config.trust_region_delta",
     "lr": "acer_config.learning_rate",
     "entropy_weight": "acer_config.entropy_coef",
-    "no_lock": "not needed: one process learns without locks",
-    "no_lock_update": "not needed: one process learns without locks",
+    "no_lock": "--set base_config.runtime=WORKERS --set base_config.worker_lock=none",
+    "no_lock_update": "--set base_config.runtime=WORKERS --set base_config.worker_lock=gradients",
 }
 
 # Unity ML-Agents; docs/unity.md

@@ -27,6 +27,7 @@ MAX_INTEGER = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MAX_SIZE = 2**31 - 1  # elements in memory
 MAX_ENVS = 2**16
+MAX_WORKERS = 2**10
 MAX_PORT = 2**16 - 1
 MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
 SectionType = TypeVar("SectionType", bound="Section")
@@ -120,6 +121,8 @@ class BaseConfig(Section):
     unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
     algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
     runtime: str
+    n_workers: Annotated[int, Range(at_least=1, at_most=MAX_WORKERS), OnlyIf(runtime="WORKERS")]
+    worker_lock: Annotated[Literal["full", "gradients", "none"], OnlyIf(runtime="WORKERS")]
     n_envs: Annotated[
         int,
         Range(at_least=1, at_most=MAX_ENVS),
@@ -150,6 +153,11 @@ class BaseConfig(Section):
         list[Literal["action", "reward"]], FixedOnResume("the saved networks observe these values")
     ]
     max_nonfinite_updates: Annotated[int, Range(at_least=1)]
+
+    @property
+    def has_workers(self) -> bool:
+        """Return whether the run has worker processes."""
+        return self.runtime.casefold() == "workers"
 
     @model_validator(mode="after")
     def _check_groups(self) -> BaseConfig:

@@ -42,6 +42,9 @@ class ActionNoise(Explorer):
         added = self.lowest + (self.highest - self.lowest) * _van_der_corput(lanes - initial_lanes)
         self.lane_levels = np.append(initial, added).astype(np.float32)
 
+    def select_lanes(self, lanes: Sequence[int]) -> None:
+        self.lane_levels = self.lane_levels[list(lanes)]
+
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
         decision, family = agent.act(step, memory), agent.family
         behavior = family.with_noise(decision.behavior, self.lane_levels[step.lane])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,6 +24,12 @@ class Explorer(ABC):
         Args:
             lanes: The new number of lanes.
             initial_lanes: The number of lanes when the first experience was stored.
+        """
+
+    def select_lanes(self, lanes: Sequence[int]) -> None:
+        """Keep these lanes, which are numbered from 0 from now on. An explorer with values per lane selects them.
+
+        Called once, before `act`, in a run with several workers: the explorer was built for the lanes of all workers.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
+Place = Callable[[Tensor], Tensor]  # returns the tensor that other processes share in place of a new one
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -41,11 +42,16 @@ class FlatParameters:
     The constructor makes the parameters and buffers of all modules views of the flat tensors. Nothing may move or
     replace them later.
 
+    If several processes share the parameters (`place`), steps, target updates, saving and loading use the shared
+    tensors. The modules of each process have a copy of them, which changes only in `fetch`.
+
     Args:
         groups: Trainable modules by the name of their parameter group.
         target_networks: Target networks by name.
         statistics: Modules by name whose buffers are running statistics.
         device: The device of all tensors.
+        place: Returns the shared tensor of `all_parameters` and of `statistics`; by default the same tensor, since no
+            other process shares them.
 
     Raises:
         ValueError: A parameter belongs to two groups, or a target network and its source differ in structure.
@@ -57,6 +63,7 @@ class FlatParameters:
         target_networks: Mapping[str, TargetNetwork[Any]],
         statistics: Mapping[str, nn.Module],
         device: str | torch.device = "cpu",
+        place: Place = lambda tensor: tensor,
     ):
         group_tensors: dict[str, list[Tensor]] = {name: list(module.parameters()) for name, module in groups.items()}
         trainable = list(chain.from_iterable(group_tensors.values()))
@@ -71,14 +78,16 @@ class FlatParameters:
 
         size = sum(parameter.numel() for parameter in trainable)
         tensors = trainable + list(chain.from_iterable(target_tensors.values()))
-        self.all_parameters = flatten_tensors(tensors, torch.float32, device)
+        self._module_parameters = flatten_tensors(tensors, torch.float32, device)
+        self.all_parameters = place(self._module_parameters)
         self.vector, self.target_vector = self.all_parameters[:size], self.all_parameters[size:]
         self.gradient = torch.zeros_like(self.vector)
         _view_gradients(trainable, self.gradient)
         self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         for name, target in target_networks.items():
             target.vector = self.target_vector[self.target_slices[name]]
-            target.source_vector = view_contiguous(list(target.source.parameters()))
+            source = view_contiguous(list(target.source.parameters()))
+            target.source_vector = self.vector[source.storage_offset() :][: len(source)]
 
         for module in (*groups.values(), *statistics.values()):
             for buffer in module.buffers():  # the running statistics among them are flattened below
@@ -87,6 +96,7 @@ class FlatParameters:
         dtype = choose_dtype(device, torch.float64)
         self.statistics = flatten_tensors(list(chain.from_iterable(statistics_tensors.values())), dtype, device)
         self.statistics_slices = _compute_slices(statistics_tensors)
+        self._shared_statistics = place(self.statistics)
         for target in target_networks.values():
             for own, shared in zip(target.network.buffers(), target.source.buffers(), strict=True):
                 own.data = shared.data
@@ -126,6 +136,24 @@ class FlatParameters:
                 pairs.append((current, saved))
         for current, saved in pairs:
             current.copy_(saved)
+        self.publish_statistics()
+        self.fetch()
+
+    def fetch(self) -> None:
+        """Copy the shared parameters and statistics to the modules of this process."""
+        if self._module_parameters is not self.all_parameters:
+            self._module_parameters.copy_(self.all_parameters)
+        self.fetch_statistics()
+
+    def fetch_statistics(self) -> None:
+        """Copy the shared statistics to the modules of this process."""
+        if self._shared_statistics is not self.statistics:
+            self.statistics.copy_(self._shared_statistics)
+
+    def publish_statistics(self) -> None:
+        """Copy the statistics of the modules of this process to the shared ones."""
+        if self._shared_statistics is not self.statistics:
+            self._shared_statistics.copy_(self.statistics)
 
 
 def choose_dtype(device: str | torch.device, dtype: torch.dtype) -> torch.dtype:

@@ -65,6 +65,7 @@ class AgentConfigs:
 def make_agent_config(settings: Settings) -> AgentConfig:
     """Return the record of one agent, from the settings of its role."""
     base = settings.base
+    device = "cpu" if base.has_workers and base.device == "auto" else base.device
     return AgentConfig(
         make_agent=find_class("algorithm", base.algorithm),
         section=settings.agent_section,
@@ -74,7 +75,7 @@ def make_agent_config(settings: Settings) -> AgentConfig:
         network_arguments=settings.nn,
         auxiliaries=settings.auxiliaries,
         explorer=settings.explorer,
-        placement=PlacementConfig(device=base.device, precision=base.precision, inference_device=base.inference_device),
+        placement=PlacementConfig(device=device, precision=base.precision, inference_device=base.inference_device),
         seed=base.seed,
         max_step=base.max_step,
     )

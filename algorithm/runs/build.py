@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from math import inf
+from typing import Any
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
@@ -24,7 +25,10 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
+from algorithm.runs.worker import refuse_role
+from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.signals import Terminated
+from algorithm.runtimes.worker_group import WorkerEnvironments, WorkerGroup
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
@@ -56,23 +60,35 @@ def train(
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents, limits = Environments(settings, folder), AgentConfigs(settings), make_limits(settings)
+    check_workers(settings)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
-        adapter = stack.enter_context(closing(environments.open_training(parameters)))
+        group = stack.enter_context(open_workers(settings, folder)) if settings.base.has_workers else None
+        adapter = stack.enter_context(
+            closing(WorkerEnvironments(group.roles) if group else environments.open_training(parameters))
+        )
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters)))
         for note in environments.list_notes(limits.evaluates):
             log(note)
-        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log), timer)
+        sharing = make_sharing(settings.base, group.memory) if group else None
+        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log, sharing), timer)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
-        actor = Actor(training, seeds.get_training_seed(counters.env_steps))
+        actor: Actor | WorkerGroup
+        if group:
+            actor = group
+            write_experience: Callable[[Manifest], dict[str, Any]] = partial(group.save, training, counters)
+            group.start(counters, checkpoint.folder if checkpoint else None)
+        else:
+            actor = Actor(training, seeds.get_training_seed(counters.env_steps))
+            write_experience = partial(write_all, training, actor)
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
-        writer = CheckpointWriter(store, training, actor, states, log, events.on_checkpoint)
+        writer = CheckpointWriter(store, write_experience, states, log, events.on_checkpoint)
         evaluator = Evaluator(
             evaluation_adapter,
             lambda role: training.get(role, evaluation_adapter).agent,
@@ -84,7 +100,9 @@ def train(
         monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
         divergence = DivergenceDetector(training, settings.base.max_nonfinite_updates)
         if checkpoint:
-            checkpoint.restore_run(actor, states)
+            checkpoint.restore_states(states)
+            if isinstance(actor, Actor):
+                checkpoint.restore_process(actor)
         folder.record_settings(settings.tree, counters.env_steps)
         timer.lap(STARTING)
         try:
@@ -125,6 +143,8 @@ def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer
     for name in dict.fromkeys([*adapter.roles, *saved_roles]):
         role = _check_role(builder.folder, name, adapter.roles.get(name))
         training.by_role[name] = training.build(name, role)
+    if builder.sharing:
+        training.build = refuse_role
     return training
 
 
@@ -156,7 +176,7 @@ def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episode
 def _run_to_end(
     runtime: str,
     training: TrainingComponents,
-    actor: Actor,
+    actor: Actor | WorkerGroup,
     monitor: Monitor,
     divergence: DivergenceDetector,
     writer: CheckpointWriter,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +23,29 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
 from algorithm.runs.user_code import explain_network_error
+from algorithm.runtimes.shared_learner import SharedLearner
+from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role, role_suffix
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What a process of a run with workers shares with the others.
+
+    Attributes:
+        memory: the shared memory.
+        lock: `base_config.worker_lock`.
+        workers: the number of workers.
+        worker: the number of the worker of this process; None in the main process.
+    """
+
+    memory: SharedMemory
+    lock: str
+    workers: int
+    worker: int | None
 
 
 class ComponentsBuilder:
@@ -35,16 +56,25 @@ class ComponentsBuilder:
         folder: the run folder, with the network; the roles are recorded there.
         checkpoint: the checkpoint from which roles that it contains are restored.
         log: receives lines for the user.
+        sharing: what this process shares with other processes; None if there are none.
+        seeds: the seeds; None for those of `base_config.seed`.
     """
 
     def __init__(
-        self, configs: AgentConfigs, folder: RunFolder, checkpoint: Checkpoint | None, log: Callable[[str], None]
+        self,
+        configs: AgentConfigs,
+        folder: RunFolder,
+        checkpoint: Checkpoint | None,
+        log: Callable[[str], None],
+        sharing: Sharing | None = None,
+        seeds: RunSeeds | None = None,
     ):
         self.configs, self.folder, self.checkpoint, self.log = configs, folder, checkpoint, log
-        self.seeds = RunSeeds(configs.default.seed)
+        self.sharing, self.seeds = sharing, seeds or RunSeeds(configs.default.seed)
         disk = folder.path if configs.default.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
-        self.budget = MemoryBudget(log, disk)
+        self.budget = MemoryBudget(log, disk, sharing.workers if sharing else 1)
+        self._is_main = sharing is None or sharing.worker is None  # the process that writes the run folder
 
     def __call__(self, name: str, role: Role) -> AgentComponents:
         """Return the components of a role, restored if they are in the checkpoint.
@@ -62,10 +92,10 @@ class ComponentsBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(config, self.folder, role, np.random.default_rng(agent_seed))
         auxiliaries = {key: build_object("auxiliaries", key, value or {}) for key, value in config.auxiliaries.items()}
-        explorer = _make_explorer(config, initial_role, lanes)
+        explorer = _make_explorer(config, initial_role, lanes, self.sharing)
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
-        learner = Learner(agent, role, auxiliaries, config.max_step, placement)
+        learner = self._make_learner(agent, role, auxiliaries, config.max_step, placement)
         scheduler_rng = np.random.default_rng(scheduler_seed)
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:
@@ -74,9 +104,12 @@ class ComponentsBuilder:
         else:
             scheduler = _make_on_policy_scheduler(config, learner, initial_lanes, scheduler_rng)
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
-        self.folder.add_role(name, role)
-        if checkpoint:
-            checkpoint.restore(name, components)
+        if self._is_main:
+            self.folder.add_role(name, role)
+        if checkpoint and self._is_main:
+            checkpoint.restore_learner(name, learner)
+        if checkpoint and (self.sharing is None or self.sharing.worker is not None):
+            checkpoint.restore_experience(name, components)
         return components
 
     def grow(self, name: str, components: AgentComponents, role: Role) -> AgentComponents:
@@ -103,8 +136,15 @@ class ComponentsBuilder:
             components = components.grow(role)
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        self.folder.add_role(name, role)
+        if self._is_main:
+            self.folder.add_role(name, role)
         return components
+
+    def _make_learner(self, *arguments: Any) -> Learner:
+        sharing = self.sharing
+        if sharing is None:
+            return Learner(*arguments)
+        return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
 
     def _make_replay(
         self, name: str, config: AgentConfig, agent: Agent, initial_role: Role, lanes: int, rng: np.random.Generator
@@ -180,10 +220,16 @@ def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.rando
         raise explain_network_error(folder.nn_from / config.network_file, error) from error
 
 
-def _make_explorer(config: AgentConfig, role: Role, lanes: int) -> Explorer | None:
-    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since."""
+def _make_explorer(config: AgentConfig, role: Role, lanes: int, sharing: Sharing | None) -> Explorer | None:
+    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since.
+
+    The explorers of several workers divide the lanes of all of them.
+    """
+    workers, worker = (sharing.workers, sharing.worker or 0) if sharing else (1, 0)
     for name, arguments in config.explorer.items():  # at most one
-        explorer: Explorer = build_object("explorer", name, arguments, role)
+        explorer: Explorer = build_object("explorer", name, arguments, role.with_lanes(role.lanes * workers))
+        if workers > 1:
+            explorer.select_lanes(range(worker, role.lanes * workers, workers))
         if lanes > role.lanes:
             explorer.grow(lanes, role.lanes)
         return explorer

@@ -68,9 +68,15 @@ def check_learning_starts(config: AgentConfig, agent: Agent, lanes: int, initial
 class MemoryBudget:
     """The free memory of the machine, from which the replays of all roles are reserved before they are allocated."""
 
-    def __init__(self, log: Callable[[str], None], disk: Path | None = None):
-        """Measure the free memory, or the free space of the disk with the folder `disk`; `log` receives the sizes."""
-        self.log = log
+    def __init__(self, log: Callable[[str], None], disk: Path | None = None, workers: int = 1):
+        """Measure the free memory.
+
+        Args:
+            log: receives the sizes.
+            disk: a folder on the disk whose free space is measured instead.
+            workers: the number of processes that have such replays.
+        """
+        self.log, self.workers = log, workers
         self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (measure_free_memory(), "memory")
         self._bytes: dict[str, int] = {}  # by role
 
@@ -93,10 +99,12 @@ class MemoryBudget:
         """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
+        if self.workers > 1:
+            line += f" for each of {self.workers} workers"
         self.log(f"{prefix}replay{role_suffix(role)}: {line}")
-        self._bytes[role] = size.bytes
+        self._bytes[role] = size.bytes * self.workers
         if self.free is not None and self.reserved_bytes + copied_bytes > self.free:
-            left = max(0, self.free - self.reserved_bytes - copied_bytes + size.bytes)
+            left = max(0, self.free - self.reserved_bytes - copied_bytes + self._bytes[role]) / self.workers
             raise UserError(
                 f"{prefix}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
                 f"at most {int(left / row):,} rows fit"

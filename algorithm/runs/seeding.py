@@ -25,9 +25,16 @@ def seed_process(seed: int) -> None:
 
 @dataclass(frozen=True)
 class RunSeeds:
-    """The independent seeds of a run for different purposes; `root` is `base_config.seed`."""
+    """The independent seeds of a run for different purposes.
+
+    Attributes:
+        root: `base_config.seed`.
+        worker: the number of a worker, and the number of its replacements; the first worker has the seeds of a run
+            without workers.
+    """
 
     root: int
+    worker: tuple[int, int] = (0, 0)
 
     @property
     def process(self) -> int:
@@ -51,4 +58,4 @@ class RunSeeds:
         return self._make_sequence(PLAY)
 
     def _make_sequence(self, *purpose: int) -> np.random.SeedSequence:
-        return np.random.SeedSequence([self.root, *purpose])
+        return np.random.SeedSequence([self.root, *purpose], spawn_key=self.worker if any(self.worker) else ())

@@ -90,6 +90,11 @@ class DeferredSignals:
         if kind is None:
             self.raise_pending()
 
+    @property
+    def is_pending(self) -> bool:
+        """Return whether a signal is deferred."""
+        return bool(self._pending)
+
     def raise_pending(self) -> None:
         """Raise the exception of the first deferred signal, if there is one."""
         if self._pending:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -37,6 +37,17 @@ class Timer:
         """Add the time since the last lap to `phase`."""
         now = perf_counter()
         self.seconds[phase] += now - self.last_lap
+        self.last_lap = now
+
+    def restart(self) -> None:
+        """Count the time since the last lap to no phase."""
+        self.last_lap = perf_counter()
+
+    def split_lap(self, weights: Mapping[str, float]) -> None:
+        """Divide the time since the last lap between phases, in proportion to `weights`; all 0 count as learning."""
+        now, total = perf_counter(), sum(weights.values())
+        for phase, weight in weights.items() if total > 0 else [("learning", 1.0)]:
+            self.seconds[phase] += (now - self.last_lap) * weight / (total or 1.0)
         self.last_lap = now
 
 

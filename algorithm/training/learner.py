@@ -15,7 +15,7 @@ from torch import Tensor
 from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
 from algorithm.networks import FlatParameters, InferenceCopy, Noise, TargetNetwork
-from algorithm.networks.flat_parameters import State
+from algorithm.networks.flat_parameters import Place, State
 from algorithm.networks.precision import set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -47,10 +47,8 @@ class Learner:
         auxiliaries: {name: auxiliary}.
         max_step: the number of valid collected rows at which linear learning rates are 0; None for constant ones.
         placement: the devices, and the precision.
-
-    Attributes:
-        updates: the number of updates, with those that were skipped.
-        rows_seen: the number of valid rows that were collected.
+        place: returns the shared tensor in place of one that other processes share: of the parameters, the running
+            statistics, the moments of the optimizers, and the counters. By default nothing is shared.
     """
 
     def __init__(
@@ -60,6 +58,7 @@ class Learner:
         auxiliaries: Mapping[str, Auxiliary],
         max_step: int | None,
         placement: Placement | None = None,
+        place: Place = lambda tensor: tensor,
     ):
         self.agent = agent
         self.auxiliaries = auxiliaries
@@ -69,10 +68,9 @@ class Learner:
         # On the CPU, gradients are checked before each step. On another device a check would wait, so there the step is
         # undone.
         self.checks_gradient = self.device.type == "cpu"
-        self.updates = 0
-        self.rows_seen = 0
-        self._kept_updates = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._last_kept_update = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._counts = place(torch.zeros(2, dtype=torch.int64)).numpy()  # `updates` and `rows_seen`
+        # The number of skipped updates, and of those since the last update that was not skipped.
+        self._skips = place(torch.zeros(2, dtype=torch.int64, device=self.device))
         self.reward_normalizer = RewardNormalizer(agent.reward_transform, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
         auxiliary_modules = {f"auxiliary/{name}": module for name, module in modules.items()}
@@ -88,6 +86,7 @@ class Learner:
             targets,
             {"returns": self.reward_normalizer.moments, **statistics, **auxiliary_modules},
             self.device,
+            place,
         )
         networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
@@ -98,6 +97,8 @@ class Learner:
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
         names = sorted(groups, key=lambda name: groups[name].optimizer == "natural")
         self._steps = [self._make_group_step(name, groups[name]) for name in names]
+        for step in self._steps:
+            step.optimizer.use_moments(place(step.optimizer.moments))
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
@@ -107,7 +108,7 @@ class Learner:
 
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics with a collected rollout: once with each, and never with a replayed batch."""
-        self.rows_seen += int(rollout.valid.sum())
+        self._counts[1] += rollout.valid.sum()
         self.reward_normalizer.observe(rollout)
         if self._agent_observes:
             self.agent.observe(rollout)
@@ -160,20 +161,30 @@ class Learner:
         A gradient that is not finite changes no parameter; the update counts in `skipped_updates`.
         """
         self._step_if_finite()
-        self.updates += 1
+        self._counts[0] += 1
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
         self.noise.resample()
         self._mark_outdated()
 
     @property
+    def updates(self) -> int:
+        """The number of updates, with those that were skipped."""
+        return int(self._counts[0])
+
+    @property
+    def rows_seen(self) -> int:
+        """The number of valid rows that were collected."""
+        return int(self._counts[1])
+
+    @property
     def skipped_updates(self) -> int:
         """Return the number of updates whose gradient was not finite; waits for the device."""
-        return self.updates - int(self._kept_updates)
+        return int(self._skips[0])
 
     @property
     def consecutive_skips(self) -> int:
         """Return the number of skipped updates since the last one that was not; waits for the device."""
-        return self.updates - int(self._last_kept_update)
+        return int(self._skips[1])
 
     def load_parameters(self, state: State) -> None:
         """Load parameters, target networks and statistics, and reset the optimizers."""
@@ -187,19 +198,26 @@ class Learner:
         moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
         counters = {
             "updates": torch.tensor(self.updates),
-            "kept": self._kept_updates.cpu(),
+            "kept": self.updates - self._skips[0].cpu(),
             "seen": torch.tensor(self.rows_seen),
         }
+        return {**moments, **counters, **self.own_state()}
+
+    def own_state(self) -> dict[str, Tensor]:
+        """Return the part of `state` that processes with shared parameters do not share."""
         returns = torch.from_numpy(self.reward_normalizer.running_sums.copy())
-        return {**moments, **counters, "returns": returns, "noise": self.noise.values.cpu().clone()}
+        return {"returns": returns, "noise": self.noise.values.cpu().clone()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned, after the parameters have been loaded."""
         for step in self._steps:
             step.optimizer.moments.copy_(state[f"moments/{step.name}"])
-        self.updates, self.rows_seen = int(state["updates"]), int(state["seen"])
-        self._kept_updates.copy_(state["kept"])
-        self._last_kept_update.fill_(self.updates)
+        self._counts[:] = int(state["updates"]), int(state["seen"])
+        self._skips[0], self._skips[1] = self.updates - int(state["kept"]), 0
+        self.restore_own(state)
+
+    def restore_own(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `own_state` returned."""
         self.reward_normalizer.running_sums[:] = state["returns"].numpy()
         self.noise.values.copy_(state["noise"])
         self._mark_outdated()
@@ -217,8 +235,9 @@ class Learner:
             finite = self._step_and_undo(torch.as_tensor(finite))
         elif finite:
             self._step_groups()
-        self._kept_updates += finite
-        self._last_kept_update.masked_fill_(torch.as_tensor(finite), self.updates + 1)
+        skipped = 1 - torch.as_tensor(finite).long()
+        self._skips += skipped
+        self._skips[1] *= skipped
 
     def _compute_progress(self) -> float:
         """Return the fraction of the run that is done, for linear schedules; 0 for a run without an end."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from algorithm.adapters.adapter import SimulatorError
 from algorithm.agents.agent import LossReport
 from algorithm.training.actor import Actor
+from algorithm.training.episodes import Episode
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.progress import WINDOW, Counters, History, Limits, RecentEpisodes
 from algorithm.training.reporter import Reporter
@@ -92,6 +95,7 @@ class Monitor:
         self._last_checked = self.counters.env_steps  # env steps when the intervals were last checked
         self._next_due = self._find_next_due()
         self._next_display = -inf
+        self._checks_goal = False  # episodes have ended since the goal was last checked
 
     def record_update(self, role: str, report: LossReport) -> None:
         """Count an update, and record its metrics."""
@@ -99,23 +103,57 @@ class Monitor:
         self.reporter.record_update(role, report)
 
     def tick(self, actor: Actor) -> bool:
-        """Do what is due after a tick of `actor`. Return whether the run is over."""
-        counters = self.counters
-        counters.env_steps += actor.env_steps
+        """Count what `actor` has collected in a tick, and do what is due. Return whether the run is over."""
+        self.count_steps(actor.env_steps)
         actor.env_steps = 0
         if actor.episodes:
-            self._count_episodes(actor)
-        if counters.env_steps >= self._next_due:
+            self.count_episodes(actor.episodes, actor.active_lanes)
+            actor.episodes.clear()
+        return self.do_due()
+
+    def count_steps(self, env_steps: int) -> None:
+        """Count env steps."""
+        self.counters.env_steps += env_steps
+
+    def count_episodes(self, episodes: Iterable[Episode], active_lanes: Mapping[str, np.ndarray]) -> None:
+        """Count the episodes that ended, with the arguments of `History.add_episodes`."""
+        self.history.add_episodes(episodes, active_lanes)
+        self._checks_goal = True
+
+    @property
+    def next_due(self) -> int | float:
+        """Return the env steps at which an interval or the run ends."""
+        return min(self._next_due, self.limits.max_step or inf)
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether `do_due` would do more than to show the progress."""
+        return (
+            self.counters.env_steps >= self._next_due
+            or self._is_over()
+            or (self._checks_goal and (self._trial_counts is not None or self._is_goal_met()))
+        )
+
+    def do_due(self) -> bool:
+        """Check the goal, log, evaluate, save and show the progress if due. Return whether the run is over."""
+        if self._checks_goal:
+            self._checks_goal = False
+            self._check_goal()
+        if self.counters.env_steps >= self._next_due:
             self._run_intervals()
         is_over = self._is_over()
         if is_over and self.limits.evaluates:
             self._evaluate()
         if self._pending_best is not None:
             self._save()
+        self.show_progress()
+        return is_over
+
+    def show_progress(self) -> None:
+        """Show the progress, unless it was shown less than `DISPLAY_INTERVAL` ago."""
         if self.timer.last_lap >= self._next_display:
             self._next_display = self.timer.last_lap + DISPLAY_INTERVAL
             self.reporter.show_progress()
-        return is_over
 
     @property
     def confirmed(self) -> bool:
@@ -138,10 +176,8 @@ class Monitor:
         """Log the last metrics without saving."""
         self.reporter.close()
 
-    def _count_episodes(self, actor: Actor) -> None:
-        """Count the episodes that ended, and check the goal."""
-        self.history.add_episodes(actor.episodes, actor.active_lanes)
-        actor.episodes.clear()
+    def _check_goal(self) -> None:
+        """Check the goal after episodes have ended."""
         if self._trial_counts is not None:
             self._confirm_by_training(self._trial_counts)
         elif self._is_goal_met():

@@ -16,6 +16,10 @@ class Optimizer(ABC):
 
     moments: Tensor
 
+    def use_moments(self, moments: Tensor) -> None:
+        """Use a tensor, perhaps one that other processes share, as `moments`."""
+        self.moments = moments
+
     @abstractmethod
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         """Change `vector` in place by one step with the learning rate `rate`.
@@ -36,9 +40,12 @@ class Adam(Optimizer):
     """
 
     def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float = 0.9):
-        self.moments = torch.zeros(2 * size + 1, device=device)
-        self.first, self.second, self.steps = self.moments[:size], self.moments[size:-1], self.moments[-1]
-        self.beta1, self.decay, self.epsilon = beta1, decay, epsilon
+        self.size, self.beta1, self.decay, self.epsilon = size, beta1, decay, epsilon
+        self.use_moments(torch.zeros(2 * size + 1, device=device))
+
+    def use_moments(self, moments: Tensor) -> None:
+        self.moments = moments
+        self.first, self.second, self.steps = moments[: self.size], moments[self.size : -1], moments[-1]
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         self.steps.add_(1)

@@ -37,6 +37,9 @@ class Reporter:
         metrics: writes the rows of metrics.
         log: receives lines for the user.
         on_progress: receives the progress of the run, for a display.
+
+    Attributes:
+        rows: the number of rows that were written.
     """
 
     def __init__(
@@ -52,13 +55,19 @@ class Reporter:
         self.log, self.on_progress = log, on_progress
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
         self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
+        self.rows = 0
         self._start = self._last_row = self._take_snapshot()
         self._throughput = Throughput.between(self._last_row, self._last_row)
 
     def record_update(self, role: str, report: LossReport) -> None:
         """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
-        if not self._sampled[role] or self.history.counters.updates % SAMPLE_INTERVAL == 0:
+        if is_sampled(self._sampled[role], self.history.counters.updates):
             self._sampled[role].append(report.compute_metrics())
+
+    def add_samples(self, role: str, samples: Sequence[Mapping[str, float]]) -> None:
+        """Keep the metrics of updates that another process has sampled by `is_sampled`."""
+        for metrics in samples:
+            self._sampled[role].append({name: torch.tensor(value) for name, value in metrics.items()})
 
     def log_metrics(self) -> None:
         """Write a row of metrics, unless there was no env step since the last row."""
@@ -70,6 +79,7 @@ class Reporter:
             values = {**self._collect_times(now), **self._collect_metrics(), **statistics}
             self.metrics.write(now.counters.env_steps, values)
             self._sampled.clear()
+            self.rows += 1
             self._last_row = now
             self.on_progress(self._make_progress(now, wrote_row=True))
         self.timer.lap("reporting")
@@ -201,6 +211,11 @@ class Reporter:
             0.0,
             (1 - fraction_done) / (fraction_done - start_fraction) * (running_seconds - self._start.running_seconds),
         )
+
+
+def is_sampled(sampled: Sequence[object], updates: int) -> bool:
+    """Return whether the metrics of update number `updates` are computed, if `sampled` are those since the last row."""
+    return not sampled or updates % SAMPLE_INTERVAL == 0
 
 
 def _make_tag(role: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The updates that follow a collected rollout."""
+"""The updates that follow a collected rollout, and the tick of environments in which they happen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,38 @@ from collections.abc import Callable
 
 from algorithm.agents.agent import LossReport
 from algorithm.rollout import Rollout
-from algorithm.training.components import AgentComponents
+from algorithm.training.actor import Actor
+from algorithm.training.components import AgentComponents, TrainingComponents
+
+
+def run_tick(training: TrainingComponents, actor: Actor, record_update: Callable[[str, LossReport], object]) -> None:
+    """Make one tick of the environments, and the updates that follow the rollouts that it completes.
+
+    Agents without a replay learn first; the actor decides and sends the actions; agents with a replay learn while
+    environments in other processes execute them; the actor receives the next steps. Thus an agent without a replay
+    decides the first row of a rollout with the parameters that it learned from the previous one. An agent with a replay
+    decides it before: its rollouts record the policy that acted (`behavior`).
+
+    Args:
+        training: the components of all roles.
+        actor: the actor.
+        record_update: receives the role and the report of each update.
+    """
+
+    def learn(role: str, rollout: Rollout) -> None:
+        learn_from(training.get(role), rollout, lambda report: record_update(role, report))
+        training.timer.lap("learning")
+
+    overlapping = []
+    for role, rollout in actor.complete_rollouts():
+        if training.get(role).agent.schedule.uses_replay:
+            overlapping.append((role, rollout))
+        else:
+            learn(role, rollout)
+    actor.act()
+    for role, rollout in overlapping:
+        learn(role, rollout)
+    actor.receive()
 
 
 def learn_from(components: AgentComponents, rollout: Rollout, record_update: Callable[[LossReport], object]) -> None:

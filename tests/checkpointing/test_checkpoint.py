@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 
 from algorithm.checkpointing.checkpoint import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import resolve
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
@@ -38,7 +39,8 @@ class Run:
         self.actor = Actor(self.parts, seed=0)
         self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)
         states = {"history": History(self.parts, Counters())}
-        self.writer = CheckpointWriter(self.checkpoints, self.parts, self.actor, states, print)
+        write_experience = partial(write_all, self.parts, self.actor)
+        self.writer = CheckpointWriter(self.checkpoints, write_experience, states, print)
         self.logged = []
 
     def save(self, env_steps: int):

@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import merge, read_variant, resolve
 from algorithm.runs import components_builder
 from algorithm.runs.agent_config import AgentConfigs
@@ -336,9 +337,10 @@ def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
         seed(5)
     history = History(parts, counters)
     states = {"history": history, "curriculum": EnvironmentParameters({})}
-    saved.restore_run(actor, states)
+    saved.restore_states(states)
+    saved.restore_process(actor)
     assert history.recent["agent"].is_full
-    writer = CheckpointWriter(CheckpointStore(tmp_path / "again", 1), parts, actor, states, print)
+    writer = CheckpointWriter(CheckpointStore(tmp_path / "again", 1), partial(write_all, parts, actor), states, print)
     assert_equal(writer.write(counters), saved)
 
     rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())

@@ -1,12 +1,13 @@
 """The record of the best checkpoint, which is never removed."""
 
 import shutil
+from functools import partial
 
 import pytest
 
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import Counters
 
@@ -28,7 +29,8 @@ def checkpoints(tmp_path):
 
 def save(checkpoints, *env_steps):
     for each in env_steps:
-        writer = CheckpointWriter(checkpoints, TrainingComponents(None, None), Nothing(), {}, print)
+        write_experience = partial(write_all, TrainingComponents(None, None), Nothing())
+        writer = CheckpointWriter(checkpoints, write_experience, {}, print)
         checkpoint = writer.write(Counters(env_steps=each))
     return checkpoint
 

@@ -108,10 +108,11 @@ COMMANDS = [
     ("mine/task --list --seed 1", "--seed goes with"),
     # old names
     ("mine/task --lr 1e-3", "it is now --set acer_config.learning_rate=..."),
-    ("mine/task --num-workers 4", "it is now --agents"),
+    ("mine/task --num-workers 4", "it is now --set base_config.runtime=WORKERS --set base_config.n_workers=N, or"),
     ("mine/task --t-max 1000", "it is now --max_step"),
     ("mine/task --env-name CartPole-v1", "the folder's name, first on the command line"),
-    ("mine/task --no-lock", "not needed: one process learns"),
+    ("mine/task --no-lock", "it is now --set base_config.runtime=WORKERS --set base_config.worker_lock=none"),
+    ("mine/task --no-lock-update", "--set base_config.runtime=WORKERS --set base_config.worker_lock=gradients"),
     ("mine/task --set base_config.write_summary_per_step=9", "it is now base_config.log_every"),
     ("mine/task --set acer_config.save_model_per_step=9", "it is now base_config.save_every"),
     (

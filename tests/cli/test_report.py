@@ -1,10 +1,11 @@
 import shlex
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.cli import report as module
 from algorithm.cli.report import report_result
 from algorithm.config.loader import resolve
@@ -67,7 +68,7 @@ def test_commands_are_quoted_for_windows(monkeypatch):
 
 def test_better_weights_than_the_last_ones_are_named(folder):
     store, actor = CheckpointStore(folder.path / "checkpoints", 5), SimpleNamespace(state=lambda: None)
-    writer = CheckpointWriter(store, TrainingComponents(None, None), actor, {}, print)
+    writer = CheckpointWriter(store, partial(write_all, TrainingComponents(None, None), actor), {}, print)
     checkpoint = writer.write(Counters(env_steps=12_000))
     assert "best in evaluation, used by --run: the weights after 12,000 env steps" in report_lines(
         folder, best=checkpoint

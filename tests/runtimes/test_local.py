@@ -9,7 +9,7 @@ import algorithm
 from algorithm.config.loader import resolve
 from algorithm.runs.build import train
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runtimes import local
+from algorithm.training import updates
 
 ROWS = 4
 SETTINGS = {
@@ -44,8 +44,8 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
         learn(components, rollout, record_update)
         assert not components.learner.parameters.vector.equal(before)
 
-    learn = local.learn_from
-    monkeypatch.setattr(local, "learn_from", learn_from)
+    learn = updates.learn_from
+    monkeypatch.setattr(updates, "learn_from", learn_from)
     source = tmp_path / "source"
     source.mkdir()
     layers = f"body=Mlp(8){', memory=Gru(4)' if memory else ''}"

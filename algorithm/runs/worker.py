@@ -1,0 +1,214 @@
+"""A worker process of a run: it opens its own environments, and builds its agents like a run in one process."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NoReturn
+
+from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.process_setup import prepare_worker
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.config.loader import Settings
+from algorithm.errors import UserError, summarize_error
+from algorithm.runs.agent_config import AgentConfigs
+from algorithm.runs.components_builder import ComponentsBuilder, Sharing
+from algorithm.runs.make_env import Environments
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.seeding import RunSeeds, seed_process
+from algorithm.runs.torch_setup import configure_torch
+from algorithm.runs.user_code import find_user_error
+from algorithm.runtimes.messages import LogRecord, Ready, Report, Start
+from algorithm.runtimes.shared_memory import SharedMemory
+from algorithm.runtimes.worker_loop import Stopped, WorkerLoop
+from algorithm.specs import Role
+from algorithm.training.actor import Actor
+from algorithm.training.components import AgentComponents, TrainingComponents
+
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: the signal that the process receives when its parent ends (Linux)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTask:
+    """What a worker process needs to start.
+
+    Attributes:
+        settings: settings of the run.
+        folder: path of the run folder, and of the folder of the network's file.
+        make_env: function that opens the environment instead of base_config.env_name, pickled; None without one.
+        memory: the memory that the processes share.
+        index: number of the worker.
+        replacements: number of workers with this number that ended before it.
+    """
+
+    settings: Settings
+    folder: tuple[Path, Path]
+    make_env: bytes | None
+    memory: SharedMemory
+    index: int
+    replacements: int
+
+
+class WorkerSpawner:
+    """A function that starts worker processes of a run."""
+
+    def __init__(self, settings: Settings, folder: RunFolder, memory: SharedMemory):
+        self.settings, self.folder, self.memory = settings, folder, memory
+
+    def __call__(self, index: int, replacements: int, connection: Connection) -> BaseProcess:
+        make_env = self.folder.make_env
+        if make_env is not None:
+            import cloudpickle  # which Gymnasium needs
+
+            make_env = cloudpickle.dumps(make_env)
+        task = WorkerTask(
+            settings=self.settings,
+            folder=(self.folder.path, self.folder.nn_from),
+            make_env=make_env,
+            memory=self.memory,
+            index=index,
+            replacements=replacements,
+        )
+        process = multiprocessing.get_context("spawn").Process(
+            target=run_worker, args=(task, connection), name=f"worker-{index}"
+        )
+        process.start()
+        return process
+
+
+def run_worker(task: WorkerTask, connection: Connection) -> None:
+    """Train in this process until the main process ends it, or has ended."""
+    prepare_worker()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the main process ends its workers
+    end_with_parent()
+    status = 0
+    try:
+        with forward_log(connection):
+            train_worker(task, connection)
+    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def train_worker(task: WorkerTask, connection: Connection) -> None:
+    """Open the environments, build the components, and make ticks. An exception is sent to the main process."""
+    with ExitStack() as stack:
+        loop = None
+        try:
+            loop = _build(task, connection, stack)
+            loop.run()
+        except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except BaseException as error:  # of the environment, or of a user's network
+            connection.send(Report(error=_make_sendable(error)))
+            while loop:  # the main process saves the experience, and ends the worker
+                loop.wait()
+
+
+def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> WorkerLoop:
+    settings, seeds = task.settings, RunSeeds(task.settings.base.seed, (task.index, task.replacements))
+    folder = RunFolder(*task.folder)
+    folder.make_env = pickle.loads(task.make_env) if task.make_env else None
+    configure_torch()
+    seed_process(seeds.process)
+    environments = Environments(settings, folder)
+    adapter = stack.enter_context(closing(environments.open_training(EnvironmentParameters(settings.reset))))
+    connection.send(Ready(dict(adapter.roles)))
+    start = connection.recv()
+    if not isinstance(start, Start):
+        raise Stopped
+    checkpoint = Checkpoint(start.checkpoint, task.index) if start.checkpoint else None
+    if checkpoint and not checkpoint.has_experience:
+        checkpoint = None
+    sharing = Sharing(
+        memory=task.memory, lock=settings.base.worker_lock, workers=settings.base.n_workers, worker=task.index
+    )
+    builder = ComponentsBuilder(AgentConfigs(settings), folder, checkpoint, lambda line: None, sharing, seeds)
+    training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
+    for name, role in adapter.roles.items():
+        training.by_role[name] = builder(name, role)
+    actor = Actor(training, seeds.get_training_seed(start.counters.env_steps))
+    if checkpoint:
+        checkpoint.restore_process(actor)
+    return WorkerLoop(connection, training, actor, task.memory, task.index, start.counters)
+
+
+def refuse_role(name: str, role: Role) -> NoReturn:
+    """Raise UserError for a role that appears during a run, for which there are no shared parameters."""
+    raise UserError(f"role {name!r} appeared after the start, which runtime WORKERS does not support: use LOCAL")
+
+
+def refuse_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn:
+    """Raise UserError for lanes that are added during a run, which the main process does not know."""
+    raise UserError(
+        f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which runtime WORKERS does "
+        "not support: use LOCAL"
+    )
+
+
+def _make_sendable(error: BaseException) -> BaseException:
+    """Return the error that the main process raises: a SystemExit of a user's code must not end it."""
+    error = find_user_error(error)
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"sys.exit({error.code!r}) was called")
+    with suppress(Exception):
+        pickle.loads(pickle.dumps(error))
+        return error
+    return RuntimeError(summarize_error(error))
+
+
+def end_with_parent() -> None:
+    """Let the system kill this process when the main process ends, in any way."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def forward_log(connection: Connection) -> Iterator[None]:
+    """Send what the package logs within the block to the main process."""
+    logger = logging.getLogger("algorithm")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    handler = _ConnectionHandler(connection)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _ConnectionHandler(logging.Handler):
+    """A handler that sends each message over a connection."""
+
+    def __init__(self, connection: Connection):
+        super().__init__()
+        self.connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            self.connection.send(LogRecord(record.levelno, record.getMessage()))

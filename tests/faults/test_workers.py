@@ -1,0 +1,225 @@
+"""Runs with workers that are stopped or killed, or whose environments or networks fail."""
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from algorithm.cli import main
+from tests.faults.runs import ARGUMENTS, CARTPOLE, Run, assert_playable, run_folder, saved_steps, write_task
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")
+WORKERS = {"runtime": "WORKERS", "n_workers": 2}
+
+
+def list_workers(pid: int) -> list[int]:
+    """Return the process ids of the workers of a run: its children that execute Python code (not a tracker)."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_dead(pids: list[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, [pid for pid in pids if is_alive(pid)]
+        time.sleep(0.02)
+
+
+def test_a_killed_worker_is_replaced():
+    write_task(**WORKERS, max_step=None, save_every=None)
+    run = Run(*ARGUMENTS)
+    run.wait_for("steps/s", 120)
+    workers = list_workers(run.pid)
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    run.wait_for("another worker with an empty replay replaces it", 60)
+    killed_at = int(re.search(r"env step ([\d,]+): worker", run.out.read_text())[1].replace(",", ""))
+    deadline = time.monotonic() + 60
+    while len(new := set(list_workers(run.pid)) - set(workers)) != 1:
+        assert time.monotonic() < deadline
+    time.sleep(8)  # the new worker imports torch
+    run.signal(signal.SIGTERM)
+    assert run.status() == 143
+    wait_until_dead([*workers, *new], 2)
+    assert re.search(
+        rf"env step [\d,]+: worker [01] \(process {workers[1]}\) ended by signal 9: another worker", run.out.read_text()
+    )
+    (env_steps,) = saved_steps()
+    assert env_steps > killed_at
+    assert_playable()
+    assert all(tensor.isfinite().all() for kind in weights().values() for tensor in kind.values())
+
+
+def weights():
+    return torch.load(run_folder().find_latest().folder / "agent" / "weights.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_no_worker_outlives_the_main_process(kind):
+    write_task(**WORKERS, max_step=None, save_every=100, env_args={"vectorization_mode": kind})
+    run = Run(*ARGUMENTS)
+    run.wait_for("steps/s", 120)
+    deadline = time.monotonic() + 60
+    while len(saved_steps()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = list_workers(run.pid)
+    below = [child for worker in workers for child in list_workers(worker)]
+    assert len(below) == (4 if kind == "async" else 0)
+    run.signal(signal.SIGKILL)
+    assert run.status() == -signal.SIGKILL
+    wait_until_dead([*workers, *below], 2)
+    assert_playable()
+    limit = max(saved_steps()) + 200
+    config = run_folder().path / "config.yaml"
+    config.write_text(config.read_text().replace("max_step: null", f"max_step: {limit}"))
+    assert main.main([*ARGUMENTS, "--resume"]) == 0
+    assert max(saved_steps()) >= limit
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "word", "group"),
+    [(signal.SIGINT, 130, "Interrupted", True), (signal.SIGTERM, 143, "Terminated", True)],
+)
+def test_a_signal_to_all_processes_ends_a_run_after_saving(number, status, word, group):
+    write_task(**WORKERS, max_step=None, save_every=None)
+    run = Run(*ARGUMENTS)
+    run.wait_for("steps/s", 120)
+    run.signal(number, group=group)
+    assert run.status() == status
+    resume = "python main.py own/task -n a --resume"
+    assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
+    assert not run.has_processes()
+    assert len(saved_steps()) == 1
+    metadata = (run_folder().find_latest().folder / "counters.json").read_text()
+    assert '"workers": {"1"' in metadata
+    assert_playable()
+
+
+NAN_IN_WORKER_1 = """
+import multiprocessing
+import torch
+from algorithm.networks import Blueprint, Mlp, Vector
+
+class Spoiled(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.size, self.calls = inner, inner.size, 0
+
+    def forward(self, x):
+        x = self.inner(x)
+        self.calls += torch.is_grad_enabled()
+        spoils = multiprocessing.current_process().name == "worker-1" and torch.is_grad_enabled()
+        return x * float("nan") if spoils else x
+
+    def numpy(self):
+        return self.inner.numpy()
+
+class SpoiledVector:
+    def __call__(self, spec):
+        return Spoiled(Vector()(spec))
+
+blueprint = Blueprint(encoders={"*": SpoiledVector()}, body=Mlp(8))
+"""
+
+
+def test_nan_in_one_worker_never_reaches_the_shared_parameters():
+    write_task(**WORKERS, max_step=1500, max_nonfinite_updates=10_000)
+    Path("envs/own/task/nn.py").write_text(NAN_IN_WORKER_1)
+    run = Run(*ARGUMENTS)
+    assert run.status() == 0, run.err.read_text()
+    assert "updates of role 'agent' were skipped" in run.out.read_text()
+    assert all(tensor.isfinite().all() for kind in weights().values() for tensor in kind.values())
+    learner = torch.load(run_folder().find_latest().folder / "agent" / "learner.pt", weights_only=True)
+    assert 0 < learner["kept"] < learner["updates"]
+    assert all(tensor.isfinite().all() for name, tensor in learner.items() if name.startswith("moments"))
+
+
+BROKEN = CARTPOLE.replace("return gymnasium.make('CartPole-v1')", "raise OSError('no such simulator')")
+CRASHING = """
+import os
+import gymnasium
+class Crashing(gymnasium.Wrapper):
+    steps = 0
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 40:
+            raise ValueError("the arm is broken")
+        return self.env.step(action)
+def make():
+    return Crashing(gymnasium.make("CartPole-v1"))
+"""
+EXITING = CRASHING.replace('raise ValueError("the arm is broken")', "os._exit(7)")
+
+
+def test_an_environment_that_does_not_start_is_reported_as_in_a_local_run():
+    write_task(BROKEN, **WORKERS)
+    run = Run(*ARGUMENTS)
+    status, error = run.status(), run.err.read_text()
+    write_task_again(BROKEN)
+    local = Run(*ARGUMENTS, "--force")
+    assert (status, error) == (local.status(), local.err.read_text())
+    assert not run.has_processes()
+
+
+def write_task_again(env: str) -> None:
+    for path in sorted(Path("envs/own/task").iterdir()):
+        path.unlink()
+    Path("envs/own/task").rmdir()
+    write_task(env)
+
+
+def test_an_environment_that_raises_is_restarted_and_then_ends_the_run():
+    write_task(CRASHING, **WORKERS, max_env_restarts=2, max_step=None)
+    run = Run(*ARGUMENTS)
+    assert run.status() == 1
+    assert "ValueError: the arm is broken" in run.out.read_text()
+    assert re.search(r"env step [\d,]+: worker [01]: ", run.out.read_text())
+    assert "max_env_restarts" in run.err.read_text()
+    assert not run.has_processes()
+    assert len(saved_steps()) >= 1
+
+
+def test_a_worker_that_exits_again_and_again_ends_the_run():
+    write_task(EXITING, **WORKERS, max_env_restarts=1, max_step=None)
+    run = Run(*ARGUMENTS)
+    assert run.status() == 1
+    assert "ended with status 7: another worker with an empty replay replaces it" in run.out.read_text()
+    assert re.search(r"worker [01] \(process \d+\) ended with status 7", run.err.read_text())
+    assert len(run.err.read_text().splitlines()) == 1
+    assert not run.has_processes()
+
+
+def list_shared_memory() -> set[str]:
+    """Return the names of shared memory, without the semaphores of other programs."""
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_starts_and_stops_leave_nothing():
+    shared = list_shared_memory()
+    write_task(**WORKERS, max_step=20, log_every=20, save_every=None)
+    children = set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    for attempt in range(10):
+        assert main.main([*ARGUMENTS, "--force"]) == 0
+        if not attempt:
+            descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    now = set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    new = [pid for pid in now - children if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert not new
+    assert list_shared_memory() <= shared
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2
