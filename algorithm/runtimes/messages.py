@@ -11,7 +11,7 @@ import numpy as np
 
 from algorithm.specs import Role
 from algorithm.training.episodes import Episode
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 
 @dataclass(frozen=True, kw_only=True)

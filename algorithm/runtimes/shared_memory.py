@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.training.timer import PHASES
+from algorithm.training.components import PHASES
 
 if sys.platform != "win32":
     import fcntl

@@ -18,15 +18,14 @@ import numpy as np
 import torch
 
 from algorithm.adapters.adapter import Adapter, EnvironmentCrashed
-from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Manifest, make_prefix
 from algorithm.checkpointing.writer import describe_all, write_learner, write_learner_state
 from algorithm.rollout import Step
 from algorithm.runtimes.messages import Continue, LogRecord, Ready, Report, Save, Saved, Start, Stop
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 
 LOG = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # seconds after which a worker that does not end is killed

@@ -9,14 +9,13 @@ from pathlib import Path
 from torch import Tensor
 
 from algorithm.agents.agent import LossReport
-from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Manifest, make_prefix
 from algorithm.checkpointing.writer import write_experience
 from algorithm.runtimes.messages import Continue, Report, Save, Saved
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.history import Counters
+from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.updates import run_tick
 

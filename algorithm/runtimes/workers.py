@@ -11,10 +11,9 @@ from algorithm.runtimes.messages import Continue, Report
 from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.signals import DeferredSignals
 from algorithm.runtimes.worker_group import Worker, WorkerGroup, WorkerState
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import PHASES, TrainingComponents
 from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
-from algorithm.training.timer import PHASES
 
 SETTLE_SECONDS = 10.0  # seconds in which workers finish their tick when a run ends
 WORKER_PHASES = ("environment", "acting", "learning")  # phases in which workers spend their time

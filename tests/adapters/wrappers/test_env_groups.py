@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from algorithm.adapters.wrappers.restart import RestartOnFailure
 from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
+from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.adapters.wrappers.env_groups import EnvGroups
 from tests.adapters.configs import config
 from tests.adapters.contract import AdapterContract, play_lanes
