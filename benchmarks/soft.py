@@ -15,11 +15,12 @@ from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.config.loader import load_defaults
 from algorithm.networks import Blueprint, Mlp, Vector
+from algorithm.networks.precision import Placement
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.learner import Learner, Placement
+from algorithm.training.learner import Learner
 
 OBS, ACTIONS, BATCH_SIZE, UNITS, CAPACITY = 17, 6, 256, 256, 10_000
 UPDATES, BLOCKS = 50, 5

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from algorithm.agents.agent import ParameterGroup
 from algorithm.networks import TargetNetwork
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -61,3 +62,17 @@ class Auxiliary(ABC):
 
     def update_targets(self) -> None:
         """Update the target networks. Called after each optimizer step."""
+
+
+def make_parameter_group(auxiliary: Auxiliary, module: nn.Module) -> ParameterGroup:
+    """Return the parameter group of the module of an auxiliary."""
+    return ParameterGroup(module=module, learning_rate=auxiliary.learning_rate, max_grad_norm=auxiliary.max_grad_norm)
+
+
+def collect_target_networks(auxiliaries: Mapping[str, Auxiliary]) -> dict[str, TargetNetwork[Any]]:
+    """Return the target networks of all auxiliaries, by `auxiliary/`, the name of the auxiliary and their names."""
+    return {
+        f"auxiliary/{name}/{key}": target
+        for name, auxiliary in auxiliaries.items()
+        for key, target in auxiliary.make_target_networks().items()
+    }

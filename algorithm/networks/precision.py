@@ -1,8 +1,12 @@
-"""Learning in bfloat16: the layers before the outputs compute in it; outputs, parameters and acting stay float32."""
+"""The devices and the precision of networks.
+
+With bfloat16 the layers before the outputs learn in it; outputs, parameters and acting stay float32.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -10,6 +14,16 @@ import torch
 from torch import Tensor, nn
 
 Tensors = TypeVar("Tensors", Tensor, list[Tensor])
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The device of learning, the precision of its networks, and the device of acting, which is always in float32."""
+
+    learning: torch.device = CPU
+    precision: torch.dtype = torch.float32
+    acting: torch.device = CPU
 
 
 def run_in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:

@@ -81,13 +81,12 @@ def train(
         actor: Actor | WorkerGroup
         if group:
             actor = group
-            write_experience: Callable[[Manifest], dict[str, Any]] = partial(group.save, training, counters)
             group.start(counters, checkpoint.folder if checkpoint else None)
         else:
             actor = Actor(training, seeds.get_training_seed(counters.env_steps))
-            write_experience = partial(write_all, training, actor)
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
+        write_experience = _make_writer_of_experience(training, actor, counters)
         writer = CheckpointWriter(store, write_experience, states, log, events.on_checkpoint)
         evaluator = Evaluator(
             evaluation_adapter,
@@ -111,6 +110,15 @@ def train(
             result = _make_result(folder, monitor, store.best)
             events.on_end(result)
     return result
+
+
+def _make_writer_of_experience(
+    training: TrainingComponents, actor: Actor | WorkerGroup, counters: Counters
+) -> Callable[[Manifest], dict[str, Any]]:
+    """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""
+    if isinstance(actor, WorkerGroup):
+        return partial(actor.save, training, counters)
+    return partial(write_all, training, actor)
 
 
 def make_limits(settings: Settings) -> Limits:

@@ -13,8 +13,8 @@ import torch
 
 from algorithm.agents.agent import Agent
 from algorithm.errors import UserError
+from algorithm.networks.precision import CPU, Placement
 from algorithm.specs import Role
-from algorithm.training.learner import CPU, Placement
 
 SMALL_PARAMETERS = 1_000_000  # number of parameters below which a network is small
 BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")  # instructions of x86 and ARM processors, as torch names them

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
@@ -13,26 +12,15 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
-from algorithm.networks import FlatParameters, InferenceCopy, Noise, TargetNetwork
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, collect_target_networks, make_parameter_group
+from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
-from algorithm.networks.precision import set_precision
+from algorithm.networks.precision import Placement, set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.natural_step import NaturalStep
 from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
 from algorithm.training.rewards import RewardNormalizer
-
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The device of learning, the precision of its networks, and the device of acting, which is always in float32."""
-
-    learning: torch.device = CPU
-    precision: torch.dtype = torch.float32
-    acting: torch.device = CPU
 
 
 class Learner:
@@ -74,11 +62,13 @@ class Learner:
         self.reward_normalizer = RewardNormalizer(agent.reward_transform, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
         auxiliary_modules = {f"auxiliary/{name}": module for name, module in modules.items()}
-        auxiliary_groups = {f"auxiliary/{name}": _make_group(auxiliaries[name], modules[name]) for name in modules}
+        auxiliary_groups = {
+            f"auxiliary/{name}": make_parameter_group(auxiliaries[name], modules[name]) for name in modules
+        }
         groups = {**agent.groups, **auxiliary_groups}
         # The copy is made before the policy's parameters become views of flat tensors on the learning device.
         acting_policy = deepcopy(agent.policy) if placement.acting != placement.learning else None
-        targets = {**agent.target_networks, **_collect_targets(auxiliaries)}
+        targets = {**agent.target_networks, **collect_target_networks(auxiliaries)}
         statistics = agent.running_statistics()
         self._agent_observes = bool(statistics)
         self.parameters = FlatParameters(
@@ -298,15 +288,3 @@ class Learner:
     def _compute_divergence(self) -> Divergence:
         assert self._batch is not None  # apply_gradients follows compute_gradients
         return self.agent.divergence(self._batch)
-
-
-def _make_group(auxiliary: Auxiliary, module: torch.nn.Module) -> ParameterGroup:
-    return ParameterGroup(module=module, learning_rate=auxiliary.learning_rate, max_grad_norm=auxiliary.max_grad_norm)
-
-
-def _collect_targets(auxiliaries: Mapping[str, Auxiliary]) -> dict[str, TargetNetwork]:
-    return {
-        f"auxiliary/{name}/{key}": target
-        for name, auxiliary in auxiliaries.items()
-        for key, target in auxiliary.make_target_networks().items()
-    }

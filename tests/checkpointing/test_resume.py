@@ -17,6 +17,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import merge, read_variant, resolve
+from algorithm.networks.precision import CPU, Placement
 from algorithm.runs import components_builder
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
@@ -25,7 +26,6 @@ from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.learner import CPU, Placement
 from algorithm.training.progress import History
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")

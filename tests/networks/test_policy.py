@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_leaves
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, GreedyQPolicy, Mlp, NoisyMlp, Torso, Vector
 from algorithm.networks.encoders.vector import Scale
+from algorithm.networks.precision import CPU, Placement
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from algorithm.training.learner import CPU, Learner, Placement
+from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, make_sac, random_rollout, update
 from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observations, tensors
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
-from algorithm.training.learner import Learner, Placement
+from algorithm.networks.precision import Placement
+from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout, update
 from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
 

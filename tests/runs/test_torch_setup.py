@@ -8,10 +8,10 @@ import torch
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
+from algorithm.networks.precision import CPU, Placement
 from algorithm.runs.agent_config import make_agent_config
 from algorithm.runs.torch_setup import choose_placement, describe_placement, list_bfloat16_instructions
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.learner import CPU, Placement
 from tests.builders import make_acer, make_role
 
 GPU = torch.device("cuda:0")

@@ -48,8 +48,8 @@ def inspect_torch() -> dict[str, Any]:
     """Return the build of torch, its devices, each with the error of a computation on it, and its threads."""
     import torch
 
+    from algorithm.networks.precision import CPU
     from algorithm.runs.torch_setup import describe_device
-    from algorithm.training.learner import CPU
 
     return {
         "version": torch.__version__,

@@ -29,6 +29,7 @@ from algorithm.cli.doctor.check import (
 from algorithm.cli.doctor.machine import find_runs_folder, format_size
 from algorithm.cli.doctor.requirements import list_extras, make_adapter_check, make_extra_check, make_onnx_check
 from algorithm.errors import UserError
+from algorithm.networks.precision import CPU
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
 from algorithm.runs.make_env import Environments
@@ -43,7 +44,6 @@ from algorithm.runs.torch_setup import (
     get_named_device,
 )
 from algorithm.specs import Role, role_suffix
-from algorithm.training.learner import CPU
 
 BYTES_PER_VALUE = 4  # bytes
 VALUES_PER_PARAMETER = 4  # values in a checkpoint: the parameter, its average, two moments of the optimizer
