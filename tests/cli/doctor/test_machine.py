@@ -7,9 +7,9 @@ import pytest
 
 from algorithm.cli.doctor import machine
 from algorithm.cli.doctor.check import BROKEN, OK
+from algorithm.networks.precision import CPU
 from algorithm.runs import memory_budget as of_memory
 from algorithm.runs.torch_setup import describe_device
-from algorithm.training.learner import CPU
 
 CUDA = {
     "version": "2.13.0",
