@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -194,8 +194,8 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     agent = read_dataclass(agent_settings, tree.get(section, {}), section, layers)
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         find_class(setting, name)
-    for name, value in vars(agent).items():
-        if base.max_step is None and name.endswith("_schedule") and value == "linear":
+    for name in [setting.name for setting in fields(agent)]:
+        if base.max_step is None and name.endswith("_schedule") and getattr(agent, name) == "linear":
             raise UserError(f"{section}.{name} is linear to 0 at base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")

@@ -18,7 +18,13 @@ from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
-from algorithm.runs.memory_budget import MemoryBudget, check_batch, check_learning_starts, compute_agent_replay_size
+from algorithm.runs.memory_budget import (
+    MemoryBudget,
+    check_batch,
+    check_learning_starts,
+    check_rollout_memory,
+    compute_agent_replay_size,
+)
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
@@ -102,6 +108,7 @@ class ComponentsBuilder:
             replay = self._make_replay(name, config, agent, initial_role, lanes, np.random.default_rng(replay_seed))
             scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng)
         else:
+            check_rollout_memory(config.section, agent, role)
             scheduler = _make_on_policy_scheduler(config, learner, initial_lanes, scheduler_rng)
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         if self._is_main:

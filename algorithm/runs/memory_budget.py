@@ -1,4 +1,4 @@
-"""Checks of the replays of a run: they fit into memory or on the disk, and are large enough to learn from."""
+"""Checks of the memory of a run: its replays and rollouts fit, and replays are large enough to learn from."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from algorithm.errors import UserError
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
 from algorithm.runs.agent_config import AgentConfig
 from algorithm.specs import Role, role_suffix
+from algorithm.training.rollout_buffer import SLOTS_PER_LANE
 
 MEMINFO = Path("/proc/meminfo")
 MB = 10**6
@@ -120,6 +121,25 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
         raise UserError(
             f"batch_size: {schedule.batch_size:,} sequences of {length:,} rows are {size / MB:,.1f} MB, "
             f"but {free / MB:,.1f} MB of memory are free"
+        )
+
+
+def check_rollout_memory(section: str, agent: Agent, role: Role) -> None:
+    """Raise UserError if the rollouts of an agent without a replay do not fit into memory.
+
+    Args:
+        section: the section of the agent's settings.
+        agent: the agent.
+        role: its role.
+    """
+    length = agent.schedule.rollout_length
+    rows = SLOTS_PER_LANE * role.lanes * length
+    size = compute_replay_size(rows, role, length, agent.state_size, agent.family.statistics_size)
+    free = measure_free_memory()
+    if free is not None and size.bytes > free:
+        raise UserError(
+            f"{section}.rollout_length: rollouts of {length:,} rows for {role.lanes} agents are "
+            f"{size.bytes / MB:,.1f} MB, but {free / MB:,.1f} MB of memory are free"
         )
 
 

@@ -229,7 +229,10 @@ COMMANDS = [
         "mine/task --set base_config.algorithm=PPO ppo_config.rollout_length=8 ppo_config.minibatches=9",
         "ppo_config.minibatches is 9, but a rollout has 8 steps: set it to at most 8, or increase base_config.n_envs",
     ),
-    ("mine/task --set base_config.algorithm=A2C a2c_config.rollout_length=2147483647", "not enough memory"),
+    (
+        "mine/task --set base_config.algorithm=A2C a2c_config.rollout_length=2147483647",
+        "a2c_config.rollout_length: rollouts of 2,147,483,647 rows for 1 agents are",
+    ),
     ("mine/task --set acer_config.optimizer_beta1=1", "optimizer_beta1 is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from algorithm.distributions import Categorical
-from algorithm.losses import bias_correction, sampled_bias_correction, truncated_importance
+from algorithm.losses import bias_correction, clipped_importance, sampled_bias_correction, truncated_importance
 
 CLIPS = [0.0, 1.0, 3.0, 1e9]
 
@@ -87,3 +87,23 @@ def test_known_answers_of_the_sampled_correction():
 def test_the_mean_of_the_sampled_correction_equals_the_correction_of_all_actions(clip):
     mean = (PI * sampled_bias_correction(PI / MU, Q - 1, clip)).sum()
     torch.testing.assert_close(mean, bias_correction(PI, MU, Q - 1, clip).sum())
+
+
+def test_known_answers_of_the_clipped_weight():
+    rho = tensor(0.7, 0.9, 1.1, 1.3)
+    torch.testing.assert_close(clipped_importance(rho, tensor(2, 2, 2, 2), 0.2), tensor(1.4, 1.8, 2.2, 0))
+    torch.testing.assert_close(clipped_importance(rho, tensor(-2, -2, -2, -2), 0.2), tensor(0, -1.8, -2.2, -2.6))
+    assert clipped_importance(rho, tensor(0, 0, 0, 0), 0.2).eq(0).all()
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.2, 1.5])
+def test_the_clipped_weight_is_the_gradient_of_the_clipped_objective(clip):
+    """With respect to log pi of the taken action, by autograd (Schulman et al. 2017, Eq. 7)."""
+    generator = torch.Generator().manual_seed(0)
+    log_rho, advantage = torch.randn(2, 1000, generator=generator).double()
+    log_rho.requires_grad_()
+    rho = log_rho.exp()
+    objective = torch.minimum(rho * advantage, rho.clamp(1 - clip, 1 + clip) * advantage).sum()
+    (expected,) = torch.autograd.grad(objective, log_rho)
+    assert expected.eq(0).any() and expected.ne(0).any()
+    torch.testing.assert_close(clipped_importance(rho.detach(), advantage, clip), expected)

@@ -72,3 +72,21 @@ def test_added_agents_count_in_iterations(tmp_path):
     # Each agent's episodes take six ticks: one of each agent ends within any six ticks.
     assert counters.iterations == 6
     assert counters.env_steps < 230
+
+
+@pytest.mark.parametrize("kind", ["a2c", "agents that are added, ppo"])
+def test_agents_without_a_replay_log_and_save_none(kind, tmp_path):
+    folder, logged = new_run(tmp_path, "a", kind), []
+    train(folder.load_settings(), folder, logged.append)
+    assert not any("replay" in line for line in logged)
+    checkpoint = folder.find_latest().folder
+    assert (checkpoint / "agent" / "learner.pt").is_file()
+    assert not list(checkpoint.rglob("replay.npz"))
+
+
+def test_more_minibatches_than_sequences_are_an_error(tmp_path):
+    folder = new_run(tmp_path, "a", "ppo, recurrent and skipping", n_envs=1)
+    with pytest.raises(
+        UserError, match=r"ppo_config.minibatches is 2, but a rollout has 1 sequences \(one for each ag"
+    ):
+        train_run(folder)
