@@ -83,14 +83,14 @@ def train(
         actor: Actor | WorkerGroup
         if group:
             actor = group
-            write_experience: Callable[[Manifest], dict[str, Any]] = partial(group.save, training, counters)
+            write_parts: Callable[[Manifest], dict[str, Any]] = partial(group.save, training, counters)
             group.start(counters, checkpoint.folder if checkpoint else None)
         else:
             actor = Actor(training, seeds.get_training_seed(counters.env_steps))
-            write_experience = partial(write_all, training, actor)
+            write_parts = partial(write_all, training, actor)
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
-        writer = CheckpointWriter(store, write_experience, states, log, events.on_checkpoint)
+        writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
         evaluator = Evaluator(
             evaluation_adapter,
             lambda role: training.get(role, evaluation_adapter).agent,
