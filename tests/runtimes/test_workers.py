@@ -152,7 +152,7 @@ def test_a_checkpoint_has_the_experience_of_every_worker(two_workers):
     rings = [saved[f"{prefix}agent/replay.npz/head"] for prefix in ("", "worker-1/")]
     assert all(head.min() > 0 for head in rings)
     assert saved["agent/learner.pt/updates"] == about["counters"]["updates"] > 0
-    assert saved["agent/weights.pt/statistics/obs/actor_critic"][-1] == saved["agent/learner.pt/seen"]  # merged
+    assert saved["agent/weights.pt/statistics/obs/acer"][-1] == saved["agent/learner.pt/seen"]  # merged
     assert {"actor.npz/adapter", "worker-1/actor.npz/adapter"} <= saved.keys()
     observations = [saved[f"{prefix}agent/replay.npz/obs/obs"] for prefix in ("", "worker-1/")]
     assert not np.array_equal(*observations)
