@@ -182,6 +182,27 @@ def test_resuming_restores_every_worker(two_workers):
         assert np.array_equal(after[f"{prefix}agent/replay.npz/obs/obs"][:, :kept], rows_before[:, :kept])
 
 
+def test_several_roles(tmp_path):
+    pytest.importorskip("pettingzoo")
+    source = tmp_path / "envs" / "fake" / "task"
+    source.mkdir(parents=True)
+    (source / "env.py").write_text("from tests.adapters.parallel import Race\n\n\ndef make():\n    return Race()\n")
+    base = {"env_type": "PETTINGZOO", "env_name": "env.py", "runtime": "WORKERS", "n_workers": 2, "n_envs": 2}
+    small = {"acer_config": SETTINGS["acer_config"], "replay_config": {"capacity": 400}}
+    limits = {"max_step": 600, "log_every": 200, "save_every": None}
+    settings = resolve([("test", {"base_config": {**base, **limits}, **small})])
+    folder = RunFolder.create("fake/task", source, "a", settings.tree)
+    result = train(folder.load_settings(), folder, lambda line: None)
+    checkpoint = folder.find_latest()
+    assert len(checkpoint.roles) > 1
+    assert set(result.returns) == set(checkpoint.roles)
+    for role in checkpoint.roles:
+        assert (checkpoint.folder / "worker-1" / role / "replay.npz").exists()
+        learner = torch.load(checkpoint.folder / role / "learner.pt", weights_only=True)
+        assert learner["updates"] > 0
+        assert learner["kept"] == learner["updates"]
+
+
 def test_noise_levels_are_spread_over_all_workers(two_workers, tmp_path):
     from algorithm.exploration.action_noise import ActionNoise
     from tests.builders import make_role
