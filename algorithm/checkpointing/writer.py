@@ -153,6 +153,7 @@ def write_experience(
     if state is not None:
         with manifest.open_file(f"{prefix}{ACTOR}") as file:
             np.savez(file, **state)  # type: ignore[arg-type]
+    sync_folder(manifest.folder / prefix)
     return describe_all(training)
 
 

@@ -30,7 +30,8 @@ from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.signals import Terminated
-from algorithm.runtimes.worker_group import WorkerEnvironments, WorkerGroup
+from algorithm.runtimes.worker_group import WorkerGroup
+from algorithm.runtimes.workers import WorkerEnvironments
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents

@@ -20,7 +20,7 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import Settings
-from algorithm.errors import UserError, summarize_error
+from algorithm.errors import UserError, format_traceback, summarize_error
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.components_builder import ComponentsBuilder, Sharing
 from algorithm.runs.make_env import Environments
@@ -86,7 +86,7 @@ def train_worker(task: WorkerTask, connection: Connection) -> None:
         except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except BaseException as error:  # of the environment, or of a user's network
-            connection.send(Report(error=_make_sendable(error)))
+            connection.send(Report(error=_make_sendable(error), trace=format_traceback(error)))
             while loop:  # the main process saves the experience, and ends the worker
                 loop.wait()
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithm.adapters.adapter import Adapter, EnvironmentCrashed, EnvironmentStartError
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import make_prefix
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import describe_all, write_learner, write_learner_state
-from algorithm.rollout import Step
+from algorithm.errors import describe_exit
 from algorithm.runtimes.messages import Continue, LogRecord, Ready, Report, Save, Saved, Start, Stop
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role
@@ -32,22 +32,6 @@ LOG = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # seconds after which a worker that does not end is killed
 # Starts a worker: number, number of its replacements, and the connection to the main process.
 Spawn = Callable[[int, int, Connection], BaseProcess]
-
-
-class WorkerEnvironments(Adapter):
-    """The environments of all workers in the main process, which only knows their roles."""
-
-    def __init__(self, roles: Mapping[str, Role]):
-        self.roles = roles
-
-    def reset(self, seed: int) -> dict[str, Step]:
-        raise NotImplementedError("only workers reset their environments")
-
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        raise NotImplementedError("only workers step their environments")
-
-    def close(self) -> None:
-        """Do nothing: each worker closes its environments."""
 
 
 class WorkerState(Enum):
@@ -161,18 +145,15 @@ class WorkerGroup:
         Raises:
             EnvironmentCrashed: too many workers have ended, or this one has not made an env step.
         """
-        worker.process.join(STOP_SECONDS)
-        code = worker.process.exitcode
-        ended = f"worker {worker.index} (process {worker.process.pid}) ended"
-        reason = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
+        ended = f"worker {worker.index} (process {worker.process.pid}) {_describe_end(worker)}"
         replaced = sum(each.replacements for each in self.workers)
         if self.memory.counts[worker.index, 0] == worker.first_step:
-            raise EnvironmentCrashed(f"{ended} {reason}, before its first env step")
+            raise EnvironmentCrashed(f"{ended} before its first env step")
         if self.max_replacements is not None and replaced >= self.max_replacements:
             raise EnvironmentCrashed(
-                f"{ended} {reason}, after {replaced} others (base_config.max_env_restarts is {self.max_replacements})"
+                f"{ended} after {replaced} others (base_config.max_env_restarts is {self.max_replacements})"
             )
-        LOG.warning(f"{ended} {reason}: another worker with an empty replay replaces it")
+        LOG.warning(f"{ended}: another worker with an empty replay replaces it")
         worker.connection.close()
         self.workers[worker.index] = self._start(worker.index, worker.replacements + 1)
 
@@ -252,9 +233,8 @@ class WorkerGroup:
         try:
             message = self._receive(worker)
         except (EOFError, OSError) as error:
-            worker.process.join(STOP_SECONDS)
             raise EnvironmentStartError(
-                f"worker {worker.index} ended with status {worker.process.exitcode} before its environments were open; "
+                f"worker {worker.index} {_describe_end(worker)} before its environments were open; "
                 'a program that calls train with runtime WORKERS needs `if __name__ == "__main__":`'
             ) from error
         assert isinstance(message, Ready), message
@@ -283,12 +263,21 @@ class WorkerGroup:
         """
         while isinstance(message := worker.connection.recv(), LogRecord):
             self._log(worker, message)
-        if isinstance(message, Report) and message.error:
-            raise message.error
+        if isinstance(message, Report):
+            message.raise_error()
         return message
 
     def _log(self, worker: Worker, record: LogRecord) -> None:
         LOG.log(record.level, record.text if self.count == 1 else f"worker {worker.index}: {record.text}")
+
+
+def _describe_end(worker: Worker) -> str:
+    """Return how a worker ended, whose connection has ended; kill it if it has not."""
+    worker.process.join(STOP_SECONDS)
+    worker.process.kill()
+    worker.process.join()
+    assert worker.process.exitcode is not None
+    return describe_exit(worker.process.exitcode)
 
 
 def _to_tensors(state: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -54,7 +54,8 @@ def test_a_killed_worker_is_replaced():
     assert run.status() == 143
     wait_until_dead([*workers, *new], 2)
     assert re.search(
-        rf"env step [\d,]+: worker [01] \(process {workers[1]}\) ended by signal 9: another worker", run.out.read_text()
+        rf"env step [\d,]+: worker [01] \(process {workers[1]}\) crashed with signal SIGKILL: another worker",
+        run.out.read_text(),
     )
     (env_steps,) = saved_steps()
     assert env_steps > killed_at
@@ -196,15 +197,15 @@ def test_a_worker_that_exits_again_and_again_ends_the_run():
     write_task(EXITING, **WORKERS, max_env_restarts=1, max_step=None)
     run = Run(*ARGUMENTS)
     assert run.status() == 1
-    assert "ended with status 7: another worker with an empty replay replaces it" in run.out.read_text()
-    assert re.search(r"worker [01] \(process \d+\) ended with status 7", run.err.read_text())
+    assert "ended with exit code 7: another worker with an empty replay replaces it" in run.out.read_text()
+    assert re.search(r"worker [01] \(process \d+\) ended with exit code 7", run.err.read_text())
     assert len(run.err.read_text().splitlines()) == 1
     assert not run.has_processes()
 
 
 def list_shared_memory() -> set[str]:
     """Return the names of shared memory, without the semaphores of other programs."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
 
 
 @pytest.mark.slow
@@ -213,13 +214,13 @@ def test_ten_starts_and_stops_leave_nothing():
     shared = list_shared_memory()
     write_task(**WORKERS, max_step=20, log_every=20, save_every=None)
     children = set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
     for attempt in range(10):
         assert main.main([*ARGUMENTS, "--force"]) == 0
         if not attempt:
-            descriptors = len(os.listdir("/proc/self/fd"))
+            descriptors = len(list(Path("/proc/self/fd").iterdir()))
     now = set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
     new = [pid for pid in now - children if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert not new
     assert list_shared_memory() <= shared
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2

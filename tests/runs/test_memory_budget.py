@@ -115,5 +115,7 @@ def test_the_replays_of_all_workers_have_to_fit(monkeypatch):
     lines = []
     MemoryBudget(lines.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
     assert lines == ["replay: 1,000 rows of 1,000 bytes are 1.0 MB for each of 2 workers"]
-    with pytest.raises(UserError, match=r"1\.0 MB for each of 3 workers, but 2\.5 MB of memory are free; at most 833"):
+    with pytest.raises(
+        UserError, match=r"1\.0 MB for each of 3 workers, but 0\.8 MB of memory are free for each; at most 833"
+    ):
         MemoryBudget(lines.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))
