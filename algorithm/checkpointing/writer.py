@@ -40,8 +40,8 @@ class CheckpointWriter:
 
     Args:
         store: the checkpoints of the run.
-        write_experience: writes the files of roles and environments by a manifest, and returns what counters.json has
-            about them (`write_experience` of this module, if everything is in one process).
+        write_parts: writes the files of roles and environments by a manifest, and returns what counters.json has about
+            them (`write_all`, if everything is in one process).
         states: {name: part of the run}, whose states are saved as JSON.
         log: receives a line if a checkpoint cannot be written.
         on_checkpoint: receives each checkpoint that was written.
@@ -50,12 +50,12 @@ class CheckpointWriter:
     def __init__(
         self,
         store: CheckpointStore,
-        write_experience: Callable[[Manifest], Mapping[str, Any]],
+        write_parts: Callable[[Manifest], Mapping[str, Any]],
         states: Mapping[str, Stateful],
         log: Callable[[str], None],
         on_checkpoint: Callable[[Checkpoint], object] = lambda checkpoint: None,
     ):
-        self.store, self.write_experience, self.states = store, write_experience, states
+        self.store, self.write_parts, self.states = store, write_parts, states
         self.log, self.on_checkpoint = log, on_checkpoint
         self.failure: str | None = None  # of the last call
         self._last_folder: Path | None = None  # of the last checkpoint that was written
@@ -100,7 +100,7 @@ class CheckpointWriter:
             metadata = {
                 "counters": asdict(counters),
                 "states": {name: part.state() for name, part in self.states.items()},
-                **self.write_experience(manifest),
+                **self.write_parts(manifest),
             }
             with manifest.open_file(METADATA) as file:
                 file.write(json.dumps(metadata).encode())
@@ -154,6 +154,7 @@ def write_experience(
     if state is not None:
         with manifest.open_file(f"{prefix}{ACTOR}") as file:
             np.savez(file, **state)  # type: ignore[arg-type]
+    sync_folder(manifest.folder / prefix)
     return describe_all(training)
 
 

@@ -28,7 +28,8 @@ from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.signals import Terminated
-from algorithm.runtimes.worker_group import WorkerEnvironments, WorkerGroup
+from algorithm.runtimes.worker_group import WorkerGroup
+from algorithm.runtimes.workers import WorkerEnvironments
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
@@ -86,8 +87,8 @@ def train(
             actor = Actor(training, seeds.get_training_seed(counters.env_steps))
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
-        write_experience = _make_writer_of_experience(training, actor, counters)
-        writer = CheckpointWriter(store, write_experience, states, log, events.on_checkpoint)
+        write_parts = _make_parts_writer(training, actor, counters)
+        writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
         evaluator = Evaluator(
             evaluation_adapter,
             lambda role: training.get(role, evaluation_adapter).agent,
@@ -112,7 +113,7 @@ def train(
     return result
 
 
-def _make_writer_of_experience(
+def _make_parts_writer(
     training: TrainingComponents, actor: Actor | WorkerGroup, counters: Counters
 ) -> Callable[[Manifest], dict[str, Any]]:
     """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""

@@ -79,8 +79,8 @@ class ComponentsBuilder:
         self.sharing, self.seeds = sharing, seeds or RunSeeds(configs.default.seed)
         disk = folder.path if configs.default.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
-        self.budget = MemoryBudget(log, disk, sharing.workers if sharing else 1)
         self._is_main = sharing is None or sharing.worker is None  # the process that writes the run folder
+        self.budget = MemoryBudget(log, disk, sharing.workers if sharing and self._is_main else 1)
 
     def __call__(self, name: str, role: Role) -> AgentComponents:
         """Return the components of a role, restored if they are in the checkpoint.
@@ -143,8 +143,7 @@ class ComponentsBuilder:
             components = components.grow(role)
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        if self._is_main:
-            self.folder.add_role(name, role)
+        self.folder.add_role(name, role)
         return components
 
     def _make_learner(self, *arguments: Any) -> Learner:

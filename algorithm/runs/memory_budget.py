@@ -107,8 +107,8 @@ class MemoryBudget:
         if self.free is not None and self.reserved_bytes + copied_bytes > self.free:
             left = max(0, self.free - self.reserved_bytes - copied_bytes + self._bytes[role]) / self.workers
             raise UserError(
-                f"{prefix}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free; "
-                f"at most {int(left / row):,} rows fit"
+                f"{prefix}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free"
+                f"{' for each' if self.workers > 1 else ''}; at most {int(left / row):,} rows fit"
             )
 
 

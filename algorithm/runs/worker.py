@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +20,7 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import Settings
-from algorithm.errors import UserError, summarize_error
+from algorithm.errors import UserError, format_traceback, summarize_error
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.components_builder import ComponentsBuilder, Sharing
 from algorithm.runs.make_env import Environments
@@ -60,39 +59,12 @@ class WorkerTask:
     replacements: int
 
 
-class WorkerSpawner:
-    """A function that starts worker processes of a run."""
-
-    def __init__(self, settings: Settings, folder: RunFolder, memory: SharedMemory):
-        self.settings, self.folder, self.memory = settings, folder, memory
-
-    def __call__(self, index: int, replacements: int, connection: Connection) -> BaseProcess:
-        make_env = self.folder.make_env
-        if make_env is not None:
-            import cloudpickle  # which Gymnasium needs
-
-            make_env = cloudpickle.dumps(make_env)
-        task = WorkerTask(
-            settings=self.settings,
-            folder=(self.folder.path, self.folder.nn_from),
-            make_env=make_env,
-            memory=self.memory,
-            index=index,
-            replacements=replacements,
-        )
-        process = multiprocessing.get_context("spawn").Process(
-            target=run_worker, args=(task, connection), name=f"worker-{index}"
-        )
-        process.start()
-        return process
-
-
 def run_worker(task: WorkerTask, connection: Connection) -> None:
     """Train in this process until the main process ends it, or has ended."""
     prepare_worker()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the main process ends its workers
+    # The main process ends its workers. Programs that an environment starts do not inherit this handler.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     end_with_parent()
-    status = 0
     try:
         with forward_log(connection):
             train_worker(task, connection)
@@ -101,7 +73,7 @@ def run_worker(task: WorkerTask, connection: Connection) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(0)
 
 
 def train_worker(task: WorkerTask, connection: Connection) -> None:
@@ -114,7 +86,7 @@ def train_worker(task: WorkerTask, connection: Connection) -> None:
         except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except BaseException as error:  # of the environment, or of a user's network
-            connection.send(Report(error=_make_sendable(error)))
+            connection.send(Report(error=_make_sendable(error), trace=format_traceback(error)))
             while loop:  # the main process saves the experience, and ends the worker
                 loop.wait()
 

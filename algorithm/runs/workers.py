@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
@@ -12,7 +16,7 @@ from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
 from algorithm.runs.components_builder import Sharing
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.worker import WorkerSpawner
+from algorithm.runs.worker import WorkerTask, run_worker
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.runtimes.worker_group import WorkerGroup
 
@@ -44,7 +48,7 @@ def open_workers(settings: Settings, folder: RunFolder) -> Iterator[WorkerGroup]
     base = settings.base
     memory = SharedMemory(base.n_workers)
     group = WorkerGroup(
-        spawn=WorkerSpawner(settings, folder, memory),
+        spawn=partial(_spawn_worker, settings, folder, memory),
         memory=memory,
         count=base.n_workers,
         max_replacements=base.max_env_restarts,
@@ -54,6 +58,29 @@ def open_workers(settings: Settings, folder: RunFolder) -> Iterator[WorkerGroup]
         yield group
     finally:
         group.close()
+
+
+def _spawn_worker(
+    settings: Settings, folder: RunFolder, memory: SharedMemory, index: int, replacements: int, connection: Connection
+) -> BaseProcess:
+    """Start a worker process, with its number, the number of its replacements and its connection."""
+    make_env = None
+    if folder.make_env is not None:
+        import cloudpickle  # which Gymnasium needs
+
+        make_env = cloudpickle.dumps(folder.make_env)
+    task = WorkerTask(
+        settings=settings,
+        folder=(folder.path, folder.nn_from),
+        make_env=make_env,
+        memory=memory,
+        index=index,
+        replacements=replacements,
+    )
+    name = f"worker-{index}"
+    process = multiprocessing.get_context("spawn").Process(target=run_worker, args=(task, connection), name=name)
+    process.start()
+    return process
 
 
 def make_sharing(base: BaseConfig, memory: SharedMemory) -> Sharing:

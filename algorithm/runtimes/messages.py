@@ -83,6 +83,7 @@ class Report:
         active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
         samples: {role: metrics of the sampled updates}.
         error: exception that has ended the worker's training.
+        trace: its traceback.
     """
 
     waits: bool = True
@@ -90,6 +91,16 @@ class Report:
     active_lanes: Mapping[str, np.ndarray] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
     error: BaseException | None = None
+    trace: str = ""
+
+    def raise_error(self) -> None:
+        """Raise the exception, caused by one that shows the traceback in the worker."""
+        if self.error:
+            raise self.error from WorkerTraceback(f"\n{self.trace}")
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an exception in a worker, as text."""
 
 
 @dataclass(frozen=True, kw_only=True)

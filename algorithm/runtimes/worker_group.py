@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithm.adapters.adapter import Adapter, EnvironmentCrashed
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Manifest, make_prefix
 from algorithm.checkpointing.writer import describe_all, write_learner, write_learner_state
-from algorithm.rollout import Step
+from algorithm.errors import describe_exit
 from algorithm.runtimes.messages import Continue, LogRecord, Ready, Report, Save, Saved, Start, Stop
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role
@@ -31,22 +31,6 @@ LOG = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # seconds after which a worker that does not end is killed
 # Starts a worker: number, number of its replacements, and the connection to the main process.
 Spawn = Callable[[int, int, Connection], BaseProcess]
-
-
-class WorkerEnvironments(Adapter):
-    """The environments of all workers in the main process, which only knows their roles."""
-
-    def __init__(self, roles: Mapping[str, Role]):
-        self.roles = roles
-
-    def reset(self, seed: int) -> dict[str, Step]:
-        raise NotImplementedError("only workers reset their environments")
-
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        raise NotImplementedError("only workers step their environments")
-
-    def close(self) -> None:
-        """Do nothing: each worker closes its environments."""
 
 
 class WorkerState(Enum):
@@ -105,7 +89,7 @@ class WorkerGroup:
         for worker in self.workers:
             roles = self._receive_roles(worker)
             if worker.index and roles != self.roles:
-                raise EnvironmentCrashed("the environments of the workers have different spaces")
+                raise EnvironmentStartError("the environments of the workers have different spaces")
             self.roles = roles
 
     def start(self, counters: Counters, checkpoint: Path | None) -> None:
@@ -160,18 +144,15 @@ class WorkerGroup:
         Raises:
             EnvironmentCrashed: too many workers have ended, or this one has not made an env step.
         """
-        worker.process.join(STOP_SECONDS)
-        code = worker.process.exitcode
-        ended = f"worker {worker.index} (process {worker.process.pid}) ended"
-        reason = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
+        ended = f"worker {worker.index} (process {worker.process.pid}) {_describe_end(worker)}"
         replaced = sum(each.replacements for each in self.workers)
         if self.memory.counts[worker.index, 0] == worker.first_step:
-            raise EnvironmentCrashed(f"{ended} {reason}, before its first env step")
+            raise EnvironmentCrashed(f"{ended} before its first env step")
         if self.max_replacements is not None and replaced >= self.max_replacements:
             raise EnvironmentCrashed(
-                f"{ended} {reason}, after {replaced} others (base_config.max_env_restarts is {self.max_replacements})"
+                f"{ended} after {replaced} others (base_config.max_env_restarts is {self.max_replacements})"
             )
-        LOG.warning(f"{ended} {reason}: another worker with an empty replay replaces it")
+        LOG.warning(f"{ended}: another worker with an empty replay replaces it")
         worker.connection.close()
         self.workers[worker.index] = self._start(worker.index, worker.replacements + 1)
 
@@ -185,6 +166,8 @@ class WorkerGroup:
     def save(self, training: TrainingComponents, counters: Counters, manifest: Manifest) -> dict[str, Any]:
         """Write the learners of `training`, and let the workers, which wait, write their experience.
 
+        The experience of a worker that has ended is left out.
+
         Args:
             training: the components of the main process.
             counters: the counters of the run.
@@ -196,29 +179,18 @@ class WorkerGroup:
         Raises:
             OSError: it cannot be written.
         """
-        saving = [worker for worker in self.workers if worker.state is WorkerState.WAITING]
-        for worker in saving:
-            worker.connection.send(Save(folder=manifest.folder, iterations=counters.iterations))
-        replies = {worker.index: self._receive_saved(worker) for worker in saving}
-        found: dict[str, Any] = {}
-        for index, saved in replies.items():
+        replies = self._request_saving(Save(folder=manifest.folder, iterations=counters.iterations))
+        for saved in replies.values():
             if saved.error:
                 raise saved.error
             manifest.digests |= saved.digests
-            found[str(index)] = saved.metadata
-        own_states = {
-            index: {
-                role: {name: torch.from_numpy(value) for name, value in state.items()}
-                for role, state in saved.learners.items()
-            }
-            for index, saved in replies.items()
-        }
+        first = replies.pop(0, None) or Saved(metadata=describe_all(training))
         for role, components in training.by_role.items():
-            write_learner(manifest, role, components.learner, own_states.get(0, {}).get(role, {}))
-            for index in own_states.keys() - {0}:
-                write_learner_state(manifest, role, own_states[index][role], make_prefix(index))
-        metadata = found.pop("0", None) or describe_all(training)
-        return {**metadata, "workers": found} if found else dict(metadata)
+            write_learner(manifest, role, components.learner, _to_tensors(first.learners.get(role, {})))
+            for index, saved in replies.items():
+                write_learner_state(manifest, role, _to_tensors(saved.learners[role]), make_prefix(index))
+        others = {str(index): saved.metadata for index, saved in replies.items()}
+        return {**first.metadata, **({"workers": others} if others else {})}
 
     def close(self) -> None:
         """End all workers; those that do not end in time are killed."""
@@ -256,31 +228,56 @@ class WorkerGroup:
         worker.state = WorkerState.WAITING
 
     def _receive_roles(self, worker: Worker) -> Mapping[str, Role]:
-        """Return the roles of a worker. Raises what the worker raised, and EnvironmentCrashed if it ended."""
-        message = self._receive(worker)
+        """Return the roles of a worker. Raises what the worker raised, and EnvironmentStartError if it ended."""
+        try:
+            message = self._receive(worker)
+        except (EOFError, OSError) as error:
+            raise EnvironmentStartError(
+                f"worker {worker.index} {_describe_end(worker)} before its environments were open; "
+                'a program that calls train with runtime WORKERS needs `if __name__ == "__main__":`'
+            ) from error
         assert isinstance(message, Ready), message
         return message.roles
 
-    def _receive_saved(self, worker: Worker) -> Saved:
-        try:
-            message = self._receive(worker)
-        except EnvironmentCrashed as error:
-            worker.state = WorkerState.RUNNING  # its end is noticed when its connection is read
-            raise OSError(str(error)) from error
-        assert isinstance(message, Saved), message
-        return message
+    def _request_saving(self, message: Save) -> dict[int, Saved]:
+        """Let all workers that wait save at the same time. Return the replies, by number of the worker."""
+        saving = [worker for worker in self.workers if worker.state is WorkerState.WAITING]
+        for worker in saving:
+            with suppress(OSError):
+                worker.connection.send(message)
+        replies = {}
+        for worker in saving:
+            try:
+                replies[worker.index] = self._receive(worker)
+            except (EOFError, OSError):
+                worker.state = WorkerState.RUNNING  # so that its connection is read, and its end is noticed
+        return replies
 
     def _receive(self, worker: Worker) -> Any:
-        """Return the next message of a worker that is no log record; raise the error in it."""
-        try:
-            while isinstance(message := worker.connection.recv(), LogRecord):
-                self._log(worker, message)
-        except (EOFError, OSError) as error:
-            worker.process.join(STOP_SECONDS)
-            raise EnvironmentCrashed(f"worker {worker.index} ended with status {worker.process.exitcode}") from error
-        if isinstance(message, Report) and message.error:
-            raise message.error
+        """Return the next message of a worker that is no log record.
+
+        Raises:
+            EOFError, OSError: the worker has ended.
+            Exception: the error that the worker has raised.
+        """
+        while isinstance(message := worker.connection.recv(), LogRecord):
+            self._log(worker, message)
+        if isinstance(message, Report):
+            message.raise_error()
         return message
 
     def _log(self, worker: Worker, record: LogRecord) -> None:
         LOG.log(record.level, record.text if self.count == 1 else f"worker {worker.index}: {record.text}")
+
+
+def _describe_end(worker: Worker) -> str:
+    """Return how a worker ended, whose connection has ended; kill it if it has not."""
+    worker.process.join(STOP_SECONDS)
+    worker.process.kill()
+    worker.process.join()
+    assert worker.process.exitcode is not None
+    return describe_exit(worker.process.exitcode)
+
+
+def _to_tensors(state: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(value) for name, value in state.items()}

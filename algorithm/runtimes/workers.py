@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from algorithm.adapters.adapter import Adapter
+from algorithm.rollout import Step
 from algorithm.runtimes.messages import Continue, Report
 from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.signals import DeferredSignals
 from algorithm.runtimes.worker_group import Worker, WorkerGroup, WorkerState
+from algorithm.specs import Role
 from algorithm.training.components import PHASES, TrainingComponents
 from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
@@ -58,6 +62,22 @@ class WorkersRuntime:
                 signals.defer_all()
                 session.settle()
                 finish()
+
+
+class WorkerEnvironments(Adapter):
+    """The environments of all workers in the main process, which only knows their roles."""
+
+    def __init__(self, roles: Mapping[str, Role]):
+        self.roles = roles
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        raise NotImplementedError("only workers reset their environments")
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
+        raise NotImplementedError("only workers step their environments")
+
+    def close(self) -> None:
+        """Do nothing: each worker closes its environments."""
 
 
 class _Session:
@@ -121,8 +141,7 @@ class _Session:
         for role, samples in report.samples.items():
             self.monitor.reporter.add_samples(role, samples)
         self._count_steps()
-        if report.error:
-            raise report.error
+        report.raise_error()
         first_lanes = {role: worker.index * len(active) for role, active in report.active_lanes.items()}
         for role, active in report.active_lanes.items():
             self._active[role][first_lanes[role] :][: len(active)] = active

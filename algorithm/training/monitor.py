@@ -135,7 +135,7 @@ class Monitor:
         )
 
     def do_due(self) -> bool:
-        """Check the goal, log, evaluate, save and show the progress if due. Return whether the run is over."""
+        """Check the goal, log, evaluate, save and show the progress, if due. Return whether the run is over."""
         if self._checks_goal:
             self._checks_goal = False
             self._check_goal()

@@ -39,8 +39,8 @@ class Run:
         self.actor = Actor(self.parts, seed=0)
         self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)
         states = {"history": History(self.parts, Counters())}
-        write_experience = partial(write_all, self.parts, self.actor)
-        self.writer = CheckpointWriter(self.checkpoints, write_experience, states, print)
+        write_parts = partial(write_all, self.parts, self.actor)
+        self.writer = CheckpointWriter(self.checkpoints, write_parts, states, print)
         self.logged = []
 
     def save(self, env_steps: int):

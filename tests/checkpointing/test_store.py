@@ -29,8 +29,8 @@ def checkpoints(tmp_path):
 
 def save(checkpoints, *env_steps):
     for each in env_steps:
-        write_experience = partial(write_all, TrainingComponents(None, None), Nothing())
-        writer = CheckpointWriter(checkpoints, write_experience, {}, print)
+        write_parts = partial(write_all, TrainingComponents(None, None), Nothing())
+        writer = CheckpointWriter(checkpoints, write_parts, {}, print)
         checkpoint = writer.write(Counters(env_steps=each))
     return checkpoint
 

@@ -54,7 +54,8 @@ def test_a_killed_worker_is_replaced():
     assert run.status() == 143
     wait_until_dead([*workers, *new], 2)
     assert re.search(
-        rf"env step [\d,]+: worker [01] \(process {workers[1]}\) ended by signal 9: another worker", run.out.read_text()
+        rf"env step [\d,]+: worker [01] \(process {workers[1]}\) crashed with signal SIGKILL: another worker",
+        run.out.read_text(),
     )
     (env_steps,) = saved_steps()
     assert env_steps > killed_at
@@ -196,8 +197,8 @@ def test_a_worker_that_exits_again_and_again_ends_the_run():
     write_task(EXITING, **WORKERS, max_env_restarts=1, max_step=None)
     run = Run(*ARGUMENTS)
     assert run.status() == 1
-    assert "ended with status 7: another worker with an empty replay replaces it" in run.out.read_text()
-    assert re.search(r"worker [01] \(process \d+\) ended with status 7", run.err.read_text())
+    assert "ended with exit code 7: another worker with an empty replay replaces it" in run.out.read_text()
+    assert re.search(r"worker [01] \(process \d+\) ended with exit code 7", run.err.read_text())
     assert len(run.err.read_text().splitlines()) == 1
     assert not run.has_processes()
 

@@ -111,3 +111,14 @@ def test_a_run_that_ends_before_its_first_update_is_rejected():
 def test_without_replay_learning_starts_has_no_effect():
     assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
     assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)
+
+
+def test_the_replays_of_all_workers_have_to_fit(monkeypatch):
+    monkeypatch.setattr(memory, "measure_free_memory", lambda: 2_500_000)
+    lines = []
+    MemoryBudget(lines.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
+    assert lines == ["replay: 1,000 rows of 1,000 bytes are 1.0 MB for each of 2 workers"]
+    with pytest.raises(
+        UserError, match=r"1\.0 MB for each of 3 workers, but 0\.8 MB of memory are free for each; at most 833"
+    ):
+        MemoryBudget(lines.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))

@@ -151,26 +151,27 @@ def test_a_checkpoint_has_the_experience_of_every_worker(two_workers):
     assert about["roles"]["agent"]["generators"] != about["workers"]["1"]["roles"]["agent"]["generators"]
     rings = [saved[f"{prefix}agent/replay.npz/head"] for prefix in ("", "worker-1/")]
     assert all(head.min() > 0 for head in rings)
-    # Each worker stores whole rollouts; what is not stored yet is in the state of its actor.
-    stored = sum(int(head.sum()) for head in rings)
-    assert stored <= sum(int(saved[f"{prefix}agent/replay.npz/head"].sum()) for prefix in ("", "worker-1/"))
+    assert saved["agent/learner.pt/updates"] == about["counters"]["updates"] > 0
+    assert saved["agent/weights.pt/statistics/obs/acer"][-1] == saved["agent/learner.pt/seen"]  # merged
     assert {"actor.npz/adapter", "worker-1/actor.npz/adapter"} <= saved.keys()
     observations = [saved[f"{prefix}agent/replay.npz/obs/obs"] for prefix in ("", "worker-1/")]
     assert not np.array_equal(*observations)
     checkpoint.check()
 
 
-def test_resuming_restores_every_worker(two_workers, monkeypatch):
-    """A run that ends at once saves what it restored."""
+def test_resuming_restores_every_worker(two_workers):
+    """A run that ends at once saves what it restored; a worker that is added starts with an empty replay."""
     copy = copy_shortened(two_workers, "restored", 9)
     latest = copy.find_latest()
     before = content(latest)
     env_steps = latest.counters.env_steps
     latest_name = latest.folder.name
-    copy.record_settings(merge(copy.load_settings().tree, {"base_config": {"max_step": env_steps + 1}}), env_steps)
+    changed = {"base_config": {"max_step": env_steps + 1, "n_workers": 3}}
+    copy.record_settings(merge(copy.load_settings().tree, changed), env_steps)
     train(copy.load_settings(), copy, lambda line: None)
     after = content(copy.find_latest())
     assert copy.find_latest().folder.name != latest_name
+    assert after["worker-2/agent/replay.npz/head"].max() <= 8
     for prefix in ("", "worker-1/"):
         head = f"{prefix}agent/replay.npz/head"
         grown = after[head] - before[head]
@@ -179,6 +180,27 @@ def test_resuming_restores_every_worker(two_workers, monkeypatch):
         rows_before = before[f"{prefix}agent/replay.npz/obs/obs"]
         kept = int(before[head].min())
         assert np.array_equal(after[f"{prefix}agent/replay.npz/obs/obs"][:, :kept], rows_before[:, :kept])
+
+
+def test_several_roles(tmp_path):
+    pytest.importorskip("pettingzoo")
+    source = tmp_path / "envs" / "fake" / "task"
+    source.mkdir(parents=True)
+    (source / "env.py").write_text("from tests.adapters.parallel import Race\n\n\ndef make():\n    return Race()\n")
+    base = {"env_type": "PETTINGZOO", "env_name": "env.py", "runtime": "WORKERS", "n_workers": 2, "n_envs": 2}
+    small = {"acer_config": SETTINGS["acer_config"], "replay_config": {"capacity": 400}}
+    limits = {"max_step": 600, "log_every": 200, "save_every": None}
+    settings = resolve([("test", {"base_config": {**base, **limits}, **small})])
+    folder = RunFolder.create("fake/task", source, "a", settings.tree)
+    result = train(folder.load_settings(), folder, lambda line: None)
+    checkpoint = folder.find_latest()
+    assert len(checkpoint.roles) > 1
+    assert set(result.returns) == set(checkpoint.roles)
+    for role in checkpoint.roles:
+        assert (checkpoint.folder / "worker-1" / role / "replay.npz").exists()
+        learner = torch.load(checkpoint.folder / role / "learner.pt", weights_only=True)
+        assert learner["updates"] > 0
+        assert learner["kept"] == learner["updates"]
 
 
 def test_noise_levels_are_spread_over_all_workers(two_workers, tmp_path):

@@ -33,6 +33,25 @@ def test_time_counts_for_the_phase_that_ended(wait):
     assert booked.total == 7
 
 
+def test_a_lap_is_divided_in_proportion(wait):
+    timer = Timer()
+    wait(8)
+    timer.split_lap({"environment": 3.0, "acting": 0.0, "learning": 1.0})
+    wait(5)
+    timer.split_lap({"environment": 0.0, "acting": 0.0})
+    assert timer.seconds == {**dict.fromkeys(PHASES, 0.0), "environment": 6, "learning": 2 + 5}
+    assert timer.total == 13
+
+
+def test_a_restarted_lap_counts_for_no_phase(wait):
+    timer = Timer()
+    wait(3)
+    timer.restart()
+    wait(2)
+    timer.lap("acting")
+    assert timer.total == timer.seconds["acting"] == 2
+
+
 def test_a_tick_is_acting_and_then_the_environment(wait):
     class Slow(Skipping):
         def step(self, actions):

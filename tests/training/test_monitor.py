@@ -240,3 +240,30 @@ def test_a_restored_run_checks_the_goal_as_the_first(tmp_path):
     for run in (first, second):
         assert not run.go(1, *[9.0] * (WINDOW - 1))
         assert run.go(1, 9.0)
+
+
+def test_what_is_due_is_known_before_it_is_done(tmp_path):
+    run = Run(tmp_path, evaluation_means=[5.0], log_every=10, save_every=25, max_step=32, goal=4.0)
+    monitor = run.monitor
+    assert (monitor.next_due, monitor.is_due) == (10, False)
+    monitor.count_steps(9)
+    assert not monitor.is_due
+    monitor.count_steps(1)
+    assert monitor.is_due
+    assert not monitor.do_due()
+    assert (monitor.next_due, monitor.is_due) == (20, False)
+    active = {"agent": np.ones(2, bool)}
+    episodes = [Episode(role="agent", lane=0, episode_return=3.0, length=1)] * WINDOW
+    monitor.count_episodes(episodes, active)
+    assert not monitor.is_due  # the goal is not reached
+    monitor.count_steps(21)
+    assert monitor.next_due == 20
+    monitor.do_due()
+    assert monitor.next_due == 32  # the end of the run
+    better = [Episode(role="agent", lane=0, episode_return=4.0, length=1)] * WINDOW
+    monitor.count_episodes(better, active)
+    assert monitor.is_due
+    assert run.done == [("save", 31)]
+    assert monitor.do_due()
+    assert run.done == [("save", 31), ("evaluate", 31), ("save", 31)]
+    assert monitor.confirmed_by == "evaluation"
