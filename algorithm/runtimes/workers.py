@@ -65,7 +65,7 @@ class WorkersRuntime:
 
 
 class WorkerEnvironments(Adapter):
-    """The environments of all workers in the main process, which only knows their roles."""
+    """The environments of all workers, of which the main process has the roles only."""
 
     def __init__(self, roles: Mapping[str, Role]):
         self.roles = roles

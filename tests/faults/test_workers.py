@@ -224,3 +224,38 @@ def test_ten_starts_and_stops_leave_nothing():
     assert not new
     assert list_shared_memory() <= shared
     assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2
+
+
+HANGING = """
+import multiprocessing
+import time
+import gymnasium
+class Hanging(gymnasium.Wrapper):
+    steps = 0
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 200 and multiprocessing.current_process().name == "worker-1":
+            time.sleep(300)
+        return self.env.step(action)
+def make():
+    return Hanging(gymnasium.make("CartPole-v1"))
+"""
+
+
+def test_a_second_signal_ends_a_run_whose_worker_hangs():
+    write_task(HANGING, **WORKERS, max_step=None, save_every=None, log_every=100_000)
+    run = Run(*ARGUMENTS)
+    run.wait_for("replay:", 60)
+    deadline = time.monotonic() + 60
+    while len(list_workers(run.pid)) < 2:
+        assert time.monotonic() < deadline
+    time.sleep(20)  # until the environment hangs
+    run.signal(signal.SIGINT)
+    time.sleep(2)
+    assert is_alive(run.pid)
+    run.signal(signal.SIGINT)
+    assert run.status() == 130
+    assert "Interrupted. Checkpoint saved" in run.err.read_text()
+    assert not run.has_processes()
+    assert len(saved_steps()) == 1
+    assert_playable()

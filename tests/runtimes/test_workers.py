@@ -244,7 +244,7 @@ def test_workers_without_a_lock_solve_a_bandit(tmp_path):
         "a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.01},
     }
     folder = new_run(
-        tmp_path, "bandit", "bandit", runtime="WORKERS", worker_lock="none", max_step=12_000, save_every=None, seed=1
+        tmp_path, "bandit", "bandit", runtime="WORKERS", worker_lock="none", max_step=9_000, save_every=None, seed=1
     )
     seen = SimpleNamespace(returns={})
     train(folder.load_settings(), folder, lambda line: None, [Recorder(seen)])
