@@ -26,7 +26,10 @@ AGENTS = {
 AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
 RUNTIMES = {"LOCAL": "algorithm.runtimes.local:LocalRuntime"}
 AUXILIARIES: dict[str, str] = {}
-EXPLORERS = {"action_noise": "algorithm.exploration.action_noise:ActionNoise"}
+EXPLORERS = {
+    "action_noise": "algorithm.exploration.action_noise:ActionNoise",
+    "action_repeat": "algorithm.exploration.action_repeat:ActionRepeat",
+}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "env_type": ADAPTERS,
