@@ -23,7 +23,7 @@ from algorithm.runs.origin import describe_origin, read_recorded_variant
 from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
 from algorithm.runs.run_folder import RunFolder, format_run_name
 from algorithm.runs.session import RunRequest, create_run, open_new_run, plan_runs, resume_run
-from algorithm.runs.suggested_settings import add_suggestions, open_environment
+from algorithm.runs.suggested_settings import open_environment, suggest_settings
 from algorithm.runs.torch_setup import preserve_working_directory
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
@@ -122,7 +122,10 @@ def _train_without_folder(
     make = env if callable(env) else str(env)
     roles, opened = open_environment(label, merge(named, tree), make)
     threshold = None if callable(env) else find_spec(str(env)).reward_threshold
-    settings = resolve([(SOURCE, add_suggestions(opened, roles, threshold))])
+    suggested = suggest_settings(opened, roles, threshold, make)
+    for note in suggested.notes:
+        log(note)
+    settings = resolve([(SOURCE, suggested.tree)])
     check_effects(settings, [(SOURCE, tree)])
     run_name = format_run_name(settings.base.name, time.time())
     with open_new_run(label, None, run_name, settings, replace) as folder:

@@ -38,6 +38,7 @@ class Task:
     env_steps: int
     peers: tuple[str, ...] = DISCRETE
     env_args: Mapping[str, Any] = field(default_factory=dict)
+    module: str = "gymnasium"  # which registers the environment
 
 
 TASKS = {
@@ -50,7 +51,7 @@ TASKS = {
         Task("CliffWalking-v1", 60_000, env_args={"max_episode_steps": 200}),
         Task("Taxi-v4", 60_000),
         Task("LunarLander-v3", 200_000),
-        Task("MiniGrid-Empty-5x5-v0", 50_000),
+        Task("MiniGrid-Empty-5x5-v0", 50_000, module="minigrid"),
         Task("Pendulum-v1", 15_000, CONTINUOUS),
         Task("Reacher-v5", 50_000, CONTINUOUS),
         Task("Hopper-v5", 50_000, CONTINUOUS),
@@ -108,7 +109,7 @@ def make_env(task: Task) -> Any:
     """Return an environment for Stable-Baselines3; of MiniGrid the image alone, as a vector that is not divided by 255."""
     import gymnasium
 
-    if task.env_id.startswith("MiniGrid"):
+    if task.module == "minigrid":
         wrappers = importlib.import_module("minigrid.wrappers")
         image = wrappers.ImgObsWrapper(gymnasium.make(task.env_id, **task.env_args))
         return gymnasium.wrappers.FlattenObservation(image)
@@ -118,6 +119,7 @@ def make_env(task: Task) -> Any:
 def train(learner: str, task: Task, seed: int) -> dict[str, Any]:
     """Train after the imports, so that the measured time does not contain them."""
     importlib.import_module("torch").set_num_threads(1)
+    importlib.import_module(task.module)
     importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it
     return train_samara(task, seed) if learner == "Samara" else train_sb3(learner, task, seed)
 

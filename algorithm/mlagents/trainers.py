@@ -22,7 +22,7 @@ from algorithm.mlagents.trainer_config import (
     to_integer,
     to_number,
 )
-from algorithm.runs.suggested_settings import CONTINUOUS_SETTINGS, SUGGESTED_SETTINGS
+from algorithm.runs.suggestion_rules import CONTINUOUS_SETTINGS, SUGGESTED_SETTINGS
 
 SEQUENCE = f"{MEMORY}.sequence_length"
 
