@@ -47,7 +47,8 @@ class ActionRepeat(LaneLevels):
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
         decision, family = agent.act(step, memory), agent.family
         level = np.where(step.first, 0, self.lane_levels[step.lane]).astype(np.float32)
-        pieces = np.split(decision.behavior, np.cumsum(self.branches)[:-1], -1)
+        switching = family.with_noise(decision.behavior, level)
+        pieces = np.split(switching, np.cumsum(self.branches)[:-1], -1)
         previous = self.previous[step.lane].T
         behavior = np.concatenate(
             [mix_with_action(piece, action, level) for piece, action in zip(pieces, previous, strict=True)], -1

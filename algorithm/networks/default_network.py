@@ -37,6 +37,9 @@ blueprint = Blueprint({"*": Vector()})
 SHARED_LAYERS = "body=Mlp(units, units)"
 SEPARATE_LAYERS = "policy=Mlp(units, units), critic=Mlp(units, units)"
 
+# The largest size of an observation, in values, for which 64 units suffice: with discrete and with continuous actions.
+SMALL, SMALL_CONTINUOUS = 64, 8
+
 # The smallest shorter side of an image in pixels, and the encoder from that size on. A smaller image is encoded as a
 # vector: its values are often codes, as in MiniGrid's view of 7 x 7 cells, and convolutions hardly distinguish codes.
 IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
@@ -110,8 +113,11 @@ def _get_shorter_side(spec: ObsSpec) -> int:
 
 
 def _choose_units(role: Role) -> int:
-    """Return the units of a hidden layer: more units for large observations. A one-hot vector has few values."""
+    """Return the units of a hidden layer: more units for large observations, earlier for continuous actions.
+
+    A one-hot vector counts as one value.
+    """
     size = sum(
         len(spec.n_values) or prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK
     )
-    return 64 if size <= 64 else 256
+    return 64 if size <= (SMALL_CONTINUOUS if role.action_spec.continuous else SMALL) else 256

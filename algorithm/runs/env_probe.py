@@ -36,8 +36,12 @@ class EnvProbe:
 
     @property
     def reward_size(self) -> float:
-        """The mean absolute reward; 0 without rewards."""
-        return float(np.abs(self.rewards).mean()) if len(self.rewards) else 0.0
+        """The median absolute value of the rewards that are not 0; 0 without such rewards.
+
+        A mean would be the size of a few exceptional rewards, such as those at the end of an episode.
+        """
+        sizes = np.abs(self.rewards[self.rewards != 0])
+        return float(np.median(sizes)) if len(sizes) else 0.0
 
     @property
     def reward_frequency(self) -> float:

@@ -17,10 +17,9 @@ from algorithm.config.schema import BaseConfig
 from algorithm.config.trees import iterate_paths, nest
 from algorithm.runs.env_probe import EnvProbe, probe_environment
 from algorithm.runs.make_env import make_env_config, read_roles
-from algorithm.runs.suggestion_rules import RULES, Facts, Rule, choose_algorithm
+from algorithm.runs.suggestion_rules import EVALUATIONS, RULES, Facts, Rule, choose_algorithm
 from algorithm.specs import Role
 
-EVALUATIONS = 20  # number of evaluations in a run without a goal
 IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"

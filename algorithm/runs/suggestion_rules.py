@@ -13,7 +13,7 @@ from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.schema import BaseConfig
 from algorithm.networks.default_network import has_images, is_table
 from algorithm.runs.env_probe import EnvProbe
-from algorithm.runs.make_env import describe_missing_limit, make_env_config
+from algorithm.runs.make_env import describe_missing_limit, find_episode_limit, make_env_config
 from algorithm.specs import Role
 
 # For unknown environments: settings for rewards of any size, and the settings that suit continuous actions in `envs`.
@@ -27,9 +27,16 @@ CONTINUOUS_SETTINGS: Tree = {
     "batch_size": 32,
     "replay_ratio": 8.0,
 }
-SCALED_REWARD = 0.1  # mean absolute reward after scaling: discounted returns of up to about 10 with gamma 0.99
+SCALED_RETURN = 10.0  # discounted return after scaling if every reward has the usual size
+SCALED_REWARD = 0.1  # usual size of a reward after scaling, with the default gamma
+# Weight of the entropy bonus, as a fraction of the usual size of a scaled reward: with a critic that generalizes, with
+# a table, and while the rewards do not depend on the actions yet.
+ENTROPY, TABLE_ENTROPY, EXPLORING_ENTROPY = 0.01, 0.03, 0.1
+LONG_EPISODE = 400  # limit of steps per episode from which rewards further in the future count
+LONG_GAMMA = 0.995
 RARE_REWARDS = 0.1  # fraction of rewards other than 0 below which their mean size means little
-REPETITION = 0.9  # highest probability of a repeated action: it lasts 10 steps on average
+EVALUATIONS = 20  # number of evaluations in a run without a goal, or with an explorer
+REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
 MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
 
 
@@ -70,6 +77,11 @@ class Facts:
     def section(self) -> str:
         """The name of the section of the algorithm."""
         return self.settings.agent_section
+
+    @property
+    def has_gamma(self) -> bool:
+        """Whether the discount factor is given."""
+        return "gamma" in self.given.get(self.section, {})
 
     @property
     def has_continuous(self) -> bool:
@@ -117,21 +129,48 @@ def limit_episodes(facts: Facts) -> Iterator[Suggestion]:
         yield Suggestion(path="base_config.max_step_each_iter", value=MISSING_LIMIT, reason=reason)
 
 
+def look_ahead(facts: Facts) -> Iterator[Suggestion]:
+    """Raise the discount factor if the limit of steps per episode is long."""
+    limit = find_episode_limit(facts.base.env_type, make_env_config(facts.base))
+    if limit and limit >= LONG_EPISODE and not facts.has_gamma:
+        reason = f"with episodes of up to {limit:,} steps, rewards of the next 200 steps count"
+        yield Suggestion(path=f"{facts.section}.gamma", value=LONG_GAMMA, reason=reason)
+
+
 def scale_rewards(facts: Facts) -> Iterator[Suggestion]:
-    """Scale rewards to a mean size of `SCALED_REWARD`; rewards that are rare or unknown, by their returns."""
+    """Scale rewards so that returns have the size `SCALED_RETURN`; rewards that are rare or unknown, by their returns."""
     probe, section = facts.probe, facts.section
     if {"reward_scale", "reward_normalization"} & set(facts.given.get(section, {})):
         return
     if probe and probe.reward_frequency >= RARE_REWARDS:
-        reason = f"rewards of about {_round(probe.reward_size, 2):g} become {SCALED_REWARD:g}, and returns about 10"
-        yield Suggestion(
-            path=f"{section}.reward_scale", value=_round(SCALED_REWARD / probe.reward_size, 1), reason=reason
-        )
+        scale = SCALED_RETURN * (1 - _choose_gamma(facts)) / probe.reward_size
+        reason = f"rewards of about {_round(probe.reward_size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
+        yield Suggestion(path=f"{section}.reward_scale", value=_round(scale, 1), reason=reason)
     else:
         reason = "the size of rewards is not known"
         if probe and len(probe.rewards):
             reason = f"{(probe.rewards != 0).sum()} of {len(probe.rewards):,} random actions were rewarded"
         yield Suggestion(path=f"{section}.reward_normalization", value="return_std", reason=reason)
+
+
+def weigh_entropy(facts: Facts) -> Iterator[Suggestion]:
+    """Weigh the entropy bonus in proportion to the scaled rewards."""
+    if facts.has_images or facts.has_continuous:
+        return
+    scaled_reward = SCALED_REWARD
+    if any(suggestion.path.endswith("reward_scale") for suggestion in scale_rewards(facts)):
+        scaled_reward = SCALED_RETURN * (1 - _choose_gamma(facts))
+    fraction, reason = ENTROPY, "small compared with the scaled rewards, so that the policy may become certain"
+    if facts.has_tables:
+        fraction, reason = TABLE_ENTROPY, "a table does not carry over what it learned, and has to try every action"
+    if any(explore(facts)):
+        fraction, reason = EXPLORING_ENTROPY, "large, so that the policy stays random until rewards differ"
+    yield Suggestion(path=f"{facts.section}.entropy_coef", value=_round(fraction * scaled_reward, 1), reason=reason)
+
+
+def _choose_gamma(facts: Facts) -> float:
+    """Return the discount factor that is suggested, or given, or the default."""
+    return next((suggestion.value for suggestion in look_ahead(facts)), facts.settings.agent.gamma)
 
 
 def explore(facts: Facts) -> Iterator[Suggestion]:
@@ -144,6 +183,9 @@ def explore(facts: Facts) -> Iterator[Suggestion]:
         "first environment repeats none, the last one with this probability"
     )
     yield Suggestion(path="explorer.action_repeat", value=[0.0, REPETITION], reason=reason)
+    every = max(1, (facts.base.max_step or facts.base.save_every or 1) // EVALUATIONS)
+    reason = "training episodes contain repeated actions, so that their returns are lower"
+    yield Suggestion(path="base_config.evaluate_every", value=every, reason=reason)
 
 
 def replay_vectors(facts: Facts) -> Iterator[Suggestion]:
@@ -151,14 +193,14 @@ def replay_vectors(facts: Facts) -> Iterator[Suggestion]:
     if facts.has_images or facts.has_continuous:
         return
     yield Suggestion(path="base_config.n_envs", value=4, reason="few environments: more updates for each env step")
-    rate: tuple[float, str] = (0.002, "twice the default, for a slower average policy")
+    rate = (0.002, "twice the default, for a slower average policy")
     if facts.has_tables:
         rate = (0.02, "a table learns each of its rows separately, and so needs larger steps")
     reasons: dict[str, tuple[Any, str]] = {
         "learning_rate": rate,
         "learning_rate_schedule": ("linear", "a constant learning rate sometimes unlearns what was learned"),
-        "entropy_coef": (0.003, "small compared with the scaled rewards, so that the policy may become certain"),
         "average_policy_decay": (0.995, "a slower average policy, since there are many updates"),
+        "trust_region_delta": (0.3, "smaller changes of the policy: with 1, policies that were good can be lost"),
         "rollout_length": (40, "twice the default, so that rewards reach more steps at once"),
         "sequence_length": (40, "as long as a rollout"),
         "batch_size": (8, ""),
@@ -192,8 +234,8 @@ def _round(value: float, digits: int) -> float:
 
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Rule]] = {
-    "ACER": (limit_episodes, replay_vectors, replay_continuous, scale_rewards, explore),
+    "ACER": (limit_episodes, replay_vectors, replay_continuous, look_ahead, scale_rewards, weigh_entropy, explore),
     "SAC": (limit_episodes, update_every_step),
-    "A2C": (limit_episodes, scale_rewards),
-    "PPO": (limit_episodes, scale_rewards),
+    "A2C": (limit_episodes, look_ahead, scale_rewards),
+    "PPO": (limit_episodes, look_ahead, scale_rewards),
 }
