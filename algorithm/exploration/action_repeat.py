@@ -14,12 +14,14 @@ from algorithm.specs import Role
 
 
 class ActionRepeat(LaneLevels):
-    """An explorer that repeats actions: a lane of level p takes its previous action again with probability p.
+    """An explorer that repeats actions, as long in a lane as its level p is large.
 
     Independent random actions cancel each other out; repeated ones reach states that need a long effort in one
-    direction (Dabney et al. 2020, arXiv 2006.01782). The policy acts with probability 1 - p, so that the distribution
-    of an action given its predecessor is (1 - p) pi + p [a = previous action], which is stored: importance ratios are
-    exact. Nothing is repeated in the first step of an episode, nor a forbidden action.
+    direction (Dabney et al. 2020, arXiv 2006.01782). A lane takes its previous action again with probability p.
+    Otherwise it takes a random action with probability p, and the action of the policy with probability 1 - p. The
+    distribution of an action given its predecessor, p [a = predecessor] + (1 - p) (p uniform + (1 - p) pi), is stored,
+    so that importance ratios are exact. Level 0 is the policy. The first action of an episode is the policy's, and a
+    forbidden action is not repeated.
 
     Args:
         role: The role, whose actions are discrete.

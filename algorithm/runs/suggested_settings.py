@@ -93,12 +93,11 @@ def suggest_settings(
         threshold: the return at which the environment counts as solved; None if there is none.
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
-    facts = Facts(given=opened, roles=roles, probe=_probe(resolve([("suggested settings", opened)]).base, make_env))
-    suggested = add_suggestions(facts, threshold)
-    probe = facts.probe
-    failure = probe and probe.failure
-    note = f"the environment failed during a play of random actions, which the settings may not suit: {failure}"
-    return replace(suggested, notes=(note,)) if failure else suggested
+    probe = _probe(resolve([("suggested settings", opened)]).base, make_env)
+    if probe is None or probe.failure is None:
+        return add_suggestions(Facts(given=opened, roles=roles, probe=probe), threshold)
+    note = f"the settings do not consider rewards: {probe.failure}, during a play of random actions"
+    return replace(add_suggestions(Facts(given=opened, roles=roles, probe=None), threshold), notes=(note,))
 
 
 def _probe(base: BaseConfig, make_env: str | Callable[..., Any] | None) -> EnvProbe | None:

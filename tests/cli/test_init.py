@@ -95,8 +95,9 @@ def test_the_same_seed_writes_the_same_files():
 
 def test_an_environment_that_fails_under_random_actions_gets_a_folder_and_a_line(capsys):
     named = "base_config.env_name=tests.adapters.fragile:Fragile-v0"
-    assert main.main(["--init", "toy/fragile", "--set", named, "--env_args", "vectorization_mode=vector_entry_point"]) == 0
-    assert capsys.readouterr().out.count("failed during a play of random actions") == 1
+    mode = ["--env_args", "vectorization_mode=vector_entry_point"]
+    assert main.main(["--init", "toy/fragile", "--set", named, *mode]) == 0
+    assert capsys.readouterr().out.count("crashed: RuntimeError: a motor is broken, during a play of random actions") == 1
     assert written("toy/fragile")["acer_config"]["reward_normalization"] == "return_std"
 
 

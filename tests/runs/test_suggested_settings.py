@@ -54,7 +54,7 @@ def test_the_spaces_determine_the_algorithm_and_the_environments(obs, action, gi
 @pytest.mark.parametrize(
     ("rewards", "expected"),
     [
-        ([1.0, -3.0], {"reward_scale": 0.02}),
+        ([5.0, -5.0], {"reward_scale": 0.01}),
         ([-1.0] * 9, {"reward_scale": 0.05}),
         ([-1.0] * 9 + [-100.0], {"reward_scale": 0.05}),
         ([0.0, 0.0, 0.0, 5.0], {"reward_scale": 0.01}),
@@ -170,8 +170,9 @@ def test_a_run_without_a_folder_has_the_same_settings():
     assert "action_repeat" in text and "reward_scale: 0.05" in text
 
 
-def test_a_failure_of_the_environment_is_reported(capsys):
-    lines = []
+def test_a_failure_of_the_environment_is_reported():
+    lines, args = [], {"vectorization_mode": "vector_entry_point"}
+    settings = {"base_config": {"max_step": 99, "max_env_restarts": 0, "env_args": args}}
     with pytest.raises(Exception, match="a motor"):
-        train("Fragile-v0", settings={"base_config.max_step": 99, "base_config.env_args": {"vectorization_mode": "vector_entry_point"}}, log=lines.append)
-    assert sum("failed during a play of random actions" in line for line in lines) == 1
+        train("Fragile-v0", settings=settings, log=lines.append)
+    assert sum("during a play of random actions" in line for line in lines) == 1
