@@ -17,7 +17,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -106,7 +106,7 @@ def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
 
 
 def make_env(task: Task) -> Any:
-    """Return an environment for Stable-Baselines3; of MiniGrid the image alone, as a vector that is not divided by 255."""
+    """Return an environment for Stable-Baselines3; of MiniGrid only the image, a vector that is not divided by 255."""
     import gymnasium
 
     if task.module == "minigrid":
@@ -136,7 +136,9 @@ def collect(folder: Path, names: list[str], learners: list[str], seeds: list[int
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                     figures = pool.submit(train, learner, task, seed).result()
                 path.write_text(json.dumps(figures), encoding="utf-8")
-                yield f"{name} {learner} seed {seed}: " + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items())
+                yield f"{name} {learner} seed {seed}: " + ", ".join(
+                    f"{key} {value:,.2f}" for key, value in figures.items()
+                )
 
 
 def print_table(folder: Path, names: list[str], seeds: list[int]) -> None:

@@ -117,7 +117,5 @@ def _choose_units(role: Role) -> int:
 
     A one-hot vector counts as one value.
     """
-    size = sum(
-        len(spec.n_values) or prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK
-    )
+    size = sum(len(spec.n_values) or prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK)
     return 64 if size <= (SMALL_CONTINUOUS if role.action_spec.continuous else SMALL) else 256

@@ -34,6 +34,7 @@ SCALED_REWARD = 0.1  # usual size of a reward after scaling, with the default ga
 ENTROPY, TABLE_ENTROPY, EXPLORING_ENTROPY = 0.01, 0.03, 0.1
 LONG_EPISODE = 400  # limit of steps per episode from which rewards further in the future count
 LONG_GAMMA = 0.995
+MAX_GAMMA = 0.999  # discount factor above which returns do not grow further, since episodes end
 RARE_REWARDS = 0.1  # fraction of rewards other than 0 below which their mean size means little
 EVALUATIONS = 20  # number of evaluations in a run without a goal, or with an explorer
 REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
@@ -132,18 +133,18 @@ def limit_episodes(facts: Facts) -> Iterator[Suggestion]:
 def look_ahead(facts: Facts) -> Iterator[Suggestion]:
     """Raise the discount factor if the limit of steps per episode is long."""
     limit = find_episode_limit(facts.base.env_type, make_env_config(facts.base))
-    if limit and limit >= LONG_EPISODE and not facts.has_gamma:
+    if limit and limit >= LONG_EPISODE and not facts.has_gamma and not facts.has_images:
         reason = f"with episodes of up to {limit:,} steps, rewards of the next 200 steps count"
         yield Suggestion(path=f"{facts.section}.gamma", value=LONG_GAMMA, reason=reason)
 
 
 def scale_rewards(facts: Facts) -> Iterator[Suggestion]:
-    """Scale rewards so that returns have the size `SCALED_RETURN`; rewards that are rare or unknown, by their returns."""
+    """Scale rewards so that returns have the size `SCALED_RETURN`; divide rare or unknown rewards by their returns."""
     probe, section = facts.probe, facts.section
     if {"reward_scale", "reward_normalization"} & set(facts.given.get(section, {})):
         return
     if probe and probe.reward_frequency >= RARE_REWARDS:
-        scale = SCALED_RETURN * (1 - _choose_gamma(facts)) / probe.reward_size
+        scale = _compute_scaled_reward(facts) / probe.reward_size
         reason = f"rewards of about {_round(probe.reward_size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
         yield Suggestion(path=f"{section}.reward_scale", value=_round(scale, 1), reason=reason)
     else:
@@ -159,7 +160,7 @@ def weigh_entropy(facts: Facts) -> Iterator[Suggestion]:
         return
     scaled_reward = SCALED_REWARD
     if any(suggestion.path.endswith("reward_scale") for suggestion in scale_rewards(facts)):
-        scaled_reward = SCALED_RETURN * (1 - _choose_gamma(facts))
+        scaled_reward = _compute_scaled_reward(facts)
     fraction, reason = ENTROPY, "small compared with the scaled rewards, so that the policy may become certain"
     if facts.has_tables:
         fraction, reason = TABLE_ENTROPY, "a table does not carry over what it learned, and has to try every action"
@@ -168,9 +169,10 @@ def weigh_entropy(facts: Facts) -> Iterator[Suggestion]:
     yield Suggestion(path=f"{facts.section}.entropy_coef", value=_round(fraction * scaled_reward, 1), reason=reason)
 
 
-def _choose_gamma(facts: Facts) -> float:
-    """Return the discount factor that is suggested, or given, or the default."""
-    return next((suggestion.value for suggestion in look_ahead(facts)), facts.settings.agent.gamma)
+def _compute_scaled_reward(facts: Facts) -> float:
+    """Return the usual size of a scaled reward, with the discount factor that is suggested, given or the default."""
+    gamma = next((suggestion.value for suggestion in look_ahead(facts)), facts.settings.agent.gamma)
+    return SCALED_RETURN * (1 - min(gamma, MAX_GAMMA))
 
 
 def explore(facts: Facts) -> Iterator[Suggestion]:

@@ -12,7 +12,6 @@ from gymnasium.vector.utils import batch_space
 
 from tests.adapters.spaced import Sampling
 
-
 SPACES = {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2)}
 
 

@@ -97,7 +97,9 @@ def test_an_environment_that_fails_under_random_actions_gets_a_folder_and_a_line
     named = "base_config.env_name=tests.adapters.fragile:Fragile-v0"
     mode = ["--env_args", "vectorization_mode=vector_entry_point"]
     assert main.main(["--init", "toy/fragile", "--set", named, *mode]) == 0
-    assert capsys.readouterr().out.count("crashed: RuntimeError: a motor is broken, during a play of random actions") == 1
+    assert (
+        capsys.readouterr().out.count("crashed: RuntimeError: a motor is broken, during a play of random actions") == 1
+    )
     assert written("toy/fragile")["acer_config"]["reward_normalization"] == "return_std"
 
 

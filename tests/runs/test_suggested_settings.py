@@ -9,6 +9,7 @@ import tests.adapters.fragile  # noqa: F401  # registers an environment
 from algorithm import train
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
+from algorithm.runs import suggested_settings
 from algorithm.runs.env_probe import EnvProbe
 from algorithm.runs.suggested_settings import add_suggestions, open_environment, suggest_settings
 from algorithm.runs.suggestion_rules import Facts
@@ -16,10 +17,11 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 
 VECTOR = {"obs": ObsSpec((3,))}
 IMAGE = {"obs": ObsSpec((1, 84, 84), "uint8", high=255)}
-SEVERAL = EnvProbe(rewards=np.array([1.0, -3.0]), episode_lengths=(1,), terminations=1)
+BUTTON = ActionSpec(branches=(2,))
+SEVERAL = EnvProbe(rewards=np.array([5.0, -5.0]), episode_lengths=(1,), terminations=1)
 
 
-def suggest(obs=VECTOR, action=ActionSpec(branches=(2,)), probe=SEVERAL, given=None, env_name="CartPole-v1"):
+def suggest(obs=VECTOR, action=BUTTON, probe=SEVERAL, given=None, env_name="CartPole-v1"):
     base = {"env_type": "GYM", "env_name": env_name, **(given or {}).pop("base_config", {})}
     facts = Facts(given={"base_config": base, **(given or {})}, roles={"agent": Role(1, obs, action)}, probe=probe)
     return add_suggestions(facts, None)
@@ -72,6 +74,11 @@ def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected
     assert chosen == expected
 
 
+def test_a_separate_program_is_not_started():
+    base = resolve([("test", {"base_config": {"env_type": "UNITY"}})]).base
+    assert suggested_settings._probe(base, None) is None
+
+
 def test_an_environment_that_was_not_probed_has_normalized_rewards():
     tree = suggest(probe=None).tree
     assert tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in tree
@@ -114,12 +121,13 @@ def test_episodes_that_may_never_end_are_limited():
         ("CartPole-v1", {"base_config": {"env_args": {"max_episode_steps": 50}}}, None),
         ("MountainCar-v0", {"base_config": {"max_step_each_iter": 900}}, 0.995),
         ("CartPole-v1", {"acer_config": {"gamma": 0.9}}, 0.9),
+        ("CartPole-v1", {"acer_config": {"gamma": 0.9999}}, 0.9999),
     ],
 )
 def test_long_episodes_have_a_larger_discount_factor(env_name, given, gamma):
     tree = suggest(env_name=env_name, given=given).tree
     assert tree["acer_config"].get("gamma") == gamma
-    expected = 10 * (1 - (gamma or 0.99)) / 2
+    expected = 10 * (1 - min(gamma or 0.99, 0.999)) / 5
     assert tree["acer_config"]["reward_scale"] == pytest.approx(expected, rel=0.3)
 
 
