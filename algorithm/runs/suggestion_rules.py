@@ -229,6 +229,14 @@ def update_every_step(facts: Facts) -> Iterator[Suggestion]:
     yield Suggestion(path=f"{facts.section}.replay_ratio", value=ratio, reason="one update for each env step")
 
 
+def start_early(facts: Facts) -> Iterator[Suggestion]:
+    """Start to learn after a tenth of a short run, which would otherwise learn little or nothing."""
+    max_step, starts = facts.base.max_step, facts.settings.agent.learning_starts
+    if max_step is not None and max_step < 10 * starts:
+        path = f"{facts.section}.learning_starts"
+        yield Suggestion(path=path, value=max(1, max_step // 10), reason="a tenth of max_step")
+
+
 def _round(value: float, digits: int) -> float:
     """Return a positive number rounded to a number of significant digits."""
     return round(value, digits - 1 - floor(log10(value)))
@@ -237,7 +245,7 @@ def _round(value: float, digits: int) -> float:
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Rule]] = {
     "ACER": (limit_episodes, replay_vectors, replay_continuous, look_ahead, scale_rewards, weigh_entropy, explore),
-    "SAC": (limit_episodes, update_every_step),
+    "SAC": (limit_episodes, update_every_step, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),
     "PPO": (limit_episodes, look_ahead, scale_rewards),
 }

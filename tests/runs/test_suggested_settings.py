@@ -145,6 +145,12 @@ def test_the_entropy_bonus_has_a_fraction_of_the_size_of_rewards(obs, rewards, t
     assert suggest(obs, probe=probe).tree["acer_config"]["entropy_coef"] == coef
 
 
+@pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (5, 1), (10_000, None), (None, None)])
+def test_a_short_run_of_sac_starts_to_learn_early(max_step, starts):
+    tree = suggest(action=ActionSpec(1), given={"base_config": {"max_step": max_step}}).tree
+    assert tree["sac_config"].get("learning_starts") == starts
+
+
 def test_given_settings_are_kept_and_have_no_reason():
     given = {"acer_config": {"reward_scale": 7.0, "batch_size": 3}, "base_config": {"n_envs": 5}}
     suggested = suggest(given=given)
