@@ -22,7 +22,7 @@ from algorithm.runs.origin import describe_origin, read_recorded_variant
 from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.session import RunRequest, create_run, open_new_run, plan_runs, plan_runs_from, resume_run
-from algorithm.runs.suggested_settings import add_suggestions, open_environment
+from algorithm.runs.suggested_settings import open_environment, suggest_settings
 from algorithm.runs.torch_setup import preserve_working_directory
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
@@ -136,8 +136,10 @@ def _train_without_folder(
     named: Tree = {"base_config": {"env_type": "GYM", "env_name": "env.py" if callable(env) else make}}
     roles, opened = open_environment(SOURCE, merge(named, tree), make)
     threshold = None if callable(env) else find_spec(str(env)).reward_threshold
-    suggestions = (request.env, add_suggestions(opened, roles, threshold))
-    ((run_name, settings),) = plan_runs_from(suggestions, {}, request)
+    suggested = suggest_settings(opened, roles, threshold, make)
+    for note in suggested.notes:
+        log(note)
+    ((run_name, settings),) = plan_runs_from((request.env, suggested.tree), {}, request)
     with open_new_run(request.env, None, run_name, settings, request.replace) as folder:
         if callable(env):
             folder.make_env = env

@@ -218,6 +218,8 @@ class Checkpoint:
             for name, rng in list_generators(components).items():
                 rng.bit_generator.state = saved["generators"][name]
             components.scheduler.restore(saved["scheduler"])
+            if components.explorer and saved.get("explorer"):  # a run may be resumed with another explorer
+                components.explorer.restore(saved["explorer"])
             name = f"{self._prefix}{quote(role, safe='')}/{REPLAY}"
             replay = components.scheduler.replay
             if replay and name in Manifest.read(self.folder).digests:

@@ -177,4 +177,5 @@ def _write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> N
 def _describe_components(components: AgentComponents) -> dict[str, Any]:
     generators = {name: rng.bit_generator.state for name, rng in list_generators(components).items()}
     lanes = {"lanes": components.role.lanes, "initial_lanes": components.scheduler.initial_lanes}
-    return {"generators": generators, "scheduler": components.scheduler.state(), **lanes}
+    explorer = components.explorer.state() if components.explorer else {}
+    return {"generators": generators, "scheduler": components.scheduler.state(), "explorer": explorer, **lanes}

@@ -17,7 +17,7 @@ from algorithm.networks.default_network import make_nn_file
 from algorithm.program import get_command
 from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
 from algorithm.runs.make_env import describe_missing_limit, make_env_config
-from algorithm.runs.suggested_settings import add_suggestions, open_environment
+from algorithm.runs.suggested_settings import open_environment, suggest_settings
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
 
 SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
@@ -72,14 +72,16 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
         given = merge(given, layer)
     base = resolve(layers).base  # raises UserError for an unknown setting
     env_type, env_name = _choose_environment(name, base.env_name, given)
-    named = {"base_config": {"env_type": env_type, "env_name": env_name, "algorithm": base.algorithm}}
+    named = {"base_config": {"env_type": env_type, "env_name": env_name}}
     roles, opened = open_environment(f"--init {name}", merge(named, given))
-    tree = add_suggestions(opened, roles, find_spec(env_name).reward_threshold if env_type == "GYM" else None)
-    settings = resolve([(f"--init {name}", tree)])  # the suggested and the given settings fit together
+    threshold = find_spec(env_name).reward_threshold if env_type == "GYM" else None
+    suggested = suggest_settings(opened, roles, threshold)
+    settings = resolve([(f"--init {name}", suggested.tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
-    text = _make_config(name, roles, merge(_select_shown(settings), tree))
+    text = _make_config(name, roles, merge(_select_shown(settings), suggested.tree), suggested.reasons)
     note = describe_missing_limit(env_type, make_env_config(settings.base))
-    return InitResult(folder, _write_files(folder, text, _make_network(roles)), (note,) if note else ())
+    notes = (*suggested.notes, *((note,) if note else ()))
+    return InitResult(folder, _write_files(folder, text, _make_network(roles)), notes)
 
 
 def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
@@ -122,7 +124,8 @@ def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, 
     return folder / "config.yaml", folder / "nn.py"
 
 
-def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
+def _make_config(name: str, roles: Mapping[str, Role], tree: Tree, reasons: Mapping[str, str]) -> str:
+    """Return the text of config.yaml, with the meaning of each setting and the reason of its value."""
     lines = [f"# {tree['base_config']['env_name']}: {get_command()} {name}", "#"]
     roles_by_text: dict[str, list[str]] = {}  # roles by the description of their observations and actions
     for role, role_specs in roles.items():
@@ -130,8 +133,12 @@ def _make_config(name: str, roles: Mapping[str, Role], tree: Tree) -> str:
     for text, names in roles_by_text.items():
         lines += [f"# {', '.join(names)}:"] * (names != [DEFAULT_ROLE]) + text.splitlines()
     lines += ["#", "# Every setting is in default_config.yaml; these override it."]
-    lines += ["default:", *format_commented(tree, {entry.path: entry.meaning for entry in read_entries()})]
-    variant = VARIANT.format(command=get_command(), name=name) if _make_network(roles) else ""
+    meanings = {entry.path: entry.meaning for entry in read_entries()}
+    comments = meanings | {
+        path: f"{meanings[path]}. Here: {reason}" if path in meanings else reason for path, reason in reasons.items()
+    }
+    lines += ["default:", *format_commented(tree, comments)]
+    variant = VARIANT.format(command=get_command(), name=name) if "units" in (_make_network(roles) or "") else ""
     return "\n".join(lines) + "\n" + variant
 
 

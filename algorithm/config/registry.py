@@ -29,7 +29,10 @@ RUNTIMES = {
     "WORKERS": "algorithm.runtimes.workers:WorkersRuntime",
 }
 AUXILIARIES: dict[str, str] = {}
-EXPLORERS = {"action_noise": "algorithm.exploration.action_noise:ActionNoise"}
+EXPLORERS = {
+    "action_noise": "algorithm.exploration.action_noise:ActionNoise",
+    "action_repeat": "algorithm.exploration.action_repeat:ActionRepeat",
+}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "env_type": ADAPTERS,

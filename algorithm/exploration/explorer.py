@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,13 @@ class Explorer(ABC):
 
         Called once, before `act`, in a run with several workers: the explorer was built for the lanes of all workers.
         """
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs, in values of JSON. The default needs nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned. The default restores nothing."""
 
     @abstractmethod
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:

@@ -23,7 +23,7 @@ from algorithm.mlagents.trainer_config import (
     to_integer,
     to_number,
 )
-from algorithm.runs.suggested_settings import SUGGESTED_SETTINGS
+from algorithm.runs.suggestion_rules import SUGGESTED_SETTINGS
 
 SEQUENCE = f"{MEMORY}.sequence_length"
 WHOLE_SEQUENCES = (

@@ -26,8 +26,19 @@ def blueprint(units: int = {units}):
     }}
     return Blueprint(encoders, {layers})
 '''
+TABLE_TEMPLATE = '''\
+"""A table: a row of outputs for each value of the observation, without hidden layers."""
+
+from algorithm.networks import Blueprint, Vector
+
+# A hidden layer would spread what is learned about one value to all others.
+blueprint = Blueprint({"*": Vector()})
+'''
 SHARED_LAYERS = "body=Mlp(units, units)"
 SEPARATE_LAYERS = "policy=Mlp(units, units), critic=Mlp(units, units)"
+
+# The largest size of an observation, in values, for which 64 units suffice: with discrete and with continuous actions.
+SMALL, SMALL_CONTINUOUS = 64, 8
 
 # The smallest shorter side of an image in pixels, and the encoder from that size on. A smaller image is encoded as a
 # vector: its values are often codes, as in MiniGrid's view of 7 x 7 cells, and convolutions hardly distinguish codes.
@@ -37,11 +48,26 @@ IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
 )
 
 
+def is_table(role: Role) -> bool:
+    """Return whether a role observes a single integer and acts with a single choice: a table holds all outputs."""
+    specs = [spec for name, spec in role.obs_specs.items() if name != ACTION_MASK]
+    action = role.action_spec
+    return len(specs) == 1 and len(specs[0].n_values) == 1 and len(action.branches) == 1 and not action.continuous
+
+
+def has_images(role: Role) -> bool:
+    """Return whether the default network of a role has convolutions."""
+    return bool(_choose_image_encoders(role))
+
+
 def make_default_blueprint(role: Role) -> Blueprint:
     """Return a network that suits a role: normalized vectors, convolutions for images, two hidden layers.
 
-    Policy and critic have separate layers for continuous actions, otherwise they share their layers.
+    Policy and critic have separate layers for continuous actions, otherwise they share their layers. For a single
+    integer as observation and a single choice as action, the network is a table.
     """
+    if is_table(role):
+        return Blueprint({"*": Vector()})
     layers = Mlp(*[_choose_units(role)] * 2)
     encoders: dict[str, EncoderFactory] = {
         escape(name): encoder for name, (encoder, _) in _choose_image_encoders(role).items()
@@ -54,6 +80,8 @@ def make_default_blueprint(role: Role) -> Blueprint:
 
 def make_nn_file(role: Role) -> str:
     """Return the text of an nn.py that makes the default network of a role."""
+    if is_table(role):
+        return TABLE_TEMPLATE
     owner, layers = (
         (" each for policy and critic", SEPARATE_LAYERS) if role.action_spec.continuous else ("", SHARED_LAYERS)
     )
@@ -85,6 +113,9 @@ def _get_shorter_side(spec: ObsSpec) -> int:
 
 
 def _choose_units(role: Role) -> int:
-    """Return the units of a hidden layer: more units for large observations."""
-    size = sum(prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK)
-    return 64 if size <= 64 else 256
+    """Return the units of a hidden layer: more units for large observations, earlier for continuous actions.
+
+    A one-hot vector counts as one value.
+    """
+    size = sum(len(spec.n_values) or prod(spec.shape) for name, spec in role.obs_specs.items() if name != ACTION_MASK)
+    return 64 if size <= (SMALL_CONTINUOUS if role.action_spec.continuous else SMALL) else 256

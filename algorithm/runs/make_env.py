@@ -161,19 +161,29 @@ def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) 
     return None
 
 
-def describe_missing_limit(env_type: str, config: EnvConfig) -> str | None:
-    """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
-    name, limit = config.name, config.max_episode_steps or config.args.get("max_episode_steps")
-    if env_type.casefold() != "gym" or limit or not isinstance(name, str) or not name or name.endswith(".py"):
-        return None
+def find_episode_limit(env_type: str, config: EnvConfig) -> int | None:
+    """Return the limit of steps per episode that is set, or that Gymnasium registers; None if none is known."""
+    limit = config.max_episode_steps or config.args.get("max_episode_steps")
+    if limit or env_type.casefold() != "gym" or not _is_registered(config.name):
+        return limit
     from algorithm.adapters.gym_ids import find_spec  # which loads Gymnasium
 
-    if find_spec(name).max_episode_steps:
+    return find_spec(str(config.name)).max_episode_steps
+
+
+def describe_missing_limit(env_type: str, config: EnvConfig) -> str | None:
+    """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
+    if env_type.casefold() != "gym" or not _is_registered(config.name) or find_episode_limit(env_type, config):
         return None
     return (
-        f"{name} registers no limit of steps per episode: if its episodes may never end, "
+        f"{config.name} registers no limit of steps per episode: if its episodes may never end, "
         "set base_config.max_step_each_iter, for example to 1000"
     )
+
+
+def _is_registered(name: str | Callable[..., Any]) -> bool:
+    """Return whether the name of an environment is an id of Gymnasium."""
+    return isinstance(name, str) and bool(name) and not name.endswith(".py")
 
 
 def read_roles(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> Mapping[str, Role]:

@@ -1,30 +1,25 @@
-"""Initial settings for an environment that has no folder, which `--init` writes."""
+"""Initial settings for an environment that has no folder, which `--init` writes and `train` uses.
+
+The spaces of the environment, its limit of steps per episode and a short play of random actions determine them by the
+rules in `suggestion_rules`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from algorithm.adapters.adapter import UnsupportedObservations
 from algorithm.config.loader import Tree, merge, resolve
 from algorithm.config.registry import find_class
 from algorithm.config.schema import BaseConfig
+from algorithm.config.trees import iterate_paths, nest
+from algorithm.runs.env_probe import EnvProbe, probe_environment
 from algorithm.runs.make_env import make_env_config, read_roles
+from algorithm.runs.suggestion_rules import EVALUATIONS, RULES, Facts, Rule, choose_algorithm
 from algorithm.specs import Role
 
-# For unknown environments: settings for rewards of any size, and the settings that suit continuous actions in `envs`.
-SUGGESTED_SETTINGS: Tree = {"reward_normalization": "return_std"}
-CONTINUOUS_SETTINGS: Tree = {
-    "std": "learned",
-    "std_init": 0.5,
-    "std_min": 0.2,
-    "average_policy_decay": 0.995,
-    "importance_clip": 5.0,
-    "batch_size": 32,
-    "replay_ratio": 8.0,
-}
-EVALUATIONS = 20  # number of evaluations in a run without a goal
 IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
@@ -69,17 +64,71 @@ def _image_wrappers(roles: Mapping[str, Role]) -> list:
     return [RESIZE] * (max(sides) > IMAGE_SIDE) + [GRAYSCALE]
 
 
-def add_suggestions(opened: Tree, roles: Mapping[str, Role], threshold: float | None) -> Tree:
-    """Return the suggested settings (a goal or evaluations, the algorithm's section) with `opened` on top."""
-    settings = resolve([("--init", opened)])
-    base = settings.base
-    suggested: Tree = {"goal": {"return": threshold}}
-    if base.algorithm.casefold() == "acer":
-        continuous = any(role.action_spec.continuous for role in roles.values())
-        suggested["acer_config"] = SUGGESTED_SETTINGS | (CONTINUOUS_SETTINGS if continuous else {})
-    elif base.algorithm.casefold() == "sac":  # one update for each env step
-        suggested["sac_config"] = {"replay_ratio": float(base.n_envs * settings.agent.rollout_length)}
-    goal = merge(suggested, opened)["goal"]
-    if goal is None or goal["return"] is None:
-        suggested["base_config"] = {"evaluate_every": max(1, (base.max_step or base.save_every or 1) // EVALUATIONS)}
-    return merge(suggested, opened)
+@dataclass(frozen=True, kw_only=True)
+class SuggestedSettings:
+    """Settings for an environment.
+
+    Attributes:
+        tree: the given settings, and suggested ones for those that are not given.
+        reasons: the reasons of the suggested settings by path.
+        notes: lines for the user.
+    """
+
+    tree: Tree
+    reasons: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def suggest_settings(
+    opened: Tree,
+    roles: Mapping[str, Role],
+    threshold: float | None,
+    make_env: str | Callable[..., Any] | None = None,
+) -> SuggestedSettings:
+    """Play random actions in an environment and return settings for it.
+
+    Args:
+        opened: the given settings, and those that `open_environment` has added.
+        roles: the roles of the environment.
+        threshold: the return at which the environment counts as solved; None if there is none.
+        make_env: id or function that opens the environment; None for `base_config.env_name`.
+    """
+    probe = _probe(resolve([("suggested settings", opened)]).base, make_env)
+    if probe is None or probe.failure is None:
+        return add_suggestions(Facts(given=opened, roles=roles, probe=probe), threshold)
+    note = f"the settings do not consider rewards: {probe.failure}, during a play of random actions"
+    return replace(add_suggestions(Facts(given=opened, roles=roles, probe=None), threshold), notes=(note,))
+
+
+def _probe(base: BaseConfig, make_env: str | Callable[..., Any] | None) -> EnvProbe | None:
+    """Play random actions; None for an environment that is a separate program."""
+    adapter_class = find_class("env_type", base.env_type)
+    if adapter_class.starts_programs:
+        return None
+    config = make_env_config(base)
+    return probe_environment(adapter_class, replace(config, name=make_env or config.name, n_envs=1), base.seed)
+
+
+def add_suggestions(facts: Facts, threshold: float | None) -> SuggestedSettings:
+    """Return the settings that the rules suggest, with the given ones on top."""
+    suggested: Tree = {}
+    reasons: dict[str, str] = {}
+
+    def apply(rule: Rule) -> None:
+        nonlocal suggested
+        for suggestion in rule(facts):
+            suggested = merge(suggested, nest(suggestion.path, suggestion.value))
+            reasons[suggestion.path] = suggestion.reason
+
+    given = facts.given
+    if "algorithm" not in given["base_config"]:
+        apply(choose_algorithm)
+        facts = replace(facts, given=merge(suggested, given))
+    for rule in RULES.get(facts.base.algorithm.upper(), ()):
+        apply(rule)
+    tree = merge({"goal": {"return": threshold}, **suggested}, given)
+    if tree["goal"] is None or tree["goal"]["return"] is None:
+        every = max(1, (facts.base.max_step or facts.base.save_every or 1) // EVALUATIONS)
+        tree = merge({"base_config": {"evaluate_every": every}}, tree)
+    kept = {path: reason for path, reason in reasons.items() if reason and path not in set(iterate_paths(given))}
+    return SuggestedSettings(tree=tree, reasons=kept)

@@ -56,10 +56,10 @@ def test_every_line_has_a_comment_and_the_spaces_are_described(capsys):
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("gym/pendulum", [], ["# acts with [1] float32 from -2 to 2"]),
+        ("gym/pendulum", ["--set", "base_config.algorithm=ACER"], ["# acts with [1] float32 from -2 to 2"]),
         (
             "toy/car",
-            ["--set", "base_config.env_name=MountainCarContinuous-v0"],
+            ["--set", "base_config.env_name=MountainCarContinuous-v0", "acer_config.gamma=0.99"],
             ["# acts with [1] float32 from -1 to 1"],
         ),
         ("gym/blackjack", [], ["# observes 0: uint8 [32], one-hot of 32", "# acts with one of 2"]),
@@ -75,10 +75,46 @@ def test_a_folder_for_any_space_trains(name, options, expected):
     assert main.main([name, "-n", "a", *short]) == 0
 
 
+def test_the_comments_state_why_a_value_was_chosen(capsys):
+    assert main.main(["--init", "gym/acrobot", "--set", "base_config.n_envs=3"]) == 0
+    text = Path("envs/gym/acrobot/config.yaml").read_text()
+    lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
+    assert "factor of the rewards in learning. Here: rewards of about 1; discounted" in lines["reward_scale"]
+    assert "all 999 random actions had the same reward" in lines["action_repeat"]
+    assert "ACER learns several times from each step" in lines["algorithm"]
+    assert "Here" not in lines["n_envs"]  # which was given
+
+
+def test_the_same_seed_writes_the_same_files():
+    texts = []
+    for _ in range(2):
+        assert main.main(["--init", "gym/lunar_lander", "--force", "--seed", "3"]) == 0
+        texts.append([path.read_text() for path in sorted(Path("envs/gym/lunar_lander").iterdir())])
+    assert texts[0] == texts[1]
+
+
+def test_an_environment_that_fails_under_random_actions_gets_a_folder_and_a_line(capsys):
+    named = "base_config.env_name=tests.adapters.fragile:Fragile-v0"
+    mode = ["--env_args", "vectorization_mode=vector_entry_point"]
+    assert main.main(["--init", "toy/fragile", "--set", named, *mode]) == 0
+    assert (
+        capsys.readouterr().out.count("crashed: RuntimeError: a motor is broken, during a play of random actions") == 1
+    )
+    assert written("toy/fragile")["acer_config"]["reward_normalization"] == "return_std"
+
+
+def test_a_table_has_no_hidden_layers_and_no_variant_with_more_units():
+    assert main.main(["--init", "gym/frozen_lake"]) == 0
+    assert "Mlp" not in Path("envs/gym/frozen_lake/nn.py").read_text()
+    assert "units" not in Path("envs/gym/frozen_lake/config.yaml").read_text()
+    assert main.main(["gym/frozen_lake", "-n", "a", "--max_step", "200", "--set", "goal=null"]) == 0
+
+
 def test_given_and_suggested_settings_must_be_compatible(capsys):
     assert main.main(["--init", "gym/pendulum", "--set", "acer_config.std_min=0.6"]) == 2
     assert "std_init 0.5 must be above std_min 0.6" in capsys.readouterr().err
-    assert main.main(["--init", "gym/pendulum", "--set", "sac_config.gamma=0.6"]) == 2
+    words = ["base_config.algorithm=ACER", "sac_config.gamma=0.6"]
+    assert main.main(["--init", "gym/pendulum", "--set", *words]) == 2
     assert "--set: sac_config.gamma is for algorithm SAC, not for ACER" in capsys.readouterr().err
     assert not Path("envs/gym").exists()
 
@@ -109,7 +145,12 @@ def test_a_folder_is_never_overwritten(capsys):
 
 
 @pytest.mark.parametrize(
-    ("changes", "ratio"), [([], 8.0), (["base_config.n_envs=2", "sac_config.rollout_length=3"], 6.0)]
+    ("changes", "ratio"),
+    [
+        ([], 1.0),
+        (["base_config.n_envs=8"], 8.0),
+        (["base_config.n_envs=2", "sac_config.rollout_length=3"], 6.0),
+    ],
 )
 def test_sac_has_a_section_with_one_update_for_each_env_step(changes, ratio):
     assert main.main(["--init", "gym/pendulum", "--set", "base_config.algorithm=SAC", *changes]) == 0

@@ -1,0 +1,126 @@
+"""A short play of random actions in an environment, from which settings for it are suggested."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentStartError
+from algorithm.rollout import Step
+from algorithm.specs import ACTION_MASK, ActionSpec
+from algorithm.training.episodes import EpisodeReturns
+
+PROBE_STEPS = 1000  # env steps at most
+PROBE_SECONDS = 2.0  # of wall time at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvProbe:
+    """A record of random actions in one environment.
+
+    Attributes:
+        rewards: rewards of all agents, in the order in which they were received [n].
+        episode_lengths: lengths of the episodes that have ended, in steps.
+        terminations: number of episodes that ended by a termination.
+        failure: why the environment failed, in one line; None if it did not fail.
+    """
+
+    rewards: np.ndarray
+    episode_lengths: tuple[int, ...] = ()
+    terminations: int = 0
+    failure: str | None = None
+
+    @property
+    def reward_size(self) -> float:
+        """The median absolute value of the rewards that are not 0; 0 without such rewards.
+
+        A mean would be the size of a few exceptional rewards, such as those at the end of an episode.
+        """
+        sizes = np.abs(self.rewards[self.rewards != 0])
+        return float(np.median(sizes)) if len(sizes) else 0.0
+
+    @property
+    def reward_frequency(self) -> float:
+        """The fraction of the rewards that are not 0."""
+        return float((self.rewards != 0).mean()) if len(self.rewards) else 0.0
+
+    @property
+    def has_equal_rewards(self) -> bool:
+        """Whether all rewards are equal, and no episode was ended by a termination: no action made a difference."""
+        return len(self.rewards) > 0 and not self.terminations and bool((self.rewards == self.rewards[0]).all())
+
+
+def probe_environment(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> EnvProbe:
+    """Play random actions for up to `PROBE_STEPS` steps or `PROBE_SECONDS`, and return what was observed.
+
+    A failure of the environment ends the probe and is recorded.
+
+    Args:
+        make_adapter: the adapter class of the environment.
+        config: the configuration of the environment.
+        seed: the seed of the environment and of the actions.
+    """
+    recorder = _Recorder()
+    failure = None
+    try:
+        with closing(make_adapter(config)) as adapter:
+            _play(adapter, recorder, seed)
+    except EnvironmentStartError as error:
+        failure = " ".join(str(error).split())
+    return EnvProbe(
+        rewards=np.concatenate(recorder.rewards) if recorder.rewards else np.zeros(0, np.float32),
+        episode_lengths=tuple(recorder.episode_lengths),
+        terminations=recorder.terminations,
+        failure=failure,
+    )
+
+
+def _play(adapter: Adapter, recorder: _Recorder, seed: int) -> None:
+    """Play random actions until a limit."""
+    rng = np.random.default_rng(seed)
+    deadline = time.monotonic() + PROBE_SECONDS
+    steps = adapter.reset(seed)
+    for role, step in steps.items():
+        recorder.add(role, step, adapter.roles[role].lanes)
+    for _ in range(PROBE_STEPS):
+        actions = {role: draw_actions(adapter.roles[role].action_spec, step, rng) for role, step in steps.items()}
+        steps = adapter.step(actions)
+        for role, step in steps.items():
+            recorder.add(role, step, adapter.roles[role].lanes)
+        if time.monotonic() > deadline:
+            return
+
+
+class _Recorder:
+    """A recorder of the rewards and of the ends of the episodes of every lane."""
+
+    def __init__(self) -> None:
+        self.rewards: list[np.ndarray] = []
+        self.episode_lengths: list[int] = []
+        self.terminations = 0
+        self._episodes: dict[str, EpisodeReturns] = {}  # the running episodes by role
+
+    def add(self, role: str, step: Step, lanes: int) -> None:
+        """Add one tick of a role with `lanes` lanes."""
+        episodes = self._episodes.setdefault(role, EpisodeReturns(lanes))
+        if lanes > len(episodes.lengths):
+            episodes.grow(lanes)
+        follows_action = episodes.lengths[step.lane] > 0
+        self.rewards.append(step.reward[follows_action].copy())
+        self.terminations += int((follows_action & ~step.alive).sum())
+        self.episode_lengths += [length for _, _, length in episodes.add(step)]
+
+
+def draw_actions(spec: ActionSpec, step: Step, rng: np.random.Generator) -> np.ndarray:
+    """Return uniformly random allowed actions [n, size] for the lanes of a Step."""
+    n = len(step.lane)
+    actions = [rng.uniform(-1, 1, (n, spec.continuous)).astype(np.float32)]
+    mask = step.obs.get(ACTION_MASK, np.ones((n, sum(spec.branches)), np.float32))
+    for allowed in np.split(np.asarray(mask) > 0, np.cumsum(spec.branches)[:-1], -1) if spec.branches else ():
+        preference = rng.random(allowed.shape) + allowed  # allowed actions come first; a row may allow none
+        actions.append(preference.argmax(-1)[:, None].astype(np.float32))
+    return np.concatenate(actions, -1)

@@ -1,0 +1,202 @@
+"""Compare the suggested settings with the default settings of Stable-Baselines3, without any tuning.
+
+Each run has the same number of env steps as its counterparts, and ends with 20 greedy and 20 sampled episodes of the
+last weights. Samara trains with the settings that `--init` suggests, without a goal and without evaluations, so that
+the CPU seconds of all learners are those of training alone. Results are kept in a folder, one file for each run, so
+that the table can be made in several calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
+EPISODES = 20  # of an evaluation
+DISCRETE, CONTINUOUS = ("PPO", "DQN"), ("PPO", "SAC")
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment, and the env steps of a run in it."""
+
+    env_id: str
+    env_steps: int
+    peers: tuple[str, ...] = DISCRETE
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    module: str = "gymnasium"  # which registers the environment
+
+
+TASKS = {
+    task.env_id.partition("-v")[0]: task
+    for task in (
+        Task("CartPole-v1", 40_000),
+        Task("Acrobot-v1", 60_000),
+        Task("MountainCar-v0", 150_000),
+        Task("FrozenLake-v1", 150_000),
+        Task("CliffWalking-v1", 60_000, env_args={"max_episode_steps": 200}),
+        Task("Taxi-v4", 60_000),
+        Task("LunarLander-v3", 200_000),
+        Task("MiniGrid-Empty-5x5-v0", 50_000, module="minigrid"),
+        Task("Pendulum-v1", 15_000, CONTINUOUS),
+        Task("Reacher-v5", 50_000, CONTINUOUS),
+        Task("Hopper-v5", 50_000, CONTINUOUS),
+        Task("BipedalWalker-v3", 200_000, CONTINUOUS),
+    )
+}
+
+
+def train_samara(task: Task, seed: int) -> dict[str, Any]:
+    """Train with the suggested settings, and return the figures of the run."""
+    import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
+    from algorithm.runs.play import play
+
+    from algorithm import train
+    from algorithm.runs import run_folder
+
+    for module in ("algorithm.agents.ppo.agent", "algorithm.agents.a2c.agent"):
+        importlib.import_module(module)
+    settings = {
+        "base_config": {"seed": seed, "max_step": task.env_steps, "evaluate_every": None, "env_args": task.env_args},
+        "goal": None,
+    }
+    with tempfile.TemporaryDirectory() as runs:
+        run_folder.RUNS = Path(runs)
+        begin = time.process_time()
+        result = train(task.env_id, settings=settings)
+        figures = {"env_steps": result.counters.env_steps, "cpu_seconds": time.process_time() - begin}
+        folder = run_folder.RunFolder(result.folder)
+        for name, greedy in (("greedy", True), ("sampled", False)):
+            (played,) = play(
+                folder.load_settings(), folder, EPISODES, greedy, log=lambda line: None, new_episodes=True
+            ).values()
+            figures[name] = played.mean
+    return figures
+
+
+def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
+    """Train an algorithm of Stable-Baselines3 with its default settings, and return the figures of the run."""
+    with contextlib.redirect_stderr(io.StringIO()):  # without the deprecation notice of gym, if that is installed
+        sb3 = importlib.import_module("stable_baselines3")
+        evaluation = importlib.import_module("stable_baselines3.common.evaluation")
+    env = make_env(task)
+    begin = time.process_time()
+    model = getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu")
+    model.learn(task.env_steps)
+    figures = {"env_steps": model.num_timesteps, "cpu_seconds": time.process_time() - begin}
+    for name, greedy in (("greedy", True), ("sampled", False)):
+        monitor = importlib.import_module("stable_baselines3.common.monitor").Monitor(make_env(task))
+        monitor.reset(seed=seed + 1_000_000)
+        figures[name] = float(evaluation.evaluate_policy(model, monitor, EPISODES, deterministic=greedy)[0])
+    return figures
+
+
+def make_env(task: Task) -> Any:
+    """Return an environment for Stable-Baselines3; of MiniGrid only the image, a vector that is not divided by 255."""
+    import gymnasium
+
+    if task.module == "minigrid":
+        wrappers = importlib.import_module("minigrid.wrappers")
+        image = wrappers.ImgObsWrapper(gymnasium.make(task.env_id, **task.env_args))
+        return gymnasium.wrappers.FlattenObservation(image)
+    return gymnasium.make(task.env_id, **task.env_args)
+
+
+def train(learner: str, task: Task, seed: int) -> dict[str, Any]:
+    """Train after the imports, so that the measured time does not contain them."""
+    importlib.import_module("torch").set_num_threads(1)
+    importlib.import_module(task.module)
+    importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it
+    return train_samara(task, seed) if learner == "Samara" else train_sb3(learner, task, seed)
+
+
+def collect(folder: Path, names: list[str], learners: list[str], seeds: list[int]) -> Iterator[str]:
+    """Make the runs that have no file in `folder`, one after the other, and yield a line for each."""
+    for seed in seeds:
+        for name in names:
+            task = TASKS[name]
+            for learner in ("Samara", *task.peers):
+                path = folder / f"{name}.{learner}.{seed}.json"
+                if learner not in learners or path.exists():
+                    continue
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                    figures = pool.submit(train, learner, task, seed).result()
+                path.write_text(json.dumps(figures), encoding="utf-8")
+                yield f"{name} {learner} seed {seed}: " + ", ".join(
+                    f"{key} {value:,.2f}" for key, value in figures.items()
+                )
+
+
+def print_table(folder: Path, names: list[str], seeds: list[int]) -> None:
+    """Print a row for each environment: mean returns, CPU seconds, and those of the better default of SB3."""
+    print("Mean return of 20 greedy (sampled) episodes with the last weights, mean over seeds, and CPU seconds.\n")
+    print("| environment | env steps | Samara | CPU s | SB3's better default | CPU s | return | CPU |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |")
+    for name in names:
+        results = {learner: read_results(folder, name, learner, seeds) for learner in ("Samara", *TASKS[name].peers)}
+        peers = {learner: runs for learner, runs in results.items() if runs and learner != "Samara"}
+        if not results["Samara"] or not peers:
+            continue
+        best = max(peers, key=lambda learner: average(peers[learner], "greedy"))
+        ours, theirs = results["Samara"], peers[best]
+        wins = ["yes" if passed else "no" for passed in compare(ours, theirs)]
+        cells = [name, f"{TASKS[name].env_steps:,}", *format_runs(ours)]
+        first, *rest = format_runs(theirs)
+        print(f"| {' | '.join([*cells, f'{best}: {first}', *rest, *wins])} |")
+
+
+def read_results(folder: Path, name: str, learner: str, seeds: list[int]) -> list[dict[str, Any]]:
+    """Return the figures of the runs of a learner that have ended."""
+    paths = (folder / f"{name}.{learner}.{seed}.json" for seed in seeds)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+
+
+def average(runs: list[dict[str, Any]], figure: str) -> float:
+    """Return the mean of a figure over runs."""
+    return statistics.fmean(run[figure] for run in runs)
+
+
+def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> tuple[bool, bool]:
+    """Return whether the mean greedy return is at least as good, and whether the CPU seconds are at most as many."""
+    return average(ours, "greedy") >= average(theirs, "greedy"), average(ours, "cpu_seconds") <= average(
+        theirs, "cpu_seconds"
+    )
+
+
+def format_runs(runs: list[dict[str, Any]]) -> list[str]:
+    """Return the cells of the mean returns and of the CPU seconds."""
+    returns = f"{average(runs, 'greedy'):,.2f} ({average(runs, 'sampled'):,.2f})"
+    return [returns, f"{average(runs, 'cpu_seconds'):,.1f}"]
+
+
+def main() -> None:
+    """Make the missing runs and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder of the results")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    everything = ["Samara", "PPO", "DQN", "SAC"]
+    parser.add_argument("--learners", nargs="*", default=everything, choices=everything)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[7000, 7001])
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for line in collect(options.folder, options.tasks, options.learners, options.seeds):
+        print(line, flush=True)
+    print_table(options.folder, options.tasks, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Repeated actions: the stored statistics, the first step of an episode, forbidden actions, invalid levels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from algorithm.distributions.categorical import CategoricalFamily
+from algorithm.distributions.distribution import MASKED_LOGIT
+from algorithm.distributions.joint import JointFamily
+from algorithm.exploration.action_repeat import ActionRepeat, mix_with_action
+from algorithm.rollout import Decision, Step
+from algorithm.specs import ActionSpec, ObsSpec, Role
+
+OBS = {"obs": ObsSpec((1,))}
+
+
+class Fixed:
+    """An agent with the same logits in every lane."""
+
+    def __init__(self, family, *logits: float):
+        self.family, self.logits = family, np.array(logits, np.float32)
+        self.rng = np.random.default_rng(0)
+
+    def act(self, step, memory):
+        behavior = np.tile(self.logits, (len(step.lane), 1))
+        return Decision(raw_action=None, action=None, behavior=behavior, memory=memory + 1)
+
+
+def make_step(lane, first=False) -> Step:
+    lane = np.asarray(lane)
+    return Step(
+        lane=lane,
+        obs={},
+        first=np.full(len(lane), first),
+        is_bootstrap_row=np.zeros(len(lane), bool),
+        reward=np.zeros(len(lane), np.float32),
+        alive=np.ones(len(lane), bool),
+    )
+
+
+def softmax(logits) -> np.ndarray:
+    exponentials = np.exp(np.asarray(logits) - np.max(logits, -1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def test_a_lane_repeats_its_action_as_often_as_its_level_says():
+    lanes, levels = 20_000, [0.7, 0.7]
+    explorer = ActionRepeat(Role(lanes, OBS, ActionSpec(branches=(3,))), levels)
+    agent, memory = Fixed(CategoricalFamily(3), 0.0, 1.0, 2.0), np.zeros((lanes, 2))
+    before = explorer.act(agent, make_step(range(lanes), first=True), memory)
+    np.testing.assert_allclose(softmax(before.behavior), softmax([[0, 1, 2]] * lanes), rtol=1e-5)
+    after = explorer.act(agent, make_step(range(lanes)), memory)
+    chance = (0.3 * softmax([0, 1, 2]) + 0.7 / 3)[before.raw_action[:, 0].astype(int)]
+    assert (after.raw_action == before.raw_action).mean() == pytest.approx((0.7 + 0.3 * chance).mean(), abs=0.01)
+    np.testing.assert_array_equal(after.memory, 1)
+    rows = np.arange(lanes)
+    stored = softmax(after.behavior)[rows, before.raw_action[:, 0].astype(int)]
+    np.testing.assert_allclose(stored, 0.7 + 0.3 * chance, rtol=1e-5)
+
+
+def test_an_episode_starts_without_repetition_and_lanes_are_independent():
+    explorer = ActionRepeat(Role(3, OBS, ActionSpec(branches=(2,))), [0.0, 0.9])
+    agent = Fixed(CategoricalFamily(2), 0.0, 0.0)
+    explorer.act(agent, make_step([0, 1, 2], first=True), np.zeros((3, 0)))
+    explorer.previous[:] = 1
+    np.testing.assert_allclose(
+        softmax(explorer.act(agent, make_step([0, 2]), np.zeros((2, 0))).behavior),
+        [[0.5, 0.5], [0.05, 0.95]],
+        rtol=1e-5,
+    )
+    explorer.previous[:] = 1
+    first = explorer.act(agent, make_step([2], first=True), np.zeros((1, 0)))
+    np.testing.assert_allclose(softmax(first.behavior), [[0.5, 0.5]])
+
+
+def test_every_branch_is_repeated_separately():
+    explorer = ActionRepeat(Role(1, OBS, ActionSpec(branches=(2, 3))), [0.5, 0.5])
+    agent = Fixed(JointFamily((CategoricalFamily(2), CategoricalFamily(3))), 0.0, 0.0, 0.0, 0.0, 0.0)
+    explorer.previous[:] = [1, 2]
+    behavior = explorer.act(agent, make_step([0]), np.zeros((1, 0))).behavior
+    np.testing.assert_allclose(softmax(behavior[:, :2]), [[0.25, 0.75]], rtol=1e-5)
+    np.testing.assert_allclose(softmax(behavior[:, 2:]), [[1 / 6, 1 / 6, 4 / 6]], rtol=1e-5)
+
+
+def test_a_forbidden_action_is_not_repeated():
+    logits = np.array([[0.0, MASKED_LOGIT, 1.0], [0.0, 0.0, MASKED_LOGIT]], np.float32)
+    mixed = mix_with_action(logits, np.array([1, 0]), np.array([0.9, 0.9], np.float32))
+    np.testing.assert_allclose(softmax(mixed[0]), softmax(logits[0]), atol=1e-6)
+    np.testing.assert_allclose(softmax(mixed[1]), [0.95, 0.05, 0], atol=1e-6)
+    assert (mixed[[0, 1], [1, 2]] == MASKED_LOGIT).all()
+
+
+def test_added_lanes_have_levels_and_no_action_to_repeat_yet():
+    explorer = ActionRepeat(Role(2, OBS, ActionSpec(branches=(2,))), [0.0, 0.8])
+    explorer.grow(4, 2)
+    np.testing.assert_allclose(explorer.lane_levels, [0, 0.8, 0.4, 0.2], rtol=1e-6)
+    assert explorer.previous.shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "levels", "message"),
+    [
+        (ActionSpec(branches=(2,)), [0, 1], "must be below 1"),
+        (ActionSpec(branches=(2,)), [0.5, 0.2], "two numbers"),
+        (ActionSpec(branches=(2,)), 0.5, "probability of a repetition"),
+        (ActionSpec(1), [0, 0.5], "is for discrete actions"),
+        (ActionSpec(1, (2,)), [0, 0.5], "is for discrete actions"),
+    ],
+)
+def test_invalid_settings_are_refused(spec, levels, message):
+    with pytest.raises(ValueError, match=message):
+        ActionRepeat(Role(2, OBS, spec), levels)
