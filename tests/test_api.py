@@ -157,7 +157,10 @@ def test_an_argument_without_effect_is_a_mistake(env, arguments, message):
     ("settings", "message"),
     [
         ({"acer_config.std": "learned"}, "settings: acer_config.std is for continuous actions"),
-        ({"sac_config.gamma": 0.9}, "settings: sac_config.gamma is for algorithm"),
+        (
+            {"base_config.algorithm": "ACER", "sac_config.gamma": 0.9},
+            "settings: sac_config.gamma is for algorithm",
+        ),
         ({"base_config.max_stp": 1}, "settings: unknown setting base_config.max_stp"),
     ],
 )

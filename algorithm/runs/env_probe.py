@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentStartError
+from algorithm.adapters.adapter import Adapter, EnvConfig, SimulatorError
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec
 from algorithm.training.episodes import EpisodeReturns
@@ -69,7 +69,7 @@ def probe_environment(make_adapter: Callable[[EnvConfig], Adapter], config: EnvC
     try:
         with closing(make_adapter(config)) as adapter:
             _play(adapter, recorder, seed)
-    except EnvironmentStartError as error:
+    except SimulatorError as error:
         failure = " ".join(str(error).split())
     return EnvProbe(
         rewards=np.concatenate(recorder.rewards) if recorder.rewards else np.zeros(0, np.float32),

@@ -15,7 +15,7 @@ from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, collect_target_networks, make_parameter_group
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
-from algorithm.networks.precision import Placement, set_precision
+from algorithm.networks.precision import CPU, Placement, set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.natural_step import NaturalStep
@@ -56,7 +56,7 @@ class Learner:
         # On the CPU, gradients are checked before each step. On another device a check would wait, so there the step is
         # undone.
         self.checks_gradient = self.device.type == "cpu"
-        self._counts = place(torch.zeros(2, dtype=torch.int64)).numpy()  # `updates` and `rows_seen`
+        self._counts = place(torch.zeros(2, dtype=torch.int64, device=CPU)).numpy()  # `updates` and `rows_seen`
         # The number of skipped updates, and of those since the last update that was not skipped.
         self._skips = place(torch.zeros(2, dtype=torch.int64, device=self.device))
         self.reward_normalizer = RewardNormalizer(agent.reward_transform, role.lanes)

@@ -90,6 +90,10 @@ RUNS = {
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
+    "repeated actions": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "explorer": {"action_repeat": [0.3, 0.9]},
+    },
     "prioritized": {
         "base_config": {"env_type": "PROBE", "env_name": "chain"},
         "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
