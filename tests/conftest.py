@@ -6,12 +6,12 @@ import random
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+# The type checker draws the elements that it checks. It has a separate generator, since checkpoints contain the state
+# of Python's generator; the program itself does not call this function.
+random.getrandbits = random.Random(0).getrandbits
+
 from jaxtyping import install_import_hook  # noqa: E402
 
-# The type checker draws elements to check. It has its own generator, since checkpoints contain the state of Python's.
-python_bits, random.getrandbits = random.getrandbits, random.Random(0).getrandbits
-
-random.getrandbits = python_bits
 install_import_hook(["algorithm.returns", "algorithm.losses", "algorithm.distributions"], "beartype.beartype")
 
 import pytest  # noqa: E402

@@ -88,8 +88,8 @@ def test_the_comments_state_why_a_value_was_chosen(capsys):
 def test_the_same_seed_writes_the_same_files():
     texts = []
     for _ in range(2):
-        assert main.main(["--init", "gym/lunar_lander", "--force", "--seed", "3"]) == 0
-        texts.append([path.read_text() for path in sorted(Path("envs/gym/lunar_lander").iterdir())])
+        assert main.main(["--init", "gym/acrobot", "--force", "--seed", "3"]) == 0
+        texts.append([path.read_text() for path in sorted(Path("envs/gym/acrobot").iterdir())])
     assert texts[0] == texts[1]
 
 
