@@ -22,7 +22,7 @@ SEED_LIMIT = 2**31  # EnvPool's and ALE's seeds are int32
 
 
 class BackgroundVectorEnv(VectorEnv):
-    """A vector environment that steps in processes or threads of its own, so that the caller can do something else.
+    """A vector environment that steps in separate processes or threads, so that the caller can do something else.
 
     A subclass implements `send` and `recv`, the two halves of `step`.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -60,6 +60,22 @@ class DataSchedule:
     minibatches: int = 1  # parts of a prepared rollout, with an update each
 
 
+class RewardSettings(Protocol):
+    """The settings of an algorithm that describe the transformation of its rewards."""
+
+    @property
+    def reward_scale(self) -> float: ...
+
+    @property
+    def reward_clip(self) -> float | None: ...
+
+    @property
+    def reward_normalization(self) -> str | None: ...
+
+    @property
+    def gamma(self) -> float: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class RewardTransform:
     """The transformation of rewards in a batch: clip to [-clip, clip], divide by the std of returns, times scale."""
@@ -68,6 +84,16 @@ class RewardTransform:
     clip: float | None
     reward_normalization: str | None  # return_std
     gamma: float  # discount of the returns whose standard deviation is measured
+
+    @classmethod
+    def from_settings(cls, settings: RewardSettings) -> RewardTransform:
+        """Return the transformation that the settings of an algorithm describe."""
+        return cls(
+            scale=settings.reward_scale,
+            clip=settings.reward_clip,
+            reward_normalization=settings.reward_normalization,
+            gamma=settings.gamma,
+        )
 
 
 @dataclass

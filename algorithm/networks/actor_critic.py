@@ -1,4 +1,4 @@
-"""The networks of an actor-critic agent: a policy and a critic on a common torso, or a critic of its own."""
+"""The networks of an actor-critic agent: a policy and a critic on a common torso, or a separate critic."""
 
 from __future__ import annotations
 

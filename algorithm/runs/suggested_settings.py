@@ -90,7 +90,7 @@ def suggest_settings(
     Args:
         opened: the given settings, and those that `open_environment` has added.
         roles: the roles of the environment.
-        threshold: the return at which the environment counts as solved; None if there is none.
+        threshold: the return at which the environment counts as solved, if one is known.
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
     probe = _probe(resolve([("suggested settings", opened)]).base, make_env)

@@ -14,7 +14,7 @@ from algorithm.rollout import Step, merge_steps
 
 
 class EnvGroups(Adapter):
-    """An adapter whose environments are divided into groups that take turns, each with an adapter of its own.
+    """An adapter whose environments are divided into groups that take turns, each with its own adapter.
 
     `reset` returns the Step of all lanes. After that, `send` starts the step of the lanes of the last Step, and
     `receive` returns the Step of the group that has been stepping for the longest time, while the others continue to

@@ -23,6 +23,7 @@ from algorithm.agents.acer.critics import (
 )
 from algorithm.agents.acer.networks import make_groups, make_policy, make_separate_critic
 from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.actor_critic import make_policy_family
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
@@ -37,13 +38,8 @@ from algorithm.agents.agent import (
 )
 from algorithm.distributions import (
     CategoricalFamily,
-    ClippedGaussianFamily,
     ClosedFormDistribution,
     DistributionFamily,
-    FixedStdGaussian,
-    Gaussian,
-    TanhGaussianFamily,
-    make_family,
 )
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
 from algorithm.networks import ActorCritic, Blueprint, TargetNetwork
@@ -67,7 +63,7 @@ class Acer(Agent):
         self.settings, self.rng = settings, rng
         spec = role.action_spec
         _check_trust_region(settings, spec)
-        self.family = _make_family(settings, spec)
+        self.family = make_policy_family(settings, spec)
         self.critic = _make_critic(settings, self.family)
         estimator = get_estimator(settings.estimator, has_probabilities=not spec.continuous)
         # Eq. 16: with sampled action values the policy learns from another estimator than the critic (Q^opc).
@@ -97,12 +93,7 @@ class Acer(Agent):
             burn_in=warmup_rows + settings.burn_in_step,
             warmup_rows=warmup_rows,
         )
-        self.reward_transform = RewardTransform(
-            scale=settings.reward_scale,
-            clip=settings.reward_clip,
-            reward_normalization=settings.reward_normalization,
-            gamma=settings.gamma,
-        )
+        self.reward_transform = RewardTransform.from_settings(settings)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features = unroll(self.policy.torso, rollout)
@@ -236,13 +227,6 @@ class Acer(Agent):
     def update_targets(self, update: int) -> None:
         """Update the average policy: theta_a <- alpha theta_a + (1 - alpha) theta (Algorithm 2)."""
         self.average_policy.polyak_update(1 - self.settings.average_policy_decay)
-
-
-def _make_family(settings: AcerSettings, spec: ActionSpec) -> DistributionFamily[ClosedFormDistribution]:
-    gaussian_family = TanhGaussianFamily if settings.tanh_squash else ClippedGaussianFamily
-    return make_family(
-        spec.continuous, spec.branches, gaussian_family, FixedStdGaussian if settings.std == "fixed" else Gaussian
-    )
 
 
 def _make_critic(settings: AcerSettings, family: DistributionFamily[ClosedFormDistribution]) -> Critic:

@@ -6,8 +6,9 @@ from math import inf
 
 from algorithm.agents.acer.critics import Critic
 from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.actor_critic import make_parameter_group, make_std_head
 from algorithm.agents.agent import ParameterGroup
-from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, StdHead, collect_noise
+from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, collect_noise
 from algorithm.specs import Role
 
 
@@ -15,9 +16,7 @@ def make_policy(
     settings: AcerSettings, blueprint: Blueprint, role: Role, statistics_size: int, critic: Critic
 ) -> ActorCritic:
     """Return the network of the policy, which has the outputs of the critic unless the trust region is full."""
-    n_means, std_head = role.action_spec.continuous, None
-    if n_means:
-        std_head = StdHead(n_means, settings.std, settings.std_init, settings.std_min)
+    std_head = make_std_head(settings, role.action_spec)
     n_values, encoded_size = (0, 0) if settings.trust_region == "full" else (critic.n_values, critic.encoded_size)
     return ActorCritic(blueprint, role.obs_specs, statistics_size, n_values, std_head, encoded_size)
 
@@ -46,17 +45,7 @@ def make_groups(
     settings: AcerSettings, policy: ActorCritic, separate_critic: SeparateCritic | None
 ) -> dict[str, ParameterGroup]:
     """Return the group of the network, or the groups of the policy and of its separate critic."""
-    group = ParameterGroup(
-        module=separate_critic or policy,
-        learning_rate=settings.learning_rate,
-        learning_rate_schedule=settings.learning_rate_schedule,
-        optimizer=settings.optimizer,
-        optimizer_beta1=settings.optimizer_beta1,
-        optimizer_decay=settings.optimizer_decay,
-        optimizer_epsilon=settings.optimizer_epsilon,
-        epsilon_inside=settings.epsilon_inside,
-        max_grad_norm=settings.max_grad_norm,
-    )
+    group = make_parameter_group(settings, separate_critic or policy)
     if not separate_critic:
         return {"acer": group}
     policy_group = ParameterGroup(

@@ -5,32 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from algorithm.annotations import CONTINUOUS, FixedOnResume, OnlyIf, Range, Spellings, Unless
+from algorithm.agents.actor_critic import ActorCriticSettings
+from algorithm.annotations import FixedOnResume, OnlyIf, Range, Spellings, Unless
 from algorithm.returns import find_estimators
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcerSettings:
+class AcerSettings(ActorCriticSettings):
     """The section `acer_config`; default_config.yaml has the defaults, units and meanings.
 
     Raises:
         ValueError: Settings exclude one another.
     """
 
-    learning_rate: Annotated[float, Range(above=0)]
-    learning_rate_schedule: Literal["constant", "linear"]
-    optimizer: Annotated[Literal["adam", "rmsprop"], FixedOnResume("the saved moments belong to this optimizer")]
-    optimizer_beta1: Annotated[float, Range(at_least=0, below=1), OnlyIf(optimizer="adam")]
-    optimizer_decay: Annotated[float, Range(at_least=0, below=1)]
-    optimizer_epsilon: Annotated[float, Range(above=0)]
-    epsilon_inside: Annotated[bool, OnlyIf(optimizer="rmsprop")]
-    max_grad_norm: Annotated[float, Range(above=0)]
-    value_coef: Annotated[float, Range(at_least=0)]  # of the critic's error (Eq. 6)
-    entropy_coef: Annotated[float, Range(at_least=0)]  # beta, outside the projection
-    gamma: Annotated[float, Range(at_least=0, at_most=1)]
-    reward_scale: Annotated[float, Range(above=0)]
-    reward_clip: Annotated[float | None, Range(above=0)]
-    reward_normalization: Literal["return_std"] | None
     average_policy_decay: Annotated[float, Range(at_least=0, at_most=1)]  # alpha
     estimator: Literal[find_estimators()]
     critic: Annotated[
@@ -45,14 +32,6 @@ class AcerSettings:
     importance_clip: Annotated[float, Range(above=0)]  # c (Eq. 8-9)
     trace_lambda: Annotated[float, Range(at_least=0, at_most=1)]  # lambda
     sdn_samples: Annotated[int, Range(at_least=1), OnlyIf(critic="action_value")]  # n (Eq. 13)
-    std: Annotated[
-        Literal["fixed", "learned", "state_dependent"],
-        CONTINUOUS,
-        FixedOnResume("the saved network has this kind of standard deviation"),
-    ]
-    std_init: Annotated[float, Range(above=0), CONTINUOUS]
-    std_min: Annotated[float, Range(at_least=0), CONTINUOUS, Unless(std="fixed")]
-    tanh_squash: Annotated[bool, CONTINUOUS, FixedOnResume("the saved actions were brought into their bounds this way")]
     trust_region: Literal["off", "efficient", "full"]
     trust_region_space: Annotated[Literal["logits", "probs"], OnlyIf(trust_region="efficient")]  # phi (Eq. 11)
     trust_region_delta: Annotated[float, Range(at_least=0), OnlyIf(trust_region="efficient")]  # delta (Eq. 11)
@@ -71,6 +50,7 @@ class AcerSettings:
     on_policy_updates: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for_state_values = find_estimators(for_state_values=True)
         if self.critic == "state_value" and self.estimator not in for_state_values:
             raise ValueError(
@@ -79,7 +59,5 @@ class AcerSettings:
             )
         if self.estimator in find_estimators(reads="rho_clip") and self.rho_clip < self.trace_clip:
             raise ValueError(f"rho_clip {self.rho_clip} must not be below trace_clip {self.trace_clip}")
-        if self.std != "fixed" and self.std_init <= self.std_min:
-            raise ValueError(f"std_init {self.std_init} must be above std_min {self.std_min}, unless std is fixed")
         if not self.on_policy_updates and not self.replay_ratio:
             raise ValueError("replay_ratio 0 with on_policy_updates false leaves nothing to learn from")

@@ -90,12 +90,7 @@ class Sac(Agent):
             burn_in=torso.warmup_rows + settings.burn_in_step,
             warmup_rows=torso.warmup_rows,
         )
-        self.reward_transform = RewardTransform(
-            scale=settings.reward_scale,
-            clip=settings.reward_clip,
-            reward_normalization=settings.reward_normalization,
-            gamma=settings.gamma,
-        )
+        self.reward_transform = RewardTransform.from_settings(settings)
 
     def _make_critics(self, blueprint: Blueprint, torso: Torso) -> CriticEnsemble:
         family = self.family

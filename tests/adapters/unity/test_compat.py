@@ -111,9 +111,9 @@ try:
 except UnsupportedEnvironment as error:
     print(error)
 """
-    told = run(BLOCKED + code, package).stdout.strip()
-    assert told.startswith("env_type UNITY needs a package that is missing (No module named ")
-    assert told.endswith(f"): {command}") and "\n" not in told
+    message = run(BLOCKED + code, package).stdout.strip()
+    assert message.startswith("env_type UNITY needs a package that is missing (No module named ")
+    assert message.endswith(f"): {command}") and "\n" not in told
 
 
 def test_a_file_without_messages_is_an_error_that_names_it(tmp_path):
