@@ -10,7 +10,8 @@ from math import isfinite
 from pathlib import Path
 
 from algorithm.atomic_io import replace_text, resolve_inside, set_aside, sync_folder
-from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint, CheckpointError, Manifest
+from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
+from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table
 
 NO_BEST = ("", float("-inf"))
@@ -216,7 +217,6 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
-            sync_folder(temporary)
             temporary.rename(self.get_folder(env_steps))
             sync_folder(self.folder)
         except OSError:

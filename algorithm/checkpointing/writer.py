@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.atomic_io import sync_folder
 from algorithm.checkpointing.checkpoint import (
     ACTOR,
     LEARNER,
@@ -23,11 +22,10 @@ from algorithm.checkpointing.checkpoint import (
     REPLAY,
     WEIGHTS,
     Checkpoint,
-    CheckpointError,
-    Manifest,
     Stateful,
     StatefulActor,
 )
+from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.rng_state import get_process_state, list_generators
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.training.components import AgentComponents, TrainingComponents
@@ -118,18 +116,13 @@ def write_learner(
     manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] = MappingProxyType({})
 ) -> None:
     """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
-    folder = quote(role, safe="")
-    (manifest.folder / folder).mkdir(exist_ok=True)
-    _write_tensors(manifest, f"{folder}/{WEIGHTS}", learner.parameters.state())
+    _write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
     write_learner_state(manifest, role, {**learner.state(), **own_state})
 
 
 def write_learner_state(manifest: Manifest, role: str, state: Mapping[str, Tensor], prefix: str = "") -> None:
     """Write the state of a learner."""
-    folder = f"{prefix}{quote(role, safe='')}"
-    (manifest.folder / folder).mkdir(parents=True, exist_ok=True)
-    _write_tensors(manifest, f"{folder}/{LEARNER}", state)
-    sync_folder(manifest.folder / folder)
+    _write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", state)
 
 
 def write_experience(
@@ -144,17 +137,13 @@ def write_experience(
         prefix: the folder of the files in the checkpoint, with a slash.
     """
     for role, components in training.by_role.items():
-        folder = f"{prefix}{quote(role, safe='')}"
-        (manifest.folder / folder).mkdir(parents=True, exist_ok=True)
         if replay := components.scheduler.replay:
-            with manifest.open_file(f"{folder}/{REPLAY}") as file:
+            with manifest.open_file(f"{prefix}{quote(role, safe='')}/{REPLAY}") as file:
                 np.savez(file, **replay.state())  # type: ignore[arg-type]  # of `allow_pickle`
-        sync_folder(manifest.folder / folder)
     state = actor.state()
     if state is not None:
         with manifest.open_file(f"{prefix}{ACTOR}") as file:
             np.savez(file, **state)  # type: ignore[arg-type]
-    sync_folder(manifest.folder / prefix)
     return describe_all(training)
 
 

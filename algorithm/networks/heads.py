@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import LayersFactory, build_module
+from algorithm.networks.linear import linear_by_output
 from algorithm.networks.mlp import Mlp, NumpyFunction, make_numpy_linear
 
 StdKind = Literal["fixed", "learned", "state_dependent"]
@@ -56,9 +57,7 @@ class SharedHeads(nn.Module):
 
     def compute_concatenated(self, features: Tensor) -> Tensor:
         """Return all outputs concatenated: [..., F] -> [..., sum of sizes]."""
-        rows = features.reshape(-1, features.shape[-1])
-        outputs = torch.addmm(self.linear.bias.unsqueeze(1), self.linear.weight, rows.T)
-        return outputs.T.view(*features.shape[:-1], -1)
+        return linear_by_output(features, self.linear.weight, self.linear.bias)
 
     def numpy(self) -> NumpyFunction:
         """Return the first output in numpy, on views of the parameters."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.flat_parameters import flatten_tensors
+from algorithm.networks.linear import Linear, linear
 
 MAX_SIZE = 2**31 - 1
 
@@ -110,7 +111,7 @@ def check_sizes(factory: str, *sizes: object) -> None:
 
 def make_orthogonal_linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Return a linear layer with orthogonal weights times `gain`, and biases 0."""
-    layer = nn.Linear(inputs, outputs)
+    layer = Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
@@ -175,10 +176,10 @@ class NoisyLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mean, sigma = self.mean, self.sigma
         if not self.training:
-            return nn.functional.linear(x, mean.weight, mean.bias)
+            return linear(x, mean.weight, mean.bias)
         output_noise, input_noise = self.noise.split([sigma.out_features, sigma.in_features])
         weight = torch.addcmul(mean.weight, sigma.weight, torch.outer(output_noise, input_noise))
-        return nn.functional.linear(x, weight, torch.addcmul(mean.bias, sigma.bias, output_noise))
+        return linear(x, weight, torch.addcmul(mean.bias, sigma.bias, output_noise))
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views: two products of a few rows instead of a weight matrix per update."""

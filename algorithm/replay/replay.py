@@ -103,7 +103,8 @@ class Replay:
         rollout = self.ring.read(
             sampled.lane, sequences.first_row(sampled.number), sequences.length, sequences.warmup_rows
         )
-        return replace(rollout, weight=sampled.weight, burn_in=self.burn_in)
+        rollout.weight, rollout.burn_in = sampled.weight, self.burn_in
+        return rollout
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         """Set the priorities of sequences after learning from them.

@@ -98,7 +98,9 @@ class Ring:
         Returns:
             A rollout [length, B].
         """
-        rows = (start + np.arange(length + 1)[:, None]) % self.rows + lane * self.rows
+        rows = start % self.rows + np.arange(length + 1)[:, None]
+        np.subtract(rows, self.rows, out=rows, where=rows >= self.rows)  # faster than the remainder of all rows
+        rows += lane * self.rows
         gathered: dict[str, Any] = {
             name: self._gather(array, rows if self._has_successor(name) else rows[:-1])
             for name, array in self.arrays.items()

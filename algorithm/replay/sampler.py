@@ -32,6 +32,15 @@ class StartRange:
         """Number of starts of all lanes."""
         return int(self.count.sum())
 
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Number of starts of each lane and all lanes before it [lanes]."""
+        return self.count.cumsum()
+
+    def locate(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lane and the rank in it of starts by their number [n] over all lanes."""
+        return _locate(self.count, self.ends, number)
+
 
 class Sequences:
     """The sequences of `length` rows in a ring, which start at numbered rows of each lane.
@@ -137,7 +146,10 @@ def list_numbers(first: np.ndarray, last: np.ndarray) -> Starts:
 
 def locate_nth(count: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the lane and the rank in it of items by their number [n] over lanes with `count` [lanes] items each."""
-    ends = count.cumsum()
+    return _locate(count, count.cumsum(), number)
+
+
+def _locate(count: np.ndarray, ends: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     lane = ends.searchsorted(number, side="right")
     return lane, number - ends[lane] + count[lane]
 

@@ -29,10 +29,10 @@ class UniformSampler(Sampler):
 
     def __init__(self, sequences: Sequences):
         self.sequences = sequences
-        self.index = SequenceIndex(sequences)
+        self._start_over()
 
     def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
-        start_range = self.sequences.compute_start_range()
+        start_range = self.start_range
         if not start_range.total:
             return None
         lane, number = self._draw_any(rng, start_range, batch)
@@ -44,10 +44,10 @@ class UniformSampler(Sampler):
         return self._draw_unbroken(rng, start_range, batch)
 
     def update_after_write(self) -> None:
-        pass
+        self.start_range = self.sequences.compute_start_range()
 
     def grow(self) -> None:
-        self.index = SequenceIndex(self.sequences)
+        self._start_over()
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
         """Do nothing: there are no priorities."""
@@ -56,11 +56,15 @@ class UniformSampler(Sampler):
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.index = SequenceIndex(self.sequences)
+        self.start_range = self.sequences.compute_start_range()
 
     @staticmethod
     def _draw_any(rng: np.random.Generator, start_range: StartRange, batch: int) -> Starts:
-        lane, rank = locate_nth(start_range.count, rng.integers(start_range.total, size=batch))
+        lane, rank = start_range.locate(rng.integers(start_range.total, size=batch))
         return lane, start_range.oldest[lane] + rank
 
     def _draw_unbroken(self, rng: np.random.Generator, start_range: StartRange, batch: int) -> SampledSequences | None:

@@ -15,7 +15,8 @@ from algorithm.adapters.wrappers.previous_action_reward import (
     find_previous_kinds,
 )
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.checkpointing.checkpoint import Manifest, make_prefix
+from algorithm.checkpointing.checkpoint import make_prefix
+from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import describe_all, write_learner, write_learner_state
 from algorithm.errors import describe_exit
 from algorithm.runtimes.messages import Continue, LogRecord, Ready, Report, Save, Saved, Start, Stop

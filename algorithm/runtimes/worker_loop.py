@@ -9,7 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from algorithm.agents.agent import LossReport
-from algorithm.checkpointing.checkpoint import Manifest, make_prefix
+from algorithm.checkpointing.checkpoint import make_prefix
+from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_experience
 from algorithm.runtimes.messages import Continue, Report, Save, Saved
 from algorithm.runtimes.shared_memory import SharedMemory

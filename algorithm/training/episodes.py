@@ -58,16 +58,17 @@ class EpisodeReturns:
         """Add one tick. Return lane, return and length of each episode that it ended."""
         lane = get_lane_index(step, len(self.lengths))
         self.returns[lane] += step.reward
-        is_over = step.first | step.is_bootstrap_row | ~step.alive
         finished = []
-        if is_over.any():
+        n_bootstrap = np.count_nonzero(step.is_bootstrap_row)
+        if n_bootstrap or np.count_nonzero(step.first) or np.count_nonzero(step.alive) < len(step.lane):
+            is_over = step.first | step.is_bootstrap_row | ~step.alive
             ended = step.lane[is_over & (self.lengths[lane] > 0)]
             finished = list(
                 zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)
             )
             self.returns[ended] = 0
             self.lengths[ended] = 0
-        self.lengths[lane] += ~step.is_bootstrap_row
+        self.lengths[lane] += ~step.is_bootstrap_row if n_bootstrap else 1
         return finished
 
     def discard(self, lanes: np.ndarray) -> None:

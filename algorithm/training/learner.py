@@ -59,6 +59,7 @@ class Learner:
         self._counts = place(torch.zeros(2, dtype=torch.int64, device=CPU)).numpy()  # `updates` and `rows_seen`
         # The number of skipped updates, and of those since the last update that was not skipped.
         self._skips = place(torch.zeros(2, dtype=torch.int64, device=self.device))
+        self._consecutive_skips = self._skips[1]
         self.reward_normalizer = RewardNormalizer(agent.reward_transform, role.lanes)
         modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
         auxiliary_modules = {f"auxiliary/{name}": module for name, module in modules.items()}
@@ -174,7 +175,7 @@ class Learner:
     @property
     def consecutive_skips(self) -> int:
         """Return the number of skipped updates since the last one that was not; waits for the device."""
-        return int(self._skips[1])
+        return int(self._consecutive_skips)
 
     def load_parameters(self, state: State) -> None:
         """Load parameters, target networks and statistics, and reset the optimizers."""
@@ -222,12 +223,14 @@ class Learner:
         """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
         finite = sum(step.clip(self.checks_gradient) for step in self._steps) < torch.inf
         if not self.checks_gradient or (finite and self._has_natural_step):
-            finite = self._step_and_undo(torch.as_tensor(finite))
+            skipped = 1 - self._step_and_undo(torch.as_tensor(finite)).long()
+            self._skips += skipped
+            self._consecutive_skips *= skipped
         elif finite:
             self._step_groups()
-        skipped = 1 - torch.as_tensor(finite).long()
-        self._skips += skipped
-        self._skips[1] *= skipped
+            self._consecutive_skips.zero_()
+        else:
+            self._skips += 1
 
     def _compute_progress(self) -> float:
         """Return the fraction of the run that is done, for linear schedules; 0 for a run without an end."""
@@ -272,6 +275,8 @@ class Learner:
 
     def _upload(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
+        if self.device.type == "cpu":
+            return tensor
         if self.device.type != "cuda" or not array.size:
             return tensor.to(self.device)
         return tensor.pin_memory().to(self.device, non_blocking=True)  # torch frees it after the copy

@@ -83,7 +83,7 @@ class RolloutBuffer:
         row, slot = self.row[lane], self.slot[lane]
         self._write_rows(row, slot, step)
         full = row == self.n_rows
-        if not full.any():
+        if not np.count_nonzero(full):  # faster than `any`
             return []
         self._start_next_slots(step.lane[full])
         self._write_rows(self.row[lane], self.slot[lane], step)
@@ -95,8 +95,8 @@ class RolloutBuffer:
             self.behavior = np.zeros((*self.first.shape, decision.behavior.shape[-1]), np.float32)
         lane = get_lane_index(step, self.lanes)
         row, slot = self.row[lane], self.slot[lane]
-        starting = row == 0
-        if starting.any():
+        if np.count_nonzero(row) < len(row):
+            starting = row == 0
             started = slot[starting]
             self.memory_at_start[started] = self.memory[step.lane[starting]]
             self.version[started] = self.components.learner.updates

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from algorithm.checkpointing.checkpoint import CheckpointError, Manifest
+from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import resolve

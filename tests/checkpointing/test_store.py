@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from algorithm.checkpointing.checkpoint import CheckpointError
+from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.training.components import TrainingComponents

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algorithm import load
-from algorithm.checkpointing.checkpoint import Manifest
+from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.metrics import read_table

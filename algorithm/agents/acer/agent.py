@@ -143,7 +143,7 @@ class Acer(Agent):
         policy, behavior = output.policy, self.family(rollout.behavior)
         log_rho = policy.log_ratio(behavior, output.raw_action)
         rho = log_rho.clamp(-20, 20).exp()
-        targets, policy_targets = self._estimate_targets(rollout, output, log_rho, rho)
+        targets, policy_targets = self._estimate_targets(rollout, valid, output, log_rho, rho)
 
         # Eq. 6, and with a stochastic dueling critic the error of V (Eq. 14): descent on 1/2 (target - value)^2.
         target = output.select_target(targets)
@@ -176,14 +176,14 @@ class Acer(Agent):
         return ascent_direction, advantage_direction, LossReport(compute_metrics, lambda: td_error_stats(valid, error))
 
     def _estimate_targets(
-        self, rollout: Rollout, output: CriticOutput, log_rho: Tensor, rho: Tensor
+        self, rollout: Rollout, valid: Tensor, output: CriticOutput, log_rho: Tensor, rho: Tensor
     ) -> tuple[Targets, Targets]:
         """Return the targets of the critic (Eq. 5, or another estimator) and of the policy (Eq. 5 or 16)."""
         dimensions = self.family.dimensions
         inputs = EstimatorInputs(
             reward=rollout.reward,
             discount=self.settings.gamma * rollout.alive,
-            valid=rollout.valid,
+            valid=valid,
             v=output.v,
             q_taken=output.q_taken,
             rho=rho,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.linear import Linear
 from algorithm.networks.mlp import check_sizes
 
 
@@ -66,8 +67,8 @@ class RecurrentMemory(nn.Module):
     def __init__(self, size: int, units: int, gates: int, vectors: int):
         super().__init__()
         self.size, self.units, self.state_size = units, units, vectors * units
-        self.inputs = nn.Linear(size, gates * units)
-        self.recurrent = nn.Linear(units, gates * units)
+        self.inputs = Linear(size, gates * units)
+        self.recurrent = Linear(units, gates * units)
         for linear in (self.inputs, self.recurrent):
             for block in linear.weight.data.split(units):
                 nn.init.orthogonal_(block)

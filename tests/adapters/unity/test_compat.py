@@ -113,7 +113,7 @@ except UnsupportedEnvironment as error:
 """
     message = run(BLOCKED + code, package).stdout.strip()
     assert message.startswith("env_type UNITY needs a package that is missing (No module named ")
-    assert message.endswith(f"): {command}") and "\n" not in told
+    assert message.endswith(f"): {command}") and "\n" not in message
 
 
 def test_a_file_without_messages_is_an_error_that_names_it(tmp_path):

@@ -1,0 +1,119 @@
+"""The manifest of a checkpoint: the digests of its files, by which damage is detected."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from algorithm.atomic_io import open_synced, sync_folder
+
+MANIFEST = "manifest.json"
+DIGEST_BYTES = 32  # bytes of a digest
+BLOCK_BYTES = 2**20  # bytes that are read at once; blocks of at least this size are digested in a thread
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged, does not fit the run, or could not be written."""
+
+
+class Manifest:
+    """The manifest of a folder: the BLAKE2b digest of each of its files, and of itself (`b2sum -l 256`).
+
+    BLAKE2b digests about 1 GB/s on every processor, SHA-256 only on processors with instructions for it.
+
+    Attributes:
+        digests: {path in the folder: digest, in hexadecimal digits}.
+    """
+
+    def __init__(self, folder: Path, digests: Mapping[str, str] | None = None):
+        self.folder = folder
+        self.digests = dict(digests or {})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read the manifest of a folder. Raises CheckpointError if it is missing or damaged."""
+        path = folder / MANIFEST
+        try:
+            content = path.read_bytes()
+            manifest = cls(folder, json.loads(content)["files"])
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} is missing") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} is damaged ({error})") from error
+        if manifest._serialize() != content:
+            raise CheckpointError(f"{path} is damaged")
+        return manifest
+
+    def write(self) -> None:
+        """Write the manifest, after every file, and the names of all files to the disk."""
+        with open_synced(self.folder / MANIFEST) as file:
+            file.write(self._serialize())
+        for folder in {self.folder / parent for name in self.digests for parent in Path(name).parents}:
+            sync_folder(folder)
+
+    @contextmanager
+    def open_file(self, name: str) -> Iterator[io.RawIOBase]:
+        """Yield a new file to write to, which cannot seek. Its content is on the disk when the block ends."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_synced(path) as file, ThreadPoolExecutor(1) as thread:
+            digesting = _DigestingFile(file, thread)
+            yield digesting
+        self.digests[name] = digesting.digest.hexdigest()
+
+    def check(self, *names: str) -> None:
+        """Compare the digests of the files with these names, or of all files, with the manifest.
+
+        Raises:
+            CheckpointError: a file differs.
+        """
+        for name, digest in self.digests.items():
+            if not names or name.rpartition("/")[2] in names:
+                path = self.folder / name
+                if _compute_digest(path) != digest:
+                    raise CheckpointError(f"{path} is damaged (it is not what was written)")
+
+    def _serialize(self) -> bytes:
+        files = json.dumps(self.digests, indent=1)
+        digest = blake2b(files.encode(), digest_size=DIGEST_BYTES).hexdigest()
+        return f'{{"files": {files},\n"digest": "{digest}"}}\n'.encode()
+
+
+class _DigestingFile(io.RawIOBase):
+    """A file that digests what is written to it, large blocks in a thread. It cannot seek."""
+
+    def __init__(self, file: BinaryIO, thread: ThreadPoolExecutor):
+        self._file, self._thread = file, thread
+        self.digest = blake2b(digest_size=DIGEST_BYTES)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if len(data) < BLOCK_BYTES:
+            self.digest.update(data)
+            return self._file.write(data)
+        digesting = self._thread.submit(self.digest.update, data)
+        count = self._file.write(data)
+        digesting.result()
+        return count
+
+
+def _compute_digest(path: Path) -> str:
+    """Return the digest of a file. Raises CheckpointError if it cannot be read."""
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from error
+    return digest.hexdigest()
