@@ -184,3 +184,21 @@ def test_only_export_imports_onnx_and_imports_it_lazily():
         assert not found or path.parent == ROOT / "algorithm" / "export", f"{path} imports {found}"
         top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
         assert not top & {"onnx", "onnxruntime"}, path
+
+
+def test_every_module_of_this_project_that_is_imported_exists():
+    """The type checker does not report a missing module, since optional libraries may be missing, too."""
+    folders = ("algorithm", "benchmarks", "envs", "examples", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    missing = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in files
+        for module in imports(path)
+        if module.partition(".")[0] in ("algorithm", "tests") and not _exists(module)
+    }
+    assert not missing and len(files) > 300
+
+
+def _exists(module: str) -> bool:
+    path = ROOT / module.replace(".", "/")
+    return path.with_suffix(".py").is_file() or path.is_dir()
