@@ -63,10 +63,10 @@ TASKS = {
 def train_samara(task: Task, seed: int) -> dict[str, Any]:
     """Train with the suggested settings, and return the figures of the run."""
     import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
-    from algorithm.runs.trained_agent import play
 
     from algorithm import train
     from algorithm.runs import run_folder
+    from algorithm.runs.trained_agent import play
 
     for module in ("algorithm.agents.ppo.agent", "algorithm.agents.a2c.agent"):
         importlib.import_module(module)

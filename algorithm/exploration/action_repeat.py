@@ -26,7 +26,8 @@ class ActionRepeat(LaneLevels):
 
     Args:
         role: The role, whose actions are discrete.
-        levels: [min, max], the probabilities of repetition of the first and of the last lane.
+        levels: [min, max], the probabilities of repetition of the first and of the last lane. Between them, the mean
+            durations of an action, 1 / (1 - p), are a geometric sequence, since a task needs some multiple of a step.
 
     Raises:
         ValueError: Invalid levels, or continuous actions.
@@ -42,6 +43,9 @@ class ActionRepeat(LaneLevels):
             raise ValueError(f"levels are {levels!r}; they must be below 1, or an action would never end")
         self.branches = role.action_spec.branches
         self.previous = np.zeros((role.lanes, len(self.branches)), np.int64)  # indices of the last actions
+
+    def interpolate(self, position: np.ndarray) -> np.ndarray:
+        return 1 - (1 - self.lowest) ** (1 - position) * (1 - self.highest) ** position
 
     def grow(self, lanes: int, initial_lanes: int) -> None:
         super().grow(lanes, initial_lanes)

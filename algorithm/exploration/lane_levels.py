@@ -13,7 +13,7 @@ from algorithm.specs import Role
 
 
 class LaneLevels(Explorer):
-    """An explorer in which lane i of n has the level linspace(min, max, n)[i].
+    """An explorer whose levels rise from the first to the last lane, evenly spaced unless a subclass says otherwise.
 
     Lanes that are added later have levels between the levels of the others.
 
@@ -34,15 +34,21 @@ class LaneLevels(Explorer):
             bound = f" <= 1, since it is the probability of {self.PROBABILITY}" if role.action_spec.branches else ""
             raise ValueError(f"levels are {levels!r}; they must be two numbers [min, max] with 0 <= min <= max{bound}")
         self.lowest, self.highest = levels
-        self.lane_levels = np.linspace(self.lowest, self.highest, role.lanes, dtype=np.float32)
+        self.lane_levels = self._find_levels(np.linspace(0, 1, role.lanes))
 
     def grow(self, lanes: int, initial_lanes: int) -> None:
-        initial = np.linspace(self.lowest, self.highest, initial_lanes)
-        added = self.lowest + (self.highest - self.lowest) * _van_der_corput(lanes - initial_lanes)
-        self.lane_levels = np.append(initial, added).astype(np.float32)
+        positions = np.append(np.linspace(0, 1, initial_lanes), _van_der_corput(lanes - initial_lanes))
+        self.lane_levels = self._find_levels(positions)
 
     def select_lanes(self, lanes: Sequence[int]) -> None:
         self.lane_levels = self.lane_levels[list(lanes)]
+
+    def interpolate(self, position: np.ndarray) -> np.ndarray:
+        """Return the levels at positions [n] from 0, the first lane, to 1, the last one."""
+        return self.lowest + (self.highest - self.lowest) * position
+
+    def _find_levels(self, position: np.ndarray) -> np.ndarray:
+        return self.interpolate(position).astype(np.float32)
 
 
 def _van_der_corput(count: int) -> np.ndarray:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from algorithm.agents.agent import LossReport
-from algorithm.runtimes.signals import DeferredSignals
+from algorithm.runtimes.run_end import finish_at_end
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.divergence import Diverged, DivergenceDetector
+from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import Monitor
 from algorithm.training.updates import run_tick
 
@@ -26,18 +26,10 @@ class LocalRuntime:
             monitor.record_update(role, report)
             divergence.count_update()
 
-        with DeferredSignals() as signals:
-            finish = monitor.finish
-            try:
-                is_over = False
-                while not is_over:
-                    run_tick(training, actor, record_update)
-                    is_over = monitor.tick(actor)
-                    signals.raise_pending()
-                divergence.check()
-            except Diverged:
-                finish = monitor.abort
-                raise
-            finally:
-                signals.defer_all()
-                finish()
+        with finish_at_end(monitor) as signals:
+            is_over = False
+            while not is_over:
+                run_tick(training, actor, record_update)
+                is_over = monitor.tick(actor)
+                signals.raise_pending()
+            divergence.check()

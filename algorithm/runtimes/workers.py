@@ -11,12 +11,12 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter
 from algorithm.rollout import Step
 from algorithm.runtimes.messages import Continue, Report
+from algorithm.runtimes.run_end import finish_at_end
 from algorithm.runtimes.shared_learner import SharedLearner
-from algorithm.runtimes.signals import DeferredSignals
 from algorithm.runtimes.worker_group import Worker, WorkerGroup, WorkerState
 from algorithm.specs import Role
 from algorithm.training.components import PHASES, TrainingComponents
-from algorithm.training.divergence import Diverged, DivergenceDetector
+from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 
 SETTLE_SECONDS = 10.0  # seconds in which workers finish their tick when a run ends
@@ -41,27 +41,18 @@ class WorkersRuntime:
             Exception: a worker has raised it.
         """
         session = _Session(training, actor, monitor, divergence)
-        with DeferredSignals() as signals:
-            finish = monitor.finish
-            try:
-                is_over = False
-                while not is_over:
-                    session.resume()
-                    session.receive()
-                    if monitor.is_due or signals.is_pending:
-                        session.gather()
-                        is_over = monitor.do_due()
-                        signals.raise_pending()
-                    else:
-                        monitor.show_progress()
-                divergence.check()
-            except Diverged:
-                finish = monitor.abort
-                raise
-            finally:
-                signals.defer_all()
-                session.settle()
-                finish()
+        with finish_at_end(monitor, session.settle) as signals:
+            is_over = False
+            while not is_over:
+                session.resume()
+                session.receive()
+                if monitor.is_due or signals.is_pending:
+                    session.gather()
+                    is_over = monitor.do_due()
+                    signals.raise_pending()
+                else:
+                    monitor.show_progress()
+            divergence.check()
 
 
 class WorkerEnvironments(Adapter):

@@ -91,10 +91,15 @@ def test_a_forbidden_action_is_not_repeated():
     assert (mixed[[0, 1], [1, 2]] == MASKED_LOGIT).all()
 
 
+def test_the_mean_durations_of_actions_are_a_geometric_sequence_from_the_first_lane_to_the_last():
+    explorer = ActionRepeat(Role(4, OBS, ActionSpec(branches=(2,))), [0.5, 0.9375])
+    np.testing.assert_allclose(1 / (1 - explorer.lane_levels), [2, 4, 8, 16], rtol=1e-6)
+
+
 def test_added_lanes_have_levels_and_no_action_to_repeat_yet():
     explorer = ActionRepeat(Role(2, OBS, ActionSpec(branches=(2,))), [0.0, 0.8])
     explorer.grow(4, 2)
-    np.testing.assert_allclose(explorer.lane_levels, [0, 0.8, 0.4, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(1 / (1 - explorer.lane_levels), [1, 5, 5**0.5, 5**0.25], rtol=1e-6)
     assert explorer.previous.shape == (4, 1)
 
 

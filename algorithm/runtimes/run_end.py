@@ -1,0 +1,34 @@
+"""The end of a run, which is the same in every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from algorithm.runtimes.signals import DeferredSignals
+from algorithm.training.divergence import Diverged
+from algorithm.training.monitor import Monitor
+
+
+@contextmanager
+def finish_at_end(monitor: Monitor, settle: Callable[[], None] = lambda: None) -> Iterator[DeferredSignals]:
+    """Yield the deferred signals. When the block ends, save a final checkpoint, unless the run diverged.
+
+    Args:
+        monitor: the monitor of the run.
+        settle: completes the ticks that have begun, before the checkpoint is saved.
+
+    Raises:
+        KeyboardInterrupt, Terminated: a signal was received in the last tick.
+    """
+    with DeferredSignals() as signals:
+        finish = monitor.finish
+        try:
+            yield signals
+        except Diverged:
+            finish = monitor.abort
+            raise
+        finally:
+            signals.defer_all()
+            settle()
+            finish()
