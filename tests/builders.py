@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ PAIRS = [
     *((estimator, "state_value") for estimator in find_estimators(for_state_values=True)),
 ]
 
+AnyAgent = TypeVar("AnyAgent", bound=Agent)
+
 
 class PassThrough:
     """A factory of an encoder that returns a vector in its own dtype, so that a network can run in float64."""
@@ -45,9 +47,9 @@ class PassThrough:
         return encoder
 
 
-def acer_settings(**changes) -> AcerSettings:
-    """Return the default settings with some changes."""
-    return AcerSettings(**{**yaml.safe_load(CONFIG.read_text())["acer_config"], **changes})
+def read_defaults(section: str) -> dict[str, Any]:
+    """Return a section of default_config.yaml."""
+    return yaml.safe_load(CONFIG.read_text())[section]
 
 
 def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
@@ -55,11 +57,22 @@ def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
     return Role(lanes, {"obs": ObsSpec((size,))}, ActionSpec(branches=(actions,)))
 
 
-def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Acer:
+def make_agent(
+    kind: type[AnyAgent], settings: Any, role: Role | None, blueprint: Blueprint | None, seed: int
+) -> AnyAgent:
     """Return an agent in float32, as built by a run."""
     torch.manual_seed(seed)
-    blueprint = blueprint or Blueprint(body=Mlp(16))
-    return Acer(acer_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
+    return kind(settings, blueprint or Blueprint(body=Mlp(16)), role or make_role(), np.random.default_rng(seed))
+
+
+def acer_settings(**changes) -> AcerSettings:
+    """Return the default settings with some changes."""
+    return AcerSettings(**{**read_defaults("acer_config"), **changes})
+
+
+def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Acer:
+    """Return an agent with the default settings and some changes."""
+    return make_agent(Acer, acer_settings(**changes), role, blueprint, seed)
 
 
 def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
@@ -74,38 +87,32 @@ def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int
 
 def sac_settings(**changes) -> SacSettings:
     """Return the default settings with some changes."""
-    return SacSettings(**{**yaml.safe_load(CONFIG.read_text())["sac_config"], **changes})
+    return SacSettings(**{**read_defaults("sac_config"), **changes})
 
 
 def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Sac:
-    """Return an agent in float32, as built by a run."""
-    torch.manual_seed(seed)
-    blueprint = blueprint or Blueprint(body=Mlp(16))
-    return Sac(sac_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
+    """Return an agent with the default settings and some changes."""
+    return make_agent(Sac, sac_settings(**changes), role, blueprint, seed)
 
 
 def a2c_settings(**changes) -> A2CSettings:
     """Return the default settings with some changes."""
-    return A2CSettings(**{**yaml.safe_load(CONFIG.read_text())["a2c_config"], **changes})
+    return A2CSettings(**{**read_defaults("a2c_config"), **changes})
 
 
 def make_a2c(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> A2C:
-    """Return an agent in float32, as built by a run."""
-    torch.manual_seed(seed)
-    blueprint = blueprint or Blueprint(body=Mlp(16))
-    return A2C(a2c_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
+    """Return an agent with the default settings and some changes."""
+    return make_agent(A2C, a2c_settings(**changes), role, blueprint, seed)
 
 
 def ppo_settings(**changes) -> PpoSettings:
     """Return the default settings with some changes."""
-    return PpoSettings(**{**yaml.safe_load(CONFIG.read_text())["ppo_config"], **changes})
+    return PpoSettings(**{**read_defaults("ppo_config"), **changes})
 
 
 def make_ppo(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Ppo:
-    """Return an agent in float32, as built by a run."""
-    torch.manual_seed(seed)
-    blueprint = blueprint or Blueprint(body=Mlp(16))
-    return Ppo(ppo_settings(**changes), blueprint, role or make_role(), np.random.default_rng(seed))
+    """Return an agent with the default settings and some changes."""
+    return make_agent(Ppo, ppo_settings(**changes), role, blueprint, seed)
 
 
 def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
