@@ -120,17 +120,21 @@ class FixedOnResume:
     Attributes:
         reason: What the saved state depends on.
         when: Condition under which it does; None for always.
+        involving: Value of the setting that it cannot be changed from or to; None for any value.
     """
 
     reason: str
     when: Condition | None = None
+    involving: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.reason} ({self.when})" if self.when else self.reason
+        change = f"from or to {self.involving}: " if self.involving else ""
+        return f"{change}{self.reason} ({self.when})" if self.when else f"{change}{self.reason}"
 
-    def applies(self, settings: Any) -> bool:
-        """Return whether `settings`, the section of the setting, meet the condition."""
-        return self.when is None or self.when.explain_failure(settings) is None
+    def forbids(self, before: Any, after: Any, settings: Any) -> bool:
+        """Return whether a change is not possible; `settings` is the section of the setting after it."""
+        is_involved = self.involving is None or self.involving in (before, after)
+        return is_involved and (self.when is None or self.when.explain_failure(settings) is None)
 
 
 class Spellings:

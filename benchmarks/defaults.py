@@ -1,9 +1,9 @@
 """Compare the suggested settings with the default settings of Stable-Baselines3, without any tuning.
 
-Each run has the same number of env steps as its counterparts, and ends with 20 greedy and 20 sampled episodes of the
-last weights. Samara trains with the settings that `--init` suggests, without a goal and without evaluations, so that
-the CPU seconds of all learners are those of training alone. Results are kept in a folder, one file for each run, so
-that the table can be made in several calls.
+Each run has the same number of env steps as its counterparts. Then the last weights play 100 greedy episodes, which
+start in the same states for all learners. Samara trains with the settings that `--init` suggests, without a goal and
+without evaluations, so that the CPU seconds of all learners are those of training alone. Results are kept in a folder,
+one file for each run, so that the table can be made in several calls.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
-EPISODES = 20  # of an evaluation
+EPISODES = 100  # of an evaluation
+FIRST_EPISODE = 1_000_000  # seed of the first episode of an evaluation
 DISCRETE, CONTINUOUS = ("PPO", "DQN"), ("PPO", "SAC")
 
 
@@ -64,9 +67,8 @@ def train_samara(task: Task, seed: int) -> dict[str, Any]:
     """Train with the suggested settings, and return the figures of the run."""
     import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
 
-    from algorithm import train
+    from algorithm import load, train
     from algorithm.runs import run_folder
-    from algorithm.runs.trained_agent import play
 
     for module in ("algorithm.agents.ppo.agent", "algorithm.agents.a2c.agent"):
         importlib.import_module(module)
@@ -79,37 +81,46 @@ def train_samara(task: Task, seed: int) -> dict[str, Any]:
         begin = time.process_time()
         result = train(task.env_id, settings=settings)
         figures = {"env_steps": result.counters.env_steps, "cpu_seconds": time.process_time() - begin}
-        folder = run_folder.RunFolder(result.folder)
-        for name, greedy in (("greedy", True), ("sampled", False)):
-            (played,) = play(
-                folder.load_settings(), folder, EPISODES, greedy, log=lambda line: None, new_episodes=True
-            ).values()
-            figures[name] = played.mean
-    return figures
+        agent = load(result.folder, disable_sample=True)
+    names = agent.role.obs_specs
+
+    def act(obs: Any) -> Any:
+        return agent.act({name: obs[name] for name in names} if isinstance(obs, dict) else obs)
+
+    return figures | {"greedy": evaluate(make_env(task), act, agent.reset)}
 
 
 def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
     """Train an algorithm of Stable-Baselines3 with its default settings, and return the figures of the run."""
     with contextlib.redirect_stderr(io.StringIO()):  # without the deprecation notice of gym, if that is installed
         sb3 = importlib.import_module("stable_baselines3")
-        evaluation = importlib.import_module("stable_baselines3.common.evaluation")
-    env = make_env(task)
+    env = make_env(task, for_sb3=True)
     begin = time.process_time()
     model = getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu")
     model.learn(task.env_steps)
     figures = {"env_steps": model.num_timesteps, "cpu_seconds": time.process_time() - begin}
-    for name, greedy in (("greedy", True), ("sampled", False)):
-        monitor = importlib.import_module("stable_baselines3.common.monitor").Monitor(make_env(task))
-        monitor.reset(seed=seed + 1_000_000)
-        figures[name] = float(evaluation.evaluate_policy(model, monitor, EPISODES, deterministic=greedy)[0])
-    return figures
+    return figures | {"greedy": evaluate(env, lambda obs: model.predict(np.asarray(obs), deterministic=True)[0])}
 
 
-def make_env(task: Task) -> Any:
-    """Return an environment for Stable-Baselines3; of MiniGrid only the image, a vector that is not divided by 255."""
+def evaluate(env: Any, act: Callable[[Any], Any], reset: Callable[[], object] = lambda: None) -> float:
+    """Return the mean return of episodes in which `act` selects the actions; `reset` is called before each."""
+    total = 0.0
+    for seed in range(FIRST_EPISODE, FIRST_EPISODE + EPISODES):
+        obs, _ = env.reset(seed=seed)
+        reset()
+        is_over = False
+        while not is_over:
+            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            total += float(reward)
+            is_over = terminated or truncated
+    return total / EPISODES
+
+
+def make_env(task: Task, for_sb3: bool = False) -> Any:
+    """Return an environment; for Stable-Baselines3 of MiniGrid only the image, a vector that is not divided by 255."""
     import gymnasium
 
-    if task.module == "minigrid":
+    if task.module == "minigrid" and for_sb3:
         wrappers = importlib.import_module("minigrid.wrappers")
         image = wrappers.ImgObsWrapper(gymnasium.make(task.env_id, **task.env_args))
         return gymnasium.wrappers.FlattenObservation(image)
@@ -143,7 +154,7 @@ def collect(folder: Path, names: list[str], learners: list[str], seeds: list[int
 
 def print_table(folder: Path, names: list[str], seeds: list[int]) -> None:
     """Print a row for each environment: mean returns, CPU seconds, and those of the better default of SB3."""
-    print("Mean return of 20 greedy (sampled) episodes with the last weights, mean over seeds, and CPU seconds.\n")
+    print(f"Mean return of {EPISODES} greedy episodes with the last weights, mean over seeds, and CPU seconds.\n")
     print("| environment | env steps | Samara | CPU s | SB3's better default | CPU s | return | CPU |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |")
     for name in names:
@@ -178,9 +189,9 @@ def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> tuple[b
 
 
 def format_runs(runs: list[dict[str, Any]]) -> list[str]:
-    """Return the cells of the mean returns and of the CPU seconds."""
-    returns = f"{average(runs, 'greedy'):,.2f} ({average(runs, 'sampled'):,.2f})"
-    return [returns, f"{average(runs, 'cpu_seconds'):,.1f}"]
+    """Return the cells of the mean return, with that of each run, and of the CPU seconds."""
+    returns = ", ".join(f"{run['greedy']:,.2f}" for run in runs)
+    return [f"{average(runs, 'greedy'):,.2f} ({returns})", f"{average(runs, 'cpu_seconds'):,.1f}"]
 
 
 def main() -> None:

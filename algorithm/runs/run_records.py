@@ -80,7 +80,11 @@ def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settin
     for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
         line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
         annotations = iterate_annotations(settings, path)
-        fixed = (note for note, owner in annotations if isinstance(note, FixedOnResume) and note.applies(owner))
+        fixed = (
+            note
+            for note, owner in annotations
+            if isinstance(note, FixedOnResume) and note.forbids(before, after, owner)
+        )
         if mark := next(fixed, None):
             raise UserError(f"{line} is not possible with --resume: {mark.reason}; train a new run instead")
         # A null may mean that an older version of this program, without this setting, wrote the settings.

@@ -104,6 +104,18 @@ def test_a_constant_temperature_may_change(tmp_path):
     assert resumed(folder, "sac_config.init_log_alpha=-1.0")[1] == ["sac_config.init_log_alpha: -2.3 -> -1.0"]
 
 
+@pytest.mark.parametrize(("before", "after"), [("efficient", "full"), ("full", "efficient")])
+def test_a_full_trust_region_cannot_be_left_or_entered(tmp_path, before, after):
+    folder = make_folder(tmp_path, algorithm="ACER", trust_region=before)
+    with pytest.raises(UserError, match=f"acer_config.trust_region: {before} -> {after} is not possible with --resume"):
+        resumed(folder, f"acer_config.trust_region={after}")
+
+
+def test_an_efficient_trust_region_may_be_left(tmp_path):
+    folder = make_folder(tmp_path, algorithm="ACER", trust_region="efficient")
+    assert resumed(folder, "acer_config.trust_region=off")[0].agent.trust_region == "off"
+
+
 def test_changes_in_an_edited_config_of_the_run_are_found(folder):
     text = folder.config_file.read_text()
     folder.config_file.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))

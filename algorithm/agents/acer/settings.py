@@ -32,7 +32,10 @@ class AcerSettings(ActorCriticSettings):
     importance_clip: Annotated[float, Range(above=0)]  # c (Eq. 8-9)
     trace_lambda: Annotated[float, Range(at_least=0, at_most=1)]  # lambda
     sdn_samples: Annotated[int, Range(at_least=1), OnlyIf(critic="action_value")]  # n (Eq. 13)
-    trust_region: Literal["off", "efficient", "full"]
+    trust_region: Annotated[
+        Literal["off", "efficient", "full"],
+        FixedOnResume("the saved network of a full trust region has no outputs of the critic", involving="full"),
+    ]
     trust_region_space: Annotated[Literal["logits", "probs"], OnlyIf(trust_region="efficient")]  # phi (Eq. 11)
     trust_region_delta: Annotated[float, Range(at_least=0), OnlyIf(trust_region="efficient")]  # delta (Eq. 11)
     trust_region_kl: Annotated[float, Range(above=0), OnlyIf(trust_region="full")]  # delta of the natural step
