@@ -206,7 +206,7 @@ def replay_vectors(facts: Facts) -> Iterator[Suggestion]:
         "rollout_length": (40, "twice the default, so that rewards reach more steps at once"),
         "sequence_length": (40, "as long as a rollout"),
         "batch_size": (8, ""),
-        "replay_ratio": (8.0, "each env step is learned from 16 times on average"),
+        "replay_ratio": (16.0, "each env step is learned from 32 times on average"),
     }
     for key, (value, reason) in reasons.items():
         yield Suggestion(path=f"{facts.section}.{key}", value=value, reason=reason)
