@@ -84,8 +84,9 @@ def train_samara(task: Task, seed: int) -> dict[str, Any]:
         agent = load(result.folder, disable_sample=True)
     names = agent.role.obs_specs
 
-    def act(obs: Any) -> Any:
-        return agent.act({name: obs[name] for name in names} if isinstance(obs, dict) else obs)
+    def act(obs: Any, info: Mapping[str, Any]) -> Any:
+        readable = {name: obs[name] for name in names if name in obs} if isinstance(obs, dict) else obs
+        return agent.act(readable, info.get("action_mask"))
 
     return figures | {"greedy": evaluate(make_env(task), act, agent.reset)}
 
@@ -99,18 +100,18 @@ def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
     model = getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu")
     model.learn(task.env_steps)
     figures = {"env_steps": model.num_timesteps, "cpu_seconds": time.process_time() - begin}
-    return figures | {"greedy": evaluate(env, lambda obs: model.predict(np.asarray(obs), deterministic=True)[0])}
+    return figures | {"greedy": evaluate(env, lambda obs, info: model.predict(np.asarray(obs), deterministic=True)[0])}
 
 
-def evaluate(env: Any, act: Callable[[Any], Any], reset: Callable[[], object] = lambda: None) -> float:
-    """Return the mean return of episodes in which `act` selects the actions; `reset` is called before each."""
+def evaluate(env: Any, act: Callable[[Any, Any], Any], reset: Callable[[], object] = lambda: None) -> float:
+    """Return the mean return of episodes, of whose observations and infos `act` selects the actions, after `reset`."""
     total = 0.0
     for seed in range(FIRST_EPISODE, FIRST_EPISODE + EPISODES):
-        obs, _ = env.reset(seed=seed)
+        obs, info = env.reset(seed=seed)
         reset()
         is_over = False
         while not is_over:
-            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            obs, reward, terminated, truncated, info = env.step(act(obs, info))
             total += float(reward)
             is_over = terminated or truncated
     return total / EPISODES
