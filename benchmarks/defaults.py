@@ -100,7 +100,12 @@ def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
     model = getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu")
     model.learn(task.env_steps)
     figures = {"env_steps": model.num_timesteps, "cpu_seconds": time.process_time() - begin}
-    return figures | {"greedy": evaluate(env, lambda obs, info: model.predict(np.asarray(obs), deterministic=True)[0])}
+
+    def act(obs: Any, info: Mapping[str, Any]) -> Any:
+        action, _ = model.predict(np.asarray(obs), deterministic=True)
+        return action if action.ndim else int(action)
+
+    return figures | {"greedy": evaluate(env, act)}
 
 
 def evaluate(env: Any, act: Callable[[Any, Any], Any], reset: Callable[[], object] = lambda: None) -> float:
