@@ -73,9 +73,9 @@ class _LargeLinear(torch.autograd.Function):
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
-    units, values = len(weight), x.numel()
+    rows, (units, inputs) = x.shape[:-1].numel(), weight.shape
     return (
-        (units * values >= MIN_MULTIPLICATIONS or max(values, units * (values // weight.shape[1])) >= MIN_VALUES)
+        (rows * inputs * units >= MIN_MULTIPLICATIONS or rows * max(inputs, units) >= MIN_VALUES)
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
         and type(x) is Tensor  # not a symbol, as in an export

@@ -78,6 +78,11 @@ def test_mixed_precision_is_left_to_torch(monkeypatch):
         assert linear(*make_factors(*SHAPES["wide"])).dtype == torch.bfloat16
 
 
+def test_a_layer_may_have_no_inputs():
+    x, weight, bias = torch.zeros(5, 0), torch.zeros(3, 0), torch.arange(3.0)
+    assert torch.equal(linear(x, weight, bias), bias.expand(5, 3))
+
+
 def test_only_the_gradients_that_are_needed_are_computed(monkeypatch):
     monkeypatch.setattr(module, "MIN_VALUES", 1)
     x, weight, bias = make_factors(*SHAPES["wide"])
