@@ -137,6 +137,10 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
         """Return the executed action of the most probable sample for each row of statistics [B, S]."""
 
 
+# Returns a family's method for export.
+SelectMethod = Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]]
+
+
 class CompositeFamily(DistributionFamily[DistributionT_co]):
     """A family whose action consists of the actions of other families."""
 
@@ -147,10 +151,5 @@ class CompositeFamily(DistributionFamily[DistributionT_co]):
         return self._export_action(statistics, mask, lambda family: family.mode_for_export)
 
     @abstractmethod
-    def _export_action(
-        self,
-        statistics: Tensor,
-        mask: Tensor,
-        select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
-    ) -> ExportedAction:
-        """Return the executed action of all families; `select_method` returns a family's method for export."""
+    def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
+        """Return the executed action of all families."""

@@ -7,7 +7,7 @@ branches, of which the last is the innermost.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -18,7 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import Categorical
-from algorithm.distributions.distribution import CompositeFamily, Distribution, DistributionFamily, ExportedAction
+from algorithm.distributions.distribution import (
+    CompositeFamily,
+    Distribution,
+    ExportedAction,
+    SelectMethod,
+)
 from algorithm.distributions.gaussian import Gaussian, TanhGaussianFamily
 from algorithm.distributions.joint import make_family
 
@@ -247,12 +252,7 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
             parts[1] = self.branch_family.with_noise(parts[1], level)
         return np.concatenate(parts, -1)
 
-    def _export_action(
-        self,
-        statistics: Tensor,
-        mask: Tensor,
-        select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
-    ) -> ExportedAction:
+    def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
         """Select the branches, then the continuous dimensions of their combination."""
         indices: tuple[Tensor, ...] = ()
         if self.branch_family:

@@ -17,6 +17,7 @@ from algorithm.distributions.distribution import (
     CompositeFamily,
     DistributionFamily,
     ExportedAction,
+    SelectMethod,
 )
 from algorithm.distributions.gaussian import Gaussian, GaussianFamily
 
@@ -115,12 +116,7 @@ class JointFamily(CompositeFamily[JointDistribution]):
             statistics, self.statistics_sizes, lambda family, piece: family.with_noise(piece, level)
         )
 
-    def _export_action(
-        self,
-        statistics: Tensor,
-        mask: Tensor,
-        select_method: Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]],
-    ) -> ExportedAction:
+    def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
         # Slices instead of a split, whose unused outputs could not be removed from the graph.
         pieces, masks = (
             _consecutive_slices(self.statistics_sizes),
