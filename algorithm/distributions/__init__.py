@@ -8,6 +8,7 @@ from algorithm.distributions.distribution import (
     DistributionFamily,
     ExportedAction,
 )
+from algorithm.distributions.flattened import FlattenedFamily, make_flattened_family
 from algorithm.distributions.gaussian import (
     ClippedGaussianFamily,
     FixedStdGaussian,
@@ -28,6 +29,7 @@ __all__ = [
     "DistributionFamily",
     "ExportedAction",
     "FixedStdGaussian",
+    "FlattenedFamily",
     "Gaussian",
     "GaussianFamily",
     "HybridDistribution",
@@ -37,4 +39,5 @@ __all__ = [
     "ReparameterizedSample",
     "TanhGaussianFamily",
     "make_family",
+    "make_flattened_family",
 ]

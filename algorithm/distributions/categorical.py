@@ -42,17 +42,23 @@ class Categorical(ClosedFormDistribution):
 
     def select_rows(self, where: slice) -> Categorical:
         part = Categorical(self.statistics[where])
-        part.__dict__.update(
-            {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
-        )
+        part.__dict__.update(self.select_cached(where))
         return part
 
+    def select_cached(self, where: slice) -> dict[str, Tensor]:
+        """Return the cached properties of some rows of the leading axis, by name."""
+        return {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
+
+    def find_index(self, sample: Real[Tensor, "*B size"]) -> Tensor:
+        """Return the index of the action of each sample [..., 1] int64."""
+        return sample.long()
+
     def log_prob(self, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
-        return self.log_probs.gather(-1, sample.long()).squeeze(-1)
+        return self.log_probs.gather(-1, self.find_index(sample)).squeeze(-1)
 
     def log_ratio(self, behavior: Categorical, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
         # One gather instead of two.
-        return (self.log_probs - behavior.log_probs).gather(-1, sample.long()).squeeze(-1)
+        return (self.log_probs - behavior.log_probs).gather(-1, self.find_index(sample)).squeeze(-1)
 
     def expectation(self, value: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
         """Return sum_a pi(a) value(a)."""
@@ -78,7 +84,7 @@ class Categorical(ClosedFormDistribution):
 
     def score(self, sample: Real[Tensor, "*B 1"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
         weight = weight.unsqueeze(-1)
-        return (self.probs * -weight).scatter_add_(-1, sample.long(), weight)
+        return (self.probs * -weight).scatter_add_(-1, self.find_index(sample), weight)
 
     def summed_score(self, weight: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
         """Return sum_a weight(a) d log pi(a) / d logits."""
@@ -135,6 +141,16 @@ class CategoricalFamily(DistributionFamily[Categorical]):
         with np.errstate(divide="ignore"):  # at the levels 0 and 1 one of the two terms is log 0
             mixture = np.logaddexp(np.log1p(-level) + log_probs, np.log(level) + uniform)
         return np.where(is_allowed, mixture, MASKED_LOGIT).astype(np.float32)
+
+    def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
+        rows, action = np.arange(len(statistics)), sample[:, 0].astype(np.int64)
+        is_allowed = statistics > MASKED_LOGIT / 2
+        level = np.where(is_allowed[rows, action], level, 0)
+        log_probs = statistics - statistics.max(-1, keepdims=True)
+        log_probs = log_probs - np.log(np.exp(log_probs).sum(-1, keepdims=True)) + np.log1p(-level)[:, None]
+        with np.errstate(divide="ignore"):  # log 0 at level 0
+            log_probs[rows, action] = np.logaddexp(log_probs[rows, action], np.log(level))
+        return np.where(is_allowed, log_probs, MASKED_LOGIT).astype(np.float32)
 
     def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
         return ExportedAction((), (torch.multinomial(_mask_logits(statistics, mask).softmax(-1), 1),))

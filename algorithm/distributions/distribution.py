@@ -125,6 +125,21 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
             level: Noise of each row [n].
         """
 
+    def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
+        """Return the statistics [n, S] of the policy that takes the action of a sample with a probability.
+
+        Each branch takes it independently, unless it is forbidden, and otherwise follows the policy.
+
+        Args:
+            statistics: [n, S].
+            sample: [n, size].
+            level: Probability of each row [n], below 1.
+
+        Raises:
+            TypeError: The actions are continuous.
+        """
+        raise TypeError(f"{type(self).__name__} has continuous actions, which have no probability of repetition")
+
     # For export to ONNX. `mask` [B, sum of branches] is 1 for allowed actions, otherwise 0; all 0 allows all actions.
     # Shapes are not annotated, since the sizes in a traced graph are not integers.
 

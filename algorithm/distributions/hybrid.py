@@ -1,7 +1,6 @@
 """Policies over discrete branches d and continuous dimensions c that depend on them: pi(d|x) pi(c|x, d).
 
-K is the number of combinations of the branches, 1 without branches. They are in the order of nested loops over the
-branches, of which the last is the innermost.
+K is the number of combinations of the branches, 1 without branches.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import Categorical
+from algorithm.distributions.combinations import check_combinations, find_combination, one_hot_combinations
 from algorithm.distributions.distribution import (
     CompositeFamily,
     Distribution,
@@ -26,14 +25,6 @@ from algorithm.distributions.distribution import (
 )
 from algorithm.distributions.gaussian import Gaussian, TanhGaussianFamily
 from algorithm.distributions.joint import make_family
-
-
-def find_combination(indices: Float[Tensor, "*B branches"], branches: Sequence[int]) -> Tensor:
-    """Return the index of the combination [..., 1] that consists of these indices of each branch."""
-    combination = indices.new_zeros(indices.shape[:-1], dtype=torch.int64)
-    for n_actions, branch in zip(branches, indices.long().unbind(-1), strict=True):
-        combination = combination * n_actions + branch
-    return combination.unsqueeze(-1)
 
 
 class HybridDistribution(Distribution):
@@ -177,18 +168,11 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
     """The policies over discrete branches and continuous dimensions that depend on them; one of the two may be missing.
 
     Raises:
-        ValueError: The action has neither, or there are more than `MAX_COMBINATIONS` combinations of branches.
+        ValueError: The action has neither, or there are more than `MAX_COMBINATIONS` combinations of branches (`combinations`).
     """
 
-    MAX_COMBINATIONS = 512
-
     def __init__(self, n_continuous: int, branches: Sequence[int]):
-        n_combinations = math.prod(branches)
-        if n_combinations > self.MAX_COMBINATIONS:
-            raise ValueError(
-                f"there are {n_combinations} combinations of discrete branches {list(branches)}; each has a value, "
-                f"and at most {self.MAX_COMBINATIONS} are supported"
-            )
+        n_combinations = check_combinations(branches)
         # Independent dimensions, with the same columns of samples.
         self.joint_family = make_family(n_continuous, branches, TanhGaussianFamily, Gaussian)
         self.branch_family = make_family(0, branches, TanhGaussianFamily, Gaussian) if branches else None
@@ -222,8 +206,7 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
 
     def one_hot_combinations(self) -> Float[Tensor, "K branches"]:
         """Return the concatenated one-hot indices of each branch, for every combination."""
-        combinations = torch.tensor(list(product(*map(range, self.branches))), dtype=torch.float32)
-        return self.branch_family.encode(combinations) if self.branch_family else combinations
+        return one_hot_combinations(self.branches)
 
     def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         logits = statistics[:, 2 * self.n_means :]
@@ -251,6 +234,9 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
         if self.branch_family:
             parts[1] = self.branch_family.with_noise(parts[1], level)
         return np.concatenate(parts, -1)
+
+    def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
+        return self.joint_family.with_repetition(statistics, sample, level)
 
     def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
         """Select the branches, then the continuous dimensions of their combination."""

@@ -116,6 +116,12 @@ class JointFamily(CompositeFamily[JointDistribution]):
             statistics, self.statistics_sizes, lambda family, piece: family.with_noise(piece, level)
         )
 
+    def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
+        actions = iter(np.split(sample, list(accumulate(self.sample_sizes[:-1])), -1))
+        return self._map_families(
+            statistics, self.statistics_sizes, lambda family, piece: family.with_repetition(piece, next(actions), level)
+        )
+
     def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
         # Slices instead of a split, whose unused outputs could not be removed from the graph.
         pieces, masks = (

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from algorithm.agents.agent import Agent
-from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.exploration.lane_levels import LaneLevels
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
@@ -41,8 +40,8 @@ class ActionRepeat(LaneLevels):
         super().__init__(role, levels)
         if self.highest >= 1:
             raise ValueError(f"levels are {levels!r}; they must be below 1, or an action would never end")
-        self.branches = role.action_spec.branches
-        self.previous = np.zeros((role.lanes, len(self.branches)), np.int64)  # indices of the last actions
+        # Indices of the last actions.
+        self.previous = np.zeros((role.lanes, len(role.action_spec.branches)), np.int64)
 
     def interpolate(self, position: np.ndarray) -> np.ndarray:
         return 1 - (1 - self.lowest) ** (1 - position) * (1 - self.highest) ** position
@@ -65,29 +64,7 @@ class ActionRepeat(LaneLevels):
         decision, family = agent.act(step, memory), agent.family
         level = np.where(step.first, 0, self.lane_levels[step.lane]).astype(np.float32)
         switching = family.with_noise(decision.behavior, level)
-        pieces = np.split(switching, np.cumsum(self.branches)[:-1], -1)
-        previous = self.previous[step.lane].T
-        behavior = np.concatenate(
-            [mix_with_action(piece, action, level) for piece, action in zip(pieces, previous, strict=True)], -1
-        )
+        behavior = family.with_repetition(switching, self.previous[step.lane], level)
         sample = family.sample(behavior, agent.rng)
         self.previous[step.lane] = sample
         return Decision(raw_action=sample, action=family.to_action(sample), behavior=behavior, memory=decision.memory)
-
-
-def mix_with_action(logits: np.ndarray, action: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """Return the logits [n, A] of (1 - level) softmax(logits) + level [a = action]; a forbidden action has level 0.
-
-    Args:
-        logits: [n, A].
-        action: Index of an action for each row [n].
-        level: Weight of the action in each row [n], below 1.
-    """
-    rows = np.arange(len(logits))
-    is_allowed = logits > MASKED_LOGIT / 2
-    level = np.where(is_allowed[rows, action], level, 0)
-    log_probs = logits - logits.max(-1, keepdims=True)
-    log_probs = log_probs - np.log(np.exp(log_probs).sum(-1, keepdims=True)) + np.log1p(-level)[:, None]
-    with np.errstate(divide="ignore"):  # log 0 at level 0
-        log_probs[rows, action] = np.logaddexp(log_probs[rows, action], np.log(level))
-    return np.where(is_allowed, log_probs, MASKED_LOGIT).astype(np.float32)

@@ -8,7 +8,8 @@ import pytest
 from algorithm.distributions.categorical import CategoricalFamily
 from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.distributions.joint import JointFamily
-from algorithm.exploration.action_repeat import ActionRepeat, mix_with_action
+from algorithm.distributions import CategoricalFamily
+from algorithm.exploration.action_repeat import ActionRepeat
 from algorithm.rollout import Decision, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
@@ -85,7 +86,7 @@ def test_every_branch_is_repeated_separately():
 
 def test_a_forbidden_action_is_not_repeated():
     logits = np.array([[0.0, MASKED_LOGIT, 1.0], [0.0, 0.0, MASKED_LOGIT]], np.float32)
-    mixed = mix_with_action(logits, np.array([1, 0]), np.array([0.9, 0.9], np.float32))
+    mixed = CategoricalFamily(3).with_repetition(logits, np.array([[1], [0]]), np.array([0.9, 0.9], np.float32))
     np.testing.assert_allclose(softmax(mixed[0]), softmax(logits[0]), atol=1e-6)
     np.testing.assert_allclose(softmax(mixed[1]), [0.95, 0.05, 0], atol=1e-6)
     assert (mixed[[0, 1], [1, 2]] == MASKED_LOGIT).all()

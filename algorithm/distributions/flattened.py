@@ -1,0 +1,93 @@
+"""Policies over the combinations of several discrete branches, as one categorical distribution.
+
+Unlike independent branches, such a policy can prefer any set of combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from algorithm.distributions.categorical import Categorical, CategoricalFamily
+from algorithm.distributions.combinations import (
+    check_combinations,
+    find_allowed_combinations,
+    find_combination,
+    list_combinations,
+    one_hot_combinations,
+    split_branches,
+)
+from algorithm.distributions.distribution import ExportedAction
+
+
+class FlattenedCategorical(Categorical):
+    """A categorical distribution over combinations. A sample is one index of each branch [..., branches]."""
+
+    def __init__(self, statistics: Float[Tensor, "*B K"], branches: Sequence[int]):
+        super().__init__(statistics)
+        self.branches = tuple(branches)
+
+    def select_rows(self, where: slice) -> FlattenedCategorical:
+        part = FlattenedCategorical(self.statistics[where], self.branches)
+        part.__dict__.update(self.select_cached(where))
+        return part
+
+    def find_index(self, sample: Real[Tensor, "*B branches"]) -> Tensor:
+        return find_combination(sample, self.branches)
+
+    def draw_samples(self, count: int) -> Float[Tensor, "count *B branches"]:
+        combination = super().draw_samples(count).squeeze(-1).long()
+        indices = torch.from_numpy(list_combinations(self.branches)).to(self.statistics)
+        return indices[combination]
+
+
+class FlattenedFamily(CategoricalFamily):
+    """The policies over the combinations of several branches. Samples and actions are one index of each branch.
+
+    Raises:
+        ValueError: There are more than `MAX_COMBINATIONS` combinations.
+    """
+
+    def __init__(self, branches: Sequence[int]):
+        super().__init__(check_combinations(branches))
+        self.size, self.branches, self.encoded_size = len(branches), tuple(branches), sum(branches)
+        self.combinations = list_combinations(branches)
+
+    def __call__(self, statistics: Float[Tensor, "*B K"]) -> FlattenedCategorical:
+        return FlattenedCategorical(statistics, self.branches)
+
+    def encode(self, sample: Float[Tensor, "*B branches"]) -> Float[Tensor, "*B encoded"]:
+        codes = one_hot_combinations(self.branches).to(sample)
+        return codes[find_combination(sample, self.branches).squeeze(-1)]
+
+    def mode(self, statistics: np.ndarray) -> np.ndarray:
+        return self.combinations[statistics.argmax(-1)]
+
+    def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
+        combination = np.ravel_multi_index(tuple(sample.T.astype(np.int64)), self.branches)
+        return super().with_repetition(statistics, combination[:, None], level)
+
+    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return self._split_branches(torch.multinomial(self._mask_combinations(statistics, mask).softmax(-1), 1))
+
+    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
+        return self._split_branches(self._mask_combinations(statistics, mask).argmax(-1, keepdim=True))
+
+    def _mask_combinations(self, statistics: Tensor, mask: Tensor) -> Tensor:
+        allowed = find_allowed_combinations(mask, self.branches, one_hot_combinations(self.branches))
+        return statistics * allowed - 1e8 * (1 - allowed)
+
+    def _split_branches(self, combination: Tensor) -> ExportedAction:
+        """Return the index of each branch [B, 1] of combinations [B, 1], in operators that all importers support."""
+        one_hot = torch.nn.functional.one_hot(combination[:, 0], self.statistics_size).float()
+        codes = one_hot @ one_hot_combinations(self.branches)
+        return ExportedAction((), tuple(part.argmax(-1, keepdim=True) for part in split_branches(codes, self.branches)))
+
+
+def make_flattened_family(branches: Sequence[int]) -> CategoricalFamily:
+    """Return the policies over the combinations of branches, whose samples are one index of each branch."""
+    return CategoricalFamily(*branches) if len(branches) == 1 else FlattenedFamily(branches)
