@@ -89,6 +89,20 @@ class Unless(Condition):
         return None
 
 
+class AnyOf(Condition):
+    """A condition for a setting that has an effect if any of several conditions holds."""
+
+    def __init__(self, *conditions: Condition):
+        self.conditions = conditions
+
+    def __str__(self) -> str:
+        return ", or ".join(map(str, self.conditions))
+
+    def explain_failure(self, settings: Any) -> str | None:
+        failures = [condition.explain_failure(settings) for condition in self.conditions]
+        return None if None in failures else failures[0]
+
+
 class ForActions:
     """A condition for a setting that has an effect only on agents with actions of one kind.
 

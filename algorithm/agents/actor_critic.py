@@ -1,4 +1,4 @@
-"""The settings that ACER, A2C and PPO share, and the parts of an agent that are built from them."""
+"""The settings that actor-critic agents share, and the parts of an agent that are built from them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,8 @@ from algorithm.specs import ActionSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticSettings:
-    """The settings of the optimizer, the losses, the rewards and the policy; default_config.yaml has their meanings.
-
-    Raises:
-        ValueError: Settings exclude one another.
-    """
+class OptimizerSettings:
+    """The settings of an optimizer; default_config.yaml has their meanings."""
 
     learning_rate: Annotated[float, Range(above=0)]
     learning_rate_schedule: Literal["constant", "linear"]
@@ -38,6 +34,16 @@ class ActorCriticSettings:
     optimizer_epsilon: Annotated[float, Range(above=0)]
     epsilon_inside: Annotated[bool, OnlyIf(optimizer="rmsprop")]
     max_grad_norm: Annotated[float, Range(above=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticSettings(OptimizerSettings):
+    """The settings of the optimizer, the losses, the rewards and the policy; default_config.yaml has their meanings.
+
+    Raises:
+        ValueError: Settings exclude one another.
+    """
+
     value_coef: Annotated[float, Range(at_least=0)]  # of the critic's error (Wang et al. 2017, Eq. 6)
     entropy_coef: Annotated[float, Range(at_least=0)]  # beta; in ACER outside of the projection
     gamma: Annotated[float, Range(at_least=0, at_most=1)]
@@ -72,7 +78,7 @@ def make_std_head(settings: ActorCriticSettings, spec: ActionSpec) -> StdHead | 
     return StdHead(spec.continuous, settings.std, settings.std_init, settings.std_min)
 
 
-def make_parameter_group(settings: ActorCriticSettings, module: nn.Module) -> ParameterGroup:
+def make_parameter_group(settings: OptimizerSettings, module: nn.Module) -> ParameterGroup:
     """Return the parameter group of a module, with the optimizer of the settings."""
     return ParameterGroup(
         module=module,

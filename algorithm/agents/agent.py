@@ -86,7 +86,7 @@ class RewardTransform:
     gamma: float  # discount of the returns whose standard deviation is measured
 
     @classmethod
-    def from_settings(cls, settings: RewardSettings) -> RewardTransform:
+    def from_settings(cls, settings: RewardSettings, return_bound: float | None = None) -> RewardTransform:
         """Return the transformation that the settings of an algorithm describe."""
         return cls(
             scale=settings.reward_scale,
@@ -140,12 +140,12 @@ class Agent(ABC):
     @property
     def state_size(self) -> int:
         """Size of the memory of one lane."""
-        return self.policy.torso.state_size
+        return self.policy.state_size
 
     @property
     def stored_state_size(self) -> int:
         """Size of the part of the memory, from its start, that a replay stores; `warmup_rows` rows rebuild the rest."""
-        return self.policy.torso.stored_state_size
+        return self.policy.stored_state_size
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
         """Sample an action for each lane of `step`.

@@ -20,6 +20,7 @@ ADAPTERS = {
 AGENTS = {
     "ACER": "algorithm.agents.acer.agent:Acer",
     "SAC": "algorithm.agents.sac.agent:Sac",
+    "REACTOR": "algorithm.agents.reactor.agent:Reactor",
     "A2C": "algorithm.agents.a2c.agent:A2C",
     "PPO": "algorithm.agents.ppo.agent:Ppo",
 }

@@ -52,8 +52,8 @@ def list_combinations(branches: Sequence[int]) -> np.ndarray:
 
 def one_hot_combinations(branches: Sequence[int]) -> Float[Tensor, "K sum_of_branches"]:
     """Return the concatenated one-hot indices of each branch, for every combination."""
-    indices = torch.from_numpy(list_combinations(branches)).long()
-    parts = [torch.nn.functional.one_hot(index, n) for index, n in zip(indices.unbind(-1), branches, strict=True)]
+    indices = torch.tensor(list_combinations(branches)).long()
+    parts = [torch.eye(n)[index] for index, n in zip(indices.unbind(-1), branches, strict=True)]
     return torch.cat([torch.zeros(len(indices), 0), *parts], -1)
 
 

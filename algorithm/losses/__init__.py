@@ -4,6 +4,7 @@ from algorithm.losses.critic import clipped_error, soft_state_value, squared_err
 from algorithm.losses.policy import (
     bias_correction,
     clipped_importance,
+    leave_one_out,
     sampled_bias_correction,
     surrogate_loss,
     truncated_importance,
@@ -14,6 +15,7 @@ __all__ = [
     "bias_correction",
     "clipped_error",
     "clipped_importance",
+    "leave_one_out",
     "sampled_bias_correction",
     "soft_state_value",
     "squared_error",

@@ -1,11 +1,11 @@
-"""The policy gradients of ACER and PPO: importance weights, bias correction, trust region, surrogate loss.
+"""The policy gradients of ACER, PPO and Reactor: importance weights, bias correction, trust region, surrogate loss.
 
 The functions are in the order of the papers. They return weights and gradients of single steps, and none detaches its
 inputs.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -46,6 +46,29 @@ def sampled_bias_correction(
 ) -> Float[Tensor, "*B"]:
     """Return [1 - c / rho(a')]_+ A(a'), the weight of the score of a sample a' of pi (Wang et al. 2017, Eq. 15)."""
     return (1 - clip / rho).relu() * advantage
+
+
+def leave_one_out(
+    q: Float[Tensor, "*B A"],
+    return_taken: Float[Tensor, "*B"],
+    taken: Int[Tensor, "*B 1"],
+    beta: Float[Tensor, "*B"],
+) -> Float[Tensor, "*B A"]:
+    """Return the beta leave-one-out estimate of the gradient of J with respect to the probabilities pi(a).
+
+        Q(a) + [a = a_t] beta (R_t - Q(a_t))
+
+    (Gruslys et al. 2018, arXiv 1704.04651, Eq. 8.) Its bias is (1 - mu(a) beta(a)) (Q - Q^pi)(a) (Prop. 1), so that it
+    is unbiased for beta = 1 / mu.
+
+    Args:
+        q: Q of every action.
+        return_taken: R_t, the return after the taken action.
+        taken: The index a_t of the taken action.
+        beta: The weight of the return.
+    """
+    error = return_taken.unsqueeze(-1) - q.gather(-1, taken)
+    return q.scatter_add(-1, taken, beta.unsqueeze(-1) * error)
 
 
 def trust_region_multiplier(

@@ -12,6 +12,7 @@ A custom part is a function or class that takes the spec of an observation (enco
 
 from algorithm.networks.actor_critic import ActorCritic, SeparateCritic
 from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
+from algorithm.networks.branched import BranchedActorCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
 from algorithm.networks.encoders.vector import Vector
@@ -30,6 +31,7 @@ __all__ = [
     "ActorCritic",
     "Attention",
     "Blueprint",
+    "BranchedActorCritic",
     "Conv",
     "CriticEnsemble",
     "Encoder",

@@ -47,6 +47,7 @@ class Memory(Protocol):
 EncoderFactory = Callable[[ObsSpec], Encoder]
 LayersFactory = Callable[[int], Layers]  # the argument is the size of the input
 MemoryFactory = Callable[[int], Memory]  # the argument is the size of the input
+BranchFactory = LayersFactory | MemoryFactory  # a memory only where an agent supports it
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,16 @@ class Blueprint:
             observation uses the first pattern that matches. Default: `Vector()` for every observation.
         body: Factory of the layers after the encoders, such as `Mlp(64, 64)`; None: no layers.
         memory: Factory of the memory after the body, such as `Gru(64)`; None: no memory.
-        policy: Factory of layers for the policy only; None: no layers.
-        critic: Factory of layers for the critic only; None: no layers.
+        policy: Factory of layers, or for Reactor of a memory, for the policy only; None: no layers.
+        critic: Factory of layers, or for Reactor of a memory, for the critic only; None: no layers.
     """
 
     encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
     _: KW_ONLY
     body: LayersFactory | None = None
     memory: MemoryFactory | None = None
-    policy: LayersFactory | None = None
-    critic: LayersFactory | None = None
+    policy: BranchFactory | None = None
+    critic: BranchFactory | None = None
 
 
 def build_module(factory: Callable[[Any], object], argument: ObsSpec | int, *methods: str) -> Any:
@@ -98,12 +99,28 @@ def build_module(factory: Callable[[Any], object], argument: ObsSpec | int, *met
             f"{_factory_name(factory)} made a value of type {type(module).__name__}; it must make a torch module"
         )
     for method in methods:
-        if getattr(type(module), method, None) in (None, nn.Module.forward):
+        if not _has_method(module, method):
             raise TypeError(
                 f"{_factory_name(factory)} made a {type(module).__name__}, which has no `{method}` "
                 "and does not fit here"
             )
     return module
+
+
+def build_layers_or_memory(factory: BranchFactory, size: int) -> tuple[Any, bool]:
+    """Return the module that a factory makes for an input of this size, and whether it is a memory.
+
+    Raises:
+        TypeError: It is neither layers nor a memory.
+    """
+    module = build_module(factory, size)
+    if _has_method(module, "step") and _has_method(module, "unroll"):
+        return module, True
+    return build_module(lambda _: module, size, "forward"), False
+
+
+def _has_method(module: nn.Module, name: str) -> bool:
+    return getattr(type(module), name, None) not in (None, nn.Module.forward)
 
 
 def _factory_name(factory: object) -> str:

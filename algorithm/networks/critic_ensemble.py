@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Blueprint, LayersFactory, build_module
+from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module
 from algorithm.networks.mlp import Mlp, make_orthogonal_linear
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
@@ -65,7 +65,7 @@ class CriticEnsemble(nn.Module):
 
 
 class _Critic(nn.Module):
-    def __init__(self, inputs: int, n_values: int, layers: LayersFactory | None):
+    def __init__(self, inputs: int, n_values: int, layers: BranchFactory | None):
         super().__init__()
         self.layers: Any = build_module(layers, inputs, "forward") if layers else nn.Identity()
         self.head = make_orthogonal_linear(getattr(self.layers, "size", inputs), n_values, gain=1.0)

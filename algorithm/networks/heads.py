@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import LayersFactory, build_module
+from algorithm.networks.blueprint import BranchFactory, build_module
 from algorithm.networks.linear import linear_by_output
 from algorithm.networks.mlp import Mlp, NumpyFunction, make_numpy_linear
 
@@ -67,7 +67,7 @@ class SharedHeads(nn.Module):
 class SeparateHeads(nn.Module):
     """Several outputs, each with separate layers before it, or with no layers if its factory is None."""
 
-    def __init__(self, inputs: int, *branches: tuple[LayersFactory | None, HeadSpec]):
+    def __init__(self, inputs: int, *branches: tuple[BranchFactory | None, HeadSpec]):
         super().__init__()
         self.layers: Any = nn.ModuleList(
             build_module(layers, inputs, "forward") if layers else nn.Identity() for layers, _ in branches
@@ -114,7 +114,7 @@ class AdvantageHead(nn.Module):
             the features.
     """
 
-    def __init__(self, inputs: int, encoded_size: int, layers: LayersFactory | None):
+    def __init__(self, inputs: int, encoded_size: int, layers: BranchFactory | None):
         super().__init__()
         hidden: Any = build_module(layers or Mlp(inputs), inputs + encoded_size, "forward")
         self.layers, self.head = hidden, SharedHeads(hidden.size, HeadSpec(1, gain=1.0))

@@ -34,6 +34,11 @@ class Policy(nn.Module):
         """Size of the memory of one lane."""
         return self.torso.state_size
 
+    @property
+    def stored_state_size(self) -> int:
+        """Size of the part of the memory, from its start, that a replay stores."""
+        return self.torso.stored_state_size
+
     @abstractmethod
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: {name: [B, ...]}, memory [B, state_size] -> statistics [B, S], next memory."""

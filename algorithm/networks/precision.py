@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-Tensors = TypeVar("Tensors", Tensor, list[Tensor])
+Tensors = TypeVar("Tensors", Tensor, list[Tensor], tuple[Tensor, Tensor])
 CPU = torch.device("cpu")
 
 
@@ -40,7 +40,10 @@ def run_in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:
         # No cache: in some versions of torch a weight first used without gradient (burn-in) gets no gradient later.
         with torch.autocast(tensor.device.type, module.precision, cache_enabled=False):
             result = method(module, first, *args, **kwargs)
-        return result.float() if isinstance(result, Tensor) else [part.float() for part in result]
+        if isinstance(result, Tensor):
+            return result.float()
+        parts = [part.float() for part in result]
+        return tuple(parts) if isinstance(result, tuple) else parts
 
     return wrapper
 

@@ -68,7 +68,6 @@ class Torso(nn.Module):
         first = torch.ones((1, len(obs[self.names[0]])), dtype=torch.bool, device=obs[self.names[0]].device)
         return self._encode_rows(rows, first, None, 0, 1)[0]
 
-    @run_in_precision
     def unroll(self, obs: Mapping[str, Tensor], first: Tensor, memory: Tensor, burn_in: int = 0) -> Tensor:
         """Compute the features of sequences.
 
@@ -82,18 +81,56 @@ class Torso(nn.Module):
         Returns:
             Features [T+1-burn_in, B, size].
         """
-        if not self.state_size:
-            return self._encode_rows(obs, first, None, burn_in, len(first))
-        recurrent_state, frames, begin = memory, None, self.warmup_rows
-        if memory.shape[-1] == self.state_size:
-            recurrent_state, *frames = memory.split(self._state_sizes, -1)
-            begin = 0
+        recurrent_state, frames, begin = self.split_memory(memory)
         if self.memory and begin < burn_in:
             with torch.no_grad():
-                features = self._encode_rows(obs, first, frames, begin, burn_in)
-                recurrent_state = self.memory.unroll(features, first[begin:burn_in], recurrent_state)[1]
-        features = self._encode_rows(obs, first, frames, burn_in, len(first))
-        return self.memory.unroll(features, first[burn_in:], recurrent_state)[0] if self.memory else features
+                _, recurrent_state = self.unroll_rows(obs, first, recurrent_state, frames, begin, burn_in)
+        return self.unroll_rows(obs, first, recurrent_state, frames, burn_in, len(first))[0]
+
+    def split_memory(self, memory: Tensor) -> tuple[Tensor, list[Tensor] | None, int]:
+        """Return the parts of the memory of sequences [B, ...], and the row before which they are.
+
+        Args:
+            memory: All of the memory, or its stored part; see `unroll`.
+
+        Returns:
+            The state of the memory after the body, the past frames of each encoder (None if they are not stored), and
+            the row: 0, or `warmup_rows`.
+        """
+        if memory.shape[-1] != self.state_size:
+            return memory, None, self.warmup_rows
+        recurrent_state, *frames = memory.split(self._state_sizes, -1)
+        return recurrent_state, frames, 0
+
+    @run_in_precision
+    def unroll_rows(
+        self,
+        obs: Mapping[str, Tensor],
+        first: Tensor,
+        recurrent_state: Tensor,
+        frames: list[Tensor] | None,
+        begin: int,
+        end: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the features of rows `begin` to `end` of sequences.
+
+        Args:
+            obs: Observations {name: [T+1, B, ...]}.
+            first: The first rows of episodes [T+1, B].
+            recurrent_state: The state [B, stored_state_size] of the memory after the body, before row `begin`.
+            frames: The past frames of each encoder before row 0; None if the rows before `begin` contain them.
+            begin: The first row.
+            end: The row after the last one.
+
+        Returns:
+            Features [end - begin, B, size], and the state after the last row.
+        """
+        features = self._encode_rows(obs, first, frames, begin, end)
+        return (
+            self.memory.unroll(features, first[begin:end], recurrent_state)
+            if self.memory
+            else (features, recurrent_state)
+        )
 
     def _encode_rows(
         self, obs: Mapping[str, Tensor], first: Tensor, memory: list[Tensor] | None, begin: int, end: int

@@ -1,5 +1,6 @@
 """Returns as pure functions over time-major tensors, and the table of the estimators made of them."""
 
+from algorithm.returns.distributional_retrace import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs
 from algorithm.returns.estimators import (
     ESTIMATORS,
     Estimator,
@@ -11,12 +12,16 @@ from algorithm.returns.estimators import (
     rescale,
     unscale,
 )
+from algorithm.returns.projection import Support
 from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, vtrace
 
 __all__ = [
+    "DISTRIBUTIONAL_ESTIMATORS",
     "ESTIMATORS",
+    "DistributionalInputs",
     "Estimator",
     "EstimatorInputs",
+    "Support",
     "Targets",
     "TraceClipping",
     "find_estimators",

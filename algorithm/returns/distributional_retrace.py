@@ -52,9 +52,9 @@ class DistributionalInputs:
 
 
 def distributional_retrace(inputs: DistributionalInputs, support: Support) -> Float[Tensor, "T B N"]:
-    """Return the target of q(x_t, a_t), each n-step distribution projected once; q(x_t, a_t) at rows that are not valid.
+    """Return the target of q(x_t, a_t), for which each n-step distribution is projected once.
 
-    The number of operations is quadratic in T.
+    The number of operations is quadratic in T. At rows that are not valid the target is q(x_t, a_t).
     """
     next_trace = inputs.compute_next_traces()
     mixture, atoms = inputs.mix_next_distributions(next_trace), support.make_atoms(inputs.q)

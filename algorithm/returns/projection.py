@@ -29,8 +29,8 @@ class Support:
         """The distance Dz between adjacent atoms."""
         return (self.v_max - self.v_min) / (self.n_atoms - 1)
 
-    def make_atoms(self, like: Tensor) -> Float[Tensor, "N"]:
-        """Return the atoms with the dtype and on the device of a tensor."""
+    def make_atoms(self, like: Tensor) -> Tensor:
+        """Return the atoms [N] with the dtype and on the device of a tensor."""
         return torch.linspace(self.v_min, self.v_max, self.n_atoms, dtype=like.dtype, device=like.device)
 
     def project(self, position: Float[Tensor, "*B M"], mass: Float[Tensor, "*B M"]) -> Float[Tensor, "*B N"]:

@@ -1,0 +1,158 @@
+"""Reactor (Gruslys et al. 2018, arXiv 1704.04651), for discrete actions.
+
+The code follows the order of the paper: the policy gradient (section 3.1), distributional Retrace (section 3.2, see
+`critics` and `returns.distributional_retrace`), and the priorities (section 3.3, see `replay.lazy_prioritized`); the
+network (section 4) is `networks.branched`. Gradients with respect to the outputs of the network are closed forms.
+
+The combinations of several discrete branches are the actions of one distribution.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algorithm.agents.actor_critic import make_parameter_group
+from algorithm.agents.agent import (
+    Agent,
+    DataSchedule,
+    LossReport,
+    RewardTransform,
+    mean_weights,
+    td_error_stats,
+    weighted_means,
+)
+from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
+from algorithm.agents.reactor.settings import ReactorSettings
+from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
+from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance
+from algorithm.networks import Blueprint, BranchedActorCritic, TargetNetwork
+from algorithm.rollout import Rollout
+from algorithm.specs import ActionSpec, Role
+
+
+class Reactor(Agent):
+    """Reactor: beta leave-one-out policy gradients, and a categorical critic that learns from replayed sequences.
+
+    Raises:
+        ValueError: The settings do not suit the actions or the network.
+    """
+
+    Settings = ReactorSettings
+    policy: BranchedActorCritic
+    family: CategoricalFamily
+
+    def __init__(self, settings: ReactorSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
+        self.settings, self.rng = settings, rng
+        _check_actions(role.action_spec)
+        self.family = make_flattened_family(role.action_spec.branches)
+        self.critic = make_critic(settings, self.family.statistics_size)
+        self.policy, target = (self._make_network(blueprint, role) for _ in range(2))
+        self.target = TargetNetwork(self.policy, target)
+        self.target_networks = {"target": self.target}
+        self.groups = {"reactor": make_parameter_group(settings, self.policy)}
+        if settings.burn_in_step and not self.policy.stored_state_size:
+            raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory")
+        warmup_rows = self.policy.torso.warmup_rows
+        self.schedule = DataSchedule(
+            rollout_length=settings.rollout_length,
+            sequence_length=settings.sequence_length,
+            batch_size=settings.batch_size,
+            replay_ratio=settings.replay_ratio,
+            learning_starts=settings.learning_starts,
+            on_policy_updates=False,
+            burn_in=warmup_rows + settings.burn_in_step,
+            warmup_rows=warmup_rows,
+        )
+        self.reward_transform = RewardTransform.from_settings(settings, min(-settings.v_min, settings.v_max))
+
+    def _make_network(self, blueprint: Blueprint, role: Role) -> BranchedActorCritic:
+        return BranchedActorCritic(
+            blueprint,
+            role.obs_specs,
+            self.family,
+            self.critic.n_values,
+            self.critic.gain,
+            self.settings.policy_uniform_fraction,
+        )
+
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+        settings, network = self.settings, self.policy
+        outputs = network.unroll(rollout)
+        with torch.no_grad():
+            target_values = self.target.network.unroll_critic(rollout)
+        rollout = rollout.drop_burn_in()
+        with torch.inference_mode():
+            valid = rollout.valid
+            logits = network.mask_logits(outputs.logits.detach(), rollout.obs)
+            policy = self.family(network.mix_with_uniform(logits))
+            behavior, taken_policy = self.family(rollout.behavior), policy.select_rows(slice(-1))
+            log_rho = taken_policy.log_ratio(behavior, rollout.raw_action)
+            rho = log_rho.clamp(-20, 20).exp()
+            experience = Experience(
+                reward=rollout.reward,
+                discount=settings.gamma * rollout.alive,
+                valid=valid,
+                taken=policy.find_index(rollout.raw_action).squeeze(-1),
+                trace=settings.trace_lambda * rho.clamp(max=1),
+                policy=policy,
+            )
+            critic = self.critic.evaluate(outputs.values.detach(), target_values, experience)
+            gradient = self._compute_policy_gradient(critic, taken_policy, behavior, experience.taken)
+            weights = mean_weights(valid, rollout.weight).unsqueeze(-1)
+            # d pi(a) / d logits = (1 - e) p(a) ([a] - p), with p = softmax(logits).
+            softmax = Categorical(logits[:-1])
+            policy_direction = weights * (1 - settings.policy_uniform_fraction) * softmax.fisher_product(gradient)
+            value_direction = weights * settings.value_coef * critic.ascent_direction
+
+        def compute_metrics() -> dict[str, Tensor]:
+            metric_values = {
+                "train/critic_loss": critic.loss,
+                "train/entropy": taken_policy.entropy,
+                "train/importance_ratio": rho,
+                "train/value": taken_policy.expectation(critic.q),
+            }
+            return weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values)
+
+        loss = surrogate_loss(policy_direction.clone(), outputs.logits[:-1]) + surrogate_loss(
+            value_direction.clone(), outputs.values[:-1]
+        )
+        report = LossReport(compute_metrics, lambda: td_error_stats(valid, critic.error), outputs.features)
+        return {"reactor": loss}, report
+
+    def _compute_policy_gradient(
+        self, critic: CriticOutput, policy: Categorical, behavior: Categorical, taken: Tensor
+    ) -> Tensor:
+        """Return the gradient of J + entropy_coef * H with respect to the probabilities of the policy [T, B, K]."""
+        settings, q, index = self.settings, critic.q, taken.unsqueeze(-1)
+        entropy_gradient = -settings.entropy_coef * policy.log_probs  # and a constant, which has no effect
+        if settings.policy_gradient == "leave_one_out":  # Eq. 8
+            inverse = 1 / behavior.probs.gather(-1, index).squeeze(-1)
+            beta = {
+                "one": torch.ones_like(inverse),
+                "inverse": inverse,
+                "truncated": inverse.clamp(max=settings.importance_clip),
+            }[settings.loo_beta]
+            return entropy_gradient + leave_one_out(q, critic.return_, index, beta)
+        # Truncated importance sampling with bias correction (Wang et al. 2017, Eq. 8-9): weights of scores, which are
+        # the gradients of log pi(a).
+        v, clip = policy.expectation(q), settings.importance_clip
+        rho = policy.probs.gather(-1, index).squeeze(-1) * (1 / behavior.probs.gather(-1, index).squeeze(-1))
+        weight = bias_correction(policy.probs, behavior.probs, q - v.unsqueeze(-1), clip)
+        weight = weight.scatter_add(-1, index, truncated_importance(rho, critic.return_ - v, clip).unsqueeze(-1))
+        return entropy_gradient + weight / policy.probs.clamp(min=torch.finfo(weight.dtype).tiny)
+
+    @torch.no_grad()
+    def features(self, rollout: Rollout) -> Tensor:
+        return self.policy.unroll_features(rollout)
+
+    def update_targets(self, update: int) -> None:
+        """Copy the network to the target network every `update_target_per_step` optimizer steps."""
+        if update % self.settings.update_target_per_step == 0:
+            self.target.polyak_update(1.0)
+
+
+def _check_actions(spec: ActionSpec) -> None:
+    if spec.continuous:
+        raise ValueError(f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER or SAC")

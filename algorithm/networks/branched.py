@@ -1,0 +1,212 @@
+"""An actor-critic network whose policy and critic may have separate memories, and whose torso the critic trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
+from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
+from algorithm.networks.blueprint import Blueprint, BranchFactory, build_layers_or_memory
+from algorithm.networks.heads import HeadSpec, SharedHeads
+from algorithm.networks.mlp import NumpyFunction
+from algorithm.networks.policy import ActFunction, Policy
+from algorithm.networks.torso import Torso
+from algorithm.rollout import Rollout
+from algorithm.specs import ACTION_MASK, ObsSpec
+
+
+class Branch(nn.Module):
+    """Layers or a memory, and a linear output: features [..., F] -> outputs [..., head.size].
+
+    Args:
+        inputs: Size F of the features.
+        factory: Factory of the layers, or of the memory; None: neither.
+        head: The output.
+    """
+
+    def __init__(self, inputs: int, factory: BranchFactory | None, head: HeadSpec):
+        super().__init__()
+        self.layers: Any = nn.Identity()
+        self.has_memory = False
+        if factory:
+            self.layers, self.has_memory = build_layers_or_memory(factory, inputs)
+        self.state_size: int = self.layers.state_size if self.has_memory else 0
+        self.head = SharedHeads(getattr(self.layers, "size", inputs), head)
+
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map one row: features [B, F], state [B, state_size] -> inputs of the head, next state."""
+        return self.layers.step(features, state) if self.has_memory else (self.layers(features), state)
+
+    def unroll(self, features: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map T rows: features [T, B, F], first [T, B], state before row 0 -> inputs of the head, last state."""
+        return self.layers.unroll(features, first, state) if self.has_memory else (self.layers(features), state)
+
+    def numpy(self) -> NumpyFunction | None:
+        """Return the outputs in numpy, on views of the parameters; None if a part has no numpy form."""
+        head = self.head.numpy()
+        if isinstance(self.layers, nn.Identity):
+            return head
+        if self.has_memory or not hasattr(self.layers, "numpy"):
+            return None
+        hidden = self.layers.numpy()
+        return lambda x: head(hidden(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchedOutputs:
+    """The outputs of a BranchedActorCritic at T+1 rows."""
+
+    features: Tensor  # [T+1, B, F], which the critic trains
+    logits: Tensor  # [T+1, B, K] of the policy, unmasked; their gradient does not reach the features
+    values: Tensor  # [T+1, B, n_values] of the critic
+
+
+class BranchedActorCritic(Policy):
+    """A network with a categorical policy and a critic, each with its own layers or its own memory after the torso.
+
+    The gradient of the policy ends at the torso, which only the critic trains (Gruslys et al. 2018, arXiv 1704.04651,
+    section 4). The policy is (1 - e) softmax(logits) + e uniform, both over the allowed actions.
+
+    The memory of a lane contains the stored states of the torso, of the policy and of the critic, then the past frames
+    of the torso's encoders, which are not stored.
+
+    Args:
+        blueprint: The layers; the outputs follow them.
+        obs_specs: Observations by name; an action mask among them restricts the actions.
+        family: The distributions over K actions, or combinations of actions.
+        n_values: Number of outputs of the critic.
+        value_gain: Gain of the initial weights of these outputs.
+        uniform_fraction: e, the weight of the uniform distribution.
+    """
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        obs_specs: Mapping[str, ObsSpec],
+        family: CategoricalFamily,
+        n_values: int,
+        value_gain: float,
+        uniform_fraction: float,
+    ):
+        super().__init__()
+        self.family, self.uniform_fraction = family, uniform_fraction
+        self.has_mask = ACTION_MASK in obs_specs
+        self.combination_codes = one_hot_combinations(family.branches)
+        self.torso = Torso(blueprint, obs_specs)
+        # With a small gain the initial policy is close to uniform for all features.
+        self.policy = Branch(self.torso.size, blueprint.policy, HeadSpec(family.statistics_size, gain=0.01))
+        self.critic = Branch(self.torso.size, blueprint.critic, HeadSpec(n_values, gain=value_gain))
+        self.stored_sizes = [self.torso.stored_state_size, self.policy.state_size, self.critic.state_size]
+
+    @property
+    def state_size(self) -> int:
+        return self.torso.state_size + self.policy.state_size + self.critic.state_size
+
+    @property
+    def stored_state_size(self) -> int:
+        return sum(self.stored_sizes)
+
+    def split_memory(self, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the memory [..., M] of the torso, of the policy and of the critic, of all or of the stored part."""
+        torso_state, policy_state, critic_state, frames = memory.split(
+            [*self.stored_sizes, memory.shape[-1] - self.stored_state_size], -1
+        )
+        return torch.cat((torso_state, frames), -1), policy_state, critic_state
+
+    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        torso_memory, policy_state, critic_state = self.split_memory(memory)
+        features, torso_memory = self.torso.step(obs, torso_memory)
+        hidden, policy_state = self.policy.step(features, policy_state)
+        if self.critic.has_memory:  # its state is stored with the rollout
+            _, critic_state = self.critic.step(features, critic_state)
+        torso_state, frames = torso_memory.tensor_split([self.stored_sizes[0]], -1)
+        logits = self.mask_logits(self.policy.head.compute_concatenated(hidden), obs)
+        return self.mix_with_uniform(logits), torch.cat((torso_state, policy_state, critic_state, frames), -1)
+
+    def unroll(self, rollout: Rollout) -> BranchedOutputs:
+        """Return the outputs at the rows of a rollout after its burn-in."""
+        features, states = self._unroll_torso(rollout, (self.policy, self.critic))
+        first = rollout.first[rollout.burn_in :]
+        logits, values = (
+            branch.head.compute_concatenated(branch.unroll(branch_features, first, state)[0])
+            for branch, branch_features, state in zip(
+                (self.policy, self.critic), (features.detach(), features), states, strict=True
+            )
+        )
+        return BranchedOutputs(features=features, logits=logits, values=values)
+
+    def unroll_critic(self, rollout: Rollout) -> Tensor:
+        """Return the outputs of the critic [T+1, B, n_values] at the rows of a rollout after its burn-in."""
+        features, states = self._unroll_torso(rollout, (self.critic,))
+        hidden, _ = self.critic.unroll(features, rollout.first[rollout.burn_in :], states[-1])
+        return self.critic.head.compute_concatenated(hidden)
+
+    def unroll_features(self, rollout: Rollout) -> Tensor:
+        """Return the features [T+1, B, F] at the rows of a rollout after its burn-in."""
+        return self._unroll_torso(rollout, ())[0]
+
+    def _unroll_torso(self, rollout: Rollout, branches: tuple[Branch, ...]) -> tuple[Tensor, list[Tensor]]:
+        """Return the features after the burn-in, and the states of branches before them.
+
+        The burn-in updates the states of the torso and of `branches`, without gradient.
+        """
+        obs, first, burn_in = rollout.obs, rollout.first, rollout.burn_in
+        torso_memory, policy_state, critic_state = self.split_memory(rollout.memory)
+        states = [policy_state if branch is self.policy else critic_state for branch in branches]
+        recurrent_state, frames, begin = self.torso.split_memory(torso_memory)
+        if self.stored_state_size and begin < burn_in:
+            with torch.no_grad():
+                features, recurrent_state = self.torso.unroll_rows(obs, first, recurrent_state, frames, begin, burn_in)
+                rows = first[begin:burn_in]
+                states = [
+                    branch.unroll(features, rows, state)[1] for branch, state in zip(branches, states, strict=True)
+                ]
+        features, _ = self.torso.unroll_rows(obs, first, recurrent_state, frames, burn_in, len(first))
+        return features, states
+
+    def mask_logits(self, logits: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
+        """Set the logits [n, ..., K] of forbidden actions to MASKED_LOGIT.
+
+        Args:
+            logits: Logits [n, ..., K].
+            obs: Observations {name: [m, ...]} with m >= n; the mask of the first n rows is used.
+        """
+        if not self.has_mask:
+            return logits
+        self.combination_codes = self.combination_codes.to(logits.device)  # moves to the device once
+        allowed = find_allowed_combinations(
+            obs[ACTION_MASK][: len(logits)], self.family.branches, self.combination_codes
+        )
+        return logits.masked_fill(allowed == 0, MASKED_LOGIT)
+
+    def mix_with_uniform(self, logits: Tensor) -> Tensor:
+        """Return the statistics [..., K] of the policy, its log-probabilities; masked logits stay masked."""
+        if not self.uniform_fraction:
+            return logits
+        is_allowed = logits > MASKED_LOGIT / 2
+        n_allowed = is_allowed.sum(-1, keepdim=True).clamp(min=1)
+        probs = (1 - self.uniform_fraction) * logits.softmax(-1) + self.uniform_fraction / n_allowed
+        return probs.log().masked_fill(~is_allowed, MASKED_LOGIT)
+
+    def numpy(self) -> ActFunction | None:
+        torso, policy = self.torso.numpy(), self.policy.numpy()
+        if torso is None or policy is None or self.state_size:
+            return None
+        codes = self.combination_codes
+
+        def act(obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            logits = policy(torso(obs))
+            if self.has_mask:
+                mask = torch.from_numpy(obs[ACTION_MASK])
+                logits[find_allowed_combinations(mask, self.family.branches, codes).numpy() == 0] = MASKED_LOGIT
+            if self.uniform_fraction:
+                logits = self.family.with_noise(logits, np.full(len(logits), self.uniform_fraction, np.float32))
+            return logits, memory
+
+        return act
