@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algorithm.distributions.combinations import find_allowed_combinations
 from algorithm.export.onnx_friendly_memory import OnnxAttention, OnnxAttentionLayer, OnnxGru, OnnxLstm
 from algorithm.networks.actor_critic import ActorCritic
+from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import VectorEncoder
 from algorithm.networks.heads import LOG_STD_BOUNDS, SeparateHeads, SharedHeads
@@ -108,6 +110,50 @@ class OnnxGreedyQPolicy(nn.Module):
             for branch, part in zip(self.branches, free, strict=True)
         ]
         return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
+
+
+class OnnxBranch(nn.Module):
+    """One step of a Branch, without its output."""
+
+    def __init__(self, branch: Branch):
+        super().__init__()
+        self.layers: Any = branch.layers
+        self.state_size = branch.state_size
+
+    def step(self, features: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Map one row: features [B, F], the state [B, state_size] if there is one -> features, next state."""
+        if not state:
+            return self.layers(features), []
+        features, after = self.layers.step(features, *state)
+        return features, [after]
+
+
+class OnnxBranchedActorCritic(nn.Module):
+    """The policy of a BranchedActorCritic with masks, whose uniform part is over the allowed actions only."""
+
+    def __init__(self, network: BranchedActorCritic):
+        super().__init__()
+        self.head = Affine(network.policy.head.linear, network.policy.head.sizes[0])
+        self.torso, self.policy, self.critic = network.torso, OnnxBranch(network.policy), OnnxBranch(network.critic)
+        self.branches, self.uniform_fraction = network.family.branches, network.uniform_fraction
+        self.sizes = [*network.stored_sizes, network.state_size - network.stored_state_size]
+        self.codes: Tensor
+        self.register_buffer("codes", network.combination_codes)
+
+    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        torso_state, policy_state, critic_state, frames = _split(memory, self.sizes)
+        torso_memory = torso_state + frames
+        features, after = self.torso.step(obs, _concatenate(torso_memory) if torso_memory else memory)
+        torso_state, frames = _split(after, [self.sizes[0], self.sizes[3]])
+        hidden, policy_state = self.policy.step(features, policy_state)
+        if critic_state:
+            _, critic_state = self.critic.step(features, critic_state)
+        states = torso_state + policy_state + critic_state + frames
+        allowed = find_allowed_combinations(obs[ACTION_MASK], self.branches, self.codes)
+        probs = (self.head(hidden) * allowed - 1e8 * (1 - allowed)).softmax(-1)
+        uniform = allowed / allowed.sum(-1, keepdim=True)
+        mixed = (1 - self.uniform_fraction) * probs + self.uniform_fraction * uniform
+        return mixed.clamp(min=1e-30).log(), _concatenate(states) if states else memory
 
 
 class OnnxSharedHeads(nn.Module):
@@ -209,12 +255,19 @@ def _flatten(obs: Tensor) -> Tensor:
     return obs if obs.dim() == 2 else obs.flatten(1)
 
 
+def _split(columns: Tensor, sizes: list[int]) -> list[list[Tensor]]:
+    """Return each part of some columns as a list, empty for a part of size 0."""
+    ends = accumulate(sizes, initial=0)
+    return [[columns[:, begin:end]] if begin < end else [] for begin, end in pairwise(ends)]
+
+
 def _concatenate(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 REPLACEMENTS: Mapping[type, Callable[[Any], nn.Module]] = {
     ActorCritic: OnnxActorCritic,
+    BranchedActorCritic: OnnxBranchedActorCritic,
     GreedyQPolicy: OnnxGreedyQPolicy,
     SharedHeads: OnnxSharedHeads,
     Torso: OnnxTorso,
