@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,9 +38,13 @@ class Sgd(Optimizer):
         vector.sub_(gradient, alpha=RATE)
 
 
-def make_learner(memory, lock="full", **changes):
+def make_learner(memory, lock="full", return_bound=None, **changes):
     role = make_role()
     agent = make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(8)), **changes)
+    if return_bound:
+        agent.reward_transform = replace(
+            agent.reward_transform, reward_normalization="return_max", return_bound=return_bound
+        )
     return SharedLearner(agent, role, {}, None, memory=memory, lock=lock)
 
 
@@ -107,6 +112,28 @@ def test_shared_adam_stays_finite(lock):
         assert learner.rows_seen == rows == count
     elif lock == "gradients":  # statistics are merged under the lock
         assert learner.rows_seen == rows == count
+
+
+def observe_smaller_rewards(memory, lock, number):
+    learner = make_learner(memory, lock, return_bound=5.0)
+    for seed in range(STEPS):
+        learner.observe(random_rollout(np.random.default_rng([number, seed])))
+
+
+@pytest.mark.parametrize("lock", ["full", "gradients"])
+def test_the_largest_return_of_all_processes_is_kept(lock):
+    memory = SharedMemory(2)
+    learner = make_learner(memory, lock, return_bound=5.0)
+    record = random_rollout(np.random.default_rng(0))
+    record.reward = np.where(record.valid, 1000, 0).astype(np.float32)
+    learner.observe(record)
+    largest = learner.reward_normalizer.moments.largest.clone()
+    assert largest >= 1000
+    assert run(observe_smaller_rewards, memory, lock) == [0, 0]
+    learner.fetch()
+    moments = learner.reward_normalizer.moments
+    assert moments.largest.equal(largest)
+    assert moments.count == learner.rows_seen > STEPS
 
 
 def test_a_learner_that_shares_nothing_with_others_equals_a_plain_one():

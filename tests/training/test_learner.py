@@ -134,11 +134,15 @@ def test_loading_parameters_resets_the_moments():
     assert learner.state()["moments/acer"].eq(0).all()
 
 
-def test_a_resumed_learner_continues_as_if_it_had_not_stopped():
-    learner, resumed = (
-        make_learner(reward_normalization="return_std"),
-        make_learner(reward_normalization="return_std", seed=1),
-    )
+@pytest.mark.parametrize("kind", ["return_std", "return_max"])
+def test_a_resumed_learner_continues_as_if_it_had_not_stopped(kind):
+    role, pair = make_role(LANES), []
+    for seed in range(2):
+        agent = make_acer(role, seed=seed)
+        # With this bound, `return_max` divides by more than the standard deviation.
+        agent.reward_transform = replace(agent.reward_transform, reward_normalization=kind, return_bound=0.1)
+        pair.append(Learner(agent, role, {}, None))
+    learner, resumed = pair
     for seed in range(3):
         learner.observe(rollout(seed))
         update(learner, rollout(seed))
@@ -151,6 +155,8 @@ def test_a_resumed_learner_continues_as_if_it_had_not_stopped():
     assert resumed.parameters.vector.equal(learner.parameters.vector)
     assert resumed.parameters.target_vector.equal(learner.parameters.target_vector)
     assert (resumed.rows_seen, resumed.updates) == (learner.rows_seen, learner.updates)
+    assert resumed.parameters.statistics.equal(learner.parameters.statistics)
+    assert resumed.state()["returns"].equal(learner.state()["returns"])
 
 
 def test_updates_keep_the_flat_tensors():
