@@ -88,7 +88,7 @@ class RewardTransform:
     clip: float | None
     reward_normalization: str | None  # return_std | return_max (see training/rewards.py)
     gamma: float  # discount of the returns that are measured
-    return_bound: float | None = None  # return_max: largest magnitude of scaled returns, for a `scale` of 1
+    return_bound: float | None = None  # return_max: largest magnitude of divided returns, before `scale`
 
     @classmethod
     def from_settings(cls, settings: RewardSettings, return_bound: float | None = None) -> RewardTransform:

@@ -22,6 +22,7 @@ from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.training.learner import Learner
 from algorithm.training.optimizers import Optimizer
+from algorithm.training.rewards import RewardNormalizer
 
 SPAWN = multiprocessing.get_context("spawn")
 STEPS = 100
@@ -114,26 +115,32 @@ def test_shared_adam_stays_finite(lock):
         assert learner.rows_seen == rows == count
 
 
-def observe_smaller_rewards(memory, lock, number):
+def rewards_of_process(number):
+    """Return a rollout with rewards of 1000 for process 0, and of 1 for process 1."""
+    record = random_rollout(np.random.default_rng(number))
+    record.reward = np.where(record.valid, (1000, 1)[number], 0).astype(np.float32)
+    return record
+
+
+def observe_in_turn(memory, lock, barrier, number):
     learner = make_learner(memory, lock, return_bound=5.0)
-    for seed in range(STEPS):
-        learner.observe(random_rollout(np.random.default_rng([number, seed])))
+    for turn in range(2):
+        barrier.wait(60)
+        if turn == number:
+            learner.observe(rewards_of_process(number))
 
 
-@pytest.mark.parametrize("lock", ["full", "gradients"])
+@pytest.mark.parametrize("lock", ["full", "gradients", "none"])
 def test_the_largest_return_of_all_processes_is_kept(lock):
     memory = SharedMemory(2)
     learner = make_learner(memory, lock, return_bound=5.0)
-    record = random_rollout(np.random.default_rng(0))
-    record.reward = np.where(record.valid, 1000, 0).astype(np.float32)
-    learner.observe(record)
-    largest = learner.reward_normalizer.moments.largest.clone()
-    assert largest >= 1000
-    assert run(observe_smaller_rewards, memory, lock) == [0, 0]
+    assert run(observe_in_turn, memory, lock, SPAWN.Barrier(2)) == [0, 0]
     learner.fetch()
     moments = learner.reward_normalizer.moments
-    assert moments.largest.equal(largest)
-    assert moments.count == learner.rows_seen > STEPS
+    alone = RewardNormalizer(learner.agent.reward_transform, make_role().lanes)
+    alone.observe(rewards_of_process(0))
+    assert moments.largest.equal(alone.moments.largest) and moments.largest > 1000
+    assert moments.count == sum(rewards_of_process(number).valid.sum() for number in range(2))
 
 
 def test_a_learner_that_shares_nothing_with_others_equals_a_plain_one():
