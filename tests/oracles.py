@@ -155,3 +155,12 @@ def returns_so_far(episodes: list[list[tuple[float, bool]]], gamma: float) -> li
         for rows in ([row for row in episode if row[1]] for episode in episodes)
         for i in range(len(rows))
     ]
+
+
+def discounted_sums(episodes: list[list[tuple[float, bool]]], gamma: float) -> list[float]:
+    """Return the discounted sum of the rewards up to every valid row of some episodes [(reward, valid)]."""
+    return [
+        sum(gamma ** (t - k) * reward for k, (reward, _) in enumerate(rows[: t + 1]))
+        for rows in ([row for row in episode if row[1]] for episode in episodes)
+        for t in range(len(rows))
+    ]

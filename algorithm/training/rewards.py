@@ -11,18 +11,19 @@ from algorithm.rollout import Array, Rollout
 
 
 class RewardNormalizer:
-    """A transformation of rewards: clip, multiply by `scale`, divide by the running standard deviation of returns.
+    """A transformation of rewards: clip, multiply by `scale`, divide by a running statistic of discounted returns.
 
-    The last step, if `reward_normalization` is set, takes the standard deviation of the discounted returns that follow
-    each row, up to the end of its episode. (The discounted sum of the rewards before a row is often used instead. In an
-    episode with a single reward, at its end, that sum is 0 in all rows but one, while the return is not: rewards would
-    be scaled up with the length of episodes.)
+    The last step, if `reward_normalization` is set, divides by the standard deviation of the returns that follow each
+    row, up to the end of its episode (`return_std`), or by a larger number that bounds returns (`return_max`: see
+    `ReturnMaximum`). (The standard deviation of the discounted sum of the rewards before a row is often used instead.
+    In an episode with a single reward, at its end, that sum is 0 in all rows but one, while the return is not: rewards
+    would be scaled up with the length of episodes.)
     """
 
     def __init__(self, transform: RewardTransform, lanes: int):
         self.transform = transform
-        self.moments = ReturnMoments()
-        self.running_sums = np.zeros((3, lanes))  # u, w and s of each lane's running episode: see `_add_rewards`
+        self.moments = _make_moments(transform)
+        self.running_sums = np.zeros((self.moments.N_SUMS, lanes))  # of each lane's running episode
 
     def grow(self, lanes: int) -> None:
         """Add lanes without a running episode, so that there are `lanes` lanes."""
@@ -37,18 +38,43 @@ class RewardNormalizer:
             lane = rollout.lane[columns]
             sums = np.where(rollout.continues_previous[columns], self.running_sums[:, lane], 0)
             for t, first in enumerate(rollout.first[:-1, columns]):
-                sums = self._add_rewards(np.where(first, 0, sums), reward[t, columns], valid[t, columns])
+                sums = self.moments.add_rewards(np.where(first, 0, sums), reward[t, columns], valid[t, columns])
             self.running_sums[:, lane] = sums
 
     def scale(self, reward: Tensor) -> Tensor:
         """Return the transformed rewards [T, B] of raw rewards [T, B]."""
         reward = self._clip(reward) * self.transform.scale
         if self.transform.reward_normalization:
-            reward = reward / self.moments.std.float()
+            reward = reward / self.moments.divisor.float()
         return reward
 
-    def _add_rewards(self, sums: Array, reward: Array, valid: Array) -> Array:
-        """Add the reward [B] of row j to the returns of all rows i <= j of its episode.
+    def _clip(self, reward: Array) -> Array:
+        clip = self.transform.clip
+        return reward if clip is None else reward.clip(-clip, clip)
+
+
+class ReturnMoments(nn.Module):
+    """The number, sum and sum of squares of the returns of all rows, in buffers.
+
+    Args:
+        gamma: the discount of returns.
+    """
+
+    N_SUMS = 3  # running sums of a lane: u, w and s of `add_rewards`
+    MIN_VARIANCE_SHARE = 1e-12  # of the mean square: a smaller variance is rounding
+
+    count: Tensor
+    total: Tensor
+    squares: Tensor
+
+    def __init__(self, gamma: float):
+        super().__init__()
+        self.gamma = gamma
+        for name in ("count", "total", "squares"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    def add_rewards(self, sums: Array, reward: Array, valid: Array) -> Array:
+        """Add the reward of row j to the returns of all rows i <= j of its episode.
 
         A reward r_j adds gamma^(j-i) r_j to G_i, the return of row i, so that
 
@@ -59,33 +85,19 @@ class RewardNormalizer:
         with G_i before r_j is added. So the returns of all rows are counted exactly, although no row is stored until
         its episode ends. A row that is not valid changes nothing.
 
+        Args:
+            sums: The running sums [N_SUMS, B] of B lanes before the reward; 0 at the start of an episode.
+            reward: [B].
+            valid: [B] bool.
+
         Returns:
-            The running sums u, w, s [3, B] after the reward.
+            The running sums [N_SUMS, B] after the reward.
         """
-        gamma = self.transform.gamma
+        gamma = self.gamma
         u, w, s = sums[0] * gamma + 1, sums[1] * gamma**2 + 1, sums[2]
         reward = np.where(valid, reward, 0)
-        self.moments.add(valid.sum(), (reward * u).sum(), (reward * (reward * w + 2 * s)).sum())
+        self.add(valid.sum(), (reward * u).sum(), (reward * (reward * w + 2 * s)).sum())
         return np.where(valid, (u, w, gamma * (s + reward * w)), sums)
-
-    def _clip(self, reward: Array) -> Array:
-        clip = self.transform.clip
-        return reward if clip is None else reward.clip(-clip, clip)
-
-
-class ReturnMoments(nn.Module):
-    """The number, sum and sum of squares of returns, in buffers."""
-
-    MIN_VARIANCE_SHARE = 1e-12  # of the mean square: a smaller variance is rounding
-
-    count: Tensor
-    total: Tensor
-    squares: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("count", "total", "squares"):
-            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
     def add(self, count: int, total: float, squares: float) -> None:
         """Add to the number, the sum and the sum of squares."""
@@ -100,3 +112,59 @@ class ReturnMoments(nn.Module):
         square = self.squares / count
         variance = square - (self.total / count).square()
         return torch.where(variance > self.MIN_VARIANCE_SHARE * square, variance.clamp(min=0).sqrt(), 1.0)
+
+    @property
+    def divisor(self) -> Tensor:
+        """Return the divisor of rewards."""
+        return self.std
+
+
+class ReturnMaximum(ReturnMoments):
+    """The moments of returns, and the largest magnitude of the discounted sum of the rewards up to a row.
+
+    This sum is F_t = r_t + gamma F_(t-1), over the rows of one episode. The divisor max(std, largest |F| / bound) keeps
+    F of all rows so far within [-bound, bound], after the division (FlashSAC, github.com/holiday-robot/FlashSAC, commit
+    f2da589b). So returns are within the range of the atoms of a categorical critic.
+
+    F is measured instead of the return G_t = r_t + gamma G_(t+1), which is unknown until the episode ends. In a
+    stationary task, rewards before and after a row are alike, so that |F| and |G| have the same bound. Their largest
+    values are equal if all rewards are equal, or if each episode has a single one. In other tasks they differ, but not
+    by much: since r_t = F_t - gamma F_(t-1), |G| is at most (1 + 2 gamma) times the largest |F|, and at most
+    (1 + gamma) times if no reward is negative.
+
+    Args:
+        gamma: the discount of returns.
+        bound: the largest magnitude of F after the division.
+    """
+
+    N_SUMS = 4  # u, w, s and F
+
+    largest: Tensor
+
+    def __init__(self, gamma: float, bound: float):
+        super().__init__(gamma)
+        self.bound = bound
+        self.register_buffer("largest", torch.zeros((), dtype=torch.float64))
+
+    def add_rewards(self, sums: Array, reward: Array, valid: Array) -> Array:
+        discounted = np.where(valid, reward + self.gamma * sums[3], sums[3])
+        self.largest.clamp_(min=float(np.abs(discounted).max()))
+        return np.vstack((super().add_rewards(sums[:3], reward, valid), discounted))
+
+    @property
+    def divisor(self) -> Tensor:
+        """Return the divisor of rewards; 1 if all rewards were 0."""
+        return torch.maximum(self.std, self.largest / self.bound)
+
+
+def _make_moments(transform: RewardTransform) -> ReturnMoments:
+    """Return the statistics of returns that a transformation needs.
+
+    Raises:
+        ValueError: `return_max` has no bound above 0.
+    """
+    if transform.reward_normalization != "return_max":
+        return ReturnMoments(transform.gamma)
+    if transform.return_bound is None or transform.return_bound <= 0:
+        raise ValueError(f"return_bound is {transform.return_bound}; return_max needs a number above 0")
+    return ReturnMaximum(transform.gamma, transform.return_bound)

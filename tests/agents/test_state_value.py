@@ -52,7 +52,8 @@ def test_the_parameter_group_is_that_of_the_settings(make_agent):
 def test_the_reward_transform_is_that_of_the_settings(make_agent):
     changes = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
     transform = make_agent(**changes).reward_transform
-    assert asdict(transform) == {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
+    expected = {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5, "return_bound": None}
+    assert asdict(transform) == expected
 
 
 @pytest.mark.parametrize(("tanh_squash", "family"), [(False, ClippedGaussianFamily), (True, TanhGaussianFamily)])

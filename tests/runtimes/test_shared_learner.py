@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.training.learner import Learner
 from algorithm.training.optimizers import Optimizer
+from algorithm.training.rewards import RewardNormalizer
 
 SPAWN = multiprocessing.get_context("spawn")
 STEPS = 100
@@ -37,9 +39,13 @@ class Sgd(Optimizer):
         vector.sub_(gradient, alpha=RATE)
 
 
-def make_learner(memory, lock="full", **changes):
+def make_learner(memory, lock="full", return_bound=None, **changes):
     role = make_role()
     agent = make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(8)), **changes)
+    if return_bound:
+        agent.reward_transform = replace(
+            agent.reward_transform, reward_normalization="return_max", return_bound=return_bound
+        )
     return SharedLearner(agent, role, {}, None, memory=memory, lock=lock)
 
 
@@ -107,6 +113,34 @@ def test_shared_adam_stays_finite(lock):
         assert learner.rows_seen == rows == count
     elif lock == "gradients":  # statistics are merged under the lock
         assert learner.rows_seen == rows == count
+
+
+def rewards_of_process(number):
+    """Return a rollout with rewards of 1000 for process 0, and of 1 for process 1."""
+    record = random_rollout(np.random.default_rng(number))
+    record.reward = np.where(record.valid, (1000, 1)[number], 0).astype(np.float32)
+    return record
+
+
+def observe_in_turn(memory, lock, barrier, number):
+    learner = make_learner(memory, lock, return_bound=5.0)
+    for turn in range(2):
+        barrier.wait(60)
+        if turn == number:
+            learner.observe(rewards_of_process(number))
+
+
+@pytest.mark.parametrize("lock", ["full", "gradients", "none"])
+def test_the_largest_return_of_all_processes_is_kept(lock):
+    memory = SharedMemory(2)
+    learner = make_learner(memory, lock, return_bound=5.0)
+    assert run(observe_in_turn, memory, lock, SPAWN.Barrier(2)) == [0, 0]
+    learner.fetch()
+    moments = learner.reward_normalizer.moments
+    alone = RewardNormalizer(learner.agent.reward_transform, make_role().lanes)
+    alone.observe(rewards_of_process(0))
+    assert moments.largest.equal(alone.moments.largest) and moments.largest > 1000
+    assert moments.count == sum(rewards_of_process(number).valid.sum() for number in range(2))
 
 
 def test_a_learner_that_shares_nothing_with_others_equals_a_plain_one():

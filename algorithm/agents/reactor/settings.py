@@ -27,7 +27,7 @@ class ReactorSettings(OptimizerSettings):
     reward_clip: Annotated[float | None, Range(above=0)]
     reward_normalization: Annotated[
         Literal["return_std", "return_max"] | None,
-        FixedOnResume("the saved statistics do not contain the largest return", involving="return_max"),
+        FixedOnResume("the saved statistics of return_max contain the largest return", involving="return_max"),
     ]
     policy_gradient: Literal["leave_one_out", "truncated_importance"]
     loo_beta: Annotated[  # beta (Eq. 8)

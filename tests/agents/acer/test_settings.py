@@ -48,7 +48,8 @@ def test_the_parameter_group_follows_the_settings():
 def test_the_reward_transform_follows_the_settings():
     changes = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
     transform = make_acer(**changes).reward_transform
-    assert asdict(transform) == {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
+    expected = {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5, "return_bound": None}
+    assert asdict(transform) == expected
 
 
 def test_checkpoints_name_the_average_network_and_the_group():

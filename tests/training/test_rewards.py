@@ -1,0 +1,323 @@
+"""The transformation of rewards: clip, scale, and divide by a running statistic of returns."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithm.agents.agent import RewardTransform
+from algorithm.training.rewards import ReturnMoments, RewardNormalizer
+from tests.builders import random_boundaries, random_rollout
+from tests.oracles import discounted_sums, returns_so_far
+
+LANES = 4
+KINDS = ("return_std", "return_max")
+
+
+def make_normalizer(kind="return_max", lanes=LANES, **changes):
+    """Return a normalizer with gamma 0.9 and, for return_max, a bound of 5."""
+    defaults = {"scale": 1.0, "clip": None, "gamma": 0.9, "return_bound": 5.0 if kind == "return_max" else None}
+    return RewardNormalizer(RewardTransform(reward_normalization=kind, **{**defaults, **changes}), lanes)
+
+
+def normalizer_state(normalizer):
+    """Return copies of everything that `observe` changes."""
+    buffers = {name: buffer.clone() for name, buffer in normalizer.moments.named_buffers()}
+    return {**buffers, "running_sums": torch.from_numpy(normalizer.running_sums.copy())}
+
+
+def assert_same_state(normalizer, other):
+    state, expected = normalizer_state(normalizer), normalizer_state(other)
+    assert state.keys() == expected.keys()
+    assert all(value.equal(expected[name]) for name, value in state.items())
+
+
+def scaled(values, **changes):
+    return make_normalizer(None, **changes).scale(torch.tensor(values))
+
+
+def test_rewards_are_clipped_and_then_scaled():
+    torch.testing.assert_close(scaled([-3.0, -0.7, 0.2, 5.0]), torch.tensor([-3.0, -0.7, 0.2, 5.0]))
+    torch.testing.assert_close(scaled([-3.0, -0.7, 0.2, 5.0], clip=1.0), torch.tensor([-1.0, -0.7, 0.2, 1.0]))
+    torch.testing.assert_close(
+        scaled([-3.0, -0.7, 0.2, 5.0], clip=1.0, scale=0.1), torch.tensor([-0.1, -0.07, 0.02, 0.1])
+    )
+
+
+def collected(rng, rows=7):
+    """Return a rollout with rewards far from 0, whose lanes are in any order, and some continue no previous rollout."""
+    record = random_rollout(rng, rows, LANES)
+    record.lane, record.continues_previous = rng.permutation(LANES), rng.random(LANES) < 0.7
+    record.first, record.alive, final = random_boundaries(rng, rows, LANES)
+    record.reward = np.where(final, 0, 3 + record.reward).astype(np.float32)
+    return record
+
+
+class Episodes:
+    """The rows (reward, valid) of each episode of some rollouts."""
+
+    def __init__(self):
+        self.all, self.current = [], {}  # the current one of each lane
+
+    def add(self, record, clip=None):
+        reward = record.reward if clip is None else record.reward.clip(-clip, clip)
+        for b, lane in enumerate(record.lane):
+            for t in range(len(reward)):
+                if record.first[t, b] or (t == 0 and not record.continues_previous[b]) or lane not in self.current:
+                    self.current[lane] = []
+                    self.all.append(self.current[lane])
+                self.current[lane].append((float(reward[t, b]), bool(record.valid[t, b])))
+
+
+@pytest.mark.parametrize("clip", [None, 2.5])
+def test_rewards_are_divided_by_the_std_of_the_returns_that_follow_each_row(clip):
+    rng = np.random.default_rng(0)
+    scale = make_normalizer("return_std", scale=0.5, clip=clip)
+    episodes = Episodes()
+    for record in (collected(rng) for _ in range(12)):
+        scale.observe(record)
+        episodes.add(record, clip)
+        seen = returns_so_far(episodes.all, 0.9)
+        assert scale.moments.count == len(seen)
+        assert scale.moments.std.item() == pytest.approx(np.std(seen), rel=1e-9)
+    expected = 0.5 * np.clip([1.0, -4.0], -clip, clip) if clip else np.array([0.5, -2.0])
+    torch.testing.assert_close(
+        scale.scale(torch.tensor([1.0, -4.0])), torch.from_numpy(expected / np.std(seen)).float()
+    )
+
+
+def test_a_reward_at_the_end_of_an_episode_counts_in_the_returns_of_all_its_rows():
+    """Success or failure after 50 rows, half of the time: returns of 0.99^k and 0, whose scale is about 0.4.
+
+    The discounted sum of the rewards so far is 1 in one row of 100 and 0 in all others: a scale of 0.1.
+    """
+    length, gamma = 50, 0.99
+    record = random_rollout(np.random.default_rng(0), 2 * length, 1)
+    record.first = np.zeros((2 * length + 1, 1), bool)
+    record.first[[0, length, -1]] = True
+    record.alive = np.ones((2 * length, 1), bool)
+    record.alive[[length - 1, -1]] = False
+    record.reward = np.zeros((2 * length, 1), np.float32)
+    record.reward[-1] = 1
+    scale = make_normalizer("return_std", gamma=gamma)
+    scale.observe(record)
+    returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
+    assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
+    assert 0.39 < scale.moments.std.item() < 0.41
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_equal_returns_leave_rewards_unchanged(rows):
+    moments = ReturnMoments(0.9)
+    moments.add(rows, rows * 0.1, rows * 0.1**2)
+    assert moments.std == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_columns_of_one_lane_count_in_order_of_time(kind):
+    whole = random_rollout(np.random.default_rng(0), 6, 1)
+    whole.first[:], whole.alive[:] = False, True
+    halves = replace(
+        whole,
+        first=np.zeros((4, 2), bool),
+        reward=np.hstack((whole.reward[:3], whole.reward[3:])),
+        alive=np.ones((3, 2), bool),
+        lane=np.zeros(2, int),
+        continues_previous=np.ones(2, bool),
+    )
+    scales = [make_normalizer(kind) for _ in range(2)]
+    for scale, record in zip(scales, (whole, halves), strict=True):
+        scale.observe(record)
+    assert scales[1].moments.std.item() == pytest.approx(scales[0].moments.std.item())
+    assert scales[1].moments.divisor.item() == pytest.approx(scales[0].moments.divisor.item())
+    np.testing.assert_allclose(scales[1].running_sums, scales[0].running_sums)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_added_lanes_count_as_lanes_that_existed_from_the_start(kind):
+    rng = np.random.default_rng(1)
+    grown, large = (make_normalizer(kind, lanes) for lanes in (LANES, LANES + 2))
+    for added in (0, 2):
+        grown.grow(LANES + added)
+        for record in (collected(rng) for _ in range(5)):
+            record.lane[:added] = LANES + np.arange(added)
+            for scale in (grown, large):
+                scale.observe(record)
+    assert grown.moments.std == large.moments.std
+    np.testing.assert_array_equal(grown.running_sums, large.running_sums)
+    assert_same_state(grown, large)
+
+
+def one_lane(reward, first=(), invalid=(), continues_previous=True):
+    """Return a rollout of lane 0 with these rewards [T]; `first` and `invalid` are rows."""
+    record = random_rollout(np.random.default_rng(0), len(reward), 1)
+    record.reward = np.array(reward, np.float32)[:, None]
+    record.first[:] = False
+    record.first[[*first]] = True
+    record.alive = ~record.first[1:]
+    for row in invalid:
+        record.first[row + 1] = True
+    record.continues_previous[:] = continues_previous
+    return record
+
+
+@pytest.mark.parametrize(
+    ("records", "largest"),
+    [
+        pytest.param([one_lane([1] * 400)], 10, id="constant reward"),
+        pytest.param([one_lane([0] * 49 + [3])], 3, id="one reward, in the last row"),
+        pytest.param([one_lane([2] + [0] * 49)], 2, id="one reward, in the first row"),
+        pytest.param([one_lane([-1, -2])], 2.9, id="negative returns"),
+        pytest.param([one_lane([1, -2, 0.5])], 1.1, id="rewards of both signs"),
+        pytest.param([one_lane([1, 1, 1], first=[1])], 1.9, id="an episode starts in row 1"),
+        pytest.param([one_lane([1, 2, 1], first=[1, 2])], 2, id="each row is an episode"),
+        pytest.param([one_lane([1]), one_lane([1])], 1.9, id="a rollout continues an episode"),
+        pytest.param([one_lane([1]), one_lane([1], continues_previous=False)], 1, id="a rollout continues none"),
+        pytest.param([one_lane([3, 0]), one_lane([1], first=[0])], 3, id="an earlier episode has the largest"),
+        pytest.param([one_lane([1, 7], invalid=[1])], 1, id="an invalid row"),
+        pytest.param([one_lane([0, 0])], 0, id="no reward"),
+    ],
+)
+def test_the_largest_discounted_sum_by_hand(records, largest):
+    normalizer = make_normalizer()
+    for record in records:
+        normalizer.observe(record)
+    assert normalizer.moments.largest.item() == pytest.approx(largest, rel=1e-12)
+
+
+def test_rewards_are_divided_by_the_largest_sum_over_the_bound():
+    """Rewards of 1 with gamma 0.9 have returns of 10 in the end, which are divided by 2."""
+    normalizer, half = make_normalizer(), make_normalizer(scale=0.5)
+    for one in (normalizer, half):
+        one.observe(one_lane([1] * 400))
+    assert normalizer.moments.std < 2
+    torch.testing.assert_close(normalizer.scale(torch.tensor([1.0, -4.0])), torch.tensor([0.5, -2.0]))
+    torch.testing.assert_close(half.scale(torch.tensor([1.0, -4.0])), torch.tensor([0.25, -1.0]))
+
+
+def test_the_largest_sum_is_that_of_clipped_rewards_before_scaling():
+    normalizer = make_normalizer(clip=1.5, scale=3.0)
+    normalizer.observe(one_lane([9, -9]))
+    assert normalizer.moments.largest == 1.5
+
+
+def test_rewards_are_divided_by_the_std_if_it_is_larger():
+    std, maximum = make_normalizer("return_std"), make_normalizer(return_bound=100.0)
+    rng = np.random.default_rng(0)
+    for record in (collected(rng) for _ in range(3)):
+        for normalizer in (std, maximum):
+            normalizer.observe(record)
+    assert maximum.moments.largest / 100 < std.moments.std
+    raw = torch.tensor([1.0, -4.0])
+    assert maximum.scale(raw).equal(std.scale(raw))
+
+
+def test_rewards_are_unchanged_if_only_zeros_were_observed():
+    normalizer, raw = make_normalizer(), torch.tensor([1.0, -4.0])
+    for reward in ([], [0.0] * 30):
+        if reward:
+            normalizer.observe(one_lane(reward))
+        assert normalizer.moments.divisor == 1
+        assert normalizer.scale(raw).equal(raw)
+
+
+def test_a_row_that_is_not_valid_keeps_the_sum_of_its_lane():
+    normalizer, expected = make_normalizer(), make_normalizer()
+    normalizer.observe(one_lane([1, 2, np.nan], invalid=[2]))
+    expected.observe(one_lane([1, 2]))
+    assert_same_state(normalizer, expected)
+    assert normalizer.running_sums[3, 0] == pytest.approx(2.9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    gamma=st.floats(0, 1),
+    bound=st.floats(0.1, 100),
+    size=st.floats(1e-4, 1e4),
+    shift=st.floats(-2, 2),
+    clip=st.none() | st.floats(0.1, 10),
+)
+def test_normalized_discounted_sums_are_within_the_bound(seed, gamma, bound, size, shift, clip):
+    rng, episodes = np.random.default_rng(seed), Episodes()
+    normalizer = make_normalizer(gamma=gamma, return_bound=bound, clip=clip)
+    for record in (collected(rng, int(rng.integers(1, 8))) for _ in range(4)):
+        record.reward = (size * (record.reward - 3 + shift)).astype(np.float32)
+        normalizer.observe(record)
+        episodes.add(record, clip)
+        sums = discounted_sums(episodes.all, gamma)
+        largest = np.abs(sums).max(initial=0)
+        assert normalizer.moments.largest.item() == pytest.approx(largest, rel=1e-9, abs=1e-12)
+        divided = [
+            [(normalizer.scale(torch.tensor(r, dtype=torch.float64)).item(), ok) for r, ok in rows]
+            for rows in episodes.all
+        ]
+        assert np.abs(discounted_sums(divided, gamma)).max(initial=0) <= bound * (1 + 1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), gamma=st.floats(0, 1), nonnegative=st.booleans())
+def test_any_return_is_less_than_three_times_the_largest_sum(seed, gamma, nonnegative):
+    """|G_t| is at most (1 + 2 gamma) times the largest |F|, and (1 + gamma) times if no reward is negative."""
+    rng = np.random.default_rng(seed)
+    record = one_lane(rng.normal(size=rng.integers(1, 40)))
+    if nonnegative:
+        record.reward = np.abs(record.reward)
+    factor = 1 + gamma if nonnegative else 1 + 2 * gamma
+    largest, returns = measure(record, gamma)
+    assert np.abs(returns).max() <= factor * largest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("reward", [[-1] * 60, [3] + [0] * 9, [0] * 4 + [3] + [0] * 5, [0] * 9 + [3]])
+def test_equal_or_single_rewards_have_the_same_largest_return_and_sum(reward):
+    largest, returns = measure(one_lane(reward), 0.9)
+    assert np.abs(returns).max() == pytest.approx(largest)
+
+
+def measure(record, gamma):
+    """Return the largest discounted sum that a normalizer has measured, and all returns, of a rollout."""
+    normalizer, episodes = make_normalizer(gamma=gamma), Episodes()
+    normalizer.observe(record)
+    episodes.add(record)
+    return normalizer.moments.largest.item(), returns_so_far(episodes.all, gamma)
+
+
+def test_the_other_statistics_of_return_max_are_those_of_return_std():
+    """Return_std has no further state than before: three buffers and three sums for each lane."""
+    rng, std, maximum = np.random.default_rng(0), make_normalizer("return_std"), make_normalizer()
+    for record in (collected(rng) for _ in range(5)):
+        for normalizer in (std, maximum):
+            normalizer.observe(record)
+    expected, state = normalizer_state(std), normalizer_state(maximum)
+    assert list(state) == ["count", "total", "squares", "largest", "running_sums"]
+    assert list(expected) == ["count", "total", "squares", "running_sums"]
+    assert expected["running_sums"].shape == (3, LANES) and state["running_sums"].shape == (4, LANES)
+    assert expected["running_sums"].equal(state["running_sums"][:3])
+    assert all(expected[name].equal(state[name]) for name in ("count", "total", "squares"))
+    assert make_normalizer(None).running_sums.shape == (3, LANES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_on_a_device_are_not_read(kind):
+    """Tensors on `meta` have no values: reading one, for which a GPU would have to finish its work, is an error."""
+    normalizer = make_normalizer(kind)
+    normalizer.moments.to("meta")
+    normalizer.observe(one_lane([1, 2]))
+    assert normalizer.scale(torch.zeros(3, 2, device="meta")).shape == (3, 2)
+
+
+@pytest.mark.parametrize("bound", [None, 0.0, -5.0])
+def test_return_max_needs_a_bound(bound):
+    with pytest.raises(ValueError, match=f"return_bound is {bound}; return_max needs a number above 0"):
+        make_normalizer(return_bound=bound)
+
+
+def test_the_bound_is_added_to_the_settings_of_an_algorithm():
+    own = SimpleNamespace(reward_scale=2.0, reward_clip=3.0, reward_normalization="return_max", gamma=0.5)
+    assert RewardTransform.from_settings(own, return_bound=7.0) == RewardTransform(
+        scale=2.0, clip=3.0, reward_normalization="return_max", gamma=0.5, return_bound=7.0
+    )
