@@ -41,8 +41,7 @@ class FlattenedCategorical(Categorical):
 
     def draw_samples(self, count: int) -> Float[Tensor, "count *B branches"]:
         combination = super().draw_samples(count).squeeze(-1).long()
-        indices = torch.from_numpy(list_combinations(self.branches)).to(self.statistics)
-        return indices[combination]
+        return torch.from_numpy(list_combinations(self.branches)).to(combination.device)[combination]
 
 
 class FlattenedFamily(CategoricalFamily):
