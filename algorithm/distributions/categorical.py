@@ -153,12 +153,12 @@ class CategoricalFamily(DistributionFamily[Categorical]):
         return np.where(is_allowed, log_probs, MASKED_LOGIT).astype(np.float32)
 
     def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return ExportedAction((), (torch.multinomial(_mask_logits(statistics, mask).softmax(-1), 1),))
+        return ExportedAction((), (torch.multinomial(mask_logits(statistics, mask).softmax(-1), 1),))
 
     def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return ExportedAction((), (_mask_logits(statistics, mask).argmax(-1, keepdim=True),))
+        return ExportedAction((), (mask_logits(statistics, mask).argmax(-1, keepdim=True),))
 
 
-def _mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
+def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
     """Return finite logits with probability 0 for forbidden actions; if all are forbidden, all are equal."""
     return logits * mask - 1e8 * (1 - mask)

@@ -168,7 +168,7 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
     """The policies over discrete branches and continuous dimensions that depend on them; one of the two may be missing.
 
     Raises:
-        ValueError: The action has neither, or there are more than `MAX_COMBINATIONS` combinations of branches (`combinations`).
+        ValueError: The action has neither, or its branches have more than `MAX_COMBINATIONS` combinations.
     """
 
     def __init__(self, n_continuous: int, branches: Sequence[int]):

@@ -116,7 +116,7 @@ def test_every_atom_keeps_its_mass(seed):
     st.floats(2**-10, 1e6, width=32),
     st.integers(2, 300),
 )
-def test_in_float32_the_ends_of_every_support_are_inside_it(v_min, width, n_atoms):
+def test_in_float32_positions_at_the_ends_of_any_support_keep_their_mass(v_min, width, n_atoms):
     support = Support(v_min=v_min, v_max=v_min + width, n_atoms=n_atoms)
     ends = torch.tensor([support.v_max, support.v_min])
     beyond = torch.nextafter(ends, torch.tensor([math.inf, -math.inf]))
@@ -126,12 +126,12 @@ def test_in_float32_the_ends_of_every_support_are_inside_it(v_min, width, n_atom
         each = support.project(position.unsqueeze(-1), torch.ones(2, 1))
         assert each.shape == (2, n_atoms) and (each >= 0).all()
         torch.testing.assert_close(each.sum(-1), torch.ones(2), rtol=0, atol=1e-6)
-    # Clipped mass is at the last or first atom, whatever the rounding of Dz.
+    # The rounding of Dz has no effect on clipped positions.
     outside = support.project(torch.tensor([[math.inf], [-math.inf]]), torch.ones(2, 1))
     assert outside[0, -1] == 1 and outside[1, 0] == 1
 
 
-def test_without_rounding_problems_the_last_atom_keeps_its_mass_in_float32():
+def test_in_float32_the_whole_mass_of_v_max_is_on_the_last_atom():
     for n_atoms in range(2, 602):
         for v_min, v_max in ((-10.0, 10.0), (-1.0, 1.0), (0.0, 0.3), (-0.7, 21.1)):
             support = Support(v_min=v_min, v_max=v_max, n_atoms=n_atoms)
