@@ -53,10 +53,10 @@ class Categorical(ClosedFormDistribution):
         """Return the index of the action of each sample [..., 1] int64."""
         return sample.long()
 
-    def log_prob(self, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
+    def log_prob(self, sample: Real[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         return self.log_probs.gather(-1, self.find_index(sample)).squeeze(-1)
 
-    def log_ratio(self, behavior: Categorical, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
+    def log_ratio(self, behavior: Categorical, sample: Real[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         # One gather instead of two.
         return (self.log_probs - behavior.log_probs).gather(-1, self.find_index(sample)).squeeze(-1)
 
@@ -82,7 +82,7 @@ class Categorical(ClosedFormDistribution):
         """M = diag(pi) - pi pi^T."""
         return self.probs * (vector - self.expectation(vector).unsqueeze(-1))
 
-    def score(self, sample: Real[Tensor, "*B 1"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
+    def score(self, sample: Real[Tensor, "*B size"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
         weight = weight.unsqueeze(-1)
         return (self.probs * -weight).scatter_add_(-1, self.find_index(sample), weight)
 
@@ -153,12 +153,12 @@ class CategoricalFamily(DistributionFamily[Categorical]):
         return np.where(is_allowed, log_probs, MASKED_LOGIT).astype(np.float32)
 
     def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return ExportedAction((), (torch.multinomial(_mask_logits(statistics, mask).softmax(-1), 1),))
+        return ExportedAction((), (torch.multinomial(mask_logits(statistics, mask).softmax(-1), 1),))
 
     def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return ExportedAction((), (_mask_logits(statistics, mask).argmax(-1, keepdim=True),))
+        return ExportedAction((), (mask_logits(statistics, mask).argmax(-1, keepdim=True),))
 
 
-def _mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
+def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
     """Return finite logits with probability 0 for forbidden actions; if all are forbidden, all are equal."""
     return logits * mask - 1e8 * (1 - mask)

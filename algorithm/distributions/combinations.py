@@ -41,7 +41,8 @@ def find_combination(indices: Real[Tensor, "*B branches"], branches: Sequence[in
 
 
 def split_branches(columns: Tensor, branches: Sequence[int]) -> list[Tensor]:
-    """Return the columns [..., n_actions] of each branch; slices, since an export keeps unused outputs of a split."""
+    """Return the columns [..., n_actions] of each branch."""
+    # Slices instead of a split, whose unused outputs would stay in an exported graph.
     return [columns[..., begin:end] for begin, end in pairwise(accumulate(branches, initial=0))]
 
 

@@ -1,6 +1,6 @@
 """Policies over the combinations of several discrete branches, as one categorical distribution.
 
-Unlike independent branches, such a policy can prefer any set of combinations.
+Unlike independent branches, it can have any probability of each combination.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from algorithm.distributions.categorical import Categorical, CategoricalFamily
+from algorithm.distributions.categorical import Categorical, CategoricalFamily, mask_logits
 from algorithm.distributions.combinations import (
     check_combinations,
     find_allowed_combinations,
@@ -41,12 +41,14 @@ class FlattenedCategorical(Categorical):
 
     def draw_samples(self, count: int) -> Float[Tensor, "count *B branches"]:
         combination = super().draw_samples(count).squeeze(-1).long()
-        indices = torch.from_numpy(list_combinations(self.branches)).to(self.statistics)
-        return indices[combination]
+        return torch.from_numpy(list_combinations(self.branches)).to(combination.device)[combination]
 
 
 class FlattenedFamily(CategoricalFamily):
-    """The policies over the combinations of several branches. Samples and actions are one index of each branch.
+    """The policies over the combinations of several branches, with one logit for each of the K combinations.
+
+    Samples and actions are one index of each branch; a critic reads them one-hot. Exploration noise and repetition
+    select a combination instead of an action of each branch.
 
     Raises:
         ValueError: There are more than `MAX_COMBINATIONS` combinations.
@@ -78,8 +80,9 @@ class FlattenedFamily(CategoricalFamily):
         return self._split_branches(self._mask_combinations(statistics, mask).argmax(-1, keepdim=True))
 
     def _mask_combinations(self, statistics: Tensor, mask: Tensor) -> Tensor:
+        """Return logits [B, K] with probability 0 for combinations that contain a forbidden action."""
         allowed = find_allowed_combinations(mask, self.branches, one_hot_combinations(self.branches))
-        return statistics * allowed - 1e8 * (1 - allowed)
+        return mask_logits(statistics, allowed)
 
     def _split_branches(self, combination: Tensor) -> ExportedAction:
         """Return the index of each branch [B, 1] of combinations [B, 1], in operators that all importers support."""
@@ -89,5 +92,9 @@ class FlattenedFamily(CategoricalFamily):
 
 
 def make_flattened_family(branches: Sequence[int]) -> CategoricalFamily:
-    """Return the policies over the combinations of branches, whose samples are one index of each branch."""
+    """Return the policies over the combinations of branches, whose samples are one index of each branch.
+
+    Raises:
+        ValueError: There are more than `MAX_COMBINATIONS` combinations of several branches.
+    """
     return CategoricalFamily(*branches) if len(branches) == 1 else FlattenedFamily(branches)

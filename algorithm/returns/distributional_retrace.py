@@ -1,14 +1,18 @@
 """Distributional Retrace (Gruslys et al. 2018, arXiv 1704.04651, section 3.2): targets of categorical critics.
 
-A critic has the distribution q(x, a) of returns on the atoms of a Support. Its target at row t is a mixture of the
-n-step distributions of all n >= 1, weighted by
+A categorical critic predicts the distribution q(x, a) of the return on the atoms z of a Support. Its target at row t
+is a weighted sum of n-step distributions for n = 1, 2, ... up to the end of the trace:
 
+    sum_n sum_a alpha_{n,a} project(r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n z, q(x_{t+n}, a))
     alpha_{n,a} = c_{t+1} ... c_{t+n-1} (pi(a|x_{t+n}) - [a = a_{t+n}] c_{t+n}),   c_s = lambda min(1, rho_s)
 
-so that its mean is the scalar Retrace target, as long as no atom is clipped. The weights sum to 1, but some are
-negative, and so may be entries of the target: its cross-entropy still has the gradient softmax - target with respect to
-logits. A trace ends (c_s = 0) at the last row and at rows whose successor is missing. After a termination the discount
-is 0: all further terms are at the same return, where their weights add up to the weight of that termination.
+The trace ends (c_{t+n} = 0) after the last row, and at a row t+n whose successor is missing. After a termination in
+row t+n-1 the discount is 0: the terms of n and of all larger n have one position, the sum of the n rewards, and their
+weights add up to c_{t+1} ... c_{t+n-1}. So rows after a termination have no effect.
+
+The weights sum to 1, so the mean of the target is the scalar Retrace target, unless positions are clipped. Some weights
+are negative, and so may be entries of the target. They need no special case: the gradient of the cross-entropy with
+respect to the logits is softmax - target.
 """
 
 from __future__ import annotations
@@ -25,12 +29,12 @@ from algorithm.returns.projection import Support
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionalInputs:
-    """The inputs of distributional Retrace, for T rows of B columns and A actions."""
+    """The inputs of distributional Retrace, for T rows of B columns, A actions and N atoms."""
 
     reward: Float[Tensor, "T B"]
-    discount: Float[Tensor, "T B"]  # gamma * alive
-    valid: Bool[Tensor, "T B"]  # whether the successor of a row is known
-    trace: Float[Tensor, "T B"]  # c
+    discount: Float[Tensor, "T B"]  # gamma * alive: 0 after a termination
+    valid: Bool[Tensor, "T B"]  # False for rows whose successor is missing
+    trace: Float[Tensor, "T B"]  # c of the taken actions
     taken: Int[Tensor, "T B"]  # the taken actions
     probs: Float[Tensor, "T+1 B A"]  # pi
     q: Float[Tensor, "T+1 B A N"]  # the distributions of the target network
@@ -41,20 +45,23 @@ class DistributionalInputs:
         return self.q[:-1][rows].gather(2, index).squeeze(2)
 
     def compute_next_traces(self) -> Float[Tensor, "T B"]:
-        """Return c_{t+1} of every row, 0 if the trace ends there."""
+        """Return c_{t+1} for every row t, 0 where the trace ends."""
         return torch.cat((self.trace[1:] * self.valid[1:], torch.zeros_like(self.trace[:1])))
 
     def mix_next_distributions(self, next_trace: Tensor) -> Float[Tensor, "T B N"]:
-        """Return sum_a (pi(a|x_{t+1}) - [a = a_{t+1}] c_{t+1}) q(x_{t+1}, a) of every row."""
+        """Return sum_a (pi(a|x_{t+1}) - [a = a_{t+1}] c_{t+1}) q(x_{t+1}, a) for every row t."""
         expected = (self.probs[1:].unsqueeze(-2) @ self.q[1:]).squeeze(-2)
         expected[:-1] -= next_trace[:-1].unsqueeze(-1) * self.select_taken(slice(1, None))
         return expected
 
 
 def distributional_retrace(inputs: DistributionalInputs, support: Support) -> Float[Tensor, "T B N"]:
-    """Return the target of q(x_t, a_t), for which each n-step distribution is projected once.
+    """Return the target of q(x_t, a_t) by the definition, which projects each n-step distribution once.
 
-    The number of operations is quadratic in T. At rows that are not valid the target is q(x_t, a_t).
+    The number of operations is quadratic in T.
+
+    Returns:
+        Targets, each with the sum 1; q(x_t, a_t) at rows that are not valid.
     """
     next_trace = inputs.compute_next_traces()
     mixture, atoms = inputs.mix_next_distributions(next_trace), support.make_atoms(inputs.q)
@@ -62,7 +69,7 @@ def distributional_retrace(inputs: DistributionalInputs, support: Support) -> Fl
     rewards, discount = torch.zeros_like(inputs.reward), torch.ones_like(inputs.reward)
     weight = torch.ones_like(inputs.reward)  # c_{t+1} ... c_{t+n-1}
     for n in range(1, len(target) + 1):
-        rows = len(target) + 1 - n  # that have n successors
+        rows = len(target) + 1 - n  # number of rows with n successors
         rewards = torch.addcmul(rewards[:rows], discount[:rows], inputs.reward[n - 1 :])
         discount = discount[:rows] * inputs.discount[n - 1 :]
         position = torch.addcmul(rewards.unsqueeze(-1), discount.unsqueeze(-1), atoms)
@@ -72,11 +79,15 @@ def distributional_retrace(inputs: DistributionalInputs, support: Support) -> Fl
 
 
 def recursive_distributional_retrace(inputs: DistributionalInputs, support: Support) -> Float[Tensor, "T B N"]:
-    """Return a target with the same mean as `distributional_retrace`, in a number of operations that is linear in T.
+    """Return a target of q(x_t, a_t) by a recursion, which projects again at every row.
 
-        eta_t = project(r_t + d_t z, sum_a pi(a) q(x_{t+1}, a) - c_{t+1} q(x_{t+1}, a_{t+1}) + c_{t+1} eta_{t+1})
+        eta_t = project(r_t + d_t z, sum_a pi(a|x_{t+1}) q(x_{t+1}, a) + c_{t+1} (eta_{t+1} - q(x_{t+1}, a_{t+1})))
 
-    It is not the same distribution: every row projects the result of the next row again, which spreads its mass.
+    d_t is the discount. The number of operations is linear in T. The target is another distribution than that of
+    `distributional_retrace`: it has the same mean, unless positions are clipped, but each projection spreads its mass.
+
+    Returns:
+        Targets, each with the sum 1; q(x_t, a_t) at rows that are not valid.
     """
     next_trace = inputs.compute_next_traces()
     mixture, atoms = inputs.mix_next_distributions(next_trace), support.make_atoms(inputs.q)

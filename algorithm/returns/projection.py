@@ -29,8 +29,8 @@ class Support:
         """The distance Dz between adjacent atoms."""
         return (self.v_max - self.v_min) / (self.n_atoms - 1)
 
-    def make_atoms(self, like: Tensor) -> Tensor:
-        """Return the atoms [N] with the dtype and on the device of a tensor."""
+    def make_atoms(self, like: Tensor) -> Float[Tensor, " N"]:
+        """Return the atoms with the dtype and on the device of a tensor."""
         return torch.linspace(self.v_min, self.v_max, self.n_atoms, dtype=like.dtype, device=like.device)
 
     def project(self, position: Float[Tensor, "*B M"], mass: Float[Tensor, "*B M"]) -> Float[Tensor, "*B N"]:
@@ -38,15 +38,15 @@ class Support:
 
             p_i = sum_j mass_j h_i(position_j),   h_i(y) = max(0, 1 - |clip(y, v_min, v_max) - z_i| / Dz)
 
-        (Bellemare et al. 2017, arXiv 1707.06887, Eq. 7.) The sum of the mass stays the same, and so does the mean of
-        mass within [v_min, v_max]. Mass may be negative.
+        (Bellemare et al. 2017, arXiv 1707.06887, Eq. 7.) The total mass stays the same, and so does the mean
+        unless positions are clipped. Mass may be negative.
 
         Args:
             position: Positions in the unit of the atoms.
             mass: The mass of each position.
         """
         steps = ((position - self.v_min) / self.distance).clamp(0, self.n_atoms - 1)  # position in units of Dz
-        # NaN would be no index; it reaches the result through `upper_share`.
+        # A NaN is no valid index. It reaches the result through `upper_share`.
         lower = steps.nan_to_num().floor().clamp(max=self.n_atoms - 2)
         upper_share = mass * (steps - lower)
         index = lower.long()

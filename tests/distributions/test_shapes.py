@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from algorithm.distributions import ClippedGaussianFamily, Gaussian, HybridFamily, make_family
+from algorithm.distributions import ClippedGaussianFamily, FlattenedFamily, Gaussian, HybridFamily, make_family
 
 LEADING = (2, 3)  # rows and columns; their numbers differ from the sizes of an action
 FAMILIES = {
     "branch": make_family(0, (3,), ClippedGaussianFamily, Gaussian),
     "joint": make_family(2, (3, 2), ClippedGaussianFamily, Gaussian),
+    "flattened": FlattenedFamily((2, 3)),
+    "flattened, three branches": FlattenedFamily((2, 2, 2)),
     "hybrid": HybridFamily(2, (3, 2)),
     "hybrid of branches": HybridFamily(0, (3, 2)),
     "hybrid of continuous dimensions": HybridFamily(2, ()),
@@ -48,7 +50,7 @@ def test_log_probabilities_of_executed_actions_of_rows(name):
 
 
 @pytest.mark.parametrize("computed", [(), ("log_probs",), ("log_probs", "probs")], ids=str)
-@pytest.mark.parametrize("name", ["branch", "hybrid", "hybrid of branches", "hybrid of continuous dimensions"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "joint"])
 def test_selected_rows_have_the_same_probabilities(name, computed):
     family, (statistics, _) = FAMILIES[name], draw(FAMILIES[name])
     distribution = family(statistics)

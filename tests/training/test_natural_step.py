@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from algorithm.agents.agent import Divergence, ParameterGroup
-from algorithm.distributions import Categorical, ClippedGaussianFamily, FixedStdGaussian, Gaussian, make_family
+from algorithm.distributions import (
+    Categorical,
+    ClippedGaussianFamily,
+    FixedStdGaussian,
+    FlattenedFamily,
+    Gaussian,
+    make_family,
+)
 from algorithm.training.natural_step import FisherMatrix, NaturalStep, conjugate_gradient, solve_trust_region
 
 LOGITS, ACTION, ADVANTAGE, DELTA = (0.2, 0.0, -0.2), 2, 3.0, 0.01
@@ -13,6 +20,7 @@ DAMPING = 1e-9  # the Fisher matrix of logits is singular: equal changes of all 
 FAMILIES = {
     "discrete": make_family(0, (4,), ClippedGaussianFamily, Gaussian),
     "branches": make_family(0, (3, 2), ClippedGaussianFamily, Gaussian),
+    "flattened": FlattenedFamily((3, 2)),
     "continuous": make_family(2, (), ClippedGaussianFamily, Gaussian),
     "fixed std": make_family(2, (), ClippedGaussianFamily, FixedStdGaussian),
     "hybrid": make_family(1, (3, 2), ClippedGaussianFamily, Gaussian),

@@ -1,0 +1,407 @@
+"""Distributional Retrace equals a double loop over rows and horizons, and its mean is the scalar Retrace target."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithm.returns import retrace
+from algorithm.returns.distributional_retrace import (
+    DISTRIBUTIONAL_ESTIMATORS,
+    DistributionalInputs,
+    distributional_retrace,
+    recursive_distributional_retrace,
+)
+from algorithm.returns.projection import Support
+from tests.builders import random_estimator_inputs
+from tests.oracles import retrace_by_definition
+
+GAMMA = 0.9
+SUPPORT = Support(v_min=-3.0, v_max=3.0, n_atoms=7)
+WIDE = Support(v_min=-30.0, v_max=36.0, n_atoms=23)
+
+both = pytest.mark.parametrize("estimate", DISTRIBUTIONAL_ESTIMATORS.values(), ids=DISTRIBUTIONAL_ESTIMATORS)
+many = settings(max_examples=60, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(actual, expected, atol=1e-12):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+# Known answers: two rows of an episode that continues after them, with two actions.
+#   row   r    a  c       x    pi          q(x, 0)     q(x, 1)
+#   0     0.3  1  1       0    (0.5, 0.5)  uniform     all on 3
+#   1     0.5  0  0.5     1    (.25, .75)  all on -1   all on 1
+#                         2    (0.5, 0.5)  all on 2    all on 0
+
+
+def point_mass(atom):
+    return torch.eye(7, dtype=torch.float64)[atom + 3]
+
+
+def two_rows(**changes):
+    inputs = DistributionalInputs(
+        reward=tensor(0.3, 0.5).view(2, 1),
+        discount=torch.full((2, 1), GAMMA, dtype=torch.float64),
+        valid=torch.ones(2, 1, dtype=torch.bool),
+        trace=tensor(1, 0.5).view(2, 1),
+        taken=torch.tensor([[1], [0]]),
+        probs=tensor((0.5, 0.5), (0.25, 0.75), (0.5, 0.5)).view(3, 1, 2),
+        q=torch.stack(
+            (
+                torch.full((7,), 1 / 7, dtype=torch.float64),
+                *map(point_mass, (3, -1, 1, 2, 0)),
+            )
+        ).view(3, 1, 2, 7),
+    )
+    return replace(inputs, **changes)
+
+
+def mean(distribution, support=SUPPORT):
+    return distribution @ support.make_atoms(distribution)
+
+
+def test_known_answer_of_the_direct_form():
+    # n = 1: weights -0.25 at 0.3 - 0.9 = -0.6 and 0.75 at 0.3 + 0.9 = 1.2
+    # n = 2: weights 0.25 at 0.3 + 0.45 + 0.81 * 2 = 2.37 and 0.25 at 0.75
+    target = distributional_retrace(two_rows(), SUPPORT)[:, 0]
+    close(target[0], tensor(0, 0, -0.15, -0.0375, 0.7875, 0.3075, 0.0925))
+    close(target[1], tensor(0, 0, 0, 0.25, 0.25, 0.35, 0.15))  # 0.5 at 2.3 and 0.5 at 0.5
+    close(mean(target), tensor(1.83, 1.4))
+
+
+def test_the_recursive_form_has_the_same_mean_and_spreads_the_mass():
+    # eta_1 as above, then half of it and (-0.25 on -1, 0.75 on 1) at 0.3 + 0.9 z
+    target = recursive_distributional_retrace(two_rows(), SUPPORT)[:, 0]
+    close(target[0], tensor(0, 0, -0.15, -0.0125, 0.7375, 0.3325, 0.0925))
+    close(target[1], tensor(0, 0, 0, 0.25, 0.25, 0.35, 0.15))
+    close(mean(target), tensor(1.83, 1.4))
+
+
+@both
+def test_a_termination_is_one_atom_at_the_return(estimate):
+    # n = 2: weight 0.5 at 0.3 + 0.45 = 0.75
+    target = estimate(two_rows(discount=tensor(GAMMA, 0).view(2, 1)), SUPPORT)[:, 0]
+    close(target[1], tensor(0, 0, 0, 0.5, 0.5, 0, 0))
+    close(mean(target), tensor(0.3 + 0.9 * 1 + 0.45 * 0.5, 0.5))
+    if estimate is distributional_retrace:
+        close(target[0], tensor(0, 0, -0.15, 0.025, 0.975, 0.15, 0))
+    # The termination of row 0: everything at 0.3.
+    target = estimate(two_rows(discount=tensor(0, GAMMA).view(2, 1)), SUPPORT)[:, 0]
+    close(target[0], tensor(0, 0, 0, 0.7, 0.3, 0, 0))
+
+
+@both
+def test_a_row_that_is_not_valid_keeps_its_distribution_and_ends_the_trace(estimate):
+    target = estimate(two_rows(valid=torch.tensor([[True], [False]])), SUPPORT)[:, 0]
+    close(target[1], point_mass(-1))
+    # 0.25 at 0.3 - 0.9 = -0.6 and 0.75 at 0.3 + 0.9 = 1.2
+    close(target[0], tensor(0, 0, 0.15, 0.1, 0.6, 0.15, 0))
+    target = estimate(two_rows(valid=torch.tensor([[False], [True]])), SUPPORT)[:, 0]
+    close(target, torch.stack((point_mass(3), tensor(0, 0, 0, 0.25, 0.25, 0.35, 0.15))))
+
+
+@both
+def test_the_gradient_of_the_cross_entropy_with_negative_entries_is_softmax_minus_target(estimate):
+    target = estimate(two_rows(), SUPPORT)
+    assert target.min() < -0.1
+    logits = torch.randn(target.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits.requires_grad_()
+    (-target * logits.log_softmax(-1)).sum().backward()
+    close(logits.grad, logits.detach().softmax(-1) - target)
+
+
+# Random records, with terminations, truncations with and without the last observation, in several columns
+
+
+def list_atoms(support):
+    distance = (support.v_max - support.v_min) / (support.n_atoms - 1)
+    return [support.v_min + i * distance for i in range(support.n_atoms)]
+
+
+def add(target, atoms, weight, y):
+    """Add weight h_i(y) to every entry of a target."""
+    y = min(max(y, atoms[0]), atoms[-1])
+    for i, z in enumerate(atoms):
+        target[i] += weight * max(0.0, 1 - abs(y - z) / (atoms[1] - atoms[0]))
+
+
+def has_successor(record, t, b):
+    return not record["alive"][t, b] or not record["first"][t + 1, b]
+
+
+def distributional_retrace_by_definition(record, support):
+    """Return the target of the definition, row by row; NaN for rows whose successor is missing."""
+    atoms = list_atoms(support)
+    rows, columns = record["reward"].shape
+    targets = np.full((rows, columns, support.n_atoms), np.nan)
+    for t, b in np.ndindex(rows, columns):
+        if not has_successor(record, t, b):
+            continue
+        target, weight, reward_sum = np.zeros(support.n_atoms), 1.0, 0.0
+        for n in range(1, rows - t + 1):
+            last, after = t + n - 1, t + n
+            reward_sum += record["gamma"] ** (n - 1) * record["reward"][last, b]
+            if not record["alive"][last, b]:
+                add(target, atoms, weight, reward_sum)
+                break
+            trace_ends = after == rows or not has_successor(record, after, b)
+            c = 0.0 if trace_ends else record["trace"][after, b]
+            for a, probability in enumerate(record["probs"][after, b]):
+                is_taken = not trace_ends and a == record["taken"][after, b]
+                alpha = weight * (probability - is_taken * c)
+                for j, z in enumerate(atoms):
+                    add(target, atoms, alpha * record["q"][after, b, a, j], reward_sum + record["gamma"] ** n * z)
+            if trace_ends:
+                break
+            weight *= c
+        targets[t, b] = target
+    return targets
+
+
+def recursion_by_definition(record, support):
+    """Return eta_t = Proj push[sum_a pi(a) q(x', a) - c' q(x', a') + c' eta'], row by row from the last."""
+    atoms, (rows, columns) = list_atoms(support), record["reward"].shape
+    targets = np.full((rows, columns, support.n_atoms), np.nan)
+    for b in range(columns):
+        for t in reversed(range(rows)):
+            if not has_successor(record, t, b):
+                continue
+            targets[t, b] = 0
+            if not record["alive"][t, b]:
+                add(targets[t, b], atoms, 1, record["reward"][t, b])
+                continue
+            mass = record["probs"][t + 1, b] @ record["q"][t + 1, b]
+            if t + 1 < rows and has_successor(record, t + 1, b):
+                q_taken = record["q"][t + 1, b, record["taken"][t + 1, b]]
+                mass = mass + record["trace"][t + 1, b] * (targets[t + 1, b] - q_taken)
+            for weight, z in zip(mass, atoms, strict=True):
+                add(targets[t, b], atoms, weight, record["reward"][t, b] + record["gamma"] * z)
+    return targets
+
+
+def random_record(seed, rows=None, columns=3, support=SUPPORT, inside=1.0):
+    """Return a record, whose distributions have mass in the inner part of the support only, if `inside` is below 1."""
+    record = random_estimator_inputs(("trace",), seed, rows, columns)
+    return record | random_distributions(seed, len(record["reward"]), columns, support, inside)
+
+
+def random_distributions(seed, rows, columns, support, inside):
+    rng = np.random.default_rng([seed, 1])
+    actions = int(rng.integers(1, 4))
+    q = rng.gamma(0.3, size=(rows + 1, columns, actions, support.n_atoms)) + 1e-12
+    outer = np.abs(np.linspace(-1, 1, support.n_atoms)) > inside
+    q[..., outer] = 0
+    probs = rng.gamma(0.5, size=(rows + 1, columns, actions)) + 1e-12
+    return {
+        "taken": rng.integers(actions, size=(rows, columns)),
+        "probs": probs / probs.sum(-1, keepdims=True),
+        "q": q / q.sum(-1, keepdims=True),
+    }
+
+
+def make_inputs(record, dtype=torch.float64):
+    float_of = {name: torch.from_numpy(record[name]).to(dtype) for name in ("reward", "trace", "probs", "q")}
+    alive = torch.from_numpy(record["alive"])
+    return DistributionalInputs(
+        **float_of,
+        discount=record["gamma"] * alive.to(dtype),
+        valid=~(torch.from_numpy(record["first"])[1:] & alive),
+        taken=torch.from_numpy(record["taken"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("estimate", "definition"),
+    [
+        (distributional_retrace, distributional_retrace_by_definition),
+        (recursive_distributional_retrace, recursion_by_definition),
+    ],
+)
+@many
+@given(seeds)
+def test_each_form_equals_its_definition(estimate, definition, seed):
+    record = random_record(seed)
+    inputs = make_inputs(record)
+    expected, valid = definition(record, SUPPORT), inputs.valid.numpy()
+    np.testing.assert_array_equal(valid, ~np.isnan(expected[..., 0]))
+    target = estimate(inputs, SUPPORT).numpy()
+    np.testing.assert_allclose(target[valid], expected[valid], rtol=0, atol=1e-10)
+
+
+def test_random_records_have_every_kind_of_end():
+    records = [random_record(seed) for seed in range(60)]
+    rows = [
+        (record["alive"][:-1], record["first"][1:-1], make_inputs(record).valid[1:].numpy(), record["trace"][1:])
+        for record in records
+        if len(record["reward"]) > 1
+    ]
+    alive, first, next_valid, next_trace = (np.concatenate(x) for x in zip(*rows, strict=True))
+    for kind in (~alive & first, ~alive & ~first, alive & first, ~next_valid & ~first, next_trace > 1):
+        assert kind.sum() > 20
+
+
+@both
+@many
+@given(seeds)
+def test_invalid_rows_keep_the_distribution_of_the_taken_action(estimate, seed):
+    record = random_record(seed)
+    inputs = make_inputs(record)
+    target = estimate(inputs, SUPPORT)
+    for t, b in (~inputs.valid).nonzero().tolist():
+        close(target[t, b], inputs.q[t, b, record["taken"][t, b]], atol=0)
+
+
+@both
+@many
+@given(seeds)
+def test_the_sum_is_1_and_the_mean_is_the_scalar_target_of_retrace(estimate, seed):
+    record = random_record(seed, support=WIDE, inside=0.5)
+    inputs, atoms = make_inputs(record), np.linspace(WIDE.v_min, WIDE.v_max, WIDE.n_atoms)
+    target, valid = estimate(inputs, WIDE).numpy(), inputs.valid.numpy()
+    np.testing.assert_allclose(target.sum(-1), 1, rtol=0, atol=1e-10)
+    action_values = record["q"] @ atoms
+    taken = np.take_along_axis(action_values[:-1], record["taken"][..., None], -1)[..., 0]
+    v = (record["probs"] * action_values).sum(-1)
+    scalar = (record[name] for name in ("reward", "alive", "first", "gamma"))
+    expected = np.where(valid, retrace_by_definition(*scalar, taken, v, record["trace"]), taken)
+    np.testing.assert_allclose(target @ atoms, expected, rtol=0, atol=1e-9)
+    by_project = retrace(
+        inputs.reward, inputs.discount, inputs.valid, torch.from_numpy(taken), torch.from_numpy(v), inputs.trace
+    )
+    np.testing.assert_allclose(target @ atoms, by_project, rtol=0, atol=1e-9)
+
+
+@many
+@given(seeds)
+def test_the_sum_is_1_with_clipped_returns_too(seed):
+    inputs = make_inputs(random_record(seed))
+    narrow = Support(v_min=-0.2, v_max=0.1, n_atoms=7)
+    for estimate in DISTRIBUTIONAL_ESTIMATORS.values():
+        close(estimate(inputs, narrow).sum(-1), torch.ones(inputs.valid.shape, dtype=torch.float64), atol=1e-10)
+
+
+@both
+@many
+@given(seeds)
+def test_the_mean_of_a_critic_of_point_masses_is_the_scalar_target(estimate, seed):
+    record = random_record(seed, support=WIDE, inside=0.5)
+    atom = record["q"].argmax(-1)
+    inputs = make_inputs(record | {"q": np.eye(WIDE.n_atoms)[atom]})
+    action_values = WIDE.make_atoms(inputs.q)[atom]
+    taken = action_values[:-1].gather(-1, inputs.taken.unsqueeze(-1)).squeeze(-1)
+    v = (inputs.probs * action_values).sum(-1)
+    expected = retrace(inputs.reward, inputs.discount, inputs.valid, taken, v, inputs.trace)
+    close(mean(estimate(inputs, WIDE), WIDE), expected, atol=1e-9)
+
+
+def end_of_return(record, t, b):
+    """Return the last row whose reward is in the target of row t."""
+    invalid = record["first"][1:, b] & record["alive"][:, b]
+    while record["alive"][t, b] and t + 1 < len(invalid) and not invalid[t + 1]:
+        t += 1
+    return t
+
+
+@both
+@many
+@given(seeds)
+def test_a_target_depends_on_the_rows_of_its_own_return_only(estimate, seed):
+    record = random_record(seed)
+    rows, columns = record["reward"].shape
+    other = random_estimator_inputs(("trace",), seed + 1, rows, columns)
+    rng = np.random.default_rng([seed, 2])
+    other = {
+        **record,
+        "reward": 100 * other["reward"],
+        "trace": other["trace"],
+        "taken": rng.permuted(record["taken"]),
+        "probs": rng.permuted(record["probs"], axis=-1),
+        "q": rng.permuted(record["q"], axis=-1),
+    }
+    inputs = make_inputs(record)
+    target, others = estimate(inputs, SUPPORT), estimate(make_inputs(other), SUPPORT)
+    assert others.isfinite().all()
+    for t, b in inputs.valid.nonzero().tolist():
+        end = end_of_return(record, t, b)
+        changed = {name: other[name].copy() for name in other if name != "gamma"} | {"gamma": record["gamma"]}
+        changed["reward"][t : end + 1, b] = record["reward"][t : end + 1, b]
+        for name in ("trace", "taken"):
+            changed[name][t + 1 : end + 1, b] = record[name][t + 1 : end + 1, b]
+        for name in ("probs", "q"):
+            last = end + 1 + record["alive"][end, b]  # no observation after a termination
+            changed[name][t + 1 : last, b] = record[name][t + 1 : last, b]
+        close(estimate(make_inputs(changed), SUPPORT)[t, b], target[t, b], atol=1e-10)
+
+
+@both
+@many
+@given(seeds)
+def test_without_a_trace_the_target_is_the_one_of_expected_sarsa(estimate, seed):
+    # C51's target (Bellemare et al. 2017, Algorithm 1) with an expectation over actions.
+    record = random_record(seed)
+    inputs = make_inputs(record | {"trace": np.zeros_like(record["trace"])})
+    expected = torch.einsum("tba,tban->tbn", inputs.probs[1:], inputs.q[1:])
+    position = inputs.reward.unsqueeze(-1) + inputs.discount.unsqueeze(-1) * SUPPORT.make_atoms(inputs.q)
+    one_step = SUPPORT.project(position, expected)
+    close(estimate(inputs, SUPPORT)[inputs.valid], one_step[inputs.valid], atol=1e-10)
+
+
+@many
+@given(seeds)
+def test_on_policy_with_a_deterministic_policy_only_the_longest_horizon_has_a_weight(seed):
+    record = random_record(seed, columns=1)
+    rows = len(record["reward"])
+    whole = {"first": np.zeros((rows + 1, 1), bool), "alive": np.ones((rows, 1), bool)}
+    best = record["probs"].argmax(-1)
+    policy = {"probs": np.eye(record["probs"].shape[-1])[best], "taken": best[:-1], "trace": np.ones((rows, 1))}
+    inputs = make_inputs(record | whole | policy)
+    target = distributional_retrace(inputs, SUPPORT)
+    atoms, final = SUPPORT.make_atoms(inputs.q), inputs.q[-1, 0, best[-1, 0]]
+    for t in range(rows):
+        rewards = sum(record["gamma"] ** (s - t) * record["reward"][s, 0] for s in range(t, rows))
+        bellman_backup = SUPPORT.project(rewards + record["gamma"] ** (rows - t) * atoms, final)
+        close(target[t, 0], bellman_backup, atol=1e-10)
+
+
+@both
+def test_columns_are_independent(estimate):
+    inputs = make_inputs(random_record(3, rows=8, columns=5))
+    target = estimate(inputs, SUPPORT)
+    for b in range(5):
+        column = {field.name: getattr(inputs, field.name)[:, b : b + 1] for field in fields(inputs)}
+        close(estimate(DistributionalInputs(**column), SUPPORT), target[:, b : b + 1], atol=1e-12)
+
+
+@both
+def test_inputs_are_not_changed(estimate):
+    inputs = make_inputs(random_record(3, rows=8))
+    copies = {field.name: getattr(inputs, field.name).clone() for field in fields(inputs)}
+    estimate(inputs, SUPPORT)
+    for name, copy in copies.items():
+        assert torch.equal(getattr(inputs, name), copy)
+
+
+@both
+def test_float32_is_precise_enough_for_long_records(estimate):
+    support = Support(v_min=-10.0, v_max=10.0, n_atoms=51)
+    for seed in range(5):
+        record = random_record(seed, rows=32, columns=4, support=support)
+        exact, single = (estimate(make_inputs(record, dtype), support) for dtype in (torch.float64, torch.float32))
+        assert single.dtype == torch.float32
+        np.testing.assert_allclose(single, exact, rtol=0, atol=2e-5)
+
+
+def test_the_table_contains_both_forms():
+    assert DISTRIBUTIONAL_ESTIMATORS["direct"] is distributional_retrace
+    assert DISTRIBUTIONAL_ESTIMATORS["recursive"] is recursive_distributional_retrace
