@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
 from algorithm.agents.reactor.agent import Reactor
@@ -39,6 +38,7 @@ AGENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "truncated importance sampling": ("reactor", ("reactor_config.policy_gradient=truncated_importance",)),
     "scalar critic": ("reactor_scalar", ()),
 }
+RESAMPLES = 10_000  # of the bootstrap
 ROWS, BATCH, ACTIONS = 32, 8, 18  # of the measured update
 
 
@@ -108,10 +108,10 @@ def compute_iqm(values: np.ndarray, axis: int | None = None) -> Any:
     return ordered[..., cut : ordered.shape[-1] - cut].mean(axis)
 
 
-def format_interval(values: Sequence[float] | np.ndarray, statistic: Callable[..., Any], resamples: int = 10_000) -> str:
+def format_interval(values: Sequence[float] | np.ndarray, statistic: Callable[..., Any]) -> str:
     """Return a statistic of the runs, with its interval of 95% by the percentiles of a bootstrap over the runs."""
     values = np.asarray(values)
-    samples = np.random.default_rng(0).choice(values, (resamples, len(values)))
+    samples = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
     low, high = np.percentile(statistic(samples, axis=-1), [2.5, 97.5])
     return f"{statistic(values):.2f} [{low:.2f} - {high:.2f}]"
 

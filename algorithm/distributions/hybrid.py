@@ -168,11 +168,7 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
     """The policies over discrete branches and continuous dimensions that depend on them; one of the two may be missing.
 
     Raises:
-<<<<<<< HEAD
-        ValueError: The action has neither, or there are more than `MAX_COMBINATIONS` combinations of branches.
-=======
         ValueError: The action has neither, or its branches have more than `MAX_COMBINATIONS` combinations.
->>>>>>> reactor_math
     """
 
     def __init__(self, n_continuous: int, branches: Sequence[int]):

@@ -1,4 +1,4 @@
-"""Four stacked frames, the convolutional network of Mnih et al. (2015), and a hidden layer each for policy and critic."""
+"""Four stacked frames, the network of Mnih et al. (2015), and a hidden layer each for policy and critic."""
 
 from algorithm.networks import Blueprint, FrameStack, Mlp, NatureCnn
 
