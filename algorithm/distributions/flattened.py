@@ -1,6 +1,6 @@
 """Policies over the combinations of several discrete branches, as one categorical distribution.
 
-Unlike independent branches, it can have any probability of each combination.
+Unlike independent branches, such a policy can represent every distribution over the combinations.
 """
 
 from __future__ import annotations

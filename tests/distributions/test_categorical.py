@@ -227,3 +227,25 @@ def test_noisy_samples_are_random_with_probability_level():
     mixture = np.where(rng.random(DRAWS) < level, rng.integers(4, size=DRAWS), policy)
     probs = softmax(CategoricalFamily(4).with_noise(STATISTICS, np.full(3, level))[0])
     within_noise(np.bincount(mixture.astype(int), minlength=4) / DRAWS, probs, np.sqrt(probs * (1 - probs)))
+
+
+def test_repetition_is_a_mixture_with_one_allowed_action():
+    level = np.float32([0.25, 0.4, 0.4])
+    for action in range(4):
+        with np.errstate(all="raise", under="ignore"):
+            mixed = CategoricalFamily(4).with_repetition(STATISTICS, np.full((3, 1), action, np.float32), level)
+        assert mixed.dtype == np.float32
+        np.testing.assert_allclose(
+            softmax(mixed[0]), 0.75 * softmax(STATISTICS[0]) + 0.25 * np.eye(4)[action], atol=1e-6
+        )
+        p = 0 if action == 1 else 0.4  # a forbidden action is not repeated
+        np.testing.assert_allclose(
+            softmax(mixed[1]), (1 - p) * softmax(STATISTICS[1]) + p * np.eye(4)[action], atol=1e-6
+        )
+        np.testing.assert_array_equal(mixed == MASKED_LOGIT, STATISTICS == MASKED_LOGIT)
+
+
+def test_repetition_of_level_0_has_no_effect():
+    same = CategoricalFamily(4).with_repetition(STATISTICS, np.zeros((3, 1), np.float32), np.zeros(3, np.float32))
+    np.testing.assert_allclose(softmax(same[:2]), softmax(STATISTICS[:2]), atol=1e-6)
+    np.testing.assert_array_equal(same[2], STATISTICS[2])

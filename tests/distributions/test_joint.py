@@ -12,6 +12,7 @@ from algorithm.distributions import (
     DistributionFamily,
     FixedStdGaussian,
     Gaussian,
+    HybridFamily,
     JointDistribution,
     JointFamily,
     TanhGaussianFamily,
@@ -169,3 +170,18 @@ def test_a_single_kind_of_action_has_its_own_family():
 def test_an_empty_action_raises():
     with pytest.raises(ValueError, match="at least one"):
         make_family(0, (), ClippedGaussianFamily, Gaussian)
+
+
+def test_only_families_without_continuous_actions_have_a_policy_that_repeats_an_action():
+    level = np.float32([0.5])
+    for branches in (make_family(0, (3, 2), ClippedGaussianFamily, Gaussian), HybridFamily(0, (3, 2))):
+        mixed = branches.with_repetition(ROW[None, 4:], np.float32([[0, 1]]), level)
+        np.testing.assert_allclose(softmax(mixed[0, :3]), 0.5 * softmax(ROW[4:7]) + [0.5, 0, 0], atol=1e-6)
+        np.testing.assert_allclose(softmax(mixed[0, 3:]), 0.5 * softmax(ROW[7:]) + [0, 0.5], atol=1e-6)
+    continuous = (TanhGaussianFamily(1, Gaussian), HYBRID, HybridFamily(1, (2,)))
+    for family in continuous:
+        statistics, sample = np.zeros((1, family.statistics_size), np.float32), np.zeros((1, family.size), np.float32)
+        with pytest.raises(
+            TypeError, match=r"^\w+Family has continuous actions, which have no probability of repetition"
+        ):
+            family.with_repetition(statistics, sample, level)

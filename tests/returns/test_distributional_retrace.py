@@ -39,10 +39,10 @@ def close(actual, expected, atol=1e-12):
 
 
 # Known answers: two rows of an episode that continues after them, with two actions.
-#   row   r    a  c       x    pi          q(x, 0)     q(x, 1)
-#   0     0.3  1  1       0    (0.5, 0.5)  uniform     all on 3
-#   1     0.5  0  0.5     1    (.25, .75)  all on -1   all on 1
-#                         2    (0.5, 0.5)  all on 2    all on 0
+#   row  r    a  c    pi            q(x, 0)    q(x, 1)
+#   0    0.3  1  1    (0.5, 0.5)    uniform    all on 3
+#   1    0.5  0  0.5  (0.25, 0.75)  all on -1  all on 1
+#   2                 (0.5, 0.5)    all on 2   all on 0
 
 
 def point_mass(atom):
@@ -57,12 +57,7 @@ def two_rows(**changes):
         trace=tensor(1, 0.5).view(2, 1),
         taken=torch.tensor([[1], [0]]),
         probs=tensor((0.5, 0.5), (0.25, 0.75), (0.5, 0.5)).view(3, 1, 2),
-        q=torch.stack(
-            (
-                torch.full((7,), 1 / 7, dtype=torch.float64),
-                *map(point_mass, (3, -1, 1, 2, 0)),
-            )
-        ).view(3, 1, 2, 7),
+        q=torch.stack((tensor(*[1 / 7] * 7), *map(point_mass, (3, -1, 1, 2, 0)))).view(3, 1, 2, 7),
     )
     return replace(inputs, **changes)
 
@@ -121,7 +116,7 @@ def test_the_gradient_of_the_cross_entropy_with_negative_entries_is_softmax_minu
     close(logits.grad, logits.detach().softmax(-1) - target)
 
 
-# Random records, with terminations, truncations with and without the last observation, in several columns
+# Random records of several columns, with terminations and truncations, each with and without the last observation.
 
 
 def list_atoms(support):
