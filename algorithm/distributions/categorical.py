@@ -53,10 +53,10 @@ class Categorical(ClosedFormDistribution):
         """Return the index of the action of each sample [..., 1] int64."""
         return sample.long()
 
-    def log_prob(self, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
+    def log_prob(self, sample: Real[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         return self.log_probs.gather(-1, self.find_index(sample)).squeeze(-1)
 
-    def log_ratio(self, behavior: Categorical, sample: Real[Tensor, "*B 1"]) -> Float[Tensor, "*B"]:
+    def log_ratio(self, behavior: Categorical, sample: Real[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         # One gather instead of two.
         return (self.log_probs - behavior.log_probs).gather(-1, self.find_index(sample)).squeeze(-1)
 
@@ -82,7 +82,7 @@ class Categorical(ClosedFormDistribution):
         """M = diag(pi) - pi pi^T."""
         return self.probs * (vector - self.expectation(vector).unsqueeze(-1))
 
-    def score(self, sample: Real[Tensor, "*B 1"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
+    def score(self, sample: Real[Tensor, "*B size"], weight: Float[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
         weight = weight.unsqueeze(-1)
         return (self.probs * -weight).scatter_add_(-1, self.find_index(sample), weight)
 
