@@ -63,17 +63,17 @@ class NoForward(nn.Module):
         self.size = size
 
 
-def make(name: str, branches=(3, 2), masked: bool = True, fraction: float = 0.1, gain: float = 0.01):
-    """Return a network with parameters far from their initial values, in flat tensors, and its specs."""
+def make(name: str, branches=(3, 2), masked: bool = True, fraction: float = 0.1):
+    """Return a network with parameters far from their initial values, in flat tensors."""
     torch.manual_seed(0)
     family = make_flattened_family(branches)
     specs = {"obs": ObsSpec((3,))} | ({ACTION_MASK: ObsSpec((sum(branches),), "uint8")} if masked else {})
-    network = BranchedActorCritic(BLUEPRINTS[name], specs, family, VALUES, gain, fraction)
+    network = BranchedActorCritic(BLUEPRINTS[name], specs, family, VALUES, 0.01, fraction)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.6)
     network.flat = FlatParameters({"policy": network}, {}, {})
     Noise([network]).resample()
-    return network, specs
+    return network
 
 
 def observe(branches, masked: bool, *rows: int) -> dict[str, np.ndarray]:
@@ -105,7 +105,7 @@ def compute_policy_by_combination(network, logits: np.ndarray, obs, branches) ->
 @pytest.mark.parametrize("branches", BRANCHES.values(), ids=BRANCHES)
 @every_network
 def test_acting_equals_the_module_and_follows_its_parameters(name, branches, masked, fraction):
-    network, _ = make(name, branches, masked, fraction)
+    network = make(name, branches, masked, fraction)
     assert (network.numpy() is None) == (name in WITHOUT_NUMPY)
     obs, last = observe(branches, masked, LANES), None
     memory = np.random.default_rng(2).normal(size=(LANES, network.state_size)).astype(np.float32)
@@ -126,7 +126,7 @@ def test_acting_equals_the_module_and_follows_its_parameters(name, branches, mas
 @pytest.mark.parametrize("fraction", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["layers", "all memories"])
 def test_the_policy_is_mixed_with_the_allowed_combinations(name, fraction, branches, masked):
-    network, _ = make(name, branches, masked, fraction)
+    network = make(name, branches, masked, fraction)
     obs, memory = observe(branches, masked, LANES), np.zeros((LANES, network.state_size), np.float32)
     network.uniform_fraction = 0.0
     network.has_mask = False
@@ -141,7 +141,7 @@ def test_the_policy_is_mixed_with_the_allowed_combinations(name, fraction, branc
 
 
 def test_a_branch_with_all_actions_forbidden_is_not_masked():
-    network, _ = make("layers")
+    network = make("layers")
     obs, none = observe((3, 2), True, LANES), np.zeros((LANES, 0), np.float32)
     obs[ACTION_MASK][:, :3] = 0
     free = {**obs, ACTION_MASK: obs[ACTION_MASK].copy()}
@@ -154,7 +154,7 @@ def test_a_branch_with_all_actions_forbidden_is_not_masked():
 @pytest.mark.parametrize("scale", [1e2, 1e5, 1e8])
 def test_extreme_logits_are_finite_in_both_ways(scale):
     for fraction in (0.0, 0.01):
-        network, _ = make("layers", fraction=fraction)
+        network = make("layers", fraction=fraction)
         bias = scale * torch.tensor([1.0, -1, 0.5, 0.9, 0, -0.1])
         network.policy.head.linear.bias.data.copy_(bias)
         obs, none = observe((3, 2), True, LANES), np.zeros((LANES, 0), np.float32)
@@ -177,7 +177,7 @@ def test_the_initial_policy_is_close_to_uniform_and_the_gain_is_that_of_the_valu
 
 @every_network
 def test_the_memory_consists_of_the_stored_states_and_the_frames(name):
-    network, _ = make(name)
+    network = make(name)
     memory = torch.arange(2.0 * network.state_size).view(2, -1)
     torso, policy, critic = network.split_memory(memory)
     sizes = [network.torso.stored_state_size, network.policy.state_size, network.critic.state_size]
@@ -201,7 +201,7 @@ def unroll_statistics(agent, rollout):
 @every_network
 def test_learning_computes_the_statistics_of_acting(name, burn_in, adapter):
     """Collected rollouts and replayed sequences yield the statistics that actions were sampled from."""
-    burn_in = burn_in if make(name)[0].stored_state_size else 0
+    burn_in = burn_in if make(name).stored_state_size else 0
     agent, rollouts, replay = collected(BLUEPRINTS[name], ADAPTERS[adapter](), burn_in, make_reactor)
     batch = replay.sample(100)
     assert agent.schedule.burn_in == burn_in + agent.schedule.warmup_rows == batch.burn_in
@@ -233,7 +233,7 @@ def test_the_critic_continues_from_the_states_that_acting_has_stored(name):
 @pytest.mark.parametrize("burn_in", [1, 4])
 @pytest.mark.parametrize("name", ["memory of the critic", "all memories", "frames and all memories"])
 def test_burn_in_equals_continuing_from_the_same_rows(name, burn_in):
-    network, _ = make(name, masked=False)
+    network = make(name, masked=False)
     rollout = random_rollout(np.random.default_rng(0), rows=9)
     rollout = replace(rollout, memory=np.random.default_rng(1).normal(size=(4, network.state_size)).astype(np.float32))
     rollout = rollout.convert(torch.from_numpy)
@@ -243,7 +243,7 @@ def test_burn_in_equals_continuing_from_the_same_rows(name, burn_in):
 
 
 def test_burn_in_rows_have_no_gradient():
-    network, _ = make("all memories", masked=False)
+    network = make("all memories", masked=False)
     rollout = random_rollout(np.random.default_rng(0))
     rollout = replace(rollout, first=np.zeros_like(rollout.first), burn_in=2).convert(torch.from_numpy)
     for output in ("logits", "values"):

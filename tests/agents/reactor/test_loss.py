@@ -250,7 +250,7 @@ def test_extreme_logits_have_finite_gradients_in_float32(critic, estimator, scal
 
 
 def test_the_literal_network_is_that_of_the_agent():
-    """Guard of the tests above: the outputs row by row are those of a network with several memories."""
+    """The outputs of `compute_outputs_by_step` are those of an unroll, with several memories and frames."""
     agent, _, rollout = make_case(network="all memories and frames", rows=8)
     outputs, expected = agent.policy.unroll(rollout), compute_outputs_by_step(agent.policy, rollout)
     torch.testing.assert_close(outputs.logits, expected.logits)
