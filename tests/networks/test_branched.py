@@ -151,6 +151,14 @@ def test_a_branch_with_all_actions_forbidden_is_not_masked():
     assert network(tensors(obs), torch.zeros(LANES, 0))[0].equal(expected)
 
 
+def test_the_masks_of_the_first_rows_of_longer_observations_are_used():
+    network, obs = make("layers"), tensors(observe((3, 2), True, 6, LANES))
+    logits = torch.zeros(6, LANES, 6)
+    whole = network.mask_logits(logits, obs)
+    assert not whole[:2].equal(whole[-2:])
+    assert network.mask_logits(logits[:2], obs).equal(whole[:2])
+
+
 @pytest.mark.parametrize("scale", [1e2, 1e5, 1e8])
 def test_extreme_logits_are_finite_in_both_ways(scale):
     for fraction in (0.0, 0.01):
