@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +20,11 @@ from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.agent import Agent, LossReport
 from algorithm.agents.ppo.agent import Ppo
 from algorithm.agents.ppo.settings import PpoSettings
+from algorithm.agents.reactor.agent import Reactor
+from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
-from algorithm.distributions import MASKED_LOGIT
+from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
 from algorithm.returns import ESTIMATORS, find_estimators
 from algorithm.rollout import Rollout
@@ -115,6 +118,49 @@ def make_ppo(role: Role | None = None, blueprint: Blueprint | None = None, seed:
     return make_agent(Ppo, ppo_settings(**changes), role, blueprint, seed)
 
 
+def reactor_settings(**changes) -> ReactorSettings:
+    """Return the default settings with some changes."""
+    return ReactorSettings(**{**read_defaults("reactor_config"), **changes})
+
+
+def make_reactor(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Reactor:
+    """Return an agent with the default settings and some changes."""
+    return make_agent(Reactor, reactor_settings(**changes), role, blueprint, seed)
+
+
+def make_exact_reactor(
+    role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes
+) -> Reactor:
+    """Return an agent in float64 whose policy is far from uniform, and whose target network has other parameters.
+
+    The encoders of the blueprint have to keep float64, as PassThrough does.
+    """
+    agent = make_reactor(role, blueprint or Blueprint(encoders={"*": PassThrough()}, body=Mlp(6)), seed, **changes)
+    for network in (agent.policy, agent.target.network):
+        network.double()
+        for parameter in network.parameters():
+            nn.init.normal_(parameter, std=0.5)
+    return agent
+
+
+def find_allowed_statistics(agent: Agent, allowed: np.ndarray, spec: ActionSpec) -> np.ndarray:
+    """Return which of the discrete statistics [..., K] are allowed, given the allowed actions of each branch.
+
+    K is the number of combinations if the policy is one distribution over them.
+    """
+    if not isinstance(agent.family, FlattenedFamily):
+        return allowed
+    starts = list(accumulate(spec.branches[:-1], initial=0))
+    combinations = product(*map(range, spec.branches))
+    return np.stack(
+        [
+            np.all([allowed[..., start + index] for start, index in zip(starts, indices, strict=True)], 0)
+            for indices in combinations
+        ],
+        -1,
+    )
+
+
 def random_boundaries(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return random episode boundaries: first [T+1, B], alive [T, B], is_bootstrap_row [T, B].
 
@@ -189,7 +235,8 @@ def random_rollout_of(agent: Agent, role: Role, seed: int = 0, rows: int = 6) ->
         allowed = rng.random((rows + 1, columns, sum(spec.branches))) < 0.6
         allowed[..., np.cumsum((0, *spec.branches[:-1]))] = True
         obs[ACTION_MASK] = allowed.astype(np.uint8)
-        behavior[..., -sum(spec.branches) :][~allowed[:-1]] = MASKED_LOGIT
+        allowed_statistics = find_allowed_statistics(agent, allowed[:-1], spec)
+        behavior[..., -allowed_statistics.shape[-1] :][~allowed_statistics] = MASKED_LOGIT
     else:
         allowed = np.ones((rows + 1, columns, sum(spec.branches)), bool)
     for start, actions in zip(np.cumsum((0, *spec.branches)), spec.branches, strict=False):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import pytest
 
-from algorithm.annotations import CONTINUOUS, FixedOnResume, OnlyIf, Range, Unless, get_annotations
+from algorithm.annotations import CONTINUOUS, AnyOf, FixedOnResume, OnlyIf, Range, Unless, get_annotations
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,13 @@ from algorithm.annotations import CONTINUOUS, FixedOnResume, OnlyIf, Range, Unle
         (Unless(share=0), {"share": 0.0}, "has no effect, since share is 0"),
         (Unless(share=None), {"share": None}, "has no effect, since share is null"),
         (Unless(kind="a", share=0), {"kind": "A", "share": 1}, "has no effect, since kind is A"),
+        (AnyOf(OnlyIf(kind="a"), OnlyIf(on=True)), {"kind": "b", "on": True}, None),
+        (AnyOf(OnlyIf(kind="a"), OnlyIf(on=True)), {"kind": "a", "on": False}, None),
+        (
+            AnyOf(OnlyIf(kind="a"), OnlyIf(on=True)),
+            {"kind": "b", "on": False},
+            "is for kind a, not for b, and so has no effect",
+        ),
     ],
 )
 def test_a_condition_names_the_setting_that_fails(condition, settings, failure):
@@ -50,6 +57,7 @@ def test_a_range_allows_null_and_the_numbers_within_its_limits(limits, allowed, 
 def test_conditions_have_a_text():
     assert str(OnlyIf(kind=("a", "b"), on=True)) == "only with kind a or b and on true"
     assert str(Unless(share=0, kind="a")) == "not with share 0 or kind a"
+    assert str(AnyOf(OnlyIf(kind="a"), Unless(share=0))) == "only with kind a, or not with share 0"
     assert str(CONTINUOUS) == "only for continuous actions"
 
 

@@ -30,6 +30,10 @@ SECTIONS = {
     "ACER": (
         "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
     ),
+    "REACTOR": (
+        "  reactor_config: "
+        "{rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2, n_atoms: 11}\n"
+    ),
     "A2C": "  a2c_config: {rollout_length: 4}\n",
     "PPO": "  ppo_config: {rollout_length: 8, epochs: 2, minibatches: 1}\n",
 }
@@ -39,6 +43,14 @@ FAKES = {
     "two groups": {"agent": "TWO_GROUPS"},
     "auxiliary": {"auxiliaries": "{distillation: {weight: 0.5}}"},
     "explorer": {"explorer": "{mixture: {epsilon: 0.3}}"},
+    "reactor with two roles": {"agent": "REACTOR", "adapter": "TWO_ROLES"},
+    "reactor, auxiliary and explorer, recurrent and skipping": {
+        "agent": "REACTOR",
+        "adapter": "SKIPPING",
+        "auxiliaries": "{distillation: {weight: 0.5}}",
+        "explorer": "{mixture: {epsilon: 0.3}}",
+        "memory": ", policy=RunningSum, critic=RunningSum",
+    },
     "without a replay": {"agent": "A2C"},
     "auxiliary and explorer without a replay": {
         "agent": "A2C",

@@ -50,6 +50,20 @@ SETTINGS = {
         "target_d_alpha": 0.1,
         "target_c_alpha": 2.0,
     },
+    "reactor_config": {
+        "learning_rate": 0.01,
+        "gamma": 0.5,
+        "reward_normalization": None,
+        "n_atoms": 21,
+        "v_min": -1.0,
+        "v_max": 2.0,
+        "rollout_length": 4,
+        "sequence_length": 4,
+        "batch_size": 32,
+        "learning_starts": 64,
+        "replay_ratio": 3,
+        "update_target_per_step": 10,
+    },
     "a2c_config": {
         "learning_rate": 0.01,
         "optimizer": "adam",
@@ -99,9 +113,16 @@ SAC = {
     "like DQN, MultiDiscrete masked by observation": ("multi-discrete", "obs", LIKE_DQN),
     "several steps": ("dict", None, {"n_step": 2, "sequence_length": 2, "estimator": "retrace"}),
 }
+REACTOR = {
+    **{name: kind for name, kind in SPACES.items() if kind[0] not in ("box", "dict", "tuple")},
+    "scalar critic": ("discrete", None, {"critic": "scalar"}),
+    "truncated importance": ("multi-discrete", "obs", {"policy_gradient": "truncated_importance"}),
+    "truncated beta": ("discrete", "info", {"loo_beta": "truncated"}),
+}
 # The other action spaces are tested with these algorithms only among the slow tests.
 FAST = {
     "SAC": {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"},
+    "REACTOR": {"Discrete", "MultiDiscrete masked by observation", "scalar critic"},
     "A2C": {"Box", "MultiDiscrete masked by observation"},
     "PPO": {"Discrete masked by info", "Dict"},
 }
@@ -112,7 +133,13 @@ KINDS = [
         id=f"{algorithm}-{name}",
         marks=[pytest.mark.slow] * (name not in FAST.get(algorithm, kinds)),
     )
-    for algorithm, kinds in (("ACER", ACER), ("SAC", SAC), ("A2C", WITHOUT_REPLAY), ("PPO", WITHOUT_REPLAY))
+    for algorithm, kinds in (
+        ("ACER", ACER),
+        ("SAC", SAC),
+        ("REACTOR", REACTOR),
+        ("A2C", WITHOUT_REPLAY),
+        ("PPO", WITHOUT_REPLAY),
+    )
     for name, kind in kinds.items()
 ]
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(32))\n"
@@ -177,30 +204,34 @@ MEMORIES = {
     "attention": "memory=Attention(16, heads=2, window=3)",
     "frame stack": 'encoders={"*": FrameStack(2, Vector())}',
 }
+BRANCH_MEMORIES = {"gru of policy and critic": "policy=Gru(16), critic=Gru(16)"}  # only with Reactor
 
 MEMORY_SETTINGS = {
     "ACER": {"rollout_length": 6, "sequence_length": 6, "learning_rate": 0.004},
     "SAC": {"rollout_length": 6, "sequence_length": 6, "batch_size": 32, "replay_ratio": 6},
+    "REACTOR": {"rollout_length": 6, "sequence_length": 6},
     "A2C": {"rollout_length": 6},
     "PPO": {"rollout_length": 15, "minibatches": 2},
 }
-MEMORY_STEPS = {"ACER": 2500, "SAC": 2500, "A2C": 12_000, "PPO": 6000}
-ATTENTION_STEPS = {**MEMORY_STEPS, "ACER": 5000, "SAC": 8000}
+MEMORY_STEPS = {"ACER": 2500, "SAC": 2500, "REACTOR": 2500, "A2C": 12_000, "PPO": 6000}
+ATTENTION_STEPS = {**MEMORY_STEPS, "ACER": 5000, "SAC": 8000, "REACTOR": 5000}
+KINDS_WITH_MEMORY = {"REACTOR": ("discrete", "multi-discrete")}
 FAST_MEMORIES = {
     "ACER": [(memory, kind) for memory in MEMORIES for kind in ("discrete", "box", "dict")],
     "SAC": [("gru", "dict"), ("frame stack", "box")],
+    "REACTOR": [("gru of policy and critic", "discrete"), ("frame stack", "multi-discrete")],
     "A2C": [("gru", "dict")],
     "PPO": [("lstm", "discrete")],
 }
 
 
 def memory_cases():
-    """Yield every memory with three action spaces; those that are not in `FAST_MEMORIES` are slow tests."""
+    """Yield every memory with several action spaces; those that are not in `FAST_MEMORIES` are slow tests."""
     for algorithm, changes in MEMORY_SETTINGS.items():
-        for memory in MEMORIES:
+        for memory in (*MEMORIES, *(BRANCH_MEMORIES if algorithm == "REACTOR" else ())):
             if memory == "attention" and algorithm in STEPS_WITHOUT_REPLAY:
                 continue  # it needs several times as many steps
-            for kind in ("discrete", "box", "dict"):
+            for kind in KINDS_WITH_MEMORY.get(algorithm, ("discrete", "box", "dict")):
                 marks = [pytest.mark.slow] * ((memory, kind) not in FAST_MEMORIES[algorithm])
                 yield pytest.param(algorithm, changes, memory, kind, id=f"{algorithm}-{memory}-{kind}", marks=marks)
 
@@ -210,7 +241,8 @@ def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memor
     """The best action depends on the previous observation, so an agent without a memory reaches a constant return."""
     steps = ATTENTION_STEPS if memory == "attention" else MEMORY_STEPS
     base = {"max_step": steps[algorithm], "env_args": {"kind": kind, "late": True}}
-    nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {MEMORIES[memory]})\n"
+    parts = {**MEMORIES, **BRANCH_MEMORIES}[memory]
+    nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {parts})\n"
     folder = train_folder(tmp_path, layer(algorithm, changes, **base), nn)
     player, env, total = load(folder.path, disable_sample=True), Guessing(kind, late=True), 0.0
     for episode in range(30):

@@ -140,6 +140,67 @@ def test_agents_without_a_replay_learn_the_values_of_probes(tmp_path, algorithm,
     assert action.tolist() == [1, 1, 1]
 
 
+def learn_with_reactor(tmp_path, env_name, max_step, **changes):
+    """Train Reactor on a probe. Return the values of its critic and its greedy action in every state."""
+    section = {
+        "gamma": 0.9,
+        "learning_rate": 0.01,
+        "learning_rate_schedule": "linear",
+        "reward_normalization": None,
+        "v_min": -60.0,
+        "v_max": 20.0,
+        "sequence_length": 16,
+        "replay_ratio": 4.0,
+        "learning_starts": 100,
+        "update_target_per_step": 20,
+        **changes,
+    }
+    base = {"env_name": env_name, "max_step": max_step, "algorithm": "REACTOR"}
+    settings, folder, _ = train_quietly(tmp_path, PROBE, {"base_config": base, "reactor_config": section})
+    role = folder.read_roles()["agent"]
+    agent = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)("agent", role).agent
+    states, network = torch.eye(role.obs_specs["obs"].shape[0]), agent.policy
+    with torch.no_grad():
+        features, _ = network.critic.step(network.torso.encode({"obs": states}), torch.zeros(len(states), 0))
+        values = network.critic.head.compute_concatenated(features)
+    if section.get("critic") != "scalar":
+        v, a = values.split([51, values.shape[-1] - 51], -1)
+        logits = v.unsqueeze(-2) + a.unflatten(-1, (-1, 51))
+        values = logits.softmax(-1) @ torch.linspace(section["v_min"], section["v_max"], 51)
+    return values.numpy(), load(folder.path, disable_sample=True).act(states.numpy())
+
+
+REACTORS = {
+    "categorical": {},
+    "recursive": {"distributional": "recursive"},
+    "scalar": {"critic": "scalar"},
+    "truncated importance": {"policy_gradient": "truncated_importance"},
+}
+every_reactor = pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(changes, id=name, marks=[pytest.mark.slow] * (name not in ("categorical", "scalar")))
+        for name, changes in REACTORS.items()
+    ],
+)
+
+
+@every_reactor
+def test_reactor_learns_the_values_of_probes(tmp_path, changes):
+    values, _ = learn_with_reactor(tmp_path, "truncation", 2500, **changes)
+    np.testing.assert_allclose(values, 10, atol=0.5)  # as a termination it would be 4.4
+    values, _ = learn_with_reactor(tmp_path, "leak", 5000, **changes)
+    np.testing.assert_allclose(values[0], -41, atol=2)  # with a leak about -68
+    np.testing.assert_allclose(values[1], 10, atol=1)  # with a leak about -32
+
+
+@every_reactor
+def test_reactor_learns_simple_decisions(tmp_path, changes):
+    for probe, best in (("choice", [0, 1]), ("chain", [1, 1, 1])):
+        _, action = learn_with_reactor(tmp_path, probe, 2000, v_min=-2.0, v_max=2.0, **changes)
+        assert action.tolist() == best
+
+
 def learn_values(tmp_path, env_name, max_step, estimator, critic):
     """Train ACER on a probe. Return the critic's values of every state."""
     probe = {

@@ -18,7 +18,7 @@ from algorithm.runs.env_folder import PROJECT_ENVS
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
-from tests.builders import make_acer
+from tests.builders import find_allowed_statistics, make_acer, make_reactor
 from tests.doubles import make_components
 from tests.guessing import SITUATIONS, Guessing
 
@@ -71,6 +71,32 @@ def make_tempted_agent(adapter, **changes):
             weight[:logits].masked_fill_(where, TEMPTING)
             values.masked_fill_(where, HUGE)
     return agent, where
+
+
+def make_tempted_reactor(adapter, **changes):
+    """Return a Reactor with high logits and values of forbidden combinations, and a mask of these [K, situations].
+
+    Its networks are linear in the situation. The values of a categorical critic are at most `v_max`.
+    """
+    role = adapter.roles["agent"]
+    agent = make_reactor(role, Blueprint(), rollout_length=CHUNK, gamma=0.9, entropy_coef=0.1, **changes)
+    allowed = find_allowed_statistics(agent, ~find_forbidden(adapter).numpy().T, role.action_spec)
+    where = torch.from_numpy(~allowed.T)
+    for network in (agent.policy, agent.target.network):
+        with torch.no_grad():
+            for head in (network.policy.head, network.critic.head):
+                head.linear.weight.normal_()
+            network.policy.head.linear.weight.masked_fill_(where, TEMPTING)
+            values = split_values(agent, network.critic.head.linear.weight)
+            values[:, -1].masked_fill_(where, HUGE if agent.settings.critic == "scalar" else TEMPTING)
+    return agent, where
+
+
+def split_values(agent, weight: torch.Tensor) -> torch.Tensor:
+    """Return the weights, or their gradient, of the critic's outputs for each combination [K, outputs, situations]."""
+    actions = agent.family.statistics_size
+    outputs = agent.settings.n_atoms if agent.settings.critic == "categorical" else 1
+    return weight[-actions * outputs :].view(actions, outputs, -1)
 
 
 def collect(adapter, agent, ticks: int) -> Replay:
@@ -127,24 +153,57 @@ def test_the_values_of_forbidden_actions_affect_no_loss(kind, masks, changes, re
         assert gradient[~where].ne(0).any() and gradient.norm() < 100
 
 
+REACTORS = {
+    "categorical": {"v_min": -2.0, "v_max": TEMPTING},
+    "scalar": {"critic": "scalar"},
+    "truncated importance": {"policy_gradient": "truncated_importance", "importance_clip": 1.0, "critic": "scalar"},
+}
+
+
+@pytest.mark.parametrize("changes", REACTORS.values(), ids=REACTORS)
 @pytest.mark.parametrize(("kind", "masks"), KINDS.values(), ids=KINDS)
-def test_forbidden_actions_are_never_taken(kind, masks):
+def test_the_values_of_forbidden_combinations_affect_no_loss_of_reactor(kind, masks, changes):
     adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
-    agent, _ = make_tempted_agent(adapter)
+    agent, where = make_tempted_reactor(adapter, **changes)
+    batch = save_and_restore(collect(adapter, agent, 60)).sample(64).convert(torch.from_numpy)
+    assert adapter.restarts == 0
+    batch.behavior = torch.where(batch.behavior > -1e8, 0.5 * batch.behavior, batch.behavior)
+    losses, report = agent.loss(batch)
+    losses["reactor"].backward()
+    metrics = {name: value.item() for name, value in report.compute_metrics().items()}
+    assert abs(metrics["train/value"]) < 30 and metrics["train/critic_loss"] < 200
+    assert metrics["train/entropy"] <= np.log(agent.family.statistics_size)
+    assert report.compute_td_errors().max() < 50
+    policy, critic = (branch.head.linear.weight.grad for branch in (agent.policy.policy, agent.policy.critic))
+    for gradient in (policy.unsqueeze(1), split_values(agent, critic)):
+        assert gradient.movedim(1, -1)[where].eq(0).all()
+        assert gradient.movedim(1, -1)[~where].ne(0).any() and gradient.norm() < 100
+
+
+@pytest.mark.parametrize("make_agent", [make_tempted_agent, make_tempted_reactor])
+@pytest.mark.parametrize(("kind", "masks"), KINDS.values(), ids=KINDS)
+def test_forbidden_actions_are_never_taken(kind, masks, make_agent):
+    adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
+    agent, _ = make_agent(adapter)
     collect(adapter, agent, 500)
     agent.act = agent.greedy
     collect(adapter, agent, 100)
     assert adapter.restarts == 0
 
 
+@pytest.mark.parametrize("algorithm", ["ACER", "REACTOR"])
 @pytest.mark.parametrize("name", ["masked/coins", "masked/lights"])
-def test_a_run_with_action_noise_takes_no_forbidden_action(name):
+def test_a_run_with_action_noise_takes_no_forbidden_action(name, algorithm):
     source = PROJECT_ENVS / name
     # The simulators raise on a forbidden action, which ends the run, since no restarts are allowed.
     base = {"max_env_restarts": 0, "max_step": 1500, "log_every": 1500}
     layers = [
         read_variant(source / "config.yaml", "default"),
-        {"base_config": base, "acer_config": {"replay_ratio": 1}},
+        {
+            "base_config": {**base, "algorithm": algorithm},
+            "acer_config": {"replay_ratio": 1},
+            "reactor_config": {"replay_ratio": 1},
+        },
     ]
     settings = resolve([("test", layer) for layer in (*layers, {"explorer": {"action_noise": [0.0, 1.0]}})])
     folder = RunFolder.create(name, source, "a", settings.tree)

@@ -98,12 +98,7 @@ def build_module(factory: Callable[[Any], object], argument: ObsSpec | int, *met
         raise TypeError(
             f"{_factory_name(factory)} made a value of type {type(module).__name__}; it must make a torch module"
         )
-    for method in methods:
-        if not _has_method(module, method):
-            raise TypeError(
-                f"{_factory_name(factory)} made a {type(module).__name__}, which has no `{method}` "
-                "and does not fit here"
-            )
+    _check_methods(factory, module, *methods)
     return module
 
 
@@ -114,9 +109,25 @@ def build_layers_or_memory(factory: BranchFactory, size: int) -> tuple[Any, bool
         TypeError: It is neither layers nor a memory.
     """
     module = build_module(factory, size)
-    if _has_method(module, "step") and _has_method(module, "unroll"):
+    if _is_memory(module):
         return module, True
-    return build_module(lambda _: module, size, "forward"), False
+    _check_methods(factory, module, "forward")
+    return module, False
+
+
+def _check_methods(factory: object, module: nn.Module, *methods: str) -> None:
+    """Raise TypeError if a module that `factory` made lacks one of `methods`."""
+    for method in methods:
+        if not _has_method(module, method):
+            hint = "; a memory goes into memory=, and only Reactor supports one in policy= and critic="
+            raise TypeError(
+                f"{_factory_name(factory)} made a {type(module).__name__}, which has no `{method}` "
+                f"and does not fit here{hint if _is_memory(module) else ''}"
+            )
+
+
+def _is_memory(module: nn.Module) -> bool:
+    return _has_method(module, "step") and _has_method(module, "unroll")
 
 
 def _has_method(module: nn.Module, name: str) -> bool:

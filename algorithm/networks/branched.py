@@ -16,6 +16,7 @@ from algorithm.networks.blueprint import Blueprint, BranchFactory, build_layers_
 from algorithm.networks.heads import HeadSpec, SharedHeads
 from algorithm.networks.mlp import NumpyFunction
 from algorithm.networks.policy import ActFunction, Policy
+from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ObsSpec
@@ -32,6 +33,7 @@ class Branch(nn.Module):
 
     def __init__(self, inputs: int, factory: BranchFactory | None, head: HeadSpec):
         super().__init__()
+        self.precision = torch.float32
         self.layers: Any = nn.Identity()
         self.has_memory = False
         if factory:
@@ -43,8 +45,12 @@ class Branch(nn.Module):
         """Map one row: features [B, F], state [B, state_size] -> inputs of the head, next state."""
         return self.layers.step(features, state) if self.has_memory else (self.layers(features), state)
 
+    @run_in_precision
     def unroll(self, features: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Map T rows: features [T, B, F], first [T, B], state before row 0 -> inputs of the head, last state."""
+        """Map T rows: features [T, B, F], first [T, B], state before row 0 -> inputs of the head, last state.
+
+        With a lower `precision` the layers or the memory compute in it.
+        """
         return self.layers.unroll(features, first, state) if self.has_memory else (self.layers(features), state)
 
     def numpy(self) -> NumpyFunction | None:
@@ -190,7 +196,7 @@ class BranchedActorCritic(Policy):
         if not self.uniform_fraction:
             return logits
         is_allowed = logits > MASKED_LOGIT / 2
-        n_allowed = is_allowed.sum(-1, keepdim=True).clamp(min=1)
+        n_allowed = is_allowed.to(logits.dtype).sum(-1, keepdim=True).clamp(min=1)
         probs = (1 - self.uniform_fraction) * logits.softmax(-1) + self.uniform_fraction / n_allowed
         return probs.log().masked_fill(~is_allowed, MASKED_LOGIT)
 

@@ -246,6 +246,7 @@ def _round(value: float, digits: int) -> float:
 RULES: Mapping[str, Sequence[Rule]] = {
     "ACER": (limit_episodes, replay_vectors, replay_continuous, look_ahead, scale_rewards, weigh_entropy, explore),
     "SAC": (limit_episodes, update_every_step, start_early),
+    "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),
     "PPO": (limit_episodes, look_ahead, scale_rewards),
 }

@@ -10,12 +10,13 @@ import torch
 from algorithm.agents.agent import mean_weights
 from algorithm.networks import Blueprint, Gru, Mlp, Vector
 from algorithm.rollout import Step
-from tests.builders import make_a2c, make_acer, make_ppo, make_role, make_sac, random_rollout
+from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout
 
 MAKE_AGENT = {
     "acer": make_acer,
     "acer, full": partial(make_acer, trust_region="full"),
     "sac": make_sac,
+    "reactor": make_reactor,
     "a2c": make_a2c,
     "ppo": make_ppo,
 }
@@ -28,7 +29,7 @@ def make_agent(request):
     return MAKE_AGENT[request.param]
 
 
-@pytest.fixture(params=["acer", "sac"])
+@pytest.fixture(params=["acer", "sac", "reactor"])
 def make_agent_with_replay(request):
     return MAKE_AGENT[request.param]
 

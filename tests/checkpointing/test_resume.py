@@ -53,6 +53,15 @@ SETTINGS = {
         "learning_starts": 32,
         "replay_ratio": 1.5,
     },
+    "reactor_config": {
+        "rollout_length": 8,
+        "sequence_length": 12,
+        "batch_size": 4,
+        "learning_starts": 32,
+        "replay_ratio": 1.5,
+        "n_atoms": 11,
+        "update_target_per_step": 7,
+    },
     "a2c_config": {"rollout_length": 8},
     "ppo_config": {"rollout_length": 8, "epochs": 3, "minibatches": 2},
 }
@@ -148,6 +157,36 @@ RUNS = {
     "sac like dqn": {
         "base_config": {"algorithm": "SAC", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
         "sac_config": {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3},
+    },
+    "reactor, lazy": {
+        "base_config": {"algorithm": "REACTOR", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "replay_config": {"capacity": 300, "sampler": "lazy"},
+        "reactor_config": {"reward_normalization": "return_std"},
+        "encoder": "Vector(normalize=True)",
+    },
+    "reactor, lazy, memories of policy and critic, skipping": {
+        "base_config": {"algorithm": "REACTOR", "env_type": "SKIPPING", "env_name": "skipping"},
+        "replay_config": {"capacity": 300, "sampler": "lazy"},
+        "reactor_config": {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2},
+        "encoder": "FrameStack(3, Vector())",
+        "memory": "Gru(5), policy=Lstm(4), critic=Gru(6)",
+    },
+    "reactor, scalar, combinations": {
+        "base_config": {
+            "algorithm": "REACTOR",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"branches": [3, 2]},
+            "evaluate_every": 50,
+            "evaluate_greedy": False,
+        },
+        "reactor_config": {"critic": "scalar", "loo_beta": "truncated", "importance_clip": 3},
+        "explorer": {"action_repeat": [0.3, 0.9]},
+    },
+    "agents that are added, reactor": {
+        "base_config": {"algorithm": "REACTOR", "env_type": "GROWING", "env_name": "growing"},
+        "replay_config": {"capacity": 150, "sampler": "lazy"},
+        "memory": "Gru(4), policy=Gru(5)",
     },
     "a2c": {
         "base_config": {"algorithm": "A2C", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
@@ -301,6 +340,7 @@ def test_saving_changes_nothing(kind, tmp_path):
         "noisy layers",
         "recurrent and skipping",
         "sac, hybrid and recurrent",
+        "reactor, lazy, memories of policy and critic, skipping",
         "several roles, one of them late",
     ],
 )

@@ -62,6 +62,12 @@ def default(**sections) -> dict:
     return {"default": {"base_config": base, **sections}}
 
 
+def learning(algorithm: str, **base) -> dict:
+    """Return a configuration of a short run of an algorithm, by default with the probe."""
+    section = {} if algorithm in ("ACER", "A2C", "PPO") else {f"{algorithm.lower()}_config": {"learning_starts": 9}}
+    return default(base_config={"algorithm": algorithm, **base}, **section)
+
+
 def gym(env_name, **base) -> dict:
     """Return a configuration of a Gymnasium environment."""
     return {"default": {"base_config": {"env_type": "GYM", "env_name": env_name, **SHORT, **base}}}
@@ -244,6 +250,38 @@ COMMANDS = [
         "mine/task --set base_config.algorithm=SAC sac_config.target_c_alpha=-0.7",
         "sac_config.target_c_alpha is -0.7; it must be at least -0.6931, the largest entropy that there is",
     ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.v_min=5",
+        "reactor_config: v_min 5.0 must be below v_max 5.0",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.v_min=0",
+        "reactor_config: reward_normalization return_max needs v_min below 0 and v_max above 0, not 0.0 and 5.0; with",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.v_min=-.inf",
+        "reactor_config.v_min is -inf",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.loo_beta=two",
+        "reactor_config.loo_beta is 'two'; input should be 'one', 'inverse' or 'truncated'",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.n_atoms=1",
+        "reactor_config.n_atoms is 1; it must be at least 2",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.replay_ratio=0",
+        "reactor_config.replay_ratio is 0.0; it must be above 0 and at most 10,000",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR",
+        "reactor_config.learning_starts is 1000, but base_config.max_step 40 ends",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.learning_starts=9 reactor_config.burn_in_step=2",
+        "burn_in_step is 2, but the network has no memory",
+    ),
     # sizes
     ("mine/task --agents 9223372036854775808", "base_config.n_envs is 9223372036854775808;"),
     ("mine/task --agents 100000", "base_config.n_envs is 100000; it must be from 1 to 65,536"),
@@ -385,6 +423,43 @@ FOLDERS = [
     (None, {"nn": "def blueprint():\n    import sys\n    sys.exit(5)"}, 2, "nn.py, line 3: SystemExit: 5"),
     (None, {"nn": BODY % "raise KeyError('x')"}, 2, "nn.py, line 8: KeyError: 'x'"),
     (None, {"nn": NN + "blueprint = Blueprint(policy=Gru(4))"}, 2, "Gru made a GruMemory, which has no `forward`"),
+    *(
+        (
+            learning(algorithm),
+            {"nn": NN + f"blueprint = Blueprint({part}=Gru(4))"},
+            2,
+            "Gru made a GruMemory, which has no `forward` and does not fit here; a memory goes into memory=, and only "
+            "Reactor supports one in policy= and critic=\n",
+        )
+        for algorithm in ("ACER", "SAC", "A2C", "PPO")
+        for part in ("policy", "critic")
+    ),
+    (
+        learning("REACTOR"),
+        {"nn": NN + "blueprint = Blueprint(body=Gru(4))"},
+        2,
+        "Gru made a GruMemory, which has no `forward` and does not fit here; a memory goes into memory=",
+    ),
+    (learning("REACTOR"), {"nn": NN + "blueprint = Blueprint(critic=int)"}, 2, "int made a value of type int; it must"),
+    *(
+        (
+            learning("REACTOR", env_type="GYM", env_name="env.py"),
+            {"env": (COUNTER % ("", "", "Counter")).replace("spaces.Discrete(2)", space)},
+            2,
+            message,
+        )
+        for space, message in [
+            (
+                "spaces.Box(0, 1)",
+                "algorithm REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER or SAC",
+            ),
+            ("spaces.Dict(gas=gymnasium.spaces.Box(0, 1), gear=gymnasium.spaces.Discrete(3))", "; use ACER or SAC\n"),
+            (
+                "spaces.MultiDiscrete([10] * 3)",
+                "there are 1000 combinations of discrete branches [10, 10, 10]; each has",
+            ),
+        ]
+    ),
     (None, {"nn": NN + "blueprint = Blueprint(memory=Mlp(4))"}, 2, "Mlp made a LayerStack, which has no `step`"),
     (
         default(acer_config={"critic": "action_value"}),

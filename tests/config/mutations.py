@@ -38,6 +38,10 @@ BASE = {
         "base_config": {"algorithm": "SAC"},
         "sac_config": {"batch_size": 2, "learning_starts": 2},
     },
+    "reactor": {
+        "base_config": {"algorithm": "REACTOR"},
+        "reactor_config": {"n_atoms": 5, "batch_size": 2, "learning_starts": 2},
+    },
     "wide": {"inherit": "sac", "nn_config": {"units": 8}},
 }
 NN = """from algorithm.networks import *

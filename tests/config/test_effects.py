@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.sac.settings import SacSettings
-from algorithm.annotations import Condition
+from algorithm.annotations import AnyOf, Condition
 from algorithm.cli import main
 from algorithm.config.effects import check_effects, find_failure
 from algorithm.config.loader import read_assignments, resolve
@@ -18,6 +19,7 @@ from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
 SAC = ["base_config.algorithm=SAC"]
+REACTOR = ["base_config.algorithm=REACTOR"]
 SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
 SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
 
@@ -76,6 +78,43 @@ def check(*assignments):
         ),
         ([*SAC, "sac_config.use_auto_alpha=false", "sac_config.target_d_alpha=0.1"], "is for use_auto_alpha true, not"),
         ([*SAC, "sac_config.discrete_dqn_epsilon=0.2"], "is for discrete_dqn_like true, not for false"),
+        (
+            ["reactor_config.gamma=0.5"],
+            "--set: reactor_config.gamma is for algorithm REACTOR, not for ACER, and so has",
+        ),
+        ([*REACTOR, "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER, not for REACTOR"),
+        (
+            [*REACTOR, "reactor_config.loo_beta=one", "reactor_config.importance_clip=2"],
+            "reactor_config.importance_clip is for loo_beta truncated, not for one, and so has no effect",
+        ),
+        ([*REACTOR, "reactor_config.importance_clip=2"], "importance_clip is for loo_beta truncated, not for inverse"),
+        (
+            [*REACTOR, "reactor_config.policy_gradient=truncated_importance", "reactor_config.loo_beta=one"],
+            "loo_beta is for policy_gradient leave_one_out, not for truncated_importance, and so has no effect",
+        ),
+        *(
+            (
+                [*REACTOR, "reactor_config.critic=scalar", f"reactor_config.{setting}"],
+                f"reactor_config.{setting.split('=')[0]} is for critic categorical, not for scalar",
+            )
+            for setting in ("n_atoms=11", "distributional=recursive")
+        ),
+        *(
+            (
+                [
+                    *REACTOR,
+                    "reactor_config.critic=scalar",
+                    "reactor_config.reward_normalization=return_std",
+                    f"reactor_config.{setting}",
+                ],
+                f"reactor_config.{setting.split('=')[0]} is for critic categorical, not for scalar",
+            )
+            for setting in ("v_min=-3", "v_max=3")
+        ),
+        (
+            [*REACTOR, "reactor_config.optimizer=rmsprop", "reactor_config.optimizer_beta1=0.5"],
+            "reactor_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
+        ),
         (["ma_config.a.sac_config.gamma=0.5"], "--set: ma_config.a.sac_config.gamma is for algorithm SAC, not"),
         (["ma_config.a.replay_config.alpha=0.5"], "--set: ma_config.a.replay_config.alpha is for sampler prioritized"),
     ],
@@ -97,24 +136,38 @@ def test_a_setting_without_effect_is_an_error(assignments, message):
         ["acer_config.estimator=vtrace", "acer_config.rho_clip=2"],
         [*SAC, *SEVERAL, "sac_config.v_rho=2"],
         ["base_config.env_args.acer_config=1"],
+        [*REACTOR, "reactor_config.gamma=0.5", "reactor_config.v_min=-3", "replay_config.sampler=lazy"],
+        [*REACTOR, "reactor_config.loo_beta=truncated", "reactor_config.importance_clip=2"],
+        [*REACTOR, "reactor_config.policy_gradient=truncated_importance", "reactor_config.importance_clip=2"],
+        [*REACTOR, "reactor_config.critic=scalar", "reactor_config.v_max=3"],  # the limit of return_max
+        [*REACTOR, "reactor_config.reward_normalization=null", "reactor_config.v_max=3"],
     ],
 )
 def test_a_setting_with_an_effect_is_accepted(assignments):
     check(*assignments)
 
 
-@pytest.mark.parametrize("section", [BaseConfig, ReplayConfig, AcerSettings, SacSettings])
+def list_simple(condition):
+    """Return the conditions of which a condition consists."""
+    return (
+        [part for each in condition.conditions for part in list_simple(each)]
+        if isinstance(condition, AnyOf)
+        else [condition]
+    )
+
+
+@pytest.mark.parametrize("section", [BaseConfig, ReplayConfig, AcerSettings, SacSettings, ReactorSettings])
 def test_conditions_name_existing_settings_and_values(section):
     hints = get_type_hints(section, include_extras=True)
     for name, hint in hints.items():
         for condition in getattr(hint, "__metadata__", ()):
-            if isinstance(condition, Condition):
-                assert set(condition.values) < set(hints) - {name}
+            for part in list_simple(condition) if isinstance(condition, Condition) else ():
+                assert set(part.values) < set(hints) - {name}
 
 
-def test_every_default_of_acer_and_sac_can_have_an_effect():
+def test_every_default_of_an_algorithm_with_a_replay_can_have_an_effect():
     """Test that no section is without effect as a whole if its algorithm learns."""
-    for algorithm, section in (("ACER", AcerSettings), ("SAC", SacSettings)):
+    for algorithm, section in (("ACER", AcerSettings), ("SAC", SacSettings), ("REACTOR", ReactorSettings)):
         settings = resolve([("test", {"base_config": {"algorithm": algorithm}})])
         name = f"{algorithm.lower()}_config"
         effective = [field.name for field in fields(section) if not find_failure(settings, f"{name}.{field.name}")]

@@ -34,6 +34,6 @@ def test_every_kind_of_mutation_is_drawn():
 
 def test_the_input_without_mutations_trains():
     given = mutated(0)
-    for variant in ("default", "sac", "wide"):
+    for variant in ("default", "sac", "reactor", "wide"):
         whole = type(given)("whole", arguments=["-c", variant])
         assert run(whole) == (0, "")

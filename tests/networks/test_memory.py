@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from gymnasium.wrappers import FrameStackObservation
 from torch import nn
 
+from algorithm.adapters.adapter import Adapter
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
@@ -46,13 +49,13 @@ def memory_of(name: str, size: int = 6) -> nn.Module:
     return memory
 
 
-def collected(blueprint: Blueprint, adapter: str, burn_in: int):
+make_any_acer = partial(make_acer, std="state_dependent", sdn_samples=1)
+
+
+def collected(blueprint: Blueprint, simulator: Adapter, burn_in: int, make_agent=make_any_acer):
     """Return an agent that does not learn, its collected rollouts, and a replay of them."""
-    simulator = ADAPTERS[adapter]()
     role = simulator.roles["agent"]
-    agent = make_acer(
-        role, blueprint, rollout_length=7, sequence_length=9, burn_in_step=burn_in, std="state_dependent", sdn_samples=1
-    )
+    agent = make_agent(role, blueprint, rollout_length=7, sequence_length=9, burn_in_step=burn_in)
     learner = Learner(agent, role, {}, max_step=None)
     for parameter in agent.policy.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -97,7 +100,7 @@ def test_learning_computes_the_statistics_of_acting(name, burn_in, adapter):
     """Collected rollouts and replayed sequences yield the statistics that actions were sampled from."""
     if burn_in and name == "frame stack":
         burn_in = 0  # it has warmup rows and no burn-in rows
-    agent, rollouts, replay = collected(BLUEPRINTS[name], adapter, burn_in)
+    agent, rollouts, replay = collected(BLUEPRINTS[name], ADAPTERS[adapter](), burn_in)
     batch = replay.sample(100)
     assert agent.schedule.burn_in == burn_in + agent.schedule.warmup_rows == batch.burn_in
     assert batch.memory.shape[1] == agent.stored_state_size

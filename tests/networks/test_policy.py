@@ -11,13 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
-from algorithm.networks import Blueprint, CriticEnsemble, GreedyQPolicy, Mlp, NoisyMlp, Torso, Vector
+from algorithm.networks import Blueprint, CriticEnsemble, GreedyQPolicy, Gru, Lstm, Mlp, NoisyMlp, Torso, Vector
 from algorithm.networks.encoders.vector import Scale
 from algorithm.networks.precision import CPU, Placement
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, make_sac, random_rollout, update
+from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout, update
 from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observations, tensors
 
 # The same CPU for torch, another device for a placement.
@@ -35,7 +35,9 @@ AGENTS = {
     "acer": (make_role(), partial(make_acer, learning_rate=0.05)),
     "sac": (HYBRID, partial(make_sac, learning_rate_critic=0.05, learning_rate_policy=0.05)),
     "sac like dqn": (make_role(), partial(make_sac, discrete_dqn_like=True, learning_rate_critic=0.5)),
+    "reactor": (make_role(), partial(make_reactor, learning_rate=0.05)),
 }
+BRANCH_MEMORIES = {"memories of policy and critic": Blueprint(body=Mlp(8), policy=Gru(5), critic=Lstm(4))}
 BRANCHES = {"one branch": (4,), "two branches": (3, 2), "three branches": (2, 3, 2)}
 every_kind = pytest.mark.parametrize("branches", BRANCHES.values(), ids=BRANCHES)
 ROWS = 200
@@ -46,7 +48,7 @@ class SeparateDevices:
 
     def __init__(self, name: str = "plain", kind: str = "acer"):
         role, make = AGENTS[kind]
-        self.agent = make(role, BLUEPRINTS[name])
+        self.agent = make(role, {**BLUEPRINTS, **BRANCH_MEMORIES}[name])
         self.learner = Learner(self.agent, role, {}, None, SEPARATE)
         self.seed = 0
 
@@ -77,8 +79,10 @@ def rollout_of(agent, rng: np.random.Generator) -> Rollout:
     return rollout
 
 
-@pytest.mark.parametrize("kind", AGENTS)
-@pytest.mark.parametrize("name", BLUEPRINTS)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*((kind, name) for kind in AGENTS for name in BLUEPRINTS), *(("reactor", name) for name in BRANCH_MEMORIES)],
+)
 def test_the_copy_acts_as_its_source_after_learning_loading_and_restoring(name, kind):
     agent_and_copy, before = SeparateDevices(name, kind), []
     for _ in range(3):
@@ -107,7 +111,7 @@ def test_a_change_of_only_the_statistics_updates_the_copy():
     assert not np.allclose(agent_and_copy.acted(), before, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["acer", "sac"])
+@pytest.mark.parametrize("kind", ["acer", "sac", "reactor"])
 def test_the_copy_is_noisy_if_its_source_is(kind):
     agent_and_copy = SeparateDevices("noisy", kind)
     noisy = agent_and_copy.acted()
@@ -180,6 +184,9 @@ class RefuseCpuTensors(TorchDispatchMode):
             {"ensemble_q_num": 3, "rescale_values": True, "alpha_critic_scale": 0.5},
         ),
         (make_sac, ActionSpec(branches=(3, 2)), {"discrete_dqn_like": True, "use_n_step_is": False}),
+        (make_reactor, ActionSpec(branches=(3,)), {"loo_beta": "truncated", "distributional": "recursive"}),
+        (make_reactor, ActionSpec(branches=(3, 2)), {"policy_gradient": "truncated_importance"}),
+        (make_reactor, ActionSpec(branches=(3, 2)), {"critic": "scalar", "policy_uniform_fraction": 0.0}),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -189,7 +196,8 @@ def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, chan
     masks = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if spec.branches else {}
     role = Role(4, {name: ObsSpec((size,)) for name, size in sizes.items()} | masks, spec)
     encoders = {"moving": Vector(normalize=True), "scaled": Vector((2.0, 0.5)), "*": Vector()}
-    blueprint = Blueprint(encoders=encoders, body=NoisyMlp(16), memory=RunningSum, policy=Mlp(8))
+    critic = Gru(8) if make is make_reactor else None
+    blueprint = Blueprint(encoders=encoders, body=NoisyMlp(16), memory=RunningSum, policy=Mlp(8), critic=critic)
     meta = torch.device("meta")
     with meta:  # a CPU tensor cannot become a view of a tensor on this device, as it can on a GPU
         agent = make(role, blueprint, reward_normalization="return_std", reward_clip=1.0, **changes)

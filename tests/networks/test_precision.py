@@ -9,21 +9,24 @@ import torch
 from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
 from algorithm.networks.precision import Placement
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout, update
+from tests.builders import make_acer, make_reactor, make_role, random_rollout, update
 from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
 
 BF16 = Placement(precision=torch.bfloat16)
 TOLERANCE = 2**-7  # of one operation; bfloat16 has 8 bits
 
 
-def learner_of(placement: Placement, blueprint: Blueprint, **changes) -> Learner:
+def learner_of(placement: Placement, blueprint: Blueprint, make_agent=make_acer, **changes) -> Learner:
     role = make_role()
-    return Learner(make_acer(role, blueprint, **changes), role, {}, None, placement)
+    return Learner(make_agent(role, blueprint, **changes), role, {}, None, placement)
 
 
-def gradient(placement: Placement, blueprint: Blueprint, burn_in: int = 0) -> torch.Tensor:
-    learner = learner_of(placement, blueprint)
-    for network in (learner.agent.policy, learner.agent.average_policy.network):
+def gradient(
+    placement: Placement, blueprint: Blueprint, burn_in: int = 0, make_agent=make_acer, **changes
+) -> torch.Tensor:
+    learner = learner_of(placement, blueprint, make_agent, **changes)
+    targets = learner.agent.target_networks.values()
+    for network in (learner.agent.policy, *(target.network for target in targets)):
         for parameter in network.parameters():
             parameter.data.mul_(1.5)  # otherwise the gradients of the body are small: the policy is close to uniform
     rollout = random_rollout(np.random.default_rng(0), rows=12, columns=8)
@@ -48,6 +51,18 @@ def test_gradients_equal_float32_gradients_within_the_precision(memory, burn_in)
     exact, rounded = (gradient(placement, blueprint, burn_in) for placement in (Placement(), BF16))
     assert rounded.dtype == torch.float32
     assert 0 < (rounded - exact).norm() < 5 * TOLERANCE * exact.norm()
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+@pytest.mark.parametrize("memory", [name for name in MEMORIES if name != "none"])
+def test_the_branches_of_reactor_learn_in_the_set_precision(memory, burn_in):
+    for parts in ({"policy": MEMORIES[memory], "critic": Mlp(8)}, {"policy": Mlp(8), "critic": MEMORIES[memory]}):
+        exact, rounded = (
+            gradient(placement, Blueprint(**parts), burn_in, make_reactor, critic="scalar", loo_beta="one")
+            for placement in (Placement(), BF16)
+        )
+        assert rounded.dtype == torch.float32
+        assert 0 < (rounded - exact).norm() < 5 * TOLERANCE * exact.norm()
 
 
 @pytest.mark.parametrize("name", BLUEPRINTS)

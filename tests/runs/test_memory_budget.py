@@ -13,7 +13,7 @@ from algorithm.replay import Replay, ReplaySize
 from algorithm.runs import memory_budget as memory
 from algorithm.runs.agent_config import make_agent_config
 from algorithm.runs.memory_budget import MemoryBudget, check_batch, check_learning_starts, measure_free_memory
-from tests.builders import make_acer, make_role, make_sac
+from tests.builders import make_acer, make_reactor, make_role, make_sac
 from tests.doubles import EncodedLanes
 
 
@@ -75,7 +75,7 @@ def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
     return None
 
 
-@pytest.mark.parametrize("make_agent", [make_acer, make_sac])
+@pytest.mark.parametrize("make_agent", [make_acer, make_sac, make_reactor])
 @pytest.mark.parametrize(
     ("lanes", "chunk", "start"),
     [(1, 1, 1000), (1, 1, 1), (3, 5, 57), (3, 5, 58), (4, 20, 156), (4, 20, 157), (7, 3, 100)],
@@ -104,6 +104,7 @@ def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(make_
 def test_a_run_that_ends_before_its_first_update_is_rejected():
     assert "base_config.max_step 999 ends the run" in refusal(make_sac, 1, max_step=999)
     assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy_updates=False)
+    assert "base_config.max_step 999 ends the run" in refusal(make_reactor, 1, max_step=999)
     assert refusal(make_sac, 1, max_step=1000) is refusal(make_sac, 1) is None
     assert refusal(make_acer, 1, max_step=10) is None  # learns on-policy
 

@@ -99,6 +99,48 @@ def test_what_the_saved_networks_of_sac_would_not_fit_is_refused(sac_folder, cha
         resumed(sac_folder, f"sac_config.{change}")
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("critic=scalar", "the saved network has the outputs of this critic"),
+        ("n_atoms=21", "the saved critic has these atoms"),
+        ("v_min=-3.0", "the saved critic has these atoms"),
+        ("v_max=3.0", "the saved critic has these atoms"),
+        ("reward_normalization=null", "the saved statistics do not contain the largest return"),
+        ("reward_normalization=return_std", "the saved statistics do not contain the largest return"),
+        ("rollout_length=9", "the saved replay has rollouts of this length"),
+        ("optimizer=rmsprop", "the saved moments belong to this optimizer"),
+    ],
+)
+def test_what_the_saved_state_of_reactor_would_not_fit_is_refused(tmp_path, change, reason):
+    folder = make_folder(tmp_path, algorithm="REACTOR")
+    with pytest.raises(UserError, match=f" is not possible with --resume: {reason}; train a new run instead"):
+        resumed(folder, f"reactor_config.{change}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "loo_beta=one",
+        "policy_gradient=truncated_importance",
+        "distributional=recursive",
+        "policy_uniform_fraction=0.2",
+        "update_target_per_step=7",
+        "sequence_length=20",
+    ],
+)
+def test_the_estimators_of_reactor_may_change(tmp_path, change):
+    folder = make_folder(tmp_path, algorithm="REACTOR")
+    name = f"reactor_config.{change.partition('=')[0]}"
+    (line,) = resumed(folder, f"reactor_config.{change}")[1]
+    assert line.startswith(f"{name}: ")
+
+
+def test_the_range_of_returns_of_a_scalar_critic_may_change(tmp_path):
+    folder = make_folder(tmp_path, algorithm="REACTOR", critic="scalar")
+    assert resumed(folder, "reactor_config.v_max=3.0")[1] == ["reactor_config.v_max: 5.0 -> 3.0"]
+
+
 def test_a_constant_temperature_may_change(tmp_path):
     folder = make_folder(tmp_path, algorithm="SAC", use_auto_alpha=False)
     assert resumed(folder, "sac_config.init_log_alpha=-1.0")[1] == ["sac_config.init_log_alpha: -2.3 -> -1.0"]

@@ -151,6 +151,15 @@ def test_a_short_run_of_sac_starts_to_learn_early(max_step, starts):
     assert tree["sac_config"].get("learning_starts") == starts
 
 
+@pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (None, None)])
+def test_reactor_keeps_its_normalization_of_returns_and_starts_early_in_a_short_run(max_step, starts):
+    given = {"base_config": {"algorithm": "REACTOR", "max_step": max_step}}
+    tree = suggest(probe=EnvProbe(rewards=np.array([5.0, -5.0]), terminations=1), given=given).tree
+    section = tree.get("reactor_config", {})
+    assert section.get("learning_starts") == starts
+    assert not {"reward_scale", "reward_normalization"} & set(section)
+
+
 def test_given_settings_are_kept_and_have_no_reason():
     given = {"acer_config": {"reward_scale": 7.0, "batch_size": 3}, "base_config": {"n_envs": 5}}
     suggested = suggest(given=given)

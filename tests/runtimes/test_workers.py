@@ -48,6 +48,12 @@ RUNS = {
         "base_config": {**PROBE, "algorithm": "SAC", "evaluate_every": 50, "evaluate_greedy": False},
         "body": "NoisyMlp(8)",
     },
+    "reactor, lazy, memories of policy and critic": {
+        "base_config": {**PROBE, "algorithm": "REACTOR", "evaluate_every": 50},
+        "replay_config": {"capacity": 300, "sampler": "lazy"},
+        "reactor_config": {"burn_in_step": 2},
+        "memory": "Gru(6), policy=Gru(5), critic=Gru(4)",
+    },
     "a2c, normalized": {
         "base_config": {**PROBE, "algorithm": "A2C"},
         "a2c_config": {**SHORT, "reward_normalization": "return_std"},

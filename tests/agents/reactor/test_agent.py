@@ -1,0 +1,139 @@
+"""Reactor's target network, schedule, action spaces and settings."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.distributions import CategoricalFamily, FlattenedFamily
+from algorithm.networks import Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
+from tests.builders import make_reactor, make_role, random_rollout_of, reactor_settings, update
+
+
+def make_role_of(spec: ActionSpec) -> Role:
+    return Role(4, {"obs": ObsSpec((3,))}, spec)
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_the_target_network_is_copied_exactly_after_every_interval(interval):
+    role = make_role()
+    agent = make_reactor(role, Blueprint(body=Mlp(8), policy=Gru(4)), update_target_per_step=interval)
+    learner = Learner(agent, role, {}, None)
+    network, target = agent.policy, agent.target.network
+    expected = [parameter.clone() for parameter in network.parameters()]
+    for count in range(1, 8):
+        assert all(map(torch.equal, target.parameters(), expected))
+        update(learner, random_rollout_of(agent, role, seed=count))
+        current = [parameter.clone() for parameter in network.parameters()]
+        assert not any(map(torch.equal, current, expected))
+        expected = expected if count % interval else current
+    assert all(map(torch.equal, target.parameters(), expected))
+
+
+def test_updates_fit_the_values_of_a_batch():
+    """Both critics learn the returns of a bandit, and the policy prefers the best action."""
+    for critic in ("categorical", "scalar"):
+        role = make_role(32)
+        changes = {"v_min": -1.0, "v_max": 2.0, "reward_normalization": None, "update_target_per_step": 1}
+        agent = make_reactor(role, critic=critic, learning_rate=0.01, **changes)
+        learner, rewards = Learner(agent, role, {}, None), np.array([0.25, 1.5, -0.5], np.float32)
+        for seed in range(150):
+            rollout = random_rollout_of(agent, role, seed)
+            rollout.behavior[:] = 0
+            rollout.raw_action = np.random.default_rng(seed).integers(3, size=(6, 32, 1)).astype(np.float32)
+            rollout.alive[:], rollout.first[:] = False, True
+            rollout.reward = rewards[rollout.raw_action[..., 0].astype(int)]
+            report = update(learner, rollout)
+        assert agent.policy.act({"obs": np.zeros((1, 3), np.float32)}, np.zeros((1, 0), np.float32))[0].argmax() == 1
+        assert report.compute_td_errors()[1].mean() < 0.15
+        assert report.compute_metrics()["train/value"] == pytest.approx(1.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("branches", "family", "actions"),
+    [((3,), CategoricalFamily, 3), ((3, 2), FlattenedFamily, 6), ((2,) * 9, None, 512)],
+)
+def test_branches_are_flattened_up_to_512_combinations(branches, family, actions):
+    agent = make_reactor(make_role_of(ActionSpec(branches=branches)))
+    assert agent.family.statistics_size == actions
+    assert family is None or type(agent.family) is family
+    settings = agent.settings
+    assert agent.critic.n_values == settings.n_atoms * (1 + actions)
+    assert make_reactor(make_role_of(ActionSpec(branches=branches)), critic="scalar").critic.n_values == actions
+
+
+def test_more_combinations_are_rejected():
+    with pytest.raises(ValueError, match="there are 1024 combinations of discrete branches .*at most 512"):
+        make_reactor(make_role_of(ActionSpec(branches=(2,) * 10)))
+
+
+@pytest.mark.parametrize("spec", [ActionSpec(continuous=2), ActionSpec(continuous=1, branches=(3,))])
+def test_continuous_actions_are_rejected_with_the_algorithms_that_support_them(spec):
+    message = f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER or SAC"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make_reactor(make_role_of(spec))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"v_min": 1.0, "v_max": 1.0}, r"v_min 1.0 must be below v_max 1.0"),
+        ({"v_min": 3.0, "v_max": -2.0, "critic": "scalar"}, r"v_min 3.0 must be below v_max -2.0"),
+        (
+            {"v_min": 0.0, "reward_normalization": "return_max"},
+            "return_max needs v_min below 0 and v_max above 0, not 0.0",
+        ),
+        (
+            {"v_max": -1.0, "reward_normalization": "return_max"},
+            "needs v_min below 0 and v_max above 0, not -5.0 and -1",
+        ),
+    ],
+)
+def test_an_invalid_range_of_returns_is_rejected(changes, message):
+    with pytest.raises(ValueError, match=message):
+        reactor_settings(**changes)
+
+
+@pytest.mark.parametrize("normalization", ["return_std", None])
+def test_a_known_range_of_returns_may_begin_at_0(normalization):
+    reactor_settings(v_min=0.0, v_max=1.0, reward_normalization=normalization)
+
+
+MEMORIES = {
+    "body": {"memory": Gru(4)},
+    "policy": {"policy": Gru(4)},
+    "critic": {"critic": Lstm(4)},
+}
+
+
+@pytest.mark.parametrize("parts", MEMORIES.values(), ids=MEMORIES)
+def test_burn_in_needs_any_memory(parts):
+    agent = make_reactor(blueprint=Blueprint(body=Mlp(8), **parts), burn_in_step=3)
+    assert agent.schedule.burn_in == 3 and agent.schedule.warmup_rows == 0
+    frames = Blueprint(encoders={"*": FrameStack(3, Vector())}, **parts)
+    agent = make_reactor(blueprint=frames, burn_in_step=3)
+    assert agent.schedule.burn_in == 5 and agent.schedule.warmup_rows == 2
+
+
+@pytest.mark.parametrize("blueprint", [Blueprint(policy=Mlp(4)), Blueprint({"*": FrameStack(3, Vector())})])
+def test_burn_in_without_a_memory_is_rejected(blueprint):
+    with pytest.raises(ValueError, match="^burn_in_step is 3, but the network has no memory$"):
+        make_reactor(blueprint=blueprint, burn_in_step=3)
+
+
+def test_acting_and_learning_are_decoupled():
+    schedule = make_reactor(rollout_length=5, sequence_length=32, batch_size=4, replay_ratio=2.5).schedule
+    assert schedule.uses_replay and not schedule.on_policy_updates
+    assert (schedule.rollout_length, schedule.sequence_length, schedule.batch_size) == (5, 32, 4)
+    assert (schedule.replay_ratio, schedule.replay_count_distribution) == (2.5, "fixed")
+
+
+def test_the_optimizer_is_that_of_the_settings():
+    group = make_reactor().groups["reactor"]
+    assert (group.optimizer, group.optimizer_beta1, group.optimizer_decay) == ("adam", 0.0, 0.999)
+    assert make_reactor(optimizer_beta1=0.7).groups["reactor"].optimizer_beta1 == 0.7

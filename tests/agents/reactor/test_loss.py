@@ -1,0 +1,261 @@
+"""Reactor's gradient is that of the loss of the paper, computed row by row and differentiated by autograd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from tests.agents.literal import COLUMNS, GAMMA, ROWS, SPECS, compute_gradient, make_literal_role
+from tests.agents.reactor.literal import compute_literal_loss, compute_literal_terms, compute_outputs_by_step
+from tests.builders import PassThrough, make_exact_reactor, random_rollout_of, to_float64
+
+KINDS = {
+    "one branch": ("discrete", False),
+    "one branch, masked": ("discrete", True),
+    "combinations of branches": ("several branches", False),
+    "combinations of branches, masked": ("several branches", True),
+}
+CRITICS = {"categorical": {"critic": "categorical"}, "scalar": {"critic": "scalar"}}
+LEAVE_ONE_OUT = {
+    f"{beta}, uniform fraction {fraction}": {
+        "loo_beta": beta,
+        "importance_clip": 2.0,
+        "policy_uniform_fraction": fraction,
+    }
+    for beta in ("one", "inverse", "truncated")
+    for fraction in (0.0, 0.1)
+}
+TRUNCATED_IMPORTANCE = {
+    f"truncated importance, uniform fraction {fraction}": {
+        "policy_gradient": "truncated_importance",
+        "importance_clip": 1.1,
+        "policy_uniform_fraction": fraction,
+    }
+    for fraction in (0.0, 0.1)
+}
+ESTIMATORS = {**LEAVE_ONE_OUT, **TRUNCATED_IMPORTANCE}
+NETWORKS = {
+    "linear": {},
+    "layers of each branch": {"body": Mlp(6), "policy": Mlp(5), "critic": Mlp(4)},
+    "memory after the body": {"body": Mlp(6), "memory": Gru(4)},
+    "memory of the policy": {"body": Mlp(6), "policy": Gru(4)},
+    "memory of the critic": {"body": Mlp(6), "critic": Lstm(4)},
+    "memories of policy and critic": {"policy": Lstm(3), "critic": Attention(4, heads=2, window=3)},
+    "all memories": {"body": Mlp(6), "memory": Gru(4), "policy": Gru(3), "critic": Lstm(5)},
+    "all memories and frames": {
+        "encoders": {"*": FrameStack(3, PassThrough())},
+        "memory": Lstm(4),
+        "policy": Gru(3),
+        "critic": Gru(5),
+    },
+    "frames and a memory of the policy": {"encoders": {"*": FrameStack(2, PassThrough())}, "policy": Gru(3)},
+}
+MEMORIES = [name for name in NETWORKS if name not in ("linear", "layers of each branch")]
+
+
+def make_case(kind="one branch", network="layers of each branch", rows=ROWS, seed=0, **changes):
+    """Return an agent, its spec, and a rollout with the whole memory before row 0."""
+    name, masked = KINDS[kind]
+    role = make_literal_role(SPECS[name], masked)
+    blueprint = Blueprint(**{"encoders": {"*": PassThrough()}, **NETWORKS[network]})
+    settings = {
+        "gamma": GAMMA,
+        "trace_lambda": 0.9,
+        "value_coef": 0.7,
+        "entropy_coef": 0.1,
+        "reward_normalization": None,
+        "n_atoms": 6,
+        "v_min": -1.5,
+        "v_max": 2.5,
+        **changes,
+    }
+    agent = make_exact_reactor(role, blueprint, **settings)
+    return agent, SPECS[name], to_float64(random_rollout_of(agent, role, seed, rows))
+
+
+def assert_gradient_is_literal(agent, spec, rollout):
+    expected = compute_gradient(compute_literal_loss(agent, spec, rollout), agent.policy)
+    actual = compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy)
+    assert expected.abs().max() > 1e-2
+    torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_that_of_the_paper(kind, critic, estimator):
+    agent, spec, rollout = make_case(kind, **critic, **estimator)
+    assert not rollout.valid.all() and not rollout.alive.all()
+    assert_gradient_is_literal(agent, spec, rollout)
+
+
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_gradient_is_that_of_the_paper_with_every_network(network, critic, burn_in):
+    agent, spec, rollout = make_case("combinations of branches, masked", network, rows=8, **critic)
+    assert_gradient_is_literal(agent, spec, replace(rollout, burn_in=burn_in))
+
+
+@pytest.mark.parametrize("burn_in_step", [0, 2])
+@pytest.mark.parametrize("network", MEMORIES)
+def test_the_gradient_of_a_replayed_sequence_continues_from_the_stored_states(network, burn_in_step):
+    agent, spec, rollout = make_case(network=network, rows=9, burn_in_step=burn_in_step)
+    burn_in = agent.schedule.burn_in
+    assert burn_in == burn_in_step + agent.policy.torso.warmup_rows
+    rollout = replace(rollout, memory=rollout.memory[:, : agent.stored_state_size], burn_in=burn_in)
+    assert_gradient_is_literal(agent, spec, rollout)
+
+
+def test_burn_in_rows_of_another_episode_have_no_effect():
+    """The states of the branches are reset in the burn-in and after it."""
+    for first_row in (1, 2, 3):
+        agent, spec, rollout = make_case(network="all memories", rows=8, seed=first_row)
+        first = torch.zeros_like(rollout.first)
+        first[first_row] = True
+        rollout = replace(rollout, first=first, alive=torch.ones_like(rollout.alive), burn_in=2)
+        rollout.alive[first_row - 1] = False
+        assert_gradient_is_literal(agent, spec, rollout)
+        other = replace(rollout, memory=rollout.memory + 1)
+        gradients = [compute_gradient(agent.loss(each)[0]["reactor"], agent.policy) for each in (rollout, other)]
+        assert torch.allclose(*gradients) == (first_row <= 2)
+
+
+def test_the_recursive_form_has_the_same_gradient_with_respect_to_the_policy():
+    """Its targets have the same mean as long as nothing is clipped."""
+    gradients = []
+    for form in ("direct", "recursive"):
+        agent, _, rollout = make_case(distributional=form, v_min=-30.0, v_max=30.0, value_coef=1.0)
+        gradients.append({})
+        for name, part in (("policy", agent.policy.policy), ("critic", agent.policy.critic)):
+            gradients[-1][name] = compute_gradient(agent.loss(rollout)[0]["reactor"], part)
+    torch.testing.assert_close(gradients[0]["policy"], gradients[1]["policy"])
+    assert not torch.allclose(gradients[0]["critic"], gradients[1]["critic"], atol=1e-6)
+
+
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_policy_does_not_train_the_torso_and_the_critic_not_the_policy(network, critic):
+    agent, _, rollout = make_case(network=network, **critic)
+    policy = agent.policy
+
+    def compute_parts(value_coef):
+        agent.settings = replace(agent.settings, value_coef=value_coef)
+        parts = (policy.torso, policy.policy, policy.critic)
+        return [compute_gradient(agent.loss(rollout)[0]["reactor"], part) for part in parts if list(part.parameters())]
+
+    plain, without_critic, doubled = (compute_parts(value_coef) for value_coef in (1.0, 0.0, 2.0))
+    *torso, own, critic_part = without_critic
+    assert own.abs().max() > 1e-3
+    assert own.equal(plain[-2])  # the critic's loss does not reach the branch of the policy
+    assert all(gradient.eq(0).all() for gradient in (*torso, critic_part))
+    torch.testing.assert_close(doubled[:-2] + doubled[-1:], [2 * gradient for gradient in plain[:-2] + plain[-1:]])
+    assert all(gradient.abs().max() > 1e-4 for gradient in plain)
+
+
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_priorities_are_the_largest_and_the_mean_error_of_each_column(kind, critic):
+    """The error is the total variation between target and critic, or the temporal difference of a scalar critic."""
+    agent, spec, rollout = make_case(kind, "memory of the critic", rows=8, **critic)
+    rollout = replace(rollout, burn_in=1)
+    terms, valid = compute_literal_terms(agent, spec, rollout), rollout.drop_burn_in().valid
+    expected = [[], []]
+    for b in range(COLUMNS):
+        errors = terms.td_error[:, b][valid[:, b]]
+        expected[0].append(errors.max())
+        expected[1].append(errors.mean())
+    actual = agent.loss(rollout)[1].compute_td_errors()
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64))
+    assert critic["critic"] == "scalar" or actual.max() > 0.1
+    assert not actual.requires_grad
+
+
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_are_means_over_valid_rows(kind, critic):
+    agent, spec, rollout = make_case(kind, **critic)
+    terms = compute_literal_terms(agent, spec, rollout)
+    metrics = {name: value.item() for name, value in agent.loss(rollout)[1].compute_metrics().items()}
+    means = {
+        "train/critic_loss": terms.critic,
+        "train/entropy": terms.entropy,
+        "train/importance_ratio": terms.rho,
+        "train/value": terms.value,
+    }
+    assert metrics == pytest.approx({name: value[rollout.valid].mean().item() for name, value in means.items()})
+
+
+def test_targets_are_from_the_target_network_and_the_present_policy():
+    """Different parameters of the target network's policy have no effect, those of its critic have one."""
+    agent, _, rollout = make_case(network="memories of policy and critic")
+    before = compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy)
+    target = agent.target.network
+    for parameter in target.policy.parameters():
+        nn.init.normal_(parameter)
+    assert compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy).equal(before)
+    for parameter in target.critic.parameters():
+        nn.init.normal_(parameter)
+    after = compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy)
+    assert not torch.allclose(after, before, atol=1e-3)
+    loss = agent.loss(rollout)[0]["reactor"]
+    gradients = torch.autograd.grad(loss, list(target.parameters()), allow_unused=True)
+    assert all(gradient is None for gradient in gradients)
+
+
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+def test_an_action_of_an_invalid_row_has_no_effect(critic):
+    agent, _, rollout = make_case(**critic)
+    other = replace(rollout, raw_action=rollout.raw_action.clone(), reward=rollout.reward.clone())
+    other.raw_action[~rollout.valid] = (other.raw_action[~rollout.valid] + 1) % 3
+    other.reward[~rollout.valid] = 1e6
+    gradients = [compute_gradient(agent.loss(each)[0]["reactor"], agent.policy) for each in (rollout, other)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+def test_a_batch_without_valid_rows_has_no_gradient(critic):
+    agent, _, rollout = make_case(**critic)
+    rollout = replace(rollout, first=torch.ones_like(rollout.first), alive=torch.ones_like(rollout.alive))
+    assert compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy).eq(0).all()
+    assert agent.loss(rollout)[1].compute_td_errors().eq(0).all()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1])
+@pytest.mark.parametrize("scale", [1e3, 1e8, 1e20])
+@pytest.mark.parametrize("estimator", ["leave_one_out", "truncated_importance"])
+@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
+def test_extreme_logits_have_finite_gradients_in_float32(critic, estimator, scale, fraction):
+    spec = ActionSpec(branches=(3, 2))
+    role = Role(COLUMNS, {"obs": ObsSpec((3,)), ACTION_MASK: ObsSpec((5,), "uint8")}, spec)
+    agent = make_exact_reactor(
+        role, policy_gradient=estimator, policy_uniform_fraction=fraction, entropy_coef=0.1, **critic
+    )
+    agent.policy.float()
+    agent.target.network.float()
+    with torch.no_grad():
+        agent.policy.policy.head.linear.bias.copy_(scale * torch.tensor([1, -1, 0.5, 1, 0, -0.2]))
+    rollout = random_rollout_of(agent, role).convert(torch.from_numpy)
+    losses, report = agent.loss(rollout)
+    assert np.isfinite(losses["reactor"].item())
+    assert compute_gradient(losses["reactor"], agent.policy).isfinite().all()
+    assert all(value.isfinite() for value in report.compute_metrics().values())
+    assert report.compute_td_errors().isfinite().all()
+
+
+def test_the_literal_network_is_that_of_the_agent():
+    """The outputs of `compute_outputs_by_step` are those of an unroll, with several memories and frames."""
+    agent, _, rollout = make_case(network="all memories and frames", rows=8)
+    outputs, expected = agent.policy.unroll(rollout), compute_outputs_by_step(agent.policy, rollout)
+    torch.testing.assert_close(outputs.logits, expected.logits)
+    torch.testing.assert_close(outputs.values, expected.values)
+    torch.testing.assert_close(agent.policy.unroll_critic(rollout), expected.values)
+    torch.testing.assert_close(agent.policy.unroll_features(rollout), outputs.features)
+    torch.testing.assert_close(agent.features(rollout), outputs.features)
+    assert not agent.features(rollout).requires_grad
