@@ -34,6 +34,19 @@ NETS = {
     "frames and lstm": (IMAGE, Blueprint({"Camera": FrameStack(2, CONV["Camera"]), "*": Vector()}, memory=Lstm(4))),
     "noisy": (VECTOR, Blueprint(body=NoisyMlp(8))),
 }
+# Networks of Reactor: memories of policy and critic after the torso, which may have a memory and past frames, too.
+BRANCHES = {
+    "layers": (VECTOR, Blueprint(body=Mlp(8), policy=Mlp(8), critic=Mlp(8))),
+    "memory of the policy": (VECTOR, Blueprint(policy=Gru(4))),
+    "memory of the critic": (VECTOR, Blueprint(policy=Mlp(8), critic=Lstm(3))),
+    "memories": (VECTOR, Blueprint(body=Mlp(8), policy=Lstm(4), critic=Attention(8, heads=2, window=4))),
+    "memories and frames": (
+        IMAGE,
+        Blueprint(
+            {"Camera": FrameStack(2, CONV["Camera"]), "*": Vector()}, memory=Gru(3), policy=Gru(4), critic=Gru(5)
+        ),
+    ),
+}
 ACTIONS = {
     "continuous": ActionSpec(2),
     "discrete": ActionSpec(branches=(3,)),
@@ -63,6 +76,6 @@ def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **
 
 def export_of(net: str, action: str, into, opset: int = 15, **changes) -> ExportResult:
     """Export an agent with a kind of network and of action, as `Brain.onnx`."""
-    specs, blueprint = NETS[net]
+    specs, blueprint = {**NETS, **BRANCHES}[net]
     role = role_of(specs, ACTIONS[action])
     return export_role(agent_of(role, blueprint, **changes), "Brain", role, 100, into, opset)

@@ -18,8 +18,8 @@ from algorithm.export.signature import Signature
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import make_a2c, make_acer, make_ppo, make_sac
-from tests.export.exported_agents import ACTIONS, NETS, agent_of, export_of, role_of
+from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
+from tests.export.exported_agents import ACTIONS, BRANCHES, NETS, agent_of, export_of, role_of
 
 EVERY = ["mlp", "convnet", "gru", "lstm", "attention", "frames"]
 KINDS = [
@@ -61,6 +61,30 @@ def test_an_agent_without_a_replay_passes_the_checker_and_equals_its_agent(actio
     exported = export_of(net, action, tmp_path, 15, make=make, std="state_dependent")
     assert exported.parity < 1e-5
     assert find_violations(exported.path) == []
+
+
+@pytest.mark.parametrize("net", ["mlp", "lstm", "frames", *BRANCHES])
+@pytest.mark.parametrize("action", ["discrete", "multi-discrete"])
+@pytest.mark.parametrize(("opset", "changes"), [(9, {"critic": "scalar"}), (15, {"policy_uniform_fraction": 0.0})])
+def test_a_reactor_agent_passes_the_checker_and_equals_its_agent(net, action, opset, changes, tmp_path):
+    exported = export_of(net, action, tmp_path, opset, make=make_reactor, **{"policy_uniform_fraction": 0.2, **changes})
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+
+
+def test_samples_of_reactor_follow_the_policy_under_a_mask(tmp_path):
+    """A half of the policy is uniform over the allowed combinations; within five standard errors."""
+    rows, mask = 20_000, np.array([1, 0, 1, 0, 1], np.uint8)
+    role = role_of({"obs": ObsSpec((3,))}, ACTIONS["multi-discrete"])
+    agent = agent_of(role, Blueprint(body=Mlp(8)), make=make_reactor, policy_uniform_fraction=0.5)
+    signature = Signature.of(role, agent.state_size)
+    runner = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes())
+    obs = {"obs": np.tile(np.float32([0.3, -0.2, 0.1]), (rows, 1)), "action_mask": np.tile(mask, (rows, 1))}
+    drawn = run_session(runner, signature.make_feed(obs, np.zeros((rows, 0), np.float32)))["discrete_actions"]
+    statistics = agent.policy.act(obs, np.zeros((rows, 0), np.float32))[0][0]
+    frequency = np.bincount(drawn[:, 0].astype(int) * 2 + drawn[:, 1].astype(int), minlength=6) / rows
+    assert np.abs(frequency - torch.from_numpy(statistics).softmax(0).numpy()).max() < 5 * 0.5 / np.sqrt(rows)
+    assert (frequency[[0, 2, 3, 4]] == 0).all()
 
 
 @pytest.mark.parametrize(("action", "changes"), [("hybrid", {}), ("multi-discrete", LIKE_DQN)], ids=str)
