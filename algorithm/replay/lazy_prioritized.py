@@ -30,10 +30,10 @@ class LazyPrioritizedSampler(Sampler):
     """A sampler with lazily initialized priorities (Reactor, Gruslys et al. 2018, arXiv 1704.04651, section 3.3).
 
     A start is assigned once its sequence has been learned from; it then has its own priority. The assigned starts
-    divide the starts of their lane into cells: each start belongs to the cell of the nearest assigned start, the owner
-    of the cell. The other starts of a cell have the mean priority of the owners of the cell and its two neighbors,
-    weighted by the sizes of the cells. (The paper does not define the cells.) The starts of a lane without assigned
-    starts are drawn uniformly. Weights are 1 / (N P).
+    divide the starts of their lane into cells: each start belongs to the cell of the nearest assigned start, the
+    owner of the cell. The other starts of a cell have the mean priority of the owners of the cell and its two
+    neighbors, weighted by the sizes of the cells. (The paper defines cells in an appendix that was not available.)
+    The starts of a lane without assigned starts are drawn uniformly. Weights are 1 / (N P).
 
     The drawable starts of a lane have consecutive places in order of age, so breaks leave no gaps in the cells. Arrays
     are indexed by the slot of a place; the values of a cell are at the place of its owner. Assigned starts have ranks

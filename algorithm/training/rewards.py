@@ -124,12 +124,12 @@ class ReturnMaximum(ReturnMoments):
 
     This sum is F_t = r_t + gamma F_(t-1), over the rows of one episode. The divisor max(std, largest |F| / bound) keeps
     F of all rows so far within [-bound, bound], after the division (FlashSAC, github.com/holiday-robot/FlashSAC, commit
-    f2da589b). So returns are within the range of the atoms of a categorical critic.
+    f2da589b). So returns are about within the range of the atoms of a categorical critic.
 
     F is measured instead of the return G_t = r_t + gamma G_(t+1), which is unknown until the episode ends. In a
     stationary task, rewards before and after a row are alike, so that |F| and |G| have the same bound. Their largest
-    values are equal if all rewards are equal, or if each episode has a single one. In other tasks they differ, but not
-    by much: since r_t = F_t - gamma F_(t-1), |G| is at most (1 + 2 gamma) times the largest |F|, and at most
+    values are equal if all rewards are equal, or if each episode has a single one. In other tasks they
+    differ: since r_t = F_t - gamma F_(t-1), |G| is at most (1 + 2 gamma) times the largest |F|, and at most
     (1 + gamma) times if no reward is negative.
 
     Args:

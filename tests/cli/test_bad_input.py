@@ -451,9 +451,9 @@ FOLDERS = [
         for space, message in [
             (
                 "spaces.Box(0, 1)",
-                "algorithm REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER or SAC",
+                "algorithm REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER, SAC, A2C or PPO",
             ),
-            ("spaces.Dict(gas=gymnasium.spaces.Box(0, 1), gear=gymnasium.spaces.Discrete(3))", "; use ACER or SAC\n"),
+            ("spaces.Dict(gas=gymnasium.spaces.Box(0, 1), gear=gymnasium.spaces.Discrete(3))", "; use ACER, SAC, A2C or PPO\n"),
             (
                 "spaces.MultiDiscrete([10] * 3)",
                 "there are 1000 combinations of discrete branches [10, 10, 10]; each has",

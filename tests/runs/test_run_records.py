@@ -106,8 +106,14 @@ def test_what_the_saved_networks_of_sac_would_not_fit_is_refused(sac_folder, cha
         ("n_atoms=21", "the saved critic has these atoms"),
         ("v_min=-3.0", "the saved critic has these atoms"),
         ("v_max=3.0", "the saved critic has these atoms"),
-        ("reward_normalization=null", "the saved statistics of return_max contain the largest return"),
-        ("reward_normalization=return_std", "the saved statistics of return_max contain the largest return"),
+        (
+            "reward_normalization=null",
+            "the saved statistics of return_max contain the largest discounted sum of rewards",
+        ),
+        (
+            "reward_normalization=return_std",
+            "the saved statistics of return_max contain the largest discounted sum of rewards",
+        ),
         ("rollout_length=9", "the saved replay has rollouts of this length"),
         ("optimizer=rmsprop", "the saved moments belong to this optimizer"),
     ],

@@ -87,20 +87,19 @@ class Reactor(Agent):
         with torch.inference_mode():
             valid = rollout.valid
             logits = network.mask_logits(outputs.logits.detach(), rollout.obs)
-            policy = self.family(network.mix_with_uniform(logits))
-            behavior, taken_policy = self.family(rollout.behavior), policy.select_rows(slice(-1))
-            log_rho = taken_policy.log_ratio(behavior, rollout.raw_action)
-            rho = log_rho.clamp(-20, 20).exp()
+            all_policies = self.family(network.mix_with_uniform(logits))
+            behavior, policy = self.family(rollout.behavior), all_policies.select_rows(slice(-1))
+            rho = policy.log_ratio(behavior, rollout.raw_action).clamp(-20, 20).exp()
             experience = Experience(
                 reward=rollout.reward,
                 discount=settings.gamma * rollout.alive,
                 valid=valid,
                 taken=policy.find_index(rollout.raw_action).squeeze(-1),
                 trace=settings.trace_lambda * rho.clamp(max=1),
-                policy=policy,
+                policy=all_policies,
             )
             critic = self.critic.evaluate(outputs.values.detach(), target_values, experience)
-            gradient = self._compute_policy_gradient(critic, taken_policy, behavior, experience.taken)
+            gradient = self._compute_policy_gradient(critic, policy, behavior, experience.taken, rho)
             weights = mean_weights(valid, rollout.weight).unsqueeze(-1)
             # d pi(a) / d logits = (1 - e) p(a) ([a] - p), with p = softmax(logits).
             softmax = Categorical(logits[:-1])
@@ -110,9 +109,9 @@ class Reactor(Agent):
         def compute_metrics() -> dict[str, Tensor]:
             metric_values = {
                 "train/critic_loss": critic.loss,
-                "train/entropy": taken_policy.entropy,
+                "train/entropy": policy.entropy,
                 "train/importance_ratio": rho,
-                "train/value": taken_policy.expectation(critic.q),
+                "train/value": policy.expectation(critic.q),
             }
             return weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values)
 
@@ -123,7 +122,7 @@ class Reactor(Agent):
         return {"reactor": loss}, report
 
     def _compute_policy_gradient(
-        self, critic: CriticOutput, policy: Categorical, behavior: Categorical, taken: Tensor
+        self, critic: CriticOutput, policy: Categorical, behavior: Categorical, taken: Tensor, rho: Tensor
     ) -> Tensor:
         """Return the gradient of J + entropy_coef * H with respect to the probabilities of the policy [T, B, K]."""
         settings, q, index = self.settings, critic.q, taken.unsqueeze(-1)
@@ -135,13 +134,12 @@ class Reactor(Agent):
                 "inverse": inverse,
                 "truncated": inverse.clamp(max=settings.importance_clip),
             }[settings.loo_beta]
-            return entropy_gradient + leave_one_out(q, critic.return_, index, beta)
+            return entropy_gradient + leave_one_out(q, critic.retrace_target, index, beta)
         # Truncated importance sampling with bias correction (Wang et al. 2017, Eq. 8-9): weights of scores, which are
         # the gradients of log pi(a).
         v, clip = policy.expectation(q), settings.importance_clip
-        rho = policy.probs.gather(-1, index).squeeze(-1) * (1 / behavior.probs.gather(-1, index).squeeze(-1))
         weight = bias_correction(policy.probs, behavior.probs, q - v.unsqueeze(-1), clip)
-        weight = weight.scatter_add(-1, index, truncated_importance(rho, critic.return_ - v, clip).unsqueeze(-1))
+        weight = weight.scatter_add(-1, index, truncated_importance(rho, critic.retrace_target - v, clip).unsqueeze(-1))
         return entropy_gradient + weight / policy.probs.clamp(min=torch.finfo(weight.dtype).tiny)
 
     @torch.no_grad()
@@ -156,4 +154,4 @@ class Reactor(Agent):
 
 def _check_actions(spec: ActionSpec) -> None:
     if spec.continuous:
-        raise ValueError(f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER or SAC")
+        raise ValueError(f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER, SAC, A2C or PPO")

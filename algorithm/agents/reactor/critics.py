@@ -20,14 +20,14 @@ from algorithm.returns import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs, S
 
 @dataclass(frozen=True, kw_only=True)
 class Experience:
-    """What a critic learns from, besides the outputs of the networks."""
+    """The rows of a batch from which a critic computes its target."""
 
     reward: Tensor  # [T, B]
     discount: Tensor  # gamma * alive [T, B]
     valid: Tensor  # [T, B]
     taken: Tensor  # index of the taken action, or combination of actions [T, B]
     trace: Tensor  # c = lambda min(1, rho) [T, B]
-    policy: Categorical  # at the T+1 rows
+    policy: Categorical  # pi at all T+1 rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +35,17 @@ class CriticOutput:
     """The values, targets and errors of a batch, without gradient."""
 
     q: Tensor  # Q(x_t, a) of every action [T, B, K], by the critic
-    return_: Tensor  # R_t, the Retrace target of Q(x_t, a_t) [T, B], by the target network
+    retrace_target: Tensor  # R_t, the Retrace target of Q(x_t, a_t) [T, B], by the target network
     ascent_direction: Tensor  # the negative gradient of the loss with respect to the critic's outputs [T, B, n_values]
-    error: Tensor  # the magnitude of this gradient in the priority of a sequence [T, B]
+    error: Tensor  # target - Q, or the total variation; its magnitude determines the priority of a sequence [T, B]
     loss: Tensor  # [T, B]
 
 
 class Critic(ABC):
-    """A kind of critic: the columns of the network that are its outputs, and the evaluation of a batch."""
+    """A critic that computes its target, error and gradient from the outputs of networks."""
 
-    n_values: int  # columns of the network's output
-    gain: float  # of their initial weights
+    n_values: int  # number of outputs of the network
+    gain: float  # of the initial weights of these outputs
 
     @abstractmethod
     def evaluate(self, values: Tensor, target_values: Tensor, experience: Experience) -> CriticOutput:
@@ -54,7 +54,7 @@ class Critic(ABC):
         Args:
             values: The outputs of the network [T+1, B, n_values].
             target_values: The outputs of the target network [T+1, B, n_values].
-            experience: The rows.
+            experience: The rewards, actions, traces and policy of the batch.
         """
 
 
@@ -80,7 +80,7 @@ class ScalarCritic(Critic):
         error = target - q_taken
         return CriticOutput(
             q=q,
-            return_=target,
+            retrace_target=target,
             ascent_direction=torch.zeros_like(q).scatter_(-1, taken, error.unsqueeze(-1)),
             error=error,
             loss=squared_error(target, q_taken),
@@ -122,8 +122,8 @@ class CategoricalCritic(Critic):
         direction = target - q.gather(-2, index).squeeze(-2)
         return CriticOutput(
             q=q @ atoms,
-            return_=target @ atoms,
-            ascent_direction=self._distribute(direction, index),
+            retrace_target=target @ atoms,
+            ascent_direction=self._expand_direction(direction, index),
             error=0.5 * direction.abs().sum(-1),  # the total variation (section 3.3)
             loss=-(target * log_q.gather(-2, index).squeeze(-2)).sum(-1),
         )
@@ -133,7 +133,7 @@ class CategoricalCritic(Critic):
         state, actions = values.split([self.support.n_atoms, self.n_values - self.support.n_atoms], -1)
         return state.unsqueeze(-2) + actions.unflatten(-1, (self.n_actions, self.support.n_atoms))
 
-    def _distribute(self, direction: Tensor, index: Tensor) -> Tensor:
+    def _expand_direction(self, direction: Tensor, index: Tensor) -> Tensor:
         """Return the direction [..., n_values] of the outputs, given that of the logits of taken actions [..., N]."""
         actions = direction.new_zeros((*direction.shape[:-1], self.n_actions, self.support.n_atoms))
         actions.scatter_(-2, index, direction.unsqueeze(-2))

@@ -27,7 +27,9 @@ class ReactorSettings(OptimizerSettings):
     reward_clip: Annotated[float | None, Range(above=0)]
     reward_normalization: Annotated[
         Literal["return_std", "return_max"] | None,
-        FixedOnResume("the saved statistics of return_max contain the largest return", involving="return_max"),
+        FixedOnResume(
+            "the saved statistics of return_max contain the largest discounted sum of rewards", involving="return_max"
+        ),
     ]
     policy_gradient: Literal["leave_one_out", "truncated_importance"]
     loo_beta: Annotated[  # beta (Eq. 8)
@@ -46,9 +48,9 @@ class ReactorSettings(OptimizerSettings):
         Literal["categorical", "scalar"], FixedOnResume("the saved network has the outputs of this critic")
     ]
     distributional: Annotated[Literal["direct", "recursive"], OnlyIf(critic="categorical")]
-    n_atoms: Annotated[int, Range(at_least=2), OnlyIf(critic="categorical"), ATOMS]
-    v_min: Annotated[float, RANGE_IS_USED, ATOMS]
-    v_max: Annotated[float, RANGE_IS_USED, ATOMS]
+    n_atoms: Annotated[int, Range(at_least=2, at_most=10_000), OnlyIf(critic="categorical"), ATOMS]
+    v_min: Annotated[float, Range(at_least=-1e6, at_most=1e6), RANGE_IS_USED, ATOMS]
+    v_max: Annotated[float, Range(at_least=-1e6, at_most=1e6), RANGE_IS_USED, ATOMS]
     trace_lambda: Annotated[float, Range(at_least=0, at_most=1)]  # lambda
     update_target_per_step: Annotated[int, Range(at_least=1)]
     rollout_length: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")]
@@ -64,5 +66,8 @@ class ReactorSettings(OptimizerSettings):
         if self.reward_normalization == "return_max" and not self.v_min < 0 < self.v_max:
             raise ValueError(
                 f"reward_normalization return_max needs v_min below 0 and v_max above 0, not {self.v_min} and "
-                f"{self.v_max}; with a fixed range of returns set it to null"
+                f"{self.v_max}; for a known range of returns set reward_normalization to null"
             )
+        largest = max(abs(self.v_min), abs(self.v_max))
+        if self.critic == "categorical" and self.v_max - self.v_min < 1e-6 * self.n_atoms * largest:
+            raise ValueError(f"v_min {self.v_min} and v_max {self.v_max} are too close for {self.n_atoms} atoms")

@@ -74,7 +74,7 @@ def test_more_combinations_are_rejected():
 
 @pytest.mark.parametrize("spec", [ActionSpec(continuous=2), ActionSpec(continuous=1, branches=(3,))])
 def test_continuous_actions_are_rejected_with_the_algorithms_that_support_them(spec):
-    message = f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER or SAC"
+    message = f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER, SAC, A2C or PPO"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make_reactor(make_role_of(spec))
 
