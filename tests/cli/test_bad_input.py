@@ -256,7 +256,12 @@ COMMANDS = [
     ),
     (
         "mine/task --set base_config.algorithm=REACTOR reactor_config.v_min=0",
-        "reactor_config: reward_normalization return_max needs v_min below 0 and v_max above 0, not 0.0 and 5.0; with",
+        "reactor_config: reward_normalization return_max needs v_min below 0 and v_max above 0, not 0.0 and 5.0; for",
+    ),
+    (
+        "mine/task --set base_config.algorithm=REACTOR reactor_config.v_min=4.9999 "
+        "reactor_config.reward_normalization=null",
+        "reactor_config: v_min 4.9999 and v_max 5.0 are too close for 51 atoms",
     ),
     (
         "mine/task --set base_config.algorithm=REACTOR reactor_config.v_min=-.inf",
@@ -268,7 +273,7 @@ COMMANDS = [
     ),
     (
         "mine/task --set base_config.algorithm=REACTOR reactor_config.n_atoms=1",
-        "reactor_config.n_atoms is 1; it must be at least 2",
+        "reactor_config.n_atoms is 1; it must be from 2 to 10,000",
     ),
     (
         "mine/task --set base_config.algorithm=REACTOR reactor_config.replay_ratio=0",
@@ -453,7 +458,10 @@ FOLDERS = [
                 "spaces.Box(0, 1)",
                 "algorithm REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER, SAC, A2C or PPO",
             ),
-            ("spaces.Dict(gas=gymnasium.spaces.Box(0, 1), gear=gymnasium.spaces.Discrete(3))", "; use ACER, SAC, A2C or PPO\n"),
+            (
+                "spaces.Dict(gas=gymnasium.spaces.Box(0, 1), gear=gymnasium.spaces.Discrete(3))",
+                "; use ACER, SAC, A2C or PPO\n",
+            ),
             (
                 "spaces.MultiDiscrete([10] * 3)",
                 "there are 1000 combinations of discrete branches [10, 10, 10]; each has",
