@@ -1,4 +1,4 @@
-"""Reactor: CartPole with each beta, MinAtar beside ACER and A2C, ablations, and the cost of distributional targets."""
+"""Reactor: CartPole with each beta, MinAtar with ACER and A2C, ablations, and the cost of distributional targets."""
 
 from __future__ import annotations
 

@@ -232,9 +232,9 @@ def unroll(torso: Torso, rollout: Rollout) -> Tensor:
     return torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
 
 
-def check_burn_in(burn_in: int, torso: Torso) -> None:
+def check_burn_in(burn_in: int, network: Torso | Policy) -> None:
     """Raise ValueError if the setting `burn_in_step` is above 0, and the network has no memory that it would update."""
-    if burn_in and not torso.stored_state_size:
+    if burn_in and not network.stored_state_size:
         raise ValueError(f"burn_in_step is {burn_in}, but the network has no memory after its body")
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
+from algorithm.distributions.combinations import find_allowed_combinations
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous
 from algorithm.networks.mlp import collect_noise
@@ -164,8 +165,9 @@ class GreedyQPolicy(Policy):
         values = self.critics(features).mean(0)
         self.combination_codes = self.combination_codes.to(values.device)
         if self.has_mask:
-            n_forbidden = (1 - self._allowed_actions(obs[ACTION_MASK][: len(values)])) @ self.combination_codes.T
-            values = values.masked_fill(n_forbidden > 0, MASKED_LOGIT)
+            mask = obs[ACTION_MASK][: len(values)]
+            allowed = find_allowed_combinations(mask, self.family.branches, self.combination_codes)
+            values = values.masked_fill(allowed == 0, MASKED_LOGIT)
         return self.combination_codes[values.argmax(-1)]
 
     def _allowed_actions(self, mask: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from algorithm.agents.agent import (
     DataSchedule,
     LossReport,
     RewardTransform,
+    check_burn_in,
     mean_weights,
     td_error_stats,
     weighted_means,
@@ -52,8 +53,7 @@ class Reactor(Agent):
         self.target = TargetNetwork(self.policy, target)
         self.target_networks = {"target": self.target}
         self.groups = {"reactor": make_parameter_group(settings, self.policy)}
-        if settings.burn_in_step and not self.policy.stored_state_size:
-            raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory")
+        check_burn_in(settings.burn_in_step, self.policy)
         warmup_rows = self.policy.torso.warmup_rows
         self.schedule = DataSchedule(
             rollout_length=settings.rollout_length,

@@ -1,7 +1,7 @@
 """The critics of Reactor: a distribution of the return of every action (section 3.2), or its mean only.
 
-A critic computes its own target from the outputs of the target network, and the gradient of its own loss in closed
-form. A rollout has T rows and B columns; networks are evaluated at T+1 rows.
+A critic computes its target from the outputs of the target network, and the gradient of its loss in closed form. A
+rollout has T rows and B columns; networks are evaluated at T+1 rows.
 """
 
 from __future__ import annotations

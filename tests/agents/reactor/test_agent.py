@@ -122,7 +122,7 @@ def test_burn_in_needs_any_memory(parts):
 
 @pytest.mark.parametrize("blueprint", [Blueprint(policy=Mlp(4)), Blueprint({"*": FrameStack(3, Vector())})])
 def test_burn_in_without_a_memory_is_rejected(blueprint):
-    with pytest.raises(ValueError, match="^burn_in_step is 3, but the network has no memory$"):
+    with pytest.raises(ValueError, match="^burn_in_step is 3, but the network has no memory after its body$"):
         make_reactor(blueprint=blueprint, burn_in_step=3)
 
 
