@@ -229,6 +229,14 @@ def update_every_step(facts: Facts) -> Iterator[Suggestion]:
     yield Suggestion(path=f"{facts.section}.replay_ratio", value=ratio, reason="one update for each env step")
 
 
+def decay_learning_rates(facts: Facts) -> Iterator[Suggestion]:
+    """Suggest learning rates that fall to 0 at the end of the run for SAC with continuous actions."""
+    if facts.base.max_step is None or facts.has_discrete:
+        return
+    reason = "small steps at the end of the run, so that the last policy is as good as the average one"
+    yield Suggestion(path=f"{facts.section}.learning_rate_schedule", value="linear", reason=reason)
+
+
 def start_early(facts: Facts) -> Iterator[Suggestion]:
     """Start to learn after a tenth of a short run, which would otherwise learn little or nothing."""
     max_step, starts = facts.base.max_step, facts.settings.agent.learning_starts
@@ -245,7 +253,7 @@ def _round(value: float, digits: int) -> float:
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Rule]] = {
     "ACER": (limit_episodes, replay_vectors, replay_continuous, look_ahead, scale_rewards, weigh_entropy, explore),
-    "SAC": (limit_episodes, update_every_step, start_early),
+    "SAC": (limit_episodes, update_every_step, decay_learning_rates, start_early),
     "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),
     "PPO": (limit_episodes, look_ahead, scale_rewards),

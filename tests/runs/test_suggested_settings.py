@@ -151,6 +151,16 @@ def test_a_short_run_of_sac_starts_to_learn_early(max_step, starts):
     assert tree["sac_config"].get("learning_starts") == starts
 
 
+@pytest.mark.parametrize(
+    ("action", "max_step", "schedule"),
+    [(ActionSpec(1), 1000, "linear"), (ActionSpec(1), None, "constant"), (ActionSpec(branches=(2,)), 1000, "constant")],
+)
+def test_the_learning_rates_of_sac_fall_to_0_if_actions_are_continuous_and_the_run_ends(action, max_step, schedule):
+    given = {"base_config": {"algorithm": "SAC", "max_step": max_step}}
+    settings = resolve([("test", suggest(action=action, given=given).tree)])
+    assert settings.agent.learning_rate_schedule == schedule
+
+
 @pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (None, None)])
 def test_reactor_keeps_its_normalization_of_returns_and_starts_early_in_a_short_run(max_step, starts):
     given = {"base_config": {"algorithm": "REACTOR", "max_step": max_step}}
