@@ -37,6 +37,7 @@ LONG_GAMMA = 0.995
 MAX_GAMMA = 0.999  # discount factor above which returns do not grow further, since episodes end
 RARE_REWARDS = 0.1  # fraction of rewards other than 0 below which their mean size means little
 EVALUATIONS = 20  # number of evaluations in a run without a goal, or with an explorer
+DECAYING_RATE = 0.001  # learning rates of SAC at the start of a run
 REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
 MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
 
@@ -230,10 +231,13 @@ def update_every_step(facts: Facts) -> Iterator[Suggestion]:
 
 
 def decay_learning_rates(facts: Facts) -> Iterator[Suggestion]:
-    """Suggest learning rates that fall to 0 at the end of the run for SAC with continuous actions."""
+    """Suggest larger learning rates for SAC, which fall to 0 at the end of the run, if all its actions are continuous."""
     if facts.base.max_step is None or facts.has_discrete:
         return
-    reason = "small steps at the end of the run, so that the last policy is as good as the average one"
+    reason = "larger than the default, for fast learning at first; it falls to 0"
+    for name in ("critic", "policy", *(["alpha"] if facts.settings.agent.use_auto_alpha else [])):
+        yield Suggestion(path=f"{facts.section}.learning_rate_{name}", value=DECAYING_RATE, reason=reason)
+    reason = "small steps at the end of the run, so that the last updates change the policy little"
     yield Suggestion(path=f"{facts.section}.learning_rate_schedule", value="linear", reason=reason)
 
 

@@ -152,13 +152,19 @@ def test_a_short_run_of_sac_starts_to_learn_early(max_step, starts):
 
 
 @pytest.mark.parametrize(
-    ("action", "max_step", "schedule"),
-    [(ActionSpec(1), 1000, "linear"), (ActionSpec(1), None, "constant"), (ActionSpec(branches=(2,)), 1000, "constant")],
+    ("action", "given", "expected"),
+    [
+        (ActionSpec(1), {}, {"critic", "policy", "alpha", "schedule"}),
+        (ActionSpec(1), {"sac_config": {"use_auto_alpha": False}}, {"critic", "policy", "schedule"}),
+        (ActionSpec(1), {"base_config": {"max_step": None}}, set()),
+        (ActionSpec(branches=(2,)), {"base_config": {"algorithm": "SAC"}}, set()),
+    ],
 )
-def test_the_learning_rates_of_sac_fall_to_0_if_actions_are_continuous_and_the_run_ends(action, max_step, schedule):
-    given = {"base_config": {"algorithm": "SAC", "max_step": max_step}}
-    settings = resolve([("test", suggest(action=action, given=given).tree)])
-    assert settings.agent.learning_rate_schedule == schedule
+def test_the_learning_rates_of_sac_fall_to_0_if_actions_are_continuous_and_the_run_ends(action, given, expected):
+    tree = suggest(action=action, given=given).tree
+    names = {name.removeprefix("learning_rate_") for name in tree["sac_config"] if name.startswith("learning_rate_")}
+    assert names == expected
+    resolve([("test", tree)])
 
 
 @pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (None, None)])
