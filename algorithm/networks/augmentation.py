@@ -20,18 +20,18 @@ class RandomShift:
 
     Args:
         pixels: Largest shift in each direction, in pixels; 4 by default, as in the paper for images of 84 x 84
-            pixels. 0: no shift.
+            pixels; at least 1.
 
     Raises:
-        ValueError: `pixels` is not an integer, or is negative; when the augmentation is made: an observation that is
-            not an image [channels, rows, columns], or one of at most `pixels` rows or columns.
+        ValueError: `pixels` is not an integer of at least 1; when the augmentation is made: an observation that is not
+            an image [channels, rows, columns], or one of at most `pixels` rows or columns.
     """
 
     pixels: int = 4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pixels, int) or isinstance(self.pixels, bool) or self.pixels < 0:
-            raise ValueError(f"RandomShift has a shift of {self.pixels!r} pixels; it must be an integer, at least 0")
+        if not isinstance(self.pixels, int) or isinstance(self.pixels, bool) or self.pixels < 1:
+            raise ValueError(f"RandomShift has a shift of {self.pixels!r} pixels; it must be an integer, at least 1")
 
     def __call__(self, spec: ObsSpec) -> Augmentation:
         if len(spec.shape) != 3:
@@ -45,7 +45,7 @@ class RandomShift:
 
 
 def random_shift(images: Tensor, pixels: int) -> Tensor:
-    """Shift each image by up to `pixels` rows and columns (DrQ, Kostrikov et al. 2021, arXiv 2004.13649, section 3.1).
+    """Shift each image by up to `pixels` rows and columns (DrQ, Kostrikov et al. 2021, arXiv 2004.13649).
 
     The result equals padding by `pixels` on each side with the nearest pixel of the border, then a random crop of the
     original size. The shifts are uniform integers, independent for rows and columns and for each image, from torch's

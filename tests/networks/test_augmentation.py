@@ -107,6 +107,11 @@ def test_the_memory_layout_of_an_image_changes_no_pixel():
     assert torch.equal(*results)
 
 
+def test_shifting_uses_the_device_of_the_images_alone():
+    images = torch.zeros(5, *IMAGE.shape, dtype=torch.uint8, device="meta")  # CPU tensors are errors with it
+    assert random_shift(images, 2).device == images.device
+
+
 def make_torso(blueprint: Blueprint, specs: dict[str, ObsSpec] | None = None) -> Torso:
     torch.manual_seed(0)
     return Torso(blueprint, specs or ROLE.obs_specs)
@@ -189,7 +194,7 @@ def test_all_frames_of_a_row_have_the_same_shift(outside):
 def test_every_agent_learns_from_shifted_images(name, precision, burn_in):
     encoders = {"image": FrameStack(2, ENCODERS["image"]), "*": Vector()}
     gradients = []
-    for augmentations in (SHIFT, SHIFT, {"image": RandomShift(0)}, {}):
+    for augmentations in (SHIFT, SHIFT, {}):
         blueprint = Blueprint(encoders, augmentations=augmentations, body=Mlp(8), memory=Gru(4))
         agent = AGENTS[name](ROLE, blueprint)
         learner = Learner(agent, ROLE, {}, None, Placement(precision=precision))
@@ -202,7 +207,6 @@ def test_every_agent_learns_from_shifted_images(name, precision, burn_in):
         gradients.append(learner.parameters.gradient.clone())
     assert torch.equal(gradients[0], gradients[1])
     assert not torch.equal(gradients[0], gradients[2])
-    assert torch.equal(gradients[2], gradients[3])
 
 
 def test_a_custom_augmentation_receives_the_rows_of_its_observation():
@@ -226,7 +230,7 @@ def test_a_custom_augmentation_receives_the_rows_of_its_observation():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomShift(-1), "a shift of -1 pixels; it must be an integer, at least 0"),
+        (lambda: RandomShift(0), "a shift of 0 pixels; it must be an integer, at least 1"),
         (lambda: RandomShift(1.5), "a shift of 1.5 pixels; it must be an integer"),
         (lambda: RandomShift(True), "a shift of True pixels; it must be an integer"),
         (lambda: RandomShift(6)(IMAGE), r"an image \[2, 6, 7\] is too small for a shift of up to 6 pixels"),

@@ -4,5 +4,7 @@ from algorithm.networks import Blueprint, Conv, RandomShift
 
 
 def blueprint(shift: int = 0) -> Blueprint:
-    """Return the network; learning shifts the image by up to `shift` cells."""
-    return Blueprint(encoders={"*": Conv((16, 3, 1), units=128)}, augmentations={"*": RandomShift(shift)})
+    """Return the network; learning shifts the image by up to `shift` cells, 0: not at all."""
+    return Blueprint(
+        encoders={"*": Conv((16, 3, 1), units=128)}, augmentations={"*": RandomShift(shift)} if shift else {}
+    )
