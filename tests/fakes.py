@@ -179,14 +179,15 @@ class Growing(Adapter):
 
 
 class AnyAction(Adapter):
-    """An adapter with the actions that `env_args` describe (continuous, branches).
+    """An adapter with the actions (continuous, branches) and the observations (shape) that `env_args` describe.
 
     The reward of a step is the sum of the action. Episodes are truncated after four steps.
     """
 
     def __init__(self, config):
         spec = ActionSpec(config.args.get("continuous", 0), tuple(config.args.get("branches", ())))
-        self.roles = {"agent": Role(config.n_envs, {"obs": ObsSpec((2,))}, spec)}
+        self.shape = tuple(config.args.get("shape", (2,)))
+        self.roles = {"agent": Role(config.n_envs, {"obs": ObsSpec(self.shape)}, spec)}
 
     def reset(self, seed):
         self.rng = np.random.default_rng(seed)
@@ -211,7 +212,7 @@ class AnyAction(Adapter):
     def _make_step(self, reward):
         lanes, age = self.roles["agent"].lanes, self.tick % 5
         first, final = np.full(lanes, age == 0), np.full(lanes, age == 4)
-        obs = {"obs": 3 + self.rng.standard_normal((lanes, 2), dtype=np.float32)}
+        obs = {"obs": 3 + self.rng.standard_normal((lanes, *self.shape), dtype=np.float32)}
         reward = np.where(first, 0, reward).astype(np.float32)
         return {
             "agent": Step(

@@ -5,12 +5,15 @@ An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its pa
     encoders of observations     Vector, Conv, NatureCnn, ImpalaResNet, FrameStack
     hidden layers                Mlp, NoisyMlp
     memories                     Gru, Lstm, Attention
+    augmentations                RandomShift
 
 A custom part is a function or class that takes the spec of an observation (encoders) or the size of its input
-(layers, memories) and returns a torch module as described by Encoder, Layers and Memory.
+(layers, memories) and returns a torch module as described by Encoder, Layers and Memory. A custom augmentation takes
+the spec of an observation and returns a function of rows of this observation.
 """
 
 from algorithm.networks.actor_critic import ActorCritic, SeparateCritic
+from algorithm.networks.augmentation import RandomShift, random_shift
 from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
 from algorithm.networks.branched import BranchedActorCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
@@ -49,6 +52,7 @@ __all__ = [
     "Noise",
     "NoisyMlp",
     "Policy",
+    "RandomShift",
     "RunningMoments",
     "SeparateCritic",
     "StdHead",
@@ -57,4 +61,5 @@ __all__ = [
     "Torso",
     "Vector",
     "collect_noise",
+    "random_shift",
 ]

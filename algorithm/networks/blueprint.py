@@ -45,6 +45,8 @@ class Memory(Protocol):
 
 
 EncoderFactory = Callable[[ObsSpec], Encoder]
+Augmentation = Callable[[Tensor], Tensor]  # observations [rows, *shape] -> the same shape and dtype
+AugmentationFactory = Callable[[ObsSpec], Augmentation]
 LayersFactory = Callable[[int], Layers]  # the argument is the size of the input
 MemoryFactory = Callable[[int], Memory]  # the argument is the size of the input
 BranchFactory = LayersFactory | MemoryFactory  # a memory only where an agent supports it
@@ -63,9 +65,15 @@ class Blueprint:
     An encoder may keep running statistics (RunningMoments): its `observe(obs [n, *shape])` is called once with every
     collected row. The statistics are saved with the network and shared with its target networks.
 
+    An augmentation changes the observations that a network learns from at random, before their encoder. Each forward
+    pass over a batch, also of a target network, calls it with its rows. Acting, evaluation, export and the running
+    statistics use the observations as they are.
+
     Args:
         encoders: Encoder factories by a pattern of observation names, as in a file name ("*" matches every name); an
             observation uses the first pattern that matches. Default: `Vector()` for every observation.
+        augmentations: Augmentation factories by a pattern of observation names, such as `{"image": RandomShift(4)}`; an
+            observation that no pattern matches is not augmented. Default: none.
         body: Factory of the layers after the encoders, such as `Mlp(64, 64)`; None: no layers.
         memory: Factory of the memory after the body, such as `Gru(64)`; None: no memory.
         policy: Factory of layers, or for Reactor of a memory, for the policy only; None: no layers.
@@ -74,6 +82,7 @@ class Blueprint:
 
     encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
     _: KW_ONLY
+    augmentations: Mapping[str, AugmentationFactory] = field(default_factory=dict)
     body: LayersFactory | None = None
     memory: MemoryFactory | None = None
     policy: BranchFactory | None = None
@@ -100,6 +109,21 @@ def build_module(factory: Callable[[Any], object], argument: ObsSpec | int, *met
         )
     _check_methods(factory, module, *methods)
     return module
+
+
+def build_augmentation(factory: AugmentationFactory, spec: ObsSpec) -> Augmentation:
+    """Return the augmentation that a factory of a blueprint makes for an observation.
+
+    Raises:
+        TypeError: The result is not a function.
+    """
+    augment = factory(spec)
+    if not callable(augment):
+        raise TypeError(
+            f"{_factory_name(factory)} made a value of type {type(augment).__name__}; it must make a function of "
+            "observations"
+        )
+    return augment
 
 
 def build_layers_or_memory(factory: BranchFactory, size: int) -> tuple[Any, bool]:

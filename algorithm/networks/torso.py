@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Blueprint, EncoderFactory, build_module
+from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
+
+Factory = TypeVar("Factory")
 
 
 class Torso(nn.Module):
@@ -20,14 +22,16 @@ class Torso(nn.Module):
 
     The memory of a lane has `state_size` values: first the `stored_state_size` values of the memory after the body,
     which a replay stores, then the values of encoders that have a memory (FrameStack). The latter are not stored:
-    `warmup_rows` rows before a sequence rebuild them. `precision` is the precision of `unroll`.
+    `warmup_rows` rows before a sequence rebuild them. `precision` is the precision of `unroll`, which only learning
+    calls: it augments the observations, `step`, `encode` and `numpy` do not.
 
     Args:
         blueprint: The factories of the parts.
         obs_specs: Observations by name.
 
     Raises:
-        ValueError: An observation has no encoder in the blueprint.
+        ValueError: An observation has no encoder in the blueprint, or an augmentation has no observation.
+        TypeError: A factory of the blueprint makes a value of the wrong type.
     """
 
     def __init__(self, blueprint: Blueprint, obs_specs: Mapping[str, ObsSpec]):
@@ -37,6 +41,7 @@ class Torso(nn.Module):
         self.names = list(specs)
         encoders = [build_module(_find_encoder(blueprint, name), spec, "forward") for name, spec in specs.items()]
         self.encoders: Any = nn.ModuleList(encoders)
+        self.augmentations = _make_augmentations(blueprint, specs)
         size = sum(encoder.size for encoder in encoders)
         self.body: Any = build_module(blueprint.body, size, "forward") if blueprint.body else None
         size = self.body.size if self.body else size
@@ -66,7 +71,7 @@ class Torso(nn.Module):
         """Encode rows as the first rows of episodes, without the memory: {name: [rows, ...]} -> [rows, F]."""
         rows = {name: value.unsqueeze(0) for name, value in obs.items()}
         first = torch.ones((1, len(obs[self.names[0]])), dtype=torch.bool, device=obs[self.names[0]].device)
-        return self._encode_rows(rows, first, None, 0, 1)[0]
+        return self._encode_rows(self._select_rows(rows, first, None, 0, 1))
 
     def unroll(self, obs: Mapping[str, Tensor], first: Tensor, memory: Tensor, burn_in: int = 0) -> Tensor:
         """Compute the features of sequences.
@@ -125,25 +130,36 @@ class Torso(nn.Module):
         Returns:
             Features [end - begin, B, size], and the state after the last row.
         """
-        features = self._encode_rows(obs, first, frames, begin, end)
+        rows = self._select_rows(obs, first, frames, begin, end)
+        rows |= {name: augment(rows[name]) for name, augment in self.augmentations.items()}
+        features = self._encode_rows(rows).unflatten(0, (end - begin, first.shape[1]))
         return (
             self.memory.unroll(features, first[begin:end], recurrent_state)
             if self.memory
             else (features, recurrent_state)
         )
 
-    def _encode_rows(
+    def _select_rows(
         self, obs: Mapping[str, Tensor], first: Tensor, memory: list[Tensor] | None, begin: int, end: int
-    ) -> Tensor:
-        """Encode rows `begin` to `end` of [T, B, ...] in one pass, without the memory -> [end - begin, B, F]."""
-        parts = []
+    ) -> dict[str, Tensor]:
+        """Return the inputs of the encoders at rows `begin` to `end` of [T, B, ...]: {name: [(end - begin) * B, ...]}.
+
+        The input of an encoder with a memory is the stacked frames.
+        """
+        rows = {}
         for index, (name, encoder) in enumerate(zip(self.names, self.encoders, strict=True)):
             if self._state_sizes[index + 1]:
-                rows = encoder.stack(obs[name], first, memory and memory[index], begin, end)
+                selected = encoder.stack(obs[name], first, memory and memory[index], begin, end)
             else:
-                rows = obs[name][begin:end]
-            parts.append(encoder(rows.flatten(0, 1)))
-        return self._join_features(parts).unflatten(0, (end - begin, first.shape[1]))
+                selected = obs[name][begin:end]
+            rows[name] = selected.flatten(0, 1)
+        return rows
+
+    def _encode_rows(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Encode the inputs {name: [rows, ...]} of all encoders, without the memory after the body -> [rows, F]."""
+        return self._join_features(
+            [encoder(rows[name]) for name, encoder in zip(self.names, self.encoders, strict=True)]
+        )
 
     def _join_features(self, parts: list[Tensor]) -> Tensor:
         features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -171,7 +187,29 @@ class Torso(nn.Module):
 
 
 def _find_encoder(blueprint: Blueprint, name: str) -> EncoderFactory:
-    for pattern, encoder in blueprint.encoders.items():
-        if fnmatchcase(name, pattern):
-            return encoder
-    raise ValueError(f"the blueprint has no encoder for the observation {name!r}; it has {list(blueprint.encoders)}")
+    encoder = _find_factory(blueprint.encoders, name)
+    if encoder is None:
+        raise ValueError(
+            f"the blueprint has no encoder for the observation {name!r}; it has {list(blueprint.encoders)}"
+        )
+    return encoder
+
+
+def _make_augmentations(blueprint: Blueprint, specs: Mapping[str, ObsSpec]) -> dict[str, Augmentation]:
+    """Return the augmentations of a blueprint by the name of their observation."""
+    for pattern in blueprint.augmentations:
+        if not any(fnmatchcase(name, pattern) for name in specs):
+            raise ValueError(
+                f"the blueprint has an augmentation of {pattern!r}, but the observations are {list(specs)}"
+            )
+    augmentations = {}
+    for name, spec in specs.items():
+        factory = _find_factory(blueprint.augmentations, name)
+        if factory:
+            augmentations[name] = build_augmentation(factory, spec)
+    return augmentations
+
+
+def _find_factory(factories: Mapping[str, Factory], name: str) -> Factory | None:
+    """Return the factory of the first pattern that matches the name of an observation; None without a match."""
+    return next((factory for pattern, factory in factories.items() if fnmatchcase(name, pattern)), None)

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.usefixtures("registered_fakes")
 
 NN = """
 from torch import nn
-from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, NoisyMlp, Vector
+from algorithm.networks import (
+    Attention, Blueprint, Conv, FrameStack, Gru, Lstm, Mlp, NoisyMlp, RandomShift, Vector
+)
 from tests.fakes import RunningSum
 blueprint = Blueprint(encoders={{"*": {encoder}}}, body={body}{memory})
 """
@@ -153,6 +155,17 @@ RUNS = {
             "ensemble_q_sample": 2,
         },
         "memory": "Gru(6)",
+    },
+    "sac, shifted images and recurrent": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"branches": [3], "shape": [2, 5, 4]},
+            "evaluate_every": 50,
+        },
+        "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
+        "memory": "Gru(6), augmentations={'*': RandomShift(1)}",
     },
     "sac like dqn": {
         "base_config": {"algorithm": "SAC", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},

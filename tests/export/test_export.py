@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -15,7 +17,7 @@ from algorithm.export.checker import find_violations
 from algorithm.export.export import ExportFailed, export_role
 from algorithm.export.onnx_model import OnnxModel, make_session, run_session
 from algorithm.export.signature import Signature
-from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.networks import Blueprint, Gru, Mlp, RandomShift
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
@@ -36,6 +38,17 @@ def test_every_kind_passes_the_checker_and_equals_its_agent(net, action, opset, 
     assert exported.parity < 1e-5
     assert find_violations(exported.path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["Brain.onnx"]
+
+
+@pytest.mark.parametrize("net", ["convnet", "frames"])
+def test_an_augmentation_changes_no_byte_of_the_file(net, tmp_path):
+    specs, blueprint = NETS[net]
+    role = role_of(specs, ACTIONS["hybrid"])
+    files = []
+    for augmentations in ({}, {"Camera": RandomShift(2)}):
+        agent = agent_of(role, replace(blueprint, augmentations=augmentations))
+        files.append(export_role(agent, "Brain", role, 100, tmp_path, 15).path.read_bytes())
+    assert files[0] == files[1]
 
 
 LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3}

@@ -29,10 +29,15 @@ def make_separate_critic(
     The critic's step would leave the trust region if it changed layers of the policy.
 
     Raises:
-        ValueError: The policy has noisy layers.
+        ValueError: The policy has noisy layers, or augments its observations.
     """
     if settings.trust_region != "full":
         return None
+    if blueprint.augmentations:
+        raise ValueError(
+            "trust_region full does not support augmentations, since each evaluation of its line search would draw "
+            "others; remove `augmentations` from the blueprint, or use trust_region efficient"
+        )
     if collect_noise([policy]):
         raise ValueError(
             "trust_region full does not support noisy layers, since their noise changes the policy after every step; "
