@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import Policy, RunningMoments, TargetNetwork, Torso
+from algorithm.returns import RewardStream
 from algorithm.rollout import Array, Decision, Rollout, Step
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -140,8 +141,16 @@ class Agent(ABC):
     target_networks: Mapping[str, TargetNetwork[Any]] = {}
     schedule: DataSchedule
     reward_transform: RewardTransform
+    # The rewards, in addition to `Rollout.reward`, that have a value output each: `Rollout.bonuses`, by the name of their
+    # auxiliary. An agent of a class that supports them receives them as the keyword argument `streams`.
+    streams: Mapping[str, RewardStream] = {}
     rng: np.random.Generator  # for sampling actions
     progress: float = 0.0  # fraction of max_step that has been collected, set before each `loss`
+
+    @classmethod
+    def supports_streams(cls, settings: Any) -> bool:
+        """Return whether agents with these `Settings` have a value for each of `streams`."""
+        return False
 
     @property
     def state_size(self) -> int:

@@ -14,6 +14,7 @@ from algorithm.returns.estimators import (
 )
 from algorithm.returns.projection import Support
 from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, vtrace
+from algorithm.returns.streams import RewardStream, add_advantages, estimate_stream, stream_return
 
 __all__ = [
     "DISTRIBUTIONAL_ESTIMATORS",
@@ -21,15 +22,19 @@ __all__ = [
     "DistributionalInputs",
     "Estimator",
     "EstimatorInputs",
+    "RewardStream",
     "Support",
     "Targets",
     "TraceClipping",
+    "add_advantages",
+    "estimate_stream",
     "find_estimators",
     "get_estimator",
     "n_step_return",
     "rescale",
     "retrace",
     "reverse_scan",
+    "stream_return",
     "unscale",
     "vtrace",
 ]

@@ -1,0 +1,145 @@
+"""Reward streams: bonuses with a discount and a value of their own, in addition to the rewards of the environment.
+
+A stream that crosses episodes counts the bonuses after the end of an episode, too: an agent that dies loses no bonus
+(Burda et al. 2019, arXiv 1810.12894, section 2.3). Its returns are defined over the steps of a lane, without the
+boundaries of episodes. Let t be a row of a record with T rows and the observation x_T after them.
+
+- Row t is skipped if it is not valid: it is the last observation of a truncated episode, on which no action was
+  executed, or its successor is unknown. No other row depends on it: not on its bonus, its value or its ratio.
+- The successor s(t) of another row is the next row that is not skipped, or T. After a termination it is the first row
+  of the next episode; before the last observation of a truncated episode it is the row after that observation.
+- The discount is gamma at every row, also at a termination.
+
+So the return of each row that is not skipped is
+
+    G_t = V_t + E_t,   E_t = b_t + gamma V_s(t) - V_t + gamma lambda E_s(t),   E_T = 0
+
+for `n_step_return`, and other recursions change in the same way: a truncation contributes one factor gamma, not two.
+The recursions are computed without a change, after `_StreamRows` has moved the skipped rows to the start of the record,
+where no row precedes them. A record does not contain whether x_T is the last observation of a truncated episode; V_T is
+then the value of that observation instead of the value of the row after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from algorithm.returns.estimators import EstimatorInputs, Targets
+from algorithm.returns.recursions import n_step_return
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardStream:
+    """The bonuses of one auxiliary as rewards that have a separate value."""
+
+    gamma: float  # discount
+    weight: float  # of the stream's advantage in the advantage of the policy; the environment's has weight 1
+    crosses_episodes: bool  # returns continue after the end of an episode
+
+
+def stream_return(
+    stream: RewardStream,
+    bonus: Float[Tensor, "T B"],
+    alive: Bool[Tensor, "T B"],
+    valid: Bool[Tensor, "T B"],
+    v: Float[Tensor, "T+1 B"],
+    trace_lambda: float = 1.0,
+) -> Float[Tensor, "T B"]:
+    """Return the `n_step_return` of a stream's bonuses: V_t + GAE(lambda), or n-step returns with lambda 1.
+
+    Args:
+        stream: The stream.
+        bonus: b [T, B].
+        alive: False after a termination [T, B].
+        valid: `Rollout.valid` [T, B].
+        v: The stream's value V(x_t) [T+1, B].
+        trace_lambda: lambda.
+
+    Returns:
+        G [T, B]; V_t at rows that are not valid.
+    """
+    rows = _StreamRows(stream, alive, valid)
+    target = n_step_return(rows.arrange(bonus), rows.discount, rows.valid, rows.arrange(v), trace_lambda)
+    return rows.restore(target)
+
+
+def estimate_stream(
+    stream: RewardStream,
+    inputs: EstimatorInputs,
+    alive: Bool[Tensor, "T B"],
+    estimate: Callable[[EstimatorInputs], Targets],
+) -> Targets:
+    """Return the targets of a stream by an estimator.
+
+    Args:
+        stream: The stream.
+        inputs: The inputs with the stream's bonuses as rewards and its values; `discount` is replaced.
+        alive: False after a termination [T, B].
+        estimate: The estimator.
+
+    Returns:
+        The targets; values V_t at rows that are not valid.
+    """
+    rows = _StreamRows(stream, alive, inputs.valid)
+    targets = estimate(
+        replace(
+            inputs,
+            reward=rows.arrange(inputs.reward),
+            discount=rows.discount,
+            valid=rows.valid,
+            v=rows.arrange(inputs.v),
+            q_taken=rows.arrange(inputs.q_taken),
+            rho=rows.arrange(inputs.rho),
+            rho_per_dimension=rows.arrange(inputs.rho_per_dimension),
+            prob_taken=lambda: rows.arrange(inputs.prob_taken()),
+        )
+    )
+    return Targets(rows.restore(targets.q_target), lambda: rows.restore(targets.value_target()))
+
+
+def add_advantages(
+    advantage: Float[Tensor, "*B"], streams: Mapping[str, RewardStream], of_streams: Mapping[str, Float[Tensor, "*B"]]
+) -> Float[Tensor, "*B"]:
+    """Return A + sum_i weight_i A_i, the advantage of the policy; `advantage` itself without streams.
+
+    Args:
+        advantage: A, the advantage of the environment's rewards.
+        streams: The streams by name.
+        of_streams: A_i, the advantage of each stream by its name.
+    """
+    for name, stream in streams.items():
+        advantage = torch.add(advantage, of_streams[name], alpha=stream.weight)
+    return advantage
+
+
+class _StreamRows:
+    """The rows of a record in the order in which a recursion reads them for a stream.
+
+    Args:
+        stream: The stream. If it does not cross episodes, the order is that of the record.
+        alive: False after a termination [T, B].
+        valid: `Rollout.valid` [T, B].
+    """
+
+    def __init__(self, stream: RewardStream, alive: Tensor, valid: Tensor):
+        self.order: Tensor | None = None  # [T, B]: the row of the record at each place
+        self.valid, self.discount = valid, stream.gamma * alive
+        if stream.crosses_episodes:
+            self.valid, self.order = valid.sort(dim=0, stable=True)  # the rows that are not valid are first
+            self.discount = torch.full_like(self.discount, stream.gamma)
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """Return values [T, B] or [T+1, B] in this order. The observation after the last row stays the last."""
+        if self.order is None:
+            return x
+        n_rows = len(self.order)
+        return torch.cat((x[:n_rows].gather(0, self.order), x[n_rows:]))
+
+    def restore(self, x: Tensor) -> Tensor:
+        """Return values [T, B] of this order in the order of the record."""
+        return x if self.order is None else torch.empty_like(x).scatter_(0, self.order, x)
