@@ -42,15 +42,29 @@ class RewardStream:
     crosses_episodes: bool  # returns continue after the end of an episode
 
 
-def stream_return(
+@dataclass(frozen=True, kw_only=True)
+class StreamEstimate:
+    """The values of a stream, and the estimates of its returns, [T, B] each."""
+
+    value: Tensor  # V(x_t)
+    target: Tensor  # of V(x_t); the value itself at rows that are not valid
+    advantage: Tensor  # of the taken action; 0 at rows that are not valid
+
+    @property
+    def error(self) -> Tensor:
+        """Return target minus value [T, B]."""
+        return self.target - self.value
+
+
+def estimate_on_policy(
     stream: RewardStream,
     bonus: Float[Tensor, "T B"],
     alive: Bool[Tensor, "T B"],
     valid: Bool[Tensor, "T B"],
     v: Float[Tensor, "T+1 B"],
     trace_lambda: float = 1.0,
-) -> Float[Tensor, "T B"]:
-    """Return the `n_step_return` of a stream's bonuses: V_t + GAE(lambda), or n-step returns with lambda 1.
+) -> StreamEstimate:
+    """Return the estimates of a stream by `n_step_return`: V_t + GAE(lambda), or n-step returns with lambda 1.
 
     Args:
         stream: The stream.
@@ -59,61 +73,63 @@ def stream_return(
         valid: `Rollout.valid` [T, B].
         v: The stream's value V(x_t) [T+1, B].
         trace_lambda: lambda.
-
-    Returns:
-        G [T, B]; V_t at rows that are not valid.
     """
     rows = _StreamRows(stream, alive, valid)
-    target = n_step_return(rows.arrange(bonus), rows.discount, rows.valid, rows.arrange(v), trace_lambda)
-    return rows.restore(target)
+    target = rows.restore(n_step_return(rows.arrange(bonus), rows.discount, rows.valid, rows.arrange(v), trace_lambda))
+    return StreamEstimate(value=v[:-1], target=target, advantage=target - v[:-1])
 
 
-def estimate_stream(
+def estimate_off_policy(
     stream: RewardStream,
-    inputs: EstimatorInputs,
+    bonus: Float[Tensor, "T B"],
     alive: Bool[Tensor, "T B"],
+    v: Float[Tensor, "T+1 B"],
+    inputs: EstimatorInputs,
     estimate: Callable[[EstimatorInputs], Targets],
-) -> Targets:
-    """Return the targets of a stream by an estimator.
+) -> StreamEstimate:
+    """Return the estimates of a stream by an estimator for state values.
 
     Args:
         stream: The stream.
-        inputs: The inputs with the stream's bonuses as rewards and its values; `discount` is replaced.
+        bonus: b [T, B].
         alive: False after a termination [T, B].
+        v: The stream's value V(x_t) [T+1, B].
+        inputs: The estimator's inputs for the rewards of the environment. The stream has the same ratios.
         estimate: The estimator.
-
-    Returns:
-        The targets; values V_t at rows that are not valid.
     """
     rows = _StreamRows(stream, alive, inputs.valid)
     targets = estimate(
         replace(
             inputs,
-            reward=rows.arrange(inputs.reward),
+            reward=rows.arrange(bonus),
             discount=rows.discount,
             valid=rows.valid,
-            v=rows.arrange(inputs.v),
-            q_taken=rows.arrange(inputs.q_taken),
+            v=rows.arrange(v),
+            q_taken=rows.arrange(v[:-1]),
             rho=rows.arrange(inputs.rho),
             rho_per_dimension=rows.arrange(inputs.rho_per_dimension),
             prob_taken=lambda: rows.arrange(inputs.prob_taken()),
         )
     )
-    return Targets(rows.restore(targets.q_target), lambda: rows.restore(targets.value_target()))
+    return StreamEstimate(
+        value=v[:-1],
+        target=rows.restore(targets.value_target()),
+        advantage=rows.restore(targets.q_target) - v[:-1],
+    )
 
 
 def add_advantages(
-    advantage: Float[Tensor, "*B"], streams: Mapping[str, RewardStream], of_streams: Mapping[str, Float[Tensor, "*B"]]
-) -> Float[Tensor, "*B"]:
+    advantage: Float[Tensor, "T B"], streams: Mapping[str, RewardStream], estimates: Mapping[str, StreamEstimate]
+) -> Float[Tensor, "T B"]:
     """Return A + sum_i weight_i A_i, the advantage of the policy; `advantage` itself without streams.
 
     Args:
         advantage: A, the advantage of the environment's rewards.
         streams: The streams by name.
-        of_streams: A_i, the advantage of each stream by its name.
+        estimates: The estimates of each stream by its name.
     """
     for name, stream in streams.items():
-        advantage = torch.add(advantage, of_streams[name], alpha=stream.weight)
+        advantage = torch.add(advantage, estimates[name].advantage, alpha=stream.weight)
     return advantage
 
 
