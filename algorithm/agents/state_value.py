@@ -108,7 +108,7 @@ class StateValueAgent(Agent):
         """
         return {
             name: estimate_on_policy(
-                stream, rollout.bonuses[name], rollout.alive, rollout.valid, values[name], self.gae_lambda
+                stream, rollout.bonuses[name], rollout.first, rollout.alive, values[name], self.gae_lambda
             )
             for name, stream in self.streams.items()
         }

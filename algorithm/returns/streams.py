@@ -1,23 +1,25 @@
 """Reward streams: bonuses with a discount and a value of their own, in addition to the rewards of the environment.
 
-A stream that crosses episodes counts the bonuses after the end of an episode, too: an agent that dies loses no bonus
-(Burda et al. 2019, arXiv 1810.12894, section 2.3). Its returns are defined over the steps of a lane, without the
-boundaries of episodes. Let t be a row of a record with T rows and the observation x_T after them.
+A stream that crosses episodes also counts the bonuses after the end of an episode: an agent that dies loses no bonus
+(Burda et al. 2019, arXiv 1810.12894, section 2.3). Its returns are those of the executed actions of a lane, without
+boundaries of episodes. In a record with T rows and the observation x_T after them:
 
-- Row t is skipped if it is not valid: it is the last observation of a truncated episode, on which no action was
-  executed, or its successor is unknown. No other row depends on it: not on its bonus, its value or its ratio.
-- The successor s(t) of another row is the next row that is not skipped, or T. After a termination it is the first row
-  of the next episode; before the last observation of a truncated episode it is the row after that observation.
+- Row t is skipped if `valid` is False: it is the last observation of an episode, on which no action was executed, or
+  its successor is unknown. No other row depends on its bonus, its value or its ratio.
+- The successor s(t) of another row is the next row that is not skipped, or T. So it is the first row of the next
+  episode if row t is the last one before a termination or before a truncation.
 - The discount is gamma at every row, also at a termination.
+- A termination in row T-1 has no successor in the record if x_T is not the first observation of an episode. Then x_T is
+  the last observation of the terminated episode, and row T-1 is not valid for the stream.
 
-So the return of each row that is not skipped is
+The returns that correspond to `n_step_return` are
 
-    G_t = V_t + E_t,   E_t = b_t + gamma V_s(t) - V_t + gamma lambda E_s(t),   E_T = 0
+    G_t = V_t + E_t,   E_t = valid_t (b_t + gamma V_s(t) - V_t + gamma lambda E_s(t)),   E_T = 0
 
-for `n_step_return`, and other recursions change in the same way: a truncation contributes one factor gamma, not two.
-The recursions are computed without a change, after `_StreamRows` has moved the skipped rows to the start of the record,
-where no row precedes them. A record does not contain whether x_T is the last observation of a truncated episode; V_T is
-then the value of that observation instead of the value of the row after it.
+with valid_t False at skipped rows, and in row T-1 in that case. Other recursions change in the same way. The recursions
+are computed without a change, after `_StreamRows` has moved the skipped rows to the start, where no row precedes them.
+If row T-1 does not terminate, the record does not contain whether x_T is the last observation of a truncated episode.
+V_T is then the value of that observation, in place of the value of the row after it.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ class StreamEstimate:
     """The values of a stream, and the estimates of its returns, [T, B] each."""
 
     value: Tensor  # V(x_t)
-    target: Tensor  # of V(x_t); the value itself at rows that are not valid
-    advantage: Tensor  # of the taken action; 0 at rows that are not valid
+    target: Tensor  # of V(x_t); the value itself at rows that are not valid for the stream
+    advantage: Tensor  # of the taken action; 0 at rows that are not valid for the stream
+    valid: Tensor  # rows that are valid for the stream
 
     @property
     def error(self) -> Tensor:
@@ -59,8 +62,8 @@ class StreamEstimate:
 def estimate_on_policy(
     stream: RewardStream,
     bonus: Float[Tensor, "T B"],
+    first: Bool[Tensor, "T+1 B"],
     alive: Bool[Tensor, "T B"],
-    valid: Bool[Tensor, "T B"],
     v: Float[Tensor, "T+1 B"],
     trace_lambda: float = 1.0,
 ) -> StreamEstimate:
@@ -69,19 +72,20 @@ def estimate_on_policy(
     Args:
         stream: The stream.
         bonus: b [T, B].
-        alive: False after a termination [T, B].
-        valid: `Rollout.valid` [T, B].
+        first: `Rollout.first` [T+1, B].
+        alive: `Rollout.alive` [T, B].
         v: The stream's value V(x_t) [T+1, B].
         trace_lambda: lambda.
     """
-    rows = _StreamRows(stream, alive, valid)
+    rows = _StreamRows(stream, first, alive)
     target = rows.restore(n_step_return(rows.arrange(bonus), rows.discount, rows.valid, rows.arrange(v), trace_lambda))
-    return StreamEstimate(value=v[:-1], target=target, advantage=target - v[:-1])
+    return StreamEstimate(value=v[:-1], target=target, advantage=target - v[:-1], valid=rows.restore(rows.valid))
 
 
 def estimate_off_policy(
     stream: RewardStream,
     bonus: Float[Tensor, "T B"],
+    first: Bool[Tensor, "T+1 B"],
     alive: Bool[Tensor, "T B"],
     v: Float[Tensor, "T+1 B"],
     inputs: EstimatorInputs,
@@ -92,12 +96,13 @@ def estimate_off_policy(
     Args:
         stream: The stream.
         bonus: b [T, B].
-        alive: False after a termination [T, B].
+        first: `Rollout.first` [T+1, B].
+        alive: `Rollout.alive` [T, B].
         v: The stream's value V(x_t) [T+1, B].
         inputs: The estimator's inputs for the rewards of the environment. The stream has the same ratios.
         estimate: The estimator.
     """
-    rows = _StreamRows(stream, alive, inputs.valid)
+    rows = _StreamRows(stream, first, alive)
     targets = estimate(
         replace(
             inputs,
@@ -115,6 +120,7 @@ def estimate_off_policy(
         value=v[:-1],
         target=rows.restore(targets.value_target()),
         advantage=rows.restore(targets.q_target) - v[:-1],
+        valid=rows.restore(rows.valid),
     )
 
 
@@ -138,15 +144,16 @@ class _StreamRows:
 
     Args:
         stream: The stream. If it does not cross episodes, the order is that of the record.
-        alive: False after a termination [T, B].
-        valid: `Rollout.valid` [T, B].
+        first: `Rollout.first` [T+1, B].
+        alive: `Rollout.alive` [T, B].
     """
 
-    def __init__(self, stream: RewardStream, alive: Tensor, valid: Tensor):
+    def __init__(self, stream: RewardStream, first: Tensor, alive: Tensor):
         self.order: Tensor | None = None  # [T, B]: the row of the record at each place
-        self.valid, self.discount = valid, stream.gamma * alive
+        self.valid, self.discount = ~(first[1:] & alive), stream.gamma * alive
         if stream.crosses_episodes:
-            self.valid, self.order = valid.sort(dim=0, stable=True)  # the rows that are not valid are first
+            self.valid, self.order = self.valid.sort(dim=0, stable=True)  # the skipped rows are first
+            self.valid[-1] &= alive[-1] | first[-1]  # if this place is a skipped row, x_T is the first of an episode
             self.discount = torch.full_like(self.discount, stream.gamma)
 
     def arrange(self, x: Tensor) -> Tensor:

@@ -224,7 +224,7 @@ class Acer(Agent):
         """Return the estimates of each stream by its name, with the estimator of the critic."""
         estimate = partial(self.estimator.estimate, clipping=self.trace_clipping)
         return {
-            name: estimate_off_policy(stream, rollout.bonuses[name], rollout.alive, v, inputs, estimate)
+            name: estimate_off_policy(stream, rollout.bonuses[name], rollout.first, rollout.alive, v, inputs, estimate)
             for (name, stream), v in zip(self.streams.items(), output.stream_values, strict=True)
         }
 

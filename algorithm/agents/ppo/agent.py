@@ -62,6 +62,7 @@ class Ppo(StateValueAgent):
                 "old_value": v[:-1],
                 **{f"value/{name}": stream.target for name, stream in streams.items()},
                 **{f"old_value/{name}": stream.value for name, stream in streams.items()},
+                **{f"valid/{name}": stream.valid for name, stream in streams.items()},
             },
         )
 
@@ -83,8 +84,11 @@ class Ppo(StateValueAgent):
             policy_direction = policy.score(rollout.raw_action, weight)
             if entropy_coef:
                 policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
-            errors = [self._compute_error(targets, "", v)]
-            errors += [self._compute_error(targets, f"/{name}", value) for name, value in stream_values.items()]
+            errors = [self._compute_error(targets["value"], v, targets["old_value"])]
+            stream_targets = {}
+            for name, value in stream_values.items():
+                stream_targets[name] = torch.where(targets[f"valid/{name}"], targets[f"value/{name}"], value)
+                errors.append(self._compute_error(stream_targets[name], value, targets[f"old_value/{name}"]))
             weights = mean_weights(valid, rollout.weight)
             value_directions = (settings.value_coef * error.unsqueeze(-1) for error in errors)
             ascent_direction = torch.cat((policy_direction, *value_directions), -1)
@@ -102,7 +106,7 @@ class Ppo(StateValueAgent):
                 "train/value": v,
             }
             for name, value in stream_values.items():
-                metric_values |= make_stream_metrics(name, targets[f"value/{name}"], value)
+                metric_values |= make_stream_metrics(name, stream_targets[name], value)
             return weighted_means(weights, metric_values)
 
         report = LossReport(
@@ -110,16 +114,10 @@ class Ppo(StateValueAgent):
         )
         return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, report
 
-    def _compute_error(self, targets: Mapping[str, Tensor], suffix: str, v: Tensor) -> Tensor:
-        """Return the negative gradient of the squared error of a value output [T, B], clipped if `value_clip` is set.
-
-        Args:
-            targets: The targets of the prepared rollout.
-            suffix: Of the names of the output's targets: empty, or a slash and the name of a stream.
-            v: The values of the output [T, B].
-        """
-        target, clip = targets["value" + suffix], self.settings.value_clip
-        return target - v if clip is None else clipped_error(target, v, targets["old_value" + suffix], clip)
+    def _compute_error(self, target: Tensor, v: Tensor, old_value: Tensor) -> Tensor:
+        """Return the negative gradient of the squared error of values [T, B], clipped if `value_clip` is set."""
+        clip = self.settings.value_clip
+        return target - v if clip is None else clipped_error(target, v, old_value, clip)
 
     def _anneal(self, value: float, schedule: str) -> float:
         """Return a setting at the current progress of the run."""
