@@ -222,7 +222,10 @@ class Acer(Agent):
         self, inputs: EstimatorInputs, rollout: Rollout, output: CriticOutput
     ) -> dict[str, StreamEstimate]:
         """Return the estimates of each stream by its name, with the estimator of the critic."""
-        estimate = partial(self.estimator.estimate, clipping=self.trace_clipping)
+
+        def estimate(stream_inputs: EstimatorInputs) -> Targets:
+            return self.estimator.estimate(stream_inputs, self.trace_clipping)
+
         return {
             name: estimate_off_policy(stream, rollout.bonuses[name], rollout.first, rollout.alive, v, inputs, estimate)
             for (name, stream), v in zip(self.streams.items(), output.stream_values, strict=True)
