@@ -1,11 +1,11 @@
 """Reward streams: bonuses with a discount and a value of their own, in addition to the rewards of the environment.
 
-A stream that crosses episodes also counts the bonuses after the end of an episode: an agent that dies loses no bonus
-(Burda et al. 2019, arXiv 1810.12894, section 2.3). Its returns are those of the executed actions of a lane, without
-boundaries of episodes. In a record with T rows and the observation x_T after them:
+The returns of a stream that crosses episodes contain the bonuses after the end of an episode, too, so that no bonus is
+lost by a termination (Burda et al. 2019, arXiv 1810.12894, section 2.3). They are the returns of the executed actions
+of a lane, without boundaries of episodes. In a record with T rows and the observation x_T after them:
 
-- Row t is skipped if `valid` is False: it is the last observation of an episode, on which no action was executed, or
-  its successor is unknown. No other row depends on its bonus, its value or its ratio.
+- Row t is skipped if `Rollout.valid` is False: it is the last observation of an episode, on which no action was
+  executed, or its successor is unknown. No other row depends on its bonus, its value or its ratio.
 - The successor s(t) of another row is the next row that is not skipped, or T. So it is the first row of the next
   episode if row t is the last one before a termination or before a truncation.
 - The discount is gamma at every row, also at a termination.
@@ -40,7 +40,7 @@ class RewardStream:
     """The bonuses of one auxiliary as rewards that have a separate value."""
 
     gamma: float  # discount
-    weight: float  # of the stream's advantage in the advantage of the policy; the environment's has weight 1
+    weight: float  # of the stream's advantage in the policy's; the advantage of transformed rewards has weight 1
     crosses_episodes: bool  # returns continue after the end of an episode
 
 
@@ -153,7 +153,8 @@ class _StreamRows:
         self.valid, self.discount = ~(first[1:] & alive), stream.gamma * alive
         if stream.crosses_episodes:
             self.valid, self.order = self.valid.sort(dim=0, stable=True)  # the skipped rows are first
-            self.valid[-1] &= alive[-1] | first[-1]  # if this place is a skipped row, x_T is the first of an episode
+            # The last place is row T-1, or that row is skipped; then first[T] is True, and nothing changes.
+            self.valid[-1] &= alive[-1] | first[-1]
             self.discount = torch.full_like(self.discount, stream.gamma)
 
     def arrange(self, x: Tensor) -> Tensor:

@@ -347,7 +347,7 @@ def test_values_of_streams_converge_to_their_known_values(make_agent):
         settings |= {"normalize_advantages": False, "epochs": 1}
     agent = make_agent(role, Blueprint(encoders={"*": PassThrough()}), streams=streams, **settings)
     learner, rollouts = Learner(agent, role, {}, max_step=None), iterate_rollouts()
-    for rollout in islice(rollouts, 250):
+    for rollout in islice(rollouts, 150):
         update(learner, rollout if agent.schedule.epochs is None else learner.prepare(rollout))
     with torch.no_grad():
         values = agent.policy.compute_outputs(torch.eye(N_STATES))[:, 2:].T.numpy()
