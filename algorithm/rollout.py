@@ -113,6 +113,9 @@ class Rollout:
     index: np.ndarray  # [B] position in the replay, -1 for a collected rollout
     version: np.ndarray  # [B] number of updates of the parameters that acted
     burn_in: int = 0  # first rows, which only update the memory, without gradient
+    # {name of an auxiliary: [T, B]}: the rewards of `Agent.streams`, which are not part of `reward`. Burn-in rows have
+    # any value. Like `reward[t]`, the consequence of the action at `obs[t]`.
+    bonuses: Mapping[str, Array] = field(default_factory=dict)
     # {name: [T, B]}: what `Agent.prepare` computed. In a prepared rollout `obs` has T rows; `reward` is transformed.
     targets: Mapping[str, Array] = field(default_factory=dict)
 
@@ -146,6 +149,7 @@ class Rollout:
             self,
             obs={name: value[rows] for name, value in self.obs.items()},
             **{name: getattr(self, name)[rows] for name in ("first", "raw_action", "reward", "alive", "behavior")},
+            bonuses={name: value[rows] for name, value in self.bonuses.items()},
             burn_in=0,
         )
 
@@ -170,6 +174,7 @@ class Rollout:
             weight=np.tile(self.weight, rows),
             index=np.tile(self.index, rows),
             version=np.tile(self.version, rows),
+            bonuses={name: split(value) for name, value in self.bonuses.items()},
             targets={name: split(value) for name, value in self.targets.items()},
         )
 
@@ -189,6 +194,7 @@ class Rollout:
             weight=self.weight[columns],
             index=self.index[columns],
             version=self.version[columns],
+            bonuses={name: value[:, columns] for name, value in self.bonuses.items()},
             targets={name: value[:, columns] for name, value in self.targets.items()},
         )
 
@@ -208,5 +214,6 @@ class Rollout:
             index=self.index,
             version=self.version,
             burn_in=self.burn_in,
+            bonuses={name: convert_array(value) for name, value in self.bonuses.items()},
             targets={name: convert_array(value) for name, value in self.targets.items()},
         )

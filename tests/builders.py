@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, product
 from pathlib import Path
@@ -26,7 +26,7 @@ from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
-from algorithm.returns import ESTIMATORS, find_estimators
+from algorithm.returns import ESTIMATORS, RewardStream, find_estimators
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
@@ -37,6 +37,8 @@ PAIRS = [
     *((estimator, "action_value") for estimator in ESTIMATORS),
     *((estimator, "state_value") for estimator in find_estimators(for_state_values=True)),
 ]
+
+NO_STREAMS: Mapping[str, RewardStream] = {}
 
 AnyAgent = TypeVar("AnyAgent", bound=Agent)
 
@@ -61,11 +63,17 @@ def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
 
 
 def make_agent(
-    kind: type[AnyAgent], settings: Any, role: Role | None, blueprint: Blueprint | None, seed: int
+    kind: type[AnyAgent],
+    settings: Any,
+    role: Role | None,
+    blueprint: Blueprint | None,
+    seed: int,
+    **arguments: Any,
 ) -> AnyAgent:
     """Return an agent in float32, as built by a run."""
     torch.manual_seed(seed)
-    return kind(settings, blueprint or Blueprint(body=Mlp(16)), role or make_role(), np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    return kind(settings, blueprint or Blueprint(body=Mlp(16)), role or make_role(), rng, **arguments)
 
 
 def acer_settings(**changes) -> AcerSettings:
@@ -73,9 +81,11 @@ def acer_settings(**changes) -> AcerSettings:
     return AcerSettings(**{**read_defaults("acer_config"), **changes})
 
 
-def make_acer(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Acer:
+def make_acer(
+    role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
+) -> Acer:
     """Return an agent with the default settings and some changes."""
-    return make_agent(Acer, acer_settings(**changes), role, blueprint, seed)
+    return make_agent(Acer, acer_settings(**changes), role, blueprint, seed, streams=streams)
 
 
 def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
@@ -103,9 +113,11 @@ def a2c_settings(**changes) -> A2CSettings:
     return A2CSettings(**{**read_defaults("a2c_config"), **changes})
 
 
-def make_a2c(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> A2C:
+def make_a2c(
+    role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
+) -> A2C:
     """Return an agent with the default settings and some changes."""
-    return make_agent(A2C, a2c_settings(**changes), role, blueprint, seed)
+    return make_agent(A2C, a2c_settings(**changes), role, blueprint, seed, streams=streams)
 
 
 def ppo_settings(**changes) -> PpoSettings:
@@ -113,9 +125,11 @@ def ppo_settings(**changes) -> PpoSettings:
     return PpoSettings(**{**read_defaults("ppo_config"), **changes})
 
 
-def make_ppo(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Ppo:
+def make_ppo(
+    role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
+) -> Ppo:
     """Return an agent with the default settings and some changes."""
-    return make_agent(Ppo, ppo_settings(**changes), role, blueprint, seed)
+    return make_agent(Ppo, ppo_settings(**changes), role, blueprint, seed, streams=streams)
 
 
 def reactor_settings(**changes) -> ReactorSettings:

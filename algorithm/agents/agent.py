@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
+from algorithm.losses import squared_error
 from algorithm.networks import Policy, RunningMoments, TargetNetwork, Torso
+from algorithm.returns import RewardStream
 from algorithm.rollout import Array, Decision, Rollout, Step
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -140,8 +142,16 @@ class Agent(ABC):
     target_networks: Mapping[str, TargetNetwork[Any]] = {}
     schedule: DataSchedule
     reward_transform: RewardTransform
+    # Rewards with a value output each, in addition to `Rollout.reward`: those of `Rollout.bonuses` with these names. A
+    # class that supports them has the keyword argument `streams`. The outputs are in the order of the names.
+    streams: Mapping[str, RewardStream] = {}
     rng: np.random.Generator  # for sampling actions
     progress: float = 0.0  # fraction of max_step that has been collected, set before each `loss`
+
+    @classmethod
+    def supports_streams(cls, settings: Any) -> bool:
+        """Return whether agents with these `Settings` have a value for each of `streams`."""
+        return False
 
     @property
     def state_size(self) -> int:
@@ -260,3 +270,8 @@ def weighted_means(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, T
     with torch.no_grad():
         sums = torch.stack(list(values.values())).flatten(1) @ weights.flatten()
     return dict(zip(values, sums.unbind(), strict=True))
+
+
+def make_stream_metrics(name: str, target: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """Return the metrics of a stream's value output, as values of rows [T, B] by metric name."""
+    return {f"train/{name}_critic_loss": squared_error(target, value), f"train/{name}_value": value}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from algorithm.agents.agent import Agent, DataSchedule, RewardTransform
 from algorithm.annotations import FixedOnResume, Range
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import ActorCritic, Blueprint
-from algorithm.returns import n_step_return
+from algorithm.returns import RewardStream, StreamEstimate, estimate_on_policy, n_step_return
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import Role
 
@@ -45,6 +46,7 @@ class StateValueAgent(Agent):
         rng: The generator of sampled actions.
         epochs: Passes over each prepared rollout; None: one update with the rollout as it is.
         minibatches: Parts of a prepared rollout.
+        streams: Rewards with a value output each, in addition to those of the environment, by name.
     """
 
     policy: ActorCritic
@@ -59,22 +61,34 @@ class StateValueAgent(Agent):
         *,
         epochs: int | None = None,
         minibatches: int = 1,
+        streams: Mapping[str, RewardStream] = {},
     ):
         self.rng = rng
+        self.streams = dict(sorted(streams.items()))
         self.gamma, self.gae_lambda = settings.gamma, settings.gae_lambda
         self.family = make_policy_family(settings, role.action_spec)
         std_head = make_std_head(settings, role.action_spec)
-        self.policy = ActorCritic(blueprint, role.obs_specs, self.family.statistics_size, 1, std_head)
+        n_values = 1 + len(streams)
+        self.policy = ActorCritic(blueprint, role.obs_specs, self.family.statistics_size, n_values, std_head)
         self.groups = {"actor_critic": make_parameter_group(settings, self.policy)}
         self.schedule = DataSchedule(
             rollout_length=settings.rollout_length, uses_replay=False, epochs=epochs, minibatches=minibatches
         )
         self.reward_transform = RewardTransform.from_settings(settings)
 
-    def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the statistics [..., S] and the values [...] of the network's outputs, without gradient."""
-        statistics, v = outputs.detach().split([self.family.statistics_size, 1], -1)
-        return statistics, v.squeeze(-1)
+    @classmethod
+    def supports_streams(cls, settings: Any) -> bool:
+        return True
+
+    def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the parts of the network's outputs, without gradient.
+
+        Returns:
+            The statistics [..., S], the values [...], and the values of each stream [...] by its name.
+        """
+        statistics, values = outputs.detach().split([self.family.statistics_size, 1 + len(self.streams)], -1)
+        v, *stream_values = values.unbind(-1)
+        return statistics, v, dict(zip(self.streams, stream_values, strict=True))
 
     def estimate_values(self, rollout: Rollout, v: Tensor) -> Tensor:
         """Return the value targets [T, B], V_t + GAE(lambda) (Schulman et al. 2016, Eq. 16); lambda 1: n-step returns.
@@ -84,6 +98,20 @@ class StateValueAgent(Agent):
             v: V(x_t) [T+1, B].
         """
         return n_step_return(rollout.reward, self.gamma * rollout.alive, rollout.valid, v, self.gae_lambda)
+
+    def estimate_streams(self, rollout: Rollout, values: Mapping[str, Tensor]) -> dict[str, StreamEstimate]:
+        """Return the estimates of each stream by its name, with the lambda of `estimate_values`.
+
+        Args:
+            rollout: As of `estimate_values`.
+            values: V(x_t) [T+1, B] of each stream by its name.
+        """
+        return {
+            name: estimate_on_policy(
+                stream, rollout.bonuses[name], rollout.first, rollout.alive, values[name], self.gae_lambda
+            )
+            for name, stream in self.streams.items()
+        }
 
 
 def normalize_advantages(advantage: Tensor, valid: Array) -> Tensor:

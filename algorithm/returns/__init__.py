@@ -14,6 +14,13 @@ from algorithm.returns.estimators import (
 )
 from algorithm.returns.projection import Support
 from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, vtrace
+from algorithm.returns.streams import (
+    RewardStream,
+    StreamEstimate,
+    add_advantages,
+    estimate_off_policy,
+    estimate_on_policy,
+)
 
 __all__ = [
     "DISTRIBUTIONAL_ESTIMATORS",
@@ -21,9 +28,14 @@ __all__ = [
     "DistributionalInputs",
     "Estimator",
     "EstimatorInputs",
+    "RewardStream",
+    "StreamEstimate",
     "Support",
     "Targets",
     "TraceClipping",
+    "add_advantages",
+    "estimate_off_policy",
+    "estimate_on_policy",
     "find_estimators",
     "get_estimator",
     "n_step_return",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from algorithm.export.export import ExportFailed, export_role
 from algorithm.export.onnx_model import OnnxModel, make_session, run_session
 from algorithm.export.signature import Signature
 from algorithm.networks import Blueprint, Gru, Mlp, RandomShift
+from algorithm.returns import RewardStream
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
@@ -72,6 +74,15 @@ def test_a_trained_sac_agent_passes_the_checker_and_equals_its_agent(action, cha
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_agent_without_a_replay_passes_the_checker_and_equals_its_agent(action, net, make, tmp_path):
     exported = export_of(net, action, tmp_path, 15, make=make, std="state_dependent")
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+
+
+@pytest.mark.parametrize("net", ["mlp", "lstm"])
+@pytest.mark.parametrize("make", [make_a2c, make_ppo, partial(make_acer, critic="state_value", estimator="vtrace")])
+def test_the_values_of_reward_streams_are_not_exported(make, net, tmp_path):
+    streams = {"novelty": RewardStream(gamma=0.99, weight=0.5, crosses_episodes=True)}
+    exported = export_of(net, "hybrid", tmp_path, 15, make=make, streams=streams)
     assert exported.parity < 1e-5
     assert find_violations(exported.path) == []
 

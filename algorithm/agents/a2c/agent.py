@@ -6,15 +6,25 @@ workers it is A3C. A network with a memory is trained by back-propagation throug
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from algorithm.agents.a2c.settings import A2CSettings
-from algorithm.agents.agent import LossReport, mean_weights, td_error_stats, unroll, weighted_means
+from algorithm.agents.agent import (
+    LossReport,
+    make_stream_metrics,
+    mean_weights,
+    td_error_stats,
+    unroll,
+    weighted_means,
+)
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss
 from algorithm.networks import Blueprint
+from algorithm.returns import RewardStream, add_advantages
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
@@ -24,8 +34,16 @@ class A2C(StateValueAgent):
 
     Settings = A2CSettings
 
-    def __init__(self, settings: A2CSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
-        super().__init__(settings, blueprint, role, rng)
+    def __init__(
+        self,
+        settings: A2CSettings,
+        blueprint: Blueprint,
+        role: Role,
+        rng: np.random.Generator,
+        *,
+        streams: Mapping[str, RewardStream] = {},
+    ):
+        super().__init__(settings, blueprint, role, rng, streams=streams)
         self.settings = settings
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
@@ -33,16 +51,21 @@ class A2C(StateValueAgent):
         features = unroll(self.policy.torso, rollout)
         outputs = self.policy.compute_outputs(features)
         with torch.inference_mode():
-            statistics, v = self.split_outputs(outputs)
+            statistics, v, stream_values = self.split_outputs(outputs)
             policy = self.family(self.policy.mask_logits(statistics[:-1], rollout.obs))
             target = self.estimate_values(rollout, v)
             error = target - v[:-1]
-            advantage = normalize_advantages(error, valid) if settings.normalize_advantages else error
+            streams = self.estimate_streams(rollout, stream_values)
+            advantage = add_advantages(error, self.streams, streams)
+            if settings.normalize_advantages:
+                advantage = normalize_advantages(advantage, valid)
             # d/d statistics of log pi(a_t | x_t) (R_t - V_t) + beta H, and descent on c_v / 2 (R_t - V_t)^2.
             policy_direction = policy.score(rollout.raw_action, advantage)
             if settings.entropy_coef:
                 policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=settings.entropy_coef)
-            ascent_direction = torch.cat((policy_direction, settings.value_coef * error.unsqueeze(-1)), -1)
+            value_errors = error, *(stream.error for stream in streams.values())
+            value_directions = (settings.value_coef * each.unsqueeze(-1) for each in value_errors)
+            ascent_direction = torch.cat((policy_direction, *value_directions), -1)
             weights = mean_weights(valid, rollout.weight)
             ascent_direction = weights.unsqueeze(-1) * ascent_direction
 
@@ -52,6 +75,8 @@ class A2C(StateValueAgent):
                 "train/entropy": policy.entropy,
                 "train/value": v[:-1],
             }
+            for name, stream in streams.items():
+                metric_values |= make_stream_metrics(name, stream.target, stream.value)
             return weighted_means(weights, metric_values)
 
         loss = surrogate_loss(ascent_direction.clone(), outputs[:-1])

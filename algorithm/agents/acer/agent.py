@@ -8,20 +8,16 @@ forms; one backward pass propagates them through the network.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.acer.critics import (
-    ActionValueCritic,
-    Critic,
-    CriticOutput,
-    StateValueCritic,
-    StochasticDuelingCritic,
-)
-from algorithm.agents.acer.networks import make_groups, make_policy, make_separate_critic
+from algorithm.agents.acer.critics import CriticOutput
+from algorithm.agents.acer.networks import make_critic, make_groups, make_policy, make_separate_critic
 from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.actor_critic import make_policy_family
 from algorithm.agents.agent import (
@@ -31,19 +27,26 @@ from algorithm.agents.agent import (
     LossReport,
     RewardTransform,
     check_burn_in,
+    make_stream_metrics,
     mean_weights,
     td_error_stats,
     unroll,
     weighted_means,
 )
-from algorithm.distributions import (
-    CategoricalFamily,
-    ClosedFormDistribution,
-    DistributionFamily,
-)
+from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
 from algorithm.networks import ActorCritic, Blueprint, TargetNetwork
-from algorithm.returns import ESTIMATORS, EstimatorInputs, Targets, TraceClipping, get_estimator
+from algorithm.returns import (
+    ESTIMATORS,
+    EstimatorInputs,
+    RewardStream,
+    StreamEstimate,
+    Targets,
+    TraceClipping,
+    add_advantages,
+    estimate_off_policy,
+    get_estimator,
+)
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, Role
 
@@ -52,19 +55,28 @@ class Acer(Agent):
     """ACER: an off-policy estimator, truncated importance sampling with bias correction, and a trust region.
 
     Raises:
-        ValueError: The settings do not suit the kind of action.
+        ValueError: The settings do not suit the kind of action, or the streams.
     """
 
     Settings = AcerSettings
     policy: ActorCritic
     family: DistributionFamily[ClosedFormDistribution]
 
-    def __init__(self, settings: AcerSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
+    def __init__(
+        self,
+        settings: AcerSettings,
+        blueprint: Blueprint,
+        role: Role,
+        rng: np.random.Generator,
+        *,
+        streams: Mapping[str, RewardStream] = {},
+    ):
         self.settings, self.rng = settings, rng
+        self.streams = dict(sorted(streams.items()))
         spec = role.action_spec
         _check_trust_region(settings, spec)
         self.family = make_policy_family(settings, spec)
-        self.critic = _make_critic(settings, self.family)
+        self.critic = make_critic(settings, self.family, len(streams))
         estimator = get_estimator(settings.estimator, has_probabilities=not spec.continuous)
         # Eq. 16: with sampled action values the policy learns from another estimator than the critic (Q^opc).
         name_for_policy = estimator.sampled_critic_estimator if self.critic.samples_actions else None
@@ -94,6 +106,10 @@ class Acer(Agent):
             warmup_rows=warmup_rows,
         )
         self.reward_transform = RewardTransform.from_settings(settings)
+
+    @classmethod
+    def supports_streams(cls, settings: Any) -> bool:
+        return bool(settings.critic == "state_value")
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features = unroll(self.policy.torso, rollout)
@@ -143,7 +159,9 @@ class Acer(Agent):
         policy, behavior = output.policy, self.family(rollout.behavior)
         log_rho = policy.log_ratio(behavior, output.raw_action)
         rho = log_rho.clamp(-20, 20).exp()
-        targets, policy_targets = self._estimate_targets(rollout, valid, output, log_rho, rho)
+        inputs = self._make_estimator_inputs(rollout, valid, output, log_rho, rho)
+        targets, policy_targets = self._estimate_targets(inputs)
+        streams = self._estimate_streams(inputs, rollout, output)
 
         # Eq. 6, and with a stochastic dueling critic the error of V (Eq. 14): descent on 1/2 (target - value)^2.
         target = output.select_target(targets)
@@ -151,13 +169,14 @@ class Acer(Agent):
         value_gradient, advantage_direction = output.value_gradient(error, targets)
 
         # Eq. 8, first term; the bias correction follows from the critic.
-        weight = truncated_importance(rho, policy_targets.q_target - v, settings.importance_clip)
+        advantage = add_advantages(policy_targets.q_target - v, self.streams, streams)
+        weight = truncated_importance(rho, advantage, settings.importance_clip)
         policy_direction, kl_multiplier = self._compute_policy_direction(output, weight, behavior, average)
 
         weights = mean_weights(valid, rollout.weight)
-        ascent_direction = weights.unsqueeze(-1) * torch.cat(
-            (policy_direction, settings.value_coef * value_gradient), -1
-        )
+        stream_gradients = (stream.error.unsqueeze(-1) for stream in streams.values())
+        value_directions = (settings.value_coef * each for each in (value_gradient, *stream_gradients))
+        ascent_direction = weights.unsqueeze(-1) * torch.cat((policy_direction, *value_directions), -1)
         if advantage_direction is not None:
             advantage_direction = settings.value_coef * weights * advantage_direction
 
@@ -171,16 +190,17 @@ class Acer(Agent):
                 "train/trust_region_fraction": (kl_multiplier * policy.kl_gradient(average)).ne(0).any(-1).float(),
                 "train/value": v,
             }
+            for name, stream in streams.items():
+                metric_values |= make_stream_metrics(name, stream.target, stream.value)
             return weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values)
 
         return ascent_direction, advantage_direction, LossReport(compute_metrics, lambda: td_error_stats(valid, error))
 
-    def _estimate_targets(
+    def _make_estimator_inputs(
         self, rollout: Rollout, valid: Tensor, output: CriticOutput, log_rho: Tensor, rho: Tensor
-    ) -> tuple[Targets, Targets]:
-        """Return the targets of the critic (Eq. 5, or another estimator) and of the policy (Eq. 5 or 16)."""
+    ) -> EstimatorInputs:
         dimensions = self.family.dimensions
-        inputs = EstimatorInputs(
+        return EstimatorInputs(
             reward=rollout.reward,
             discount=self.settings.gamma * rollout.alive,
             valid=valid,
@@ -190,10 +210,26 @@ class Acer(Agent):
             rho_per_dimension=rho if dimensions == 1 else (log_rho / dimensions).clamp(-20, 20).exp(),
             prob_taken=lambda: output.policy.log_prob(output.raw_action).exp(),
         )
+
+    def _estimate_targets(self, inputs: EstimatorInputs) -> tuple[Targets, Targets]:
+        """Return the targets of the critic (Eq. 5, or another estimator) and of the policy (Eq. 5 or 16)."""
         targets = self.estimator.estimate(inputs, self.trace_clipping)
         if self.policy_estimator is self.estimator:
             return targets, targets
         return targets, self.policy_estimator.estimate(inputs, self.trace_clipping)
+
+    def _estimate_streams(
+        self, inputs: EstimatorInputs, rollout: Rollout, output: CriticOutput
+    ) -> dict[str, StreamEstimate]:
+        """Return the estimates of each stream by its name, with the estimator of the critic."""
+
+        def estimate(stream_inputs: EstimatorInputs) -> Targets:
+            return self.estimator.estimate(stream_inputs, self.trace_clipping)
+
+        return {
+            name: estimate_off_policy(stream, rollout.bonuses[name], rollout.first, rollout.alive, v, inputs, estimate)
+            for (name, stream), v in zip(self.streams.items(), output.stream_values, strict=True)
+        }
 
     def _compute_policy_direction(
         self, output: CriticOutput, weight: Tensor, behavior: ClosedFormDistribution, average: ClosedFormDistribution
@@ -227,15 +263,6 @@ class Acer(Agent):
     def update_targets(self, update: int) -> None:
         """Update the average policy: theta_a <- alpha theta_a + (1 - alpha) theta (Algorithm 2)."""
         self.average_policy.polyak_update(1 - self.settings.average_policy_decay)
-
-
-def _make_critic(settings: AcerSettings, family: DistributionFamily[ClosedFormDistribution]) -> Critic:
-    """Return the critic: Q of each action of a single discrete branch; stochastic dueling for all other actions."""
-    if settings.critic == "state_value":
-        return StateValueCritic()
-    if isinstance(family, CategoricalFamily):
-        return ActionValueCritic(family.statistics_size)
-    return StochasticDuelingCritic(family, settings.sdn_samples)
 
 
 def _check_trust_region(settings: AcerSettings, spec: ActionSpec) -> None:

@@ -7,6 +7,7 @@ T rows and B columns; the policy and the values are evaluated at T+1 rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,7 @@ class CriticOutput(ABC):
     raw_action: Tensor  # the taken actions [T, B, size]
     v: Tensor  # V(x_t) [T+1, B]
     q_taken: Tensor  # Q(x_t, a_t) [T, B]; with a critic of state values V(x_t)
+    stream_values: Sequence[Tensor] = ()  # V(x_t) [T+1, B] of each reward stream
 
     @abstractmethod
     def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
@@ -72,7 +74,9 @@ class CriticOutput(ABC):
 
     @abstractmethod
     def value_gradient(self, error: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
-        """Return ascent directions of the values [T, B, n_values], and of `ActionAdvantages.advantages` if present.
+        """Return ascent directions of the values, and of `ActionAdvantages.advantages` if present.
+
+        The first are [T, B, n], for the n values that are not values of reward streams.
 
         Args:
             error: Target minus `q_taken` [T, B].
@@ -161,9 +165,14 @@ class _ActionValueOutput(CriticOutput):
 
 
 class StateValueCritic(Critic):
-    """V(x) only. Actions that were not taken have no value, so that the policy gradient has no bias correction."""
+    """V(x) only. Actions that were not taken have no value, so that the policy gradient has no bias correction.
 
-    n_values = 1
+    Args:
+        n_streams: Number of reward streams, whose values follow V(x).
+    """
+
+    def __init__(self, n_streams: int):
+        self.n_values = 1 + n_streams
 
     def evaluate(
         self,
@@ -177,7 +186,7 @@ class StateValueCritic(Critic):
 
 class _StateValueOutput(CriticOutput):
     def __init__(self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor):
-        self.v = values.squeeze(-1)
+        self.v, *self.stream_values = values.unbind(-1)
         self.q_taken = self.v[:-1]
         self.policy, self.raw_action = policy.select_rows(slice(-1)), raw_action
 

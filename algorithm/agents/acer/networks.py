@@ -1,15 +1,31 @@
-"""The networks of ACER and their parameter groups: one network, or a policy and a critic that share no parameters."""
+"""The critic and the networks of ACER: one network, or a policy and a critic that share no parameters."""
 
 from __future__ import annotations
 
 from math import inf
 
-from algorithm.agents.acer.critics import Critic
+from algorithm.agents.acer.critics import ActionValueCritic, Critic, StateValueCritic, StochasticDuelingCritic
 from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.actor_critic import make_parameter_group, make_std_head
 from algorithm.agents.agent import ParameterGroup
+from algorithm.distributions import CategoricalFamily, ClosedFormDistribution, DistributionFamily
 from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, collect_noise
 from algorithm.specs import Role
+
+
+def make_critic(settings: AcerSettings, family: DistributionFamily[ClosedFormDistribution], n_streams: int) -> Critic:
+    """Return the critic: Q of each action of a single discrete branch; stochastic dueling for all other actions.
+
+    Raises:
+        ValueError: There are reward streams, but no state values.
+    """
+    if settings.critic == "state_value":
+        return StateValueCritic(n_streams)
+    if n_streams:
+        raise ValueError("critic action_value has no values of reward streams; use state_value")
+    if isinstance(family, CategoricalFamily):
+        return ActionValueCritic(family.statistics_size)
+    return StochasticDuelingCritic(family, settings.sdn_samples)
 
 
 def make_policy(

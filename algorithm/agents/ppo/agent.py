@@ -7,17 +7,26 @@ outputs of the network are closed forms.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import LossReport, mean_weights, td_error_stats, unroll, weighted_means
+from algorithm.agents.agent import (
+    LossReport,
+    make_stream_metrics,
+    mean_weights,
+    td_error_stats,
+    unroll,
+    weighted_means,
+)
 from algorithm.agents.ppo.settings import PpoSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import clipped_error, clipped_importance, squared_error, surrogate_loss
 from algorithm.networks import Blueprint
+from algorithm.returns import RewardStream, add_advantages
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
@@ -27,17 +36,34 @@ class Ppo(StateValueAgent):
 
     Settings = PpoSettings
 
-    def __init__(self, settings: PpoSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
-        super().__init__(settings, blueprint, role, rng, epochs=settings.epochs, minibatches=settings.minibatches)
+    def __init__(
+        self,
+        settings: PpoSettings,
+        blueprint: Blueprint,
+        role: Role,
+        rng: np.random.Generator,
+        *,
+        streams: Mapping[str, RewardStream] = {},
+    ):
+        epochs, minibatches = settings.epochs, settings.minibatches
+        super().__init__(settings, blueprint, role, rng, epochs=epochs, minibatches=minibatches, streams=streams)
         self.settings = settings
 
     def prepare(self, rollout: Rollout) -> Rollout:
-        _, v = self.split_outputs(self.policy.compute_outputs(unroll(self.policy.torso, rollout)))
+        _, v, stream_values = self.split_outputs(self.policy.compute_outputs(unroll(self.policy.torso, rollout)))
         target = self.estimate_values(rollout, v)
+        streams = self.estimate_streams(rollout, stream_values)
         return replace(
             rollout,
             obs={name: value[:-1] for name, value in rollout.obs.items()},
-            targets={"value": target, "advantage": target - v[:-1], "old_value": v[:-1]},
+            targets={
+                "value": target,
+                "advantage": add_advantages(target - v[:-1], self.streams, streams),
+                "old_value": v[:-1],
+                **{f"value/{name}": stream.target for name, stream in streams.items()},
+                **{f"old_value/{name}": stream.value for name, stream in streams.items()},
+                **{f"valid/{name}": stream.valid for name, stream in streams.items()},
+            },
         )
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
@@ -45,7 +71,7 @@ class Ppo(StateValueAgent):
         features = self.policy.torso.unroll(rollout.obs, rollout.first[:-1], rollout.memory)
         outputs = self.policy.compute_outputs(features)
         with torch.inference_mode():
-            statistics, v = self.split_outputs(outputs)
+            statistics, v, stream_values = self.split_outputs(outputs)
             policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
             old_policy = self.family(rollout.behavior)
             rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(max=20).exp()
@@ -58,11 +84,14 @@ class Ppo(StateValueAgent):
             policy_direction = policy.score(rollout.raw_action, weight)
             if entropy_coef:
                 policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
-            error = targets["value"] - v
-            if settings.value_clip is not None:
-                error = clipped_error(targets["value"], v, targets["old_value"], settings.value_clip)
+            errors = [self._compute_error(targets["value"], v, targets["old_value"])]
+            stream_targets = {}
+            for name, value in stream_values.items():
+                stream_targets[name] = torch.where(targets[f"valid/{name}"], targets[f"value/{name}"], value)
+                errors.append(self._compute_error(stream_targets[name], value, targets[f"old_value/{name}"]))
             weights = mean_weights(valid, rollout.weight)
-            ascent_direction = torch.cat((policy_direction, settings.value_coef * error.unsqueeze(-1)), -1)
+            value_directions = (settings.value_coef * error.unsqueeze(-1) for error in errors)
+            ascent_direction = torch.cat((policy_direction, *value_directions), -1)
             ascent_direction = weights.unsqueeze(-1) * ascent_direction
             ends_epochs = False
             if settings.target_kl is not None:
@@ -76,12 +105,19 @@ class Ppo(StateValueAgent):
                 "train/clip_fraction": ((rho - 1).abs() > clip_ratio).float(),
                 "train/value": v,
             }
+            for name, value in stream_values.items():
+                metric_values |= make_stream_metrics(name, stream_targets[name], value)
             return weighted_means(weights, metric_values)
 
         report = LossReport(
             compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, ends_epochs=ends_epochs
         )
         return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, report
+
+    def _compute_error(self, target: Tensor, v: Tensor, old_value: Tensor) -> Tensor:
+        """Return the negative gradient of the squared error of values [T, B], clipped if `value_clip` is set."""
+        clip = self.settings.value_clip
+        return target - v if clip is None else clipped_error(target, v, old_value, clip)
 
     def _anneal(self, value: float, schedule: str) -> float:
         """Return a setting at the current progress of the run."""

@@ -1,0 +1,357 @@
+"""Agents with reward streams have the gradient of the written-out objective, and learn known values of streams."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from algorithm.agents.agent import mean_weights, unroll
+from algorithm.agents.sac.agent import Sac
+from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, estimate_off_policy, estimate_on_policy
+from algorithm.rollout import Rollout
+from algorithm.training.learner import Learner
+from tests.builders import (
+    PassThrough,
+    make_a2c,
+    make_acer,
+    make_ppo,
+    make_role,
+    random_rollout_of,
+    sac_settings,
+    to_float64,
+    update,
+)
+
+GAMMA, ACTIONS, COLUMNS = 0.875, 3, 4  # gamma is exact in float32, the dtype of a bool times a float
+STREAMS = {
+    "novelty": RewardStream(gamma=0.75, weight=0.5, crosses_episodes=True),
+    "episodic": RewardStream(gamma=0.5, weight=2.0, crosses_episodes=False),
+}
+MAKE_AGENT = {"acer": partial(make_acer, critic="state_value", estimator="vtrace"), "a2c": make_a2c, "ppo": make_ppo}
+
+
+@pytest.fixture(params=MAKE_AGENT)
+def make_agent(request):
+    return MAKE_AGENT[request.param]
+
+
+def make_exact(make, memory=False, **changes):
+    """Return an agent with streams, in float64, whose policy is far from uniform."""
+    changes = {"gamma": GAMMA, "value_coef": 0.7, "entropy_coef": 0.1, **changes}
+    blueprint = Blueprint(encoders={"*": PassThrough()}, body=Mlp(8), memory=Gru(5) if memory else None)
+    agent = make(make_role(COLUMNS, actions=ACTIONS), blueprint, streams=STREAMS, **changes)
+    networks = {agent.policy, *(group.module for group in agent.groups.values())}
+    for number, network in enumerate([*networks, *(target.network for target in agent.target_networks.values())]):
+        move_parameters(network.double(), 0.4, seed=number)
+    return agent
+
+
+def move_parameters(network, std, seed=1):
+    """Add noise to all parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += std * torch.randn(parameter.shape, generator=generator)
+
+
+def make_rollout(agent, seed=1, rows=9):
+    """Return a collected rollout with bonuses, with a row that is not valid only for the stream across episodes."""
+    rollout = random_rollout_of(agent, make_role(COLUMNS, actions=ACTIONS), seed, rows)
+    rng = np.random.default_rng(seed)
+    rollout = to_float64(replace(rollout, bonuses={name: rng.normal(size=(rows, COLUMNS)) for name in STREAMS}))
+    assert not rollout.valid.all() and (rollout.valid[-1] & ~rollout.alive[-1] & ~rollout.first[-1]).any()
+    return rollout
+
+
+def compute_outputs(agent, rollout):
+    """Return the logits and the values of environment, `episodic` and `novelty`, with gradient."""
+    features = unroll(agent.policy.torso, rollout)
+    outputs = agent.policy.compute_outputs(features)
+    if getattr(agent, "separate_critic", None):
+        outputs = torch.cat((outputs, agent.separate_critic(features.detach())), -1)
+    logits, v, episodic, novelty = outputs.split([ACTIONS, 1, 1, 1], -1)
+    return logits, v.squeeze(-1), {"episodic": episodic.squeeze(-1), "novelty": novelty.squeeze(-1)}
+
+
+def compute_gradient(scalar, agent):
+    parameters = [parameter for group in agent.groups.values() for parameter in group.module.parameters()]
+    gradients = torch.autograd.grad(scalar, parameters, allow_unused=True, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def estimate_streams(rollout, values, gae_lambda):
+    """Return the estimates of all rewards: those of the environment, as a stream within episodes, and both streams."""
+    streams = {"": RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=False), **STREAMS}
+    bonuses = {"": rollout.reward, **rollout.bonuses}
+    return {
+        name: estimate_on_policy(stream, bonuses[name], rollout.first, rollout.alive, values[name].detach(), gae_lambda)
+        for name, stream in streams.items()
+    }
+
+
+def sum_advantages(estimates):
+    return estimates[""].advantage + 0.5 * estimates["novelty"].advantage + 2 * estimates["episodic"].advantage
+
+
+def normalize(advantage, valid):
+    return (advantage - advantage[valid].mean()) / (advantage[valid].std() + 1e-8)
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_the_gradient_of_a2c_is_that_of_the_written_out_objective(normalizes, memory):
+    agent = make_exact(make_a2c, memory, gae_lambda=0.75, normalize_advantages=normalizes)
+    rollout = make_rollout(agent)
+    logits, v, stream_values = compute_outputs(agent, rollout)
+    policy, values = Categorical(logits=logits[:-1]), {"": v, **stream_values}
+    estimates = estimate_streams(rollout, values, 0.75)
+    advantage = sum_advantages(estimates)
+    if normalizes:
+        advantage = normalize(advantage, rollout.valid)
+    objective = policy.log_prob(rollout.raw_action.squeeze(-1)) * advantage + 0.1 * policy.entropy()
+    for name, estimate in estimates.items():
+        objective = objective - 0.7 * estimate.valid.double() * (estimate.target - values[name][:-1]).square() / 2
+    loss = -(mean_weights(rollout.valid, rollout.weight) * objective).sum()
+    losses, _ = agent.loss(rollout)
+    torch.testing.assert_close(
+        compute_gradient(losses["actor_critic"], agent), compute_gradient(loss, agent), rtol=1e-8, atol=1e-10
+    )
+    assert_metrics(agent, rollout, values, estimates)
+
+
+def assert_metrics(agent, rollout, values, estimates):
+    """Assert that the metrics of streams are means over the rows that are valid for the environment."""
+    rollout.weight[:] = 1
+    metrics, valid = agent.loss(rollout)[1].compute_metrics(), rollout.drop_burn_in().valid
+    for name in STREAMS:
+        value = values[name][: len(valid)].detach()
+        squares = estimates[name].valid * (estimates[name].target - value).square() / 2
+        torch.testing.assert_close(metrics[f"train/{name}_critic_loss"], squares[valid].mean())
+        torch.testing.assert_close(metrics[f"train/{name}_value"], value[valid].mean())
+
+
+@pytest.mark.parametrize("value_clip", [None, 0.1])
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_gradient_of_ppo_is_that_of_the_written_out_objective(memory, value_clip):
+    agent = make_exact(make_ppo, memory, gae_lambda=0.75, normalize_advantages=True, value_clip=value_clip)
+    collected = make_rollout(agent)
+    with torch.no_grad():
+        prepared = agent.prepare(collected)
+        old_values = compute_outputs(agent, collected)[1:]
+    estimates = estimate_streams(collected, {"": old_values[0], **old_values[1]}, 0.75)
+    advantage = normalize(sum_advantages(estimates), prepared.valid)
+    move_parameters(agent.policy, 0.1, seed=2)
+    logits, v, stream_values = compute_outputs(agent, collected)
+    policy, old_policy = Categorical(logits=logits[:-1]), Categorical(logits=prepared.behavior)
+    values, action = {"": v, **stream_values}, prepared.raw_action.squeeze(-1)
+    ratio, clip = (policy.log_prob(action) - old_policy.log_prob(action)).exp(), agent.settings.clip_ratio
+    objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage) + 0.1 * policy.entropy()
+    for name, estimate in estimates.items():
+        value = values[name][:-1]
+        square = (estimate.target - value).square()
+        if value_clip:
+            clipped = estimate.value + (value - estimate.value).clamp(-value_clip, value_clip)
+            square = torch.maximum(square, (estimate.target - clipped).square())
+        objective = objective - 0.7 * estimate.valid.double() * square / 2
+    loss = -(mean_weights(prepared.valid, prepared.weight) * objective).sum()
+    losses, _ = agent.loss(prepared)
+    torch.testing.assert_close(
+        compute_gradient(losses["actor_critic"], agent), compute_gradient(loss, agent), rtol=1e-8, atol=1e-10
+    )
+    assert_metrics(agent, prepared, values, estimates)
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_minibatches_of_ppo_add_up_to_the_rollout(memory):
+    agent = make_exact(make_ppo, memory, normalize_advantages=False)
+    with torch.no_grad():
+        prepared = agent.prepare(make_rollout(agent))
+    move_parameters(agent.policy, 0.1, seed=2)
+    rollout = prepared.convert(lambda tensor: tensor.numpy())
+    rollout = rollout if memory else rollout.split_rows()
+    total = 0.0
+    for part in np.array_split(np.random.default_rng(0).permutation(len(rollout.lane)), 3):
+        batch = rollout.take_columns(part).convert(torch.from_numpy)
+        assert batch.bonuses.keys() == STREAMS.keys()
+        total += compute_gradient(agent.loss(batch)[0]["actor_critic"], agent) * batch.valid.sum()
+    whole = compute_gradient(agent.loss(prepared)[0]["actor_critic"], agent)
+    torch.testing.assert_close(total / prepared.valid.sum(), whole, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ["vtrace", "n_step"])
+@pytest.mark.parametrize("trust_region", ["off", "full"])
+def test_the_gradient_of_acer_is_that_of_the_written_out_objective(trust_region, estimator):
+    settings = {"trust_region": trust_region, "estimator": estimator, "critic": "state_value", "trace_lambda": 0.75}
+    agent = make_exact(make_acer, True, **settings, trace_clip=0.8, rho_clip=1.5, importance_clip=1.5)
+    with_burn_in = replace(make_rollout(agent), burn_in=2)
+    rollout = with_burn_in.drop_burn_in()
+    logits, v, stream_values = compute_outputs(agent, with_burn_in)
+    policy, behavior = Categorical(logits=logits[:-1]), Categorical(logits=rollout.behavior)
+    action, values = rollout.raw_action.squeeze(-1), {"": v, **stream_values}
+    rho = (policy.log_prob(action) - behavior.log_prob(action)).exp().detach()
+    estimates = {}
+    for name, stream in {"": replace(STREAMS["episodic"], gamma=GAMMA), **STREAMS}.items():
+        value = values[name].detach()
+        inputs = EstimatorInputs(
+            reward=rollout.reward,
+            discount=rho,
+            valid=rollout.valid,
+            v=value,
+            q_taken=rho,
+            rho=rho,
+            rho_per_dimension=rho,
+            prob_taken=lambda: rho,
+        )
+        bonus = rollout.bonuses[name] if name else rollout.reward
+        estimate = partial(ESTIMATORS[estimator].estimate, clipping=agent.trace_clipping)
+        estimates[name] = estimate_off_policy(stream, bonus, rollout.first, rollout.alive, value, inputs, estimate)
+    weight = rho.clamp(max=1.5) * sum_advantages(estimates)
+    objective = policy.log_prob(action) * weight + 0.1 * policy.entropy()
+    for name, estimate in estimates.items():
+        objective = objective - 0.7 * estimate.valid.double() * (estimate.target - values[name][:-1]).square() / 2
+    loss = -(mean_weights(rollout.valid, rollout.weight) * objective).sum()
+    losses, _ = agent.loss(with_burn_in)
+    torch.testing.assert_close(
+        compute_gradient(sum(losses.values()), agent), compute_gradient(loss, agent), rtol=1e-8, atol=1e-10
+    )
+    assert_metrics(agent, with_burn_in, values, estimates)
+
+
+def test_the_trust_region_of_acer_limits_the_sum_of_all_advantages():
+    """The advantage of a stream has the same effect on the policy as an advantage of the environment's rewards."""
+    changes = {"critic": "state_value", "estimator": "vtrace", "trust_region_delta": 0.02, "value_coef": 0.0}
+    agent = make_exact(make_acer, **changes)
+    rollout = make_rollout(agent)
+    agent.streams = {
+        name: RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=False) for name in ("episodic", "novelty")
+    }
+    head = agent.policy.heads.linear
+    with torch.no_grad():  # all values are 0, so that advantages are linear in rewards
+        head.weight[ACTIONS:], head.bias[ACTIONS:] = 0, 0
+    split = replace(
+        rollout,
+        reward=rollout.reward / 2,
+        bonuses={"episodic": rollout.reward / 8, "novelty": 3 * rollout.reward / 8},
+    )
+    whole = replace(rollout, bonuses={name: torch.zeros_like(rollout.reward) for name in STREAMS})
+    reports = [agent.loss(each) for each in (split, whole)]
+    gradients = [compute_gradient(losses["acer"], agent) for losses, _ in reports]
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
+    fractions = [report.compute_metrics()["train/trust_region_fraction"] for _, report in reports]
+    assert fractions[0] == fractions[1] and 0 < fractions[0] < 1
+
+
+def test_a_bonus_that_is_constant_changes_no_gradient_of_the_policy(make_agent):
+    """With the value c / (1 - gamma) of a constant bonus c, a stream that crosses episodes has no effect at any row."""
+    agent = make_exact(make_agent)
+    rollout = make_rollout(agent)
+    agent.streams = {name: replace(STREAMS["novelty"], gamma=GAMMA) for name in agent.streams}
+    head = agent.policy.heads.linear
+    with torch.no_grad():
+        head.weight[ACTIONS + 1 :], head.bias[ACTIONS + 1 :] = 0, 3 / (1 - GAMMA)
+
+    def compute_policy_gradient(bonus, value):
+        with torch.no_grad():
+            head.bias[ACTIONS + 1 :] = value
+            batch = replace(rollout, bonuses={name: torch.full_like(rollout.reward, bonus) for name in STREAMS})
+            batch = batch if agent.schedule.epochs is None else agent.prepare(batch)
+        (gradient,) = torch.autograd.grad(sum(agent.loss(batch)[0].values()), head.weight)
+        return gradient
+
+    without, constant = compute_policy_gradient(0.0, 0.0), compute_policy_gradient(3.0, 3 / (1 - GAMMA))
+    torch.testing.assert_close(constant, without, rtol=1e-9, atol=1e-12)
+    assert constant[ACTIONS + 1 :].abs().max() < 1e-12
+
+
+def test_values_are_in_the_order_of_names(make_agent):
+    role, blueprint = make_role(), Blueprint(body=Mlp(8))
+    agents = [
+        make_agent(role, blueprint, streams={name: STREAMS[name] for name in names})
+        for names in (["novelty", "episodic"], ["episodic", "novelty"])
+    ]
+    parameters = [torch.cat([each.flatten() for each in agent.policy.parameters()]) for agent in agents]
+    assert parameters[0].equal(parameters[1])
+    assert [list(agent.streams) for agent in agents] == [["episodic", "novelty"]] * 2
+    assert make_agent(role, blueprint).streams == {}
+
+
+def test_agents_with_state_values_support_streams():
+    for make, supported in ((make_a2c, True), (make_ppo, True), (make_acer, False), (MAKE_AGENT["acer"], True)):
+        agent = make()
+        assert agent.supports_streams(agent.settings) is supported
+    assert Sac.supports_streams(sac_settings()) is False
+    with pytest.raises(ValueError, match="critic action_value has no values of reward streams; use state_value"):
+        make_acer(streams=STREAMS)
+
+
+LAST_OF_TERMINATED, N_STATES = 2, 5
+
+
+def make_endless_lanes():
+    """Return the endless rows (state, is first, alive) of four lanes, with every kind of end after two actions.
+
+    Two lanes have terminations in states 0 and 1, the first with the observation of state 2 after them; the others have
+    truncations in states 3 and 4. The last observation before a truncation is one of state 4; the last lane has none.
+    """
+    start, last = (0, True, True), (1, False, False)
+    return [
+        cycle([start, last, (LAST_OF_TERMINATED, False, True)]),
+        cycle([start, last]),
+        cycle([(3, True, True), (4, False, True), (4, False, True)]),
+        cycle([(3, True, True), (4, False, True)]),
+    ]
+
+
+def iterate_rollouts(rows=7):
+    """Yield rollouts of a uniform policy, with reward 0 and bonus 1 for every action."""
+    lanes = make_endless_lanes()
+    table = [list(islice(lane, 1)) for lane in lanes]
+    while True:
+        table = [[*column[-1:], *islice(lane, rows)] for column, lane in zip(table, lanes, strict=True)]
+        state, first, alive = (np.array([[row[i] for row in column] for column in table]).T for i in range(3))
+        yield Rollout(
+            obs={"obs": np.eye(N_STATES, dtype=np.float32)[state]},
+            first=first,
+            raw_action=np.random.default_rng(0).integers(2, size=(rows, COLUMNS, 1)).astype(np.float32),
+            reward=np.zeros((rows, COLUMNS), np.float32),
+            alive=alive[:-1],
+            behavior=np.zeros((rows, COLUMNS, 2), np.float32),
+            memory=np.zeros((COLUMNS, 0), np.float32),
+            lane=np.arange(COLUMNS),
+            continues_previous=np.ones(COLUMNS, bool),
+            weight=np.ones(COLUMNS, np.float32),
+            index=np.full(COLUMNS, -1),
+            version=np.zeros(COLUMNS, np.int64),
+            bonuses={name: np.ones((rows, COLUMNS), np.float32) for name in ("crossing", "episodic")},
+        )
+
+
+def test_values_of_streams_converge_to_their_known_values(make_agent):
+    """Bonus 1 and gamma 0.9: 1 / (1 - gamma) = 10 across ends of episodes; up to a termination 1.9, then 1."""
+    stream = RewardStream(gamma=0.9, weight=1.0, crosses_episodes=True)
+    streams = {"crossing": stream, "episodic": replace(stream, crosses_episodes=False)}
+    role = make_role(COLUMNS, N_STATES, 2)
+    settings = {
+        "gamma": 0.9,
+        "learning_rate": 0.1,
+        "learning_rate_schedule": "constant",
+        "optimizer": "adam",
+        "max_grad_norm": 10.0,
+    }
+    if make_agent is make_ppo:
+        settings |= {"normalize_advantages": False, "epochs": 1}
+    agent = make_agent(role, Blueprint(encoders={"*": PassThrough()}), streams=streams, **settings)
+    learner, rollouts = Learner(agent, role, {}, max_step=None), iterate_rollouts()
+    for rollout in islice(rollouts, 150):
+        update(learner, rollout if agent.schedule.epochs is None else learner.prepare(rollout))
+    with torch.no_grad():
+        values = agent.policy.compute_outputs(torch.eye(N_STATES))[:, 2:].T.numpy()
+    visited = [state for state in range(N_STATES) if state != LAST_OF_TERMINATED]
+    np.testing.assert_allclose(values[0, visited], 0, atol=0.1)
+    np.testing.assert_allclose(values[1, visited], 10, atol=0.2)
+    np.testing.assert_allclose(values[2, visited], [1.9, 1, 10, 10], atol=0.2)

@@ -1,0 +1,247 @@
+"""The targets of reward streams equal sums over the executed actions of a lane, computed without a record."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithm.returns import (
+    ESTIMATORS,
+    EstimatorInputs,
+    RewardStream,
+    StreamEstimate,
+    TraceClipping,
+    add_advantages,
+    estimate_off_policy,
+    estimate_on_policy,
+    n_step_return,
+)
+
+GAMMA = 0.875
+CROSSING = RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=True)
+EPISODIC = replace(CROSSING, crosses_episodes=False)
+ROWS, COLUMNS = 12, 4
+RHO_CLIP, TRACE_CLIP = 1.25, 0.75
+# Ends of episodes: in the record, an episode that terminates may have a row with its last observation, too.
+TERMINATION, TERMINATION_AND_LAST_OBSERVATION, TRUNCATION, TRUNCATION_WITHOUT_LAST_OBSERVATION = range(4)
+seeds = settings(max_examples=30, deadline=None, derandomize=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_float64():
+    """Make float64 the dtype of a bool times a float."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def make_lane(rng, end_chance):
+    """Return the rows 0 .. ROWS of a lane as (kind, is first, alive), and the rows after which an episode terminates.
+
+    Kinds: "action", "last observation", and "unknown" for an action whose consequence is not in the record.
+    """
+    rows, terminations, is_first = [], set(), rng.random() < 0.5
+    while len(rows) <= ROWS:
+        end = rng.integers(4) if rng.random() < end_chance else None
+        kind = "unknown" if end == TRUNCATION_WITHOUT_LAST_OBSERVATION else "action"
+        terminates = end in (TERMINATION, TERMINATION_AND_LAST_OBSERVATION)
+        if terminates:
+            terminations.add(len(rows))
+        rows.append((kind, is_first, not terminates))
+        if end in (TERMINATION_AND_LAST_OBSERVATION, TRUNCATION):
+            rows.append(("last observation", False, True))
+        is_first = end is not None
+    return rows[: ROWS + 1], terminations
+
+
+def make_record(seed, end_chance=0.35):
+    """Return the lanes, and a record of them: `first`, `alive`, and random bonuses, values and ratios, as tensors."""
+    rng = np.random.default_rng(seed)
+    lanes = [make_lane(rng, end_chance) for _ in range(COLUMNS)]
+    columns = [rows for rows, _ in lanes]
+    record = {
+        "first": torch.tensor([[is_first for _, is_first, _ in rows] for rows in columns]).T,
+        "alive": torch.tensor([[alive for _, _, alive in rows[:-1]] for rows in columns]).T,
+        "bonus": torch.from_numpy(rng.normal(size=(ROWS, COLUMNS))),
+        "v": torch.from_numpy(rng.normal(size=(ROWS + 1, COLUMNS))),
+    }
+    return lanes, record, torch.from_numpy(rng.uniform(0, 2, (ROWS, COLUMNS)))
+
+
+def sum_by_definition(lane, bonus, v, rho, trace, trace_lambda):
+    """Return {row: (target of V, estimate of Q)} of a lane by double loops over its executed actions.
+
+    Apart from the value of x_T, only the arrays of executed actions are read.
+    """
+    rows, terminations = lane
+    steps = [t for t in range(ROWS) if rows[t][0] == "action"]
+    if ROWS - 1 in terminations and rows[ROWS][0] == "last observation":
+        steps, bootstrap = steps[:-1], v[ROWS - 1]  # the next episode is not in the record
+    else:
+        bootstrap = v[ROWS]
+    values = [*(v[t] for t in steps), bootstrap]
+    errors = [bonus[t] + GAMMA * values[k + 1] - values[k] for k, t in enumerate(steps)]
+    corrections = [0.0] * (len(steps) + 1)
+    for i in range(len(steps)):
+        factor = 1.0
+        for k in range(i, len(steps)):
+            corrections[i] += factor * rho[steps[k]] * errors[k]
+            factor *= GAMMA * trace_lambda * trace[steps[k]]
+    return {
+        t: (
+            values[k] + corrections[k],
+            bonus[t] + GAMMA * (values[k + 1] + trace_lambda * corrections[k + 1]),
+        )
+        for k, t in enumerate(steps)
+    }
+
+
+def assert_equals_definition(estimate, lanes, record, rho, trace, trace_lambda):
+    v = record["v"]
+    torch.testing.assert_close(estimate.value, v[:-1], rtol=0, atol=0)
+    for b, lane in enumerate(lanes):
+        expected = sum_by_definition(lane, *(x[:, b].tolist() for x in (record["bonus"], v, rho, trace)), trace_lambda)
+        for t in range(ROWS):
+            target, q = expected.get(t, (v[t, b].item(),) * 2)
+            assert estimate.valid[t, b].item() == (t in expected)
+            assert estimate.target[t, b].item() == pytest.approx(target, abs=1e-10)
+            assert estimate.advantage[t, b].item() == pytest.approx(q - v[t, b].item(), abs=1e-10)
+
+
+def estimate_by_name(name, stream, record, rho, trace_lambda):
+    """Return the estimates of an off-policy estimator."""
+    clipping = TraceClipping(trace_clip=TRACE_CLIP, rho_clip=RHO_CLIP, trace_lambda=trace_lambda)
+    nan = torch.full_like(rho, torch.nan)
+    inputs = EstimatorInputs(
+        reward=nan,
+        discount=nan,
+        valid=~(record["first"][1:] & record["alive"]),
+        v=torch.full_like(record["v"], torch.nan),
+        q_taken=nan,
+        rho=rho,
+        rho_per_dimension=rho,
+        prob_taken=lambda: nan,
+    )
+    estimate = partial(ESTIMATORS[name].estimate, clipping=clipping)
+    return estimate_off_policy(stream, **record, inputs=inputs, estimate=estimate)
+
+
+@pytest.mark.parametrize("trace_lambda", [0.0, 0.75, 1.0])
+@seeds
+@given(st.integers(0, 2**32 - 1))
+def test_on_policy_estimates_equal_the_sums_over_executed_actions(trace_lambda, seed):
+    lanes, record, rho = make_record(seed)
+    estimate = estimate_on_policy(CROSSING, **record, trace_lambda=trace_lambda)
+    ones = torch.ones_like(rho)
+    assert_equals_definition(estimate, lanes, record, ones, ones, trace_lambda)
+
+
+@pytest.mark.parametrize("trace_lambda", [0.0, 0.75, 1.0])
+@seeds
+@given(st.integers(0, 2**32 - 1))
+def test_off_policy_estimates_equal_the_sums_over_executed_actions(trace_lambda, seed):
+    lanes, record, rho = make_record(seed)
+    estimate = estimate_by_name("vtrace", CROSSING, record, rho, trace_lambda)
+    ratios = rho.clamp(max=RHO_CLIP), rho.clamp(max=TRACE_CLIP)
+    assert_equals_definition(estimate, lanes, record, *ratios, trace_lambda)
+
+
+@pytest.mark.parametrize("stream", [CROSSING, EPISODIC], ids=["crossing", "episodic"])
+@seeds
+@given(st.integers(0, 2**32 - 1))
+def test_n_step_returns_have_no_ratios(stream, seed):
+    _, record, rho = make_record(seed)
+    off_policy = estimate_by_name("n_step", stream, record, rho, 0.75)
+    on_policy = estimate_on_policy(stream, **record, trace_lambda=0.75)
+    for name in ("value", "target", "advantage", "valid"):
+        assert getattr(off_policy, name).equal(getattr(on_policy, name))
+
+
+@seeds
+@given(st.integers(0, 2**32 - 1))
+def test_without_ends_of_episodes_both_kinds_of_streams_are_equal(seed):
+    _, record, rho = make_record(seed, end_chance=0.0)
+    crossing, episodic = (estimate_by_name("vtrace", stream, record, rho, 0.75) for stream in (CROSSING, EPISODIC))
+    assert crossing.target.equal(episodic.target) and crossing.advantage.equal(episodic.advantage)
+    assert crossing.valid.all() and episodic.valid.all()
+
+
+@seeds
+@given(st.integers(0, 2**32 - 1))
+def test_a_stream_within_episodes_has_the_usual_returns(seed):
+    _, record, _ = make_record(seed)
+    valid = ~(record["first"][1:] & record["alive"])
+    expected = n_step_return(record["bonus"], GAMMA * record["alive"], valid, record["v"], 0.75)
+    estimate = estimate_on_policy(EPISODIC, **record, trace_lambda=0.75)
+    assert estimate.target.equal(expected) and estimate.valid.equal(valid)
+    assert estimate.advantage.equal(expected - record["v"][:-1]) and estimate.error.equal(estimate.advantage)
+
+
+@pytest.mark.parametrize("name", ["vtrace", "n_step"])
+@seeds
+@given(st.integers(0, 2**32 - 1), st.floats(-5, 5))
+def test_a_constant_bonus_changes_no_advantage(name, seed, bonus):
+    """The value of a bonus c at every step is c / (1 - gamma) in every state, also before the end of an episode."""
+    _, record, rho = make_record(seed)
+    record["bonus"][:], record["v"][:] = bonus, bonus / (1 - GAMMA)
+    estimate = estimate_by_name(name, CROSSING, record, rho, 0.75)
+    torch.testing.assert_close(estimate.advantage, torch.zeros_like(rho), rtol=0, atol=1e-12)
+    torch.testing.assert_close(estimate.target, record["v"][:-1], rtol=0, atol=1e-12)
+
+
+@seeds
+@given(st.integers(0, 2**32 - 1))
+def test_contents_of_skipped_rows_have_no_effect_on_other_rows(seed):
+    _, record, rho = make_record(seed)
+    valid = ~(record["first"][1:] & record["alive"])
+    changed = {name: value.clone() for name, value in record.items()}
+    changed["bonus"][~valid], changed["v"][:-1][~valid], changed_rho = 1e6, -1e6, torch.where(valid, rho, 1e6)
+    before = estimate_by_name("vtrace", CROSSING, record, rho, 0.75)
+    after = estimate_by_name("vtrace", CROSSING, changed, changed_rho, 0.75)
+    assert before.target[valid].equal(after.target[valid]) and before.advantage[valid].equal(after.advantage[valid])
+    assert after.advantage[~valid].eq(0).all() and before.valid.equal(after.valid)
+
+
+def column(*values):
+    return torch.tensor(values).unsqueeze(-1)
+
+
+def test_known_answers_at_a_truncation():
+    """Actions in rows 0, 1 and 3; row 2 is the last observation of the first episode, whose contents have no effect."""
+    estimate = estimate_on_policy(
+        replace(CROSSING, gamma=0.5),
+        bonus=column(1.0, 2, 100, 4),
+        first=column(True, False, False, True, False),
+        alive=column(True, True, True, True),
+        v=column(0.25, 1, -100, 2, 8),
+    )
+    assert estimate.target.flatten().tolist() == [4.0, 6.0, -100.0, 8.0]
+    assert estimate.valid.flatten().tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(("ends_with_first", "target"), [(True, [4.0, 6.0]), (False, [1.5, 1.0])])
+def test_known_answers_of_a_termination_in_the_last_row(ends_with_first, target):
+    """If x_T is not the first observation of an episode, the row of the termination has no successor in the record."""
+    estimate = estimate_on_policy(
+        replace(CROSSING, gamma=0.5),
+        bonus=column(1.0, 2),
+        first=column(True, False, ends_with_first),
+        alive=column(True, False),
+        v=column(0.25, 1, 8),
+    )
+    assert estimate.target.flatten().tolist() == target
+    assert estimate.valid.flatten().tolist() == [True, ends_with_first]
+
+
+def test_the_advantages_of_streams_are_added_with_their_weights():
+    advantage, a, b = torch.randn(3, 5, 4).double()
+    streams = {"a": replace(CROSSING, weight=0.5), "b": replace(EPISODIC, weight=2.0)}
+    estimates = {
+        name: StreamEstimate(value=a, target=a, advantage=each, valid=a > 0) for name, each in (("b", b), ("a", a))
+    }
+    torch.testing.assert_close(add_advantages(advantage, streams, estimates), advantage + 0.5 * a + 2 * b)
+    assert add_advantages(advantage, {}, {}) is advantage
