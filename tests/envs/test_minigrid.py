@@ -11,6 +11,7 @@ from algorithm.specs import ObsSpec
 from tests.envs.folders import FOLDERS, load
 
 constants = pytest.importorskip("minigrid.core.constants")
+pytestmark = pytest.mark.filterwarnings("ignore:.*MultiRoom-N4-S5-v0 is out of date.*")
 
 STEP_LIMITS = {
     "memory/minigrid_memory": 245,

@@ -22,7 +22,7 @@ def play(env, actions):
 
 
 def find_best_returns(env):
-    """Return the best return from every cell after every number of steps, by dynamic programming: [steps + 1, cells]."""
+    """Return the best return from every cell after every number of steps [steps + 1, cells], by dynamic programming."""
     env.reset(seed=0)
     values = np.zeros((env.steps + 1, env.length))
     for taken in reversed(range(env.steps)):

@@ -15,8 +15,8 @@ from algorithm.specs import ObsSpec
 class OneHot:
     """A factory of an encoder without layers: integer codes as one-hot vectors, for codes that have no order.
 
-    `OneHot(11, 6, 3)` encodes a view of MiniGrid, whose cells have an object, a color and a state. A code that is not
-    below its number of values is encoded as zeros. [rows, channels, ...] of any dtype -> [rows, size], where size is
+    `OneHot(11, 6, 3)` encodes a view of MiniGrid, whose cells have an object, a color and a state. A code
+    without a value is encoded as zeros. [rows, channels, ...] of any dtype -> [rows, size], where size is
     the sum of `n_values` times the number of cells.
 
     Args:
@@ -42,7 +42,7 @@ class OneHot:
 
 
 class OneHotEncoder(nn.Module):
-    """The encoder of a OneHot: [rows, channels, ...] of any dtype -> [rows, size] float32, by channel, code and cell."""
+    """The encoder of a OneHot: [rows, channels, ...] -> [rows, size] float32, ordered by channel, code and cell."""
 
     def __init__(self, n_values: tuple[int, ...], cells: int):
         super().__init__()
