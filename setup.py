@@ -15,6 +15,7 @@ BOX2D = ["gymnasium[box2d]>=1.1,<2"]
 MUJOCO = ["gymnasium[mujoco]>=1.1,<2", "mujoco>=3,<3.17"]
 ATARI = ["ale-py>=0.12", "opencv-python-headless>=4.10"]
 MINATAR = ["minatar>=1.0.15"]
+MINIGRID = ["minigrid>=2.5"]
 # Shimmy takes any dm_control, of which the newest wants a mujoco that warns about Gymnasium's models.
 DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<3.17"]
 PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
@@ -27,6 +28,8 @@ ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
+# MiniGrid needs pygame for Python 3.10, which replaces the files of PettingZoo's pygame-ce.
+OPENED += [f"{need}; python_version >= '3.11'" for need in MINIGRID]
 # The documentation site: `make site`.
 DOCS = ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8.6"]
 DEV = ["ruff>=0.9", "mypy>=1.13", "types-PyYAML", "mutmut>=3.8; sys_platform != 'win32'"]
@@ -89,6 +92,7 @@ setup(
         "mujoco": MUJOCO,
         "atari": ATARI,
         "minatar": MINATAR,
+        "minigrid": MINIGRID,
         "dm-control": DM_CONTROL,  # with a dash: pip 23 finds no extra with an underscore
         "pybullet": PYBULLET,
         "pettingzoo": PETTINGZOO,

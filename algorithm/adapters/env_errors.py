@@ -24,6 +24,7 @@ EXTRAS_BY_MODULE = {
     "dm_control": "dm-control",
     "envpool": "envpool",
     "minatar": "minatar",
+    "minigrid": "minigrid",
     "pettingzoo": "pettingzoo",
     "pybullet": "pybullet",
     "pybullet_envs_gymnasium": "pybullet",
@@ -31,7 +32,6 @@ EXTRAS_BY_MODULE = {
 }
 EXTRAS_BY_NAMESPACE = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dm-control"}
 EXTRAS_BY_GYMNASIUM_MODULE = {"box2d": "box2d", "classic_control": "render", "mujoco": "mujoco"}  # gymnasium.envs.<key>
-PACKAGES_BY_NAMESPACE = {"MiniGrid": "minigrid"}  # packages without an extra, as pip names them
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnviro
             f"the environment {name!r} needs the extra {extra} ({reason}): {get_install_command(extra)}"
         )
     message = _get_first_line(error)
-    package = getattr(error, "name", None) or PACKAGES_BY_NAMESPACE.get(_get_namespace(name))
+    package = getattr(error, "name", None)
     if package and "pip install" not in message:
         message += f"; pip install {package}"
     return UnsupportedEnvironment(f"the environment {name!r} needs a package: {message}")

@@ -2,7 +2,7 @@
 
 An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its parts:
 
-    encoders of observations     Vector, Conv, NatureCnn, ImpalaResNet, FrameStack
+    encoders of observations     Vector, OneHot, Conv, NatureCnn, ImpalaResNet, FrameStack
     hidden layers                Mlp, NoisyMlp
     memories                     Gru, Lstm, Attention
     augmentations                RandomShift
@@ -18,6 +18,7 @@ from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
 from algorithm.networks.branched import BranchedActorCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
+from algorithm.networks.encoders.one_hot import OneHot
 from algorithm.networks.encoders.vector import Vector
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
 from algorithm.networks.heads import StdHead
@@ -51,6 +52,7 @@ __all__ = [
     "NatureCnn",
     "Noise",
     "NoisyMlp",
+    "OneHot",
     "Policy",
     "RandomShift",
     "RunningMoments",

@@ -50,6 +50,7 @@ except UnsupportedEnvironment as error:
         ("mujoco", "cartpole-swingup", "DM_CONTROL", "", "dm-control", "dm_control"),
         ("pettingzoo", "classic/rps_v2", "PETTINGZOO", "", "pettingzoo", ""),
         ("minatar", "minatar.gym:MinAtar/Breakout-v1", "GYM", "", "minatar", ""),
+        ("minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", "GYM", "", "minigrid", ""),
         ("pybullet_envs_gymnasium", "pybullet_envs_gymnasium:HopperBulletEnv-v0", "GYM", "", "pybullet", ""),
     ],
 )

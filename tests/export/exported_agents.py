@@ -15,6 +15,7 @@ from algorithm.networks import (
     Lstm,
     Mlp,
     NoisyMlp,
+    OneHot,
     Vector,
 )
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
@@ -27,6 +28,7 @@ NETS = {
     "mlp": (VECTOR, Blueprint({"*": Vector(normalize=True)}, policy=Mlp(8, activation="tanh"), critic=Mlp(8))),
     "convnet": (IMAGE, Blueprint(CONV, body=Mlp(8))),
     "resnet": (IMAGE, Blueprint({"Camera": ImpalaResNet((4,), 8), "*": Vector()})),
+    "codes": (IMAGE, Blueprint({"Camera": OneHot(2, 3, 256), "*": Vector()}, body=Mlp(8))),
     "gru": (VECTOR, Blueprint(body=Mlp(8), memory=Gru(6))),
     "lstm": (VECTOR, Blueprint({"*": Vector(0.5)}, memory=Lstm(6))),
     "attention": (VECTOR, Blueprint(memory=Attention(8, heads=2, window=4, layers=2))),

@@ -1,1 +1,1 @@
-"""Encoders of observations: vectors and images."""
+"""Encoders of observations: vectors, codes and images."""

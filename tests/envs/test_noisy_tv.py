@@ -1,0 +1,121 @@
+"""Tests of NoisyTv: its optimum, its noise, and how rarely random actions reach the reward."""
+
+import numpy as np
+import pytest
+
+from tests.envs.folders import load
+
+noisy_tv = load("exploration/noisy_tv")
+
+
+def play(env, actions):
+    """Return the rewards, the observations and the last info of an episode with these actions, until it ends."""
+    rewards, observations = [], [env.reset()[0]]
+    for action in actions:
+        obs, reward, terminated, truncated, info = env.step(int(action))
+        assert not truncated
+        rewards.append(reward)
+        observations.append(obs)
+        if terminated:
+            break
+    return rewards, observations, info
+
+
+def find_best_returns(env):
+    """Return the best return from every cell after every number of steps [steps + 1, cells], by dynamic programming."""
+    env.reset(seed=0)
+    values = np.zeros((env.steps + 1, env.length))
+    for taken in reversed(range(env.steps)):
+        for cell in range(env.length - 1):
+            returns = []
+            for action in range(3):
+                env.taken, env.cell = taken, cell
+                _, reward, terminated, _, _ = env.step(action)
+                returns.append(reward + (0 if terminated else values[taken + 1, env.cell]))
+            values[taken, cell] = max(returns)
+    return values
+
+
+@pytest.mark.parametrize("env_args", [{}, {"length": 5, "steps": 4}, {"length": 2, "steps": 9, "pictures": 2}])
+def test_the_optimum_equals_dynamic_programming(env_args):
+    env = noisy_tv.make(**env_args)
+    values = find_best_returns(env)
+    assert values[0, 0] == noisy_tv.mean_optimum()
+    # The last cell is reached if and only if enough steps are left.
+    left, distance = env.steps - np.arange(env.steps)[:, None], env.length - 1 - np.arange(env.length - 1)
+    np.testing.assert_array_equal(values[:-1, :-1], left >= distance)
+
+
+def test_the_shortest_walk_has_the_reward_and_does_not_watch():
+    env = noisy_tv.make()
+    rewards, observations, info = play(env, [noisy_tv.RIGHT] * env.steps)
+    assert rewards == [0.0] * (env.length - 2) + [1.0]
+    assert info == {"watched": 0}
+    np.testing.assert_array_equal([obs[: env.length] for obs in observations], np.eye(env.length))
+    assert observations[0][env.length :].any()
+    assert not any(obs[env.length :].any() for obs in observations[1:])
+
+
+def test_random_actions_do_not_reach_the_reward():
+    """The probabilities of every cell, step by step, give those stated in config.yaml."""
+    env = noisy_tv.make()
+    cells, steps, watched = np.eye(env.length)[0], 0.0, 0.0
+    for _ in range(env.steps):
+        steps, watched = steps + cells[:-1].sum(), watched + cells[0] / 3
+        after = np.zeros(env.length)
+        after[-1] = cells[-1]
+        for cell in range(env.length - 1):
+            for place in (max(cell - 1, 0), cell, cell + 1):
+                after[place] += cells[cell] / 3
+        cells = after
+    assert 1 / cells[-1] == pytest.approx(5.7e9, rel=0.01)
+    assert watched / steps == pytest.approx(0.076, abs=0.001)
+
+
+def test_watching_shows_every_other_picture_with_the_same_probability():
+    env = noisy_tv.make(steps=6000, pictures=4)
+    rewards, observations, info = play(env, [noisy_tv.WATCH] * env.steps)
+    assert info == {"watched": env.steps} and not any(rewards)
+    numbers = [int((env.pictures == obs[env.length :]).all(1).argmax()) for obs in observations]
+    counts = np.zeros((4, 4))
+    np.add.at(counts, (numbers[:-1], numbers[1:]), 1)
+    assert not counts.diagonal().any()
+    np.testing.assert_allclose(counts / counts.sum(1, keepdims=True), (1 - np.eye(4)) / 3, atol=0.05)
+
+
+def test_all_other_steps_are_predictable_and_keep_the_picture():
+    env = noisy_tv.make(length=3, steps=100)
+    _, observations, info = play(env, [noisy_tv.LEFT, noisy_tv.RIGHT, noisy_tv.WATCH, noisy_tv.LEFT] * 25)
+    assert info == {"watched": 0}
+    first, moved = observations[0], np.eye(3)[1].tolist() + [0] * noisy_tv.PIXELS
+    for step, obs in enumerate(observations[1:]):
+        assert obs.tolist() == (first.tolist() if step % 4 in (0, 3) else moved)
+
+
+def test_the_observations_are_a_small_set_that_is_the_same_in_every_environment():
+    found = []
+    for seed in range(2):
+        env, seen = noisy_tv.make(), set()
+        for episode in range(40):
+            env.reset(seed=100 * seed + episode)
+            actions = [noisy_tv.WATCH] * 20 + [noisy_tv.RIGHT] * 40
+            seen |= {tuple(obs) for obs in play(env, actions)[1]}
+        found.append(seen)
+    assert found[0] == found[1]
+    assert len(found[0]) == noisy_tv.LENGTH - 1 + noisy_tv.PICTURES
+    assert all(any(obs[noisy_tv.LENGTH :]) == (obs[0] == 1) for obs in found[0])
+
+
+@pytest.mark.parametrize("action", [3, -1, 0.5])
+def test_an_invalid_action_raises(action):
+    env = noisy_tv.make()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="an action is 0"):
+        env.step(action)
+
+
+def test_a_corridor_that_is_too_long_and_too_few_pictures_are_rejected():
+    with pytest.raises(ValueError, match="length 62 must be at least 2 and at most steps"):
+        noisy_tv.make(length=62)
+    with pytest.raises(ValueError, match="pictures 1 must be at least 2"):
+        noisy_tv.make(pictures=1)
