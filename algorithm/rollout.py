@@ -116,7 +116,10 @@ class Rollout:
     # {name of an auxiliary: [T, B]}: the rewards of `Agent.streams`, which are not part of `reward`. Burn-in rows have
     # any value. Like `reward[t]`, the consequence of the action at `obs[t]`.
     bonuses: Mapping[str, Array] = field(default_factory=dict)
-    # {name: [T, B]}: what `Agent.prepare` computed. In a prepared rollout `obs` has T rows; `reward` is transformed.
+    # {name: [T, B]}: what auxiliaries computed when the rollout was collected, by their names.
+    records: Mapping[str, Array] = field(default_factory=dict)
+    # {name: [T, B]}: what `Agent.prepare` computed. In a prepared rollout `reward` is transformed. Without auxiliaries,
+    # `obs` has T rows in it.
     targets: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -150,20 +153,27 @@ class Rollout:
             obs={name: value[rows] for name, value in self.obs.items()},
             **{name: getattr(self, name)[rows] for name in ("first", "raw_action", "reward", "alive", "behavior")},
             bonuses={name: value[rows] for name, value in self.bonuses.items()},
+            records={name: value[rows] for name, value in self.records.items()},
             burn_in=0,
         )
 
+    def drop_last_observation(self) -> Rollout:
+        """Return a prepared rollout without the observation after its last row."""
+        return replace(self, obs={name: value[: len(self)] for name, value in self.obs.items()})
+
     def split_rows(self) -> Rollout:
         """Return a prepared rollout, of a network without memory, as T * B columns of one row each."""
+        rows, columns = self.reward.shape
 
         def split(value: Array) -> Array:
-            return value.reshape(1, -1, *value.shape[2:])
+            """Return [T, B, ...] as [1, T * B, ...], and [T+1, B, ...] as [2, T * B, ...]: row 1 has the successors."""
+            starts = [value] if len(value) == rows else [value[:-1], value[1:]]
+            return np.stack([start.reshape(-1, *start.shape[2:]) for start in starts])
 
-        rows, columns = self.reward.shape
         return replace(
             self,
             obs={name: split(value) for name, value in self.obs.items()},
-            first=np.stack((self.first[:-1].reshape(-1), self.first[1:].reshape(-1))),
+            first=split(self.first),
             raw_action=split(self.raw_action),
             reward=split(self.reward),
             alive=split(self.alive),
@@ -175,6 +185,7 @@ class Rollout:
             index=np.tile(self.index, rows),
             version=np.tile(self.version, rows),
             bonuses={name: split(value) for name, value in self.bonuses.items()},
+            records={name: split(value) for name, value in self.records.items()},
             targets={name: split(value) for name, value in self.targets.items()},
         )
 
@@ -195,6 +206,7 @@ class Rollout:
             index=self.index[columns],
             version=self.version[columns],
             bonuses={name: value[:, columns] for name, value in self.bonuses.items()},
+            records={name: value[:, columns] for name, value in self.records.items()},
             targets={name: value[:, columns] for name, value in self.targets.items()},
         )
 
@@ -215,5 +227,6 @@ class Rollout:
             version=self.version,
             burn_in=self.burn_in,
             bonuses={name: convert_array(value) for name, value in self.bonuses.items()},
+            records={name: convert_array(value) for name, value in self.records.items()},
             targets={name: convert_array(value) for name, value in self.targets.items()},
         )

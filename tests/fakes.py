@@ -20,7 +20,7 @@ from algorithm.agents.agent import (
     unroll,
     weighted_means,
 )
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings
 from algorithm.distributions import Categorical, CategoricalFamily
 from algorithm.exploration.explorer import Explorer
 from algorithm.losses import squared_error, surrogate_loss
@@ -324,15 +324,24 @@ class TwoGroups(Agent):
         self.target.polyak_update(0.05)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DistillationSettings(AuxiliarySettings):
+    learning_rate: float = 3e-3
+    max_grad_norm: float = 1.0
+    weight: float = 0.5
+
+
 class Distillation(Auxiliary):
     """An auxiliary that predicts the output of its moving average, with the error as an extra reward."""
 
-    learning_rate, max_grad_norm = 3e-3, 1.0
+    Settings, shapes_features = DistillationSettings, True
 
-    def __init__(self, weight: float):
-        self.weight = weight
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.reward_weight = settings.weight
 
-    def build(self, torso, role):
+    def build(self, agent, role):
+        torso = agent.policy.torso
         self.module = nn.ModuleDict({"student": nn.Linear(torso.size, 4), "rewards": RunningMoments()})
         self.teacher = TargetNetwork(self.module["student"], nn.Linear(torso.size, 4))
         return self.module
@@ -346,11 +355,11 @@ class Distillation(Auxiliary):
         return (self.module["student"](features) - target).square().mean(-1)
 
     def reward(self, inputs: AuxiliaryInputs):
-        return self.weight * self._error(inputs.features)[:-1]
+        return self._error(inputs.features)[:-1]
 
     def loss(self, inputs: AuxiliaryInputs):
         assert inputs.encode({k: v[0] for k, v in inputs.rollout.obs.items()}).shape[0] == len(inputs.rollout.lane)
-        return (inputs.rollout.same_episode * self._error(inputs.features)[:-1]).mean()
+        return (inputs.rollout.same_episode * self._error(inputs.features)[:-1]).mean(), {}
 
     def observe(self, rollout: Rollout):
         self.module["rewards"].merge(torch.from_numpy(rollout.reward[rollout.valid]))

@@ -30,6 +30,9 @@ SECTIONS = {
     "ACER": (
         "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
     ),
+    "SAC": (
+        "  sac_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
+    ),
     "REACTOR": (
         "  reactor_config: "
         "{rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2, n_atoms: 11}\n"
@@ -38,6 +41,7 @@ SECTIONS = {
     "PPO": "  ppo_config: {rollout_length: 8, epochs: 2, minibatches: 1}\n",
 }
 
+CURIOSITY = "{curiosity: {strength: 0.1, units: 8}}"
 FAKES = {
     "two roles": {"adapter": "TWO_ROLES"},
     "two groups": {"agent": "TWO_GROUPS"},
@@ -59,6 +63,29 @@ FAKES = {
     },
     "epochs and a late role": {"agent": "PPO", "adapter": "TWO_ROLES"},
     "epochs, recurrent and skipping": {"agent": "PPO", "adapter": "SKIPPING", "memory": ", memory=RunningSum"},
+    "epochs and an auxiliary": {"agent": "PPO", "auxiliaries": "{distillation: {weight: 0.5}}"},
+    "epochs and an auxiliary, recurrent and skipping": {
+        "agent": "PPO",
+        "adapter": "SKIPPING",
+        "auxiliaries": "{distillation: {weight: 0.5}}",
+        "memory": ", memory=RunningSum",
+    },
+    "curiosity and a late role": {"adapter": "TWO_ROLES", "auxiliaries": CURIOSITY},
+    "curiosity, recurrent and skipping": {
+        "adapter": "SKIPPING",
+        "auxiliaries": "{curiosity: {features: agent, units: 8}, distillation: {weight: 0.5}}",
+        "memory": ", memory=RunningSum",
+    },
+    "curiosity, a critic with its own memory": {
+        "agent": "REACTOR",
+        "adapter": "SKIPPING",
+        "auxiliaries": CURIOSITY,
+        "memory": ", policy=RunningSum, critic=RunningSum",
+    },
+    "curiosity and sac": {"agent": "SAC", "auxiliaries": CURIOSITY},
+    "curiosity without a replay": {"agent": "A2C", "auxiliaries": CURIOSITY},
+    "curiosity and epochs": {"agent": "PPO", "auxiliaries": CURIOSITY},
+    "curiosity, epochs and a memory": {"agent": "PPO", "auxiliaries": CURIOSITY, "memory": ", memory=RunningSum"},
     "recurrent and skipping": {"adapter": "SKIPPING", "memory": ", memory=RunningSum"},
     "all at once": {
         "adapter": "TWO_ROLES",
@@ -91,14 +118,6 @@ def run(*arguments):
 def read_weights(folder):
     checkpoint = folder.find_latest()
     return {role: checkpoint.weights(role) for role in checkpoint.roles}
-
-
-def test_auxiliaries_and_epochs_exclude_each_other(tmp_path, capsys):
-    write_folder(tmp_path, agent="PPO", auxiliaries="{distillation: {weight: 0.5}}")
-    assert main.main(["fake/task", "-n", "a"]) == 2
-    message = capsys.readouterr().err
-    assert "auxiliaries: distillation cannot be trained by an algorithm that learns in epochs" in message
-    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize("fake", FAKES)

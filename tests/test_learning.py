@@ -128,7 +128,7 @@ def learn_state_values(tmp_path, algorithm, env_name, max_step):
     agent = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
-        _, v = agent.split_outputs(agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states})))
+        _, v, _ = agent.split_outputs(agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states})))
     return v.numpy(), load(folder.path, disable_sample=True).act(states.numpy())
 
 

@@ -114,7 +114,7 @@ class LossReport:
 
     compute_metrics: Callable[[], dict[str, Tensor]]  # scalars
     compute_td_errors: Callable[[], Array]  # [2, B] of `td_error_stats`: a tensor from an agent, numpy from a learner
-    features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F]
+    features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F], or of the T rows only
     # Whether the epochs of the rollout end before the step of this batch, since the policy has changed enough.
     ends_epochs: bool = False
 
@@ -145,6 +145,7 @@ class Agent(ABC):
     # Rewards with a value output each, in addition to `Rollout.reward`: those of `Rollout.bonuses` with these names. A
     # class that supports them has the keyword argument `streams`. The outputs are in the order of the names.
     streams: Mapping[str, RewardStream] = {}
+    needs_behavior: bool = True  # whether `loss` needs the statistics from which the executed actions were drawn
     rng: np.random.Generator  # for sampling actions
     progress: float = 0.0  # fraction of max_step that has been collected, set before each `loss`
 
@@ -187,7 +188,7 @@ class Agent(ABC):
         """Return a collected rollout with the `targets` that stay the same during its epochs.
 
         It is called once for each collected rollout, if `schedule.epochs` is set, without gradient and with transformed
-        rewards. The result has no observation after its last row.
+        rewards.
         """
         raise NotImplementedError(f"{type(self).__name__} sets epochs, but has no `prepare`")
 
@@ -228,6 +229,14 @@ class Agent(ABC):
     def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Return features [n, F] of observations {name: [n, ...]} with gradient, before the memory."""
         return self.policy.torso.encode(obs)
+
+    def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
+        """Return the values Q(x, a) of M critics [M, n] with gradient, for features [n, F] and actions [n, size].
+
+        Raises:
+            ValueError: The agent has no action values that are functions of features and action.
+        """
+        raise ValueError(f"{type(self).__name__} has values of states only, not of actions")
 
     def update_targets(self, update: int) -> None:
         """Update `target_networks` after optimizer step number `update` (the first is 1). The default does nothing."""

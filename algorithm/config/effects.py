@@ -72,7 +72,7 @@ def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, An
     for key in (settings.find_field(section), *keys):
         for annotation in get_annotations(owner.__class__).get(key, ()):
             yield annotation, owner
-        owner = getattr(owner, key, None)
+        owner = owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
 
 
 def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from algorithm.annotations import FixedOnResume
 from algorithm.config.environment_parameters import Parameter, read_parameters
-from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults
+from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.schema import (
     BaseConfig,
@@ -28,6 +28,7 @@ from algorithm.config.trees import (
     MAX_LEVELS,
     Layer,
     Tree,
+    find_source,
     iterate_paths,
     load_defaults,
     merge,
@@ -51,7 +52,7 @@ class Settings:
     goal: Goal | None
     agent: Any  # the settings dataclass of the algorithm
     nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
-    auxiliaries: Mapping[str, Mapping[str, Any]]
+    auxiliaries: Mapping[str, Any]  # the settings of each auxiliary, a record of its class, by name
     explorer: Mapping[str, Any]  # by name: keyword arguments, or the one argument
     reset: Mapping[str, Parameter]  # environment parameters
     tree: Tree  # all of these as they are written to the run folder
@@ -205,11 +206,26 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         goal=goal,
         agent=agent,
         nn=tree["nn_config"],
-        auxiliaries=tree["auxiliaries"],
+        auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},
         explorer=tree["explorer"],
         reset=read_parameters(tree["reset_config"], base.max_step),
         tree=tree,
     )
+
+
+def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
+    """Return the settings of an auxiliary, with its defaults. Raises UserError."""
+    section, defaults = f"auxiliaries.{name}", make_auxiliary_defaults(name)
+    if values is not None and not isinstance(values, Mapping):
+        raise UserError(f"{find_source(layers, section)}: {section} is {values!r}; it must be a mapping of settings")
+    for key in values or {}:
+        if key not in defaults:
+            path = f"{section}.{key}"
+            instead = find_renamed_setting(path) or _suggest_setting(path, [f"{section}.{known}" for known in defaults])
+            advice = f"; {instead}" if instead else ""
+            raise UserError(f"{find_source(layers, path)}: unknown setting {path}{advice}")
+    settings_class = find_class("auxiliaries", name).Settings
+    return read_dataclass(settings_class, {**defaults, **(values or {})}, section, layers)
 
 
 def _read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Tree]]:

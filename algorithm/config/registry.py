@@ -29,10 +29,18 @@ RUNTIMES = {
     "LOCAL": "algorithm.runtimes.local:LocalRuntime",
     "WORKERS": "algorithm.runtimes.workers:WorkersRuntime",
 }
-AUXILIARIES: dict[str, str] = {}
+AUXILIARIES = {
+    "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",
+    "prediction": "algorithm.auxiliaries.prediction:Prediction",
+    "episodic": "algorithm.auxiliaries.episodic:Episodic",
+    "rnd": "algorithm.auxiliaries.rnd:Rnd",
+    "atc": "algorithm.auxiliaries.atc:AugmentedTemporalContrast",
+    "byol": "algorithm.auxiliaries.byol:BootstrapYourOwnLatent",
+}
 EXPLORERS = {
     "action_noise": "algorithm.exploration.action_noise:ActionNoise",
     "action_repeat": "algorithm.exploration.action_repeat:ActionRepeat",
+    "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -84,6 +92,17 @@ def make_agent_defaults(algorithm: str) -> dict[str, Any]:
         return {get_agent_section(algorithm): asdict(settings())}
     except TypeError as error:
         raise UserError(f"algorithm {algorithm!r}: the fields of its Settings need defaults: {error}") from error
+
+
+def make_auxiliary_defaults(name: str) -> dict[str, Any]:
+    """Return the default settings of an auxiliary. Raises UserError if its class does not define them."""
+    cls = find_class("auxiliaries", name)
+    try:
+        return asdict(cls.Settings())
+    except (AttributeError, TypeError) as error:
+        raise UserError(
+            f"auxiliaries {name!r}: the class needs a dataclass Settings whose fields have defaults: {error}"
+        ) from error
 
 
 def build_object(kind: str, name: str, settings: Any, *arguments: Any) -> Any:

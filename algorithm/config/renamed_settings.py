@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-_FEATURES = "not supported: features are learned from the losses of the task only"
-_CURIOSITY = "not supported: agents learn from the reward of the environment only"
 _OPTIONS = "not supported: an agent has one policy, without options"
 _ONE_PROCESS = "not needed: one process collects and learns"
 _NO_EVOLUTION = "not supported: there is one learner; --repeat trains with several seeds, one after the other"
@@ -52,9 +50,17 @@ ADVANCED_SAC: dict[str, str] = {
     "use_reward_normalization": "sac_config.reward_normalization",
     "d_policy_entropy_penalty": "not supported: sac_config.target_d_alpha and alpha_critic_scale weight entropy",
     "action_noise": "explorer: {action_noise: [min, max]}, a separate section",
-    **dict.fromkeys(["siamese", "siamese_use_q", "siamese_use_adaptive"], _FEATURES),
-    **dict.fromkeys(["use_prediction", "transition_kl", "use_extra_data"], _FEATURES),
-    **dict.fromkeys(["curiosity", "use_curiosity", "curiosity_strength", "use_rnd", "rnd_n_sample"], _CURIOSITY),
+    "siamese": "auxiliaries: {atc: {}} or auxiliaries: {byol: {}}",
+    "siamese_use_q": "auxiliaries: {atc: {action_values: true}}, or the same for byol",
+    "siamese_use_adaptive": "auxiliaries: {atc: {adaptive: true}}, or the same for byol",
+    "use_prediction": "auxiliaries: {prediction: {}}",
+    "transition_kl": "auxiliaries: {prediction: {transition_kl: ...}}",
+    "use_extra_data": "not needed: auxiliaries: {prediction: {}} predicts from features of all observations",
+    "curiosity": "auxiliaries: {curiosity: {model: ...}}, where the model is both, forward or inverse",
+    "use_curiosity": "auxiliaries: {curiosity: {}}",
+    "curiosity_strength": "auxiliaries: {curiosity: {strength: ...}}",
+    "use_rnd": "auxiliaries: {rnd: {}} for a reward, and explorer: {novel_action: ...} for the most novel action",
+    "rnd_n_sample": "explorer: {novel_action: n_samples}, with auxiliaries: {rnd: {input: observation_and_action}}",
     **dict.fromkeys(["oc_config", "oc"], _OPTIONS),
     **dict.fromkeys(["net_config", "learner_host", "learner_port", "replay_host", "replay_port"], _ONE_PROCESS),
     **dict.fromkeys(

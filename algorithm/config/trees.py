@@ -81,10 +81,13 @@ def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def iterate_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all settings in `tree`, without the settings of roles in `ma_config`."""
+    """Yield the paths of all settings in `tree`, without the settings of roles in `ma_config`.
+
+    The settings of auxiliaries are among them, since classes define their names.
+    """
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and path not in OPEN_MAPPINGS:
+        if isinstance(value, Mapping) and (path not in OPEN_MAPPINGS or (path == "auxiliaries" and value)):
             yield from iterate_leaves(value, f"{path}.")
         elif path != "ma_config":
             yield path
@@ -93,9 +96,18 @@ def iterate_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def find_source(layers: list[Layer], path: str) -> str:
     """Return the name of the last layer that sets the value of a path."""
     for source, layer in reversed(layers):
-        if path in iterate_paths(layer):
+        if _sets(layer, path):
             return source
     return DEFAULTS_FILE.name
+
+
+def _sets(tree: Mapping[str, Any], path: str) -> bool:
+    """Return whether a tree has the section or setting of a path; keys may contain dots."""
+    for key, value in tree.items():
+        below = path.removeprefix(f"{key}.")
+        if key == path or (below != path and isinstance(value, Mapping) and _sets(value, below)):
+            return True
+    return False
 
 
 class _UnsupportedYaml(yaml.MarkedYAMLError):

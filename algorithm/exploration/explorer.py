@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Decision, Step
+
+# Observations {name: [n, ...]}, k raw actions for each, [n, k, size] -> the novelty of each, [n, k].
+Novelty = Callable[[Mapping[str, np.ndarray], np.ndarray], np.ndarray]
 
 
 class Explorer(ABC):
@@ -18,6 +21,17 @@ class Explorer(ABC):
     The constructor receives the role and the explorer's settings: keyword arguments if they are a mapping, otherwise
     one argument. It raises ValueError for invalid settings.
     """
+
+    def connect(self, agent: Agent, novelties: Mapping[str, Novelty]) -> None:
+        """Keep what the explorer needs of the agent and its auxiliaries. Called once, before `act`.
+
+        Args:
+            agent: The agent.
+            novelties: The auxiliaries that compute the novelty of actions, by name.
+
+        Raises:
+            ValueError: The explorer does not suit the agent, or an auxiliary is missing.
+        """
 
     def grow(self, lanes: int, initial_lanes: int) -> None:
         """Increase the number of lanes. An explorer with values per lane extends them.

@@ -29,6 +29,12 @@ from algorithm.runs.env_folder import is_file_name
 MEMORY = "network_settings.memory"
 # Sections whose unknown keys ML-Agents ignores; it rejects unknown keys of other sections.
 LENIENT_SECTIONS = ("network_settings.", "torch_settings.")
+# ML-Agents' defaults of keys in a section that a behavior may have. A default is used if the section is present.
+SECTION_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    MEMORY: {"memory_size": 128, "sequence_length": 64},
+    "reward_signals.curiosity": {"strength": 1.0, "learning_rate": 3e-4},
+    "reward_signals.rnd": {"strength": 1.0, "gamma": 0.99, "learning_rate": 1e-4, "network_settings.hidden_units": 128},
+}
 # Keys that ML-Agents accepts without a value.
 WITHOUT_VALUE = (
     MEMORY,
@@ -47,8 +53,9 @@ WITHOUT_VALUE = (
     "checkpoint_settings.initialize_from",
 )
 NO_SELF_PLAY = "there is no self-play against earlier weights; the teams of a behavior share the current network"
-NO_CURIOSITY = "there is no curiosity; the reward of the scene is the only one"
-NO_RND = "there is no random network distillation; the reward of the scene is the only one"
+NO_RND_NETWORK = "nn.py defines the encoders; auxiliaries.rnd.units are network_settings.hidden_units"
+NO_CURIOSITY_GAMMA = "the reward of curiosity is added to that of the scene, and has its discount"
+NO_CURIOSITY_NETWORK = "nn.py defines the encoder of curiosity; its models have 256 units, as in ML-Agents"
 NO_DEMONSTRATIONS = "learning from demonstrations is not supported"
 NO_MODEL = "models of ML-Agents cannot be loaded"
 COMMAND_LINE_NOTE = "it is an option of the command line: {}"
@@ -112,6 +119,23 @@ SIGNAL: Mapping[str, Converter] = {
     "learning_rate": to_number,
     "encoding_size": to_integer,
 }
+CURIOSITY: Rules = {
+    "reward_signals.curiosity.strength": MapsTo("auxiliaries.curiosity.strength", to_number),
+    "reward_signals.curiosity.learning_rate": MapsTo("auxiliaries.curiosity.learning_rate", to_number),
+    "reward_signals.curiosity.gamma": Unsupported(NO_CURIOSITY_GAMMA, converter=to_number),
+    "reward_signals.curiosity.encoding_size": Unsupported(NO_CURIOSITY_NETWORK, converter=to_integer),
+    "reward_signals.curiosity.network_settings": Unsupported(NO_CURIOSITY_NETWORK),
+}
+RND: Rules = {
+    "reward_signals.rnd.strength": MapsTo("auxiliaries.rnd.strength", to_number),
+    "reward_signals.rnd.gamma": MapsTo("auxiliaries.rnd.gamma", to_number),
+    "reward_signals.rnd.learning_rate": MapsTo("auxiliaries.rnd.learning_rate", to_number),
+    "reward_signals.rnd.network_settings.hidden_units": MapsTo(
+        "auxiliaries.rnd.units", make_positive(to_integer), other_settings=("auxiliaries.rnd.outputs",)
+    ),
+    "reward_signals.rnd.encoding_size": Unsupported(NO_RND_NETWORK, converter=to_integer),
+    "reward_signals.rnd.network_settings": Unsupported(NO_RND_NETWORK),
+}
 
 BEHAVIOR: Rules = {
     "trainer_type": Consumed(to_text),
@@ -134,10 +158,8 @@ BEHAVIOR: Rules = {
     "reward_signals.extrinsic.gamma": MapsTo("agent.gamma", to_number),
     "reward_signals.extrinsic.strength": MapsTo("agent.reward_scale", to_number, _convert_strength),
     "reward_signals.extrinsic.network_settings": Unsupported("nn.py defines the critic's network"),
-    **make_unsupported_section("reward_signals.curiosity", NO_CURIOSITY, SIGNAL, strict=True),
-    "reward_signals.curiosity.network_settings": Unsupported(NO_CURIOSITY),
-    **make_unsupported_section("reward_signals.rnd", NO_RND, SIGNAL, strict=True),
-    "reward_signals.rnd.network_settings": Unsupported(NO_RND),
+    **CURIOSITY,
+    **RND,
     **make_unsupported_section(
         "reward_signals.gail",
         NO_DEMONSTRATIONS,

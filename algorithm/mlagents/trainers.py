@@ -150,7 +150,9 @@ _SAC: Rules = {
     "buffer_size": MapsTo("replay_config.capacity", make_positive(to_integer)),
     "buffer_init_steps": MapsTo("agent.learning_starts", to_integer, _convert_start, default=0),
     "steps_per_update": MapsTo("agent.replay_ratio", make_positive(to_number), _convert_ratio),
-    "reward_signal_steps_per_update": Unsupported("there is no learned reward signal", converter=to_number),
+    "reward_signal_steps_per_update": Unsupported(
+        "auxiliaries learn in every update of the agent", converter=to_number
+    ),
     "save_replay_buffer": Unsupported("a checkpoint always holds the replay", (True,), to_bool),
     "tau": MapsTo("agent.tau", to_number),
     "init_entcoef": MapsTo("agent.init_log_alpha", make_positive(to_number), _convert_entropy, default=1.0),

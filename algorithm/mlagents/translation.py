@@ -9,7 +9,7 @@ from typing import Any
 from algorithm.config.trees import Tree, format_commented, format_yaml, load_defaults, merge, nest
 from algorithm.errors import UserError
 from algorithm.mlagents.environment import ParameterReader
-from algorithm.mlagents.mapping import BEHAVIOR, LENIENT_SECTIONS, MEMORY, RUN
+from algorithm.mlagents.mapping import BEHAVIOR, LENIENT_SECTIONS, MEMORY, RUN, SECTION_DEFAULTS
 from algorithm.mlagents.trainer_config import (
     USE_DEFAULT,
     Entry,
@@ -25,7 +25,7 @@ from algorithm.mlagents.trainer_config import (
 from algorithm.mlagents.trainers import TRAINERS
 from algorithm.program import get_command
 
-NO_REWARD = "the reward of the scene is the only one for learning, and this file does not use it"
+NO_REWARD = "agents always learn from the reward of the scene, and this file does not use it"
 TEMPLATE = '''\
 """{title}: {layers} x {units} units, {separation}{memory}."""
 
@@ -70,9 +70,10 @@ def make_trainer_config(path: Path, behavior: str, entries: Mapping[str, Entry])
     if "trainer_type" not in entries and TrainerConfig.has_section("hyperparameters", entries):
         raise UserError(f"{path}: {behavior} has hyperparameters and no trainer_type, which ML-Agents requires then")
     entries = dict(entries)
-    if TrainerConfig.has_section(MEMORY, entries) or MEMORY in entries:  # ML-Agents' defaults of a memory
-        entries.setdefault(f"{MEMORY}.memory_size", Entry(None, 128))
-        entries.setdefault(f"{MEMORY}.sequence_length", Entry(None, 64))
+    for section, defaults in SECTION_DEFAULTS.items():
+        if TrainerConfig.has_section(section, entries) or section in entries:
+            for key, value in defaults.items():
+                entries.setdefault(f"{section}.{key}", Entry(None, value))
     config = TrainerConfig(str(path), trainer, collect_rules(trainer), entries)
     length, batch = config.get(f"{MEMORY}.sequence_length"), config.get("hyperparameters.batch_size")
     if length and length > (batch or TRAINERS[trainer].batch_size):
@@ -191,10 +192,10 @@ class Translation:
                 self._set(setting, value, comment if entry.key else default)
 
     def _set(self, setting: str, value: Any, comment: str = "") -> None:
-        """Add a setting, if it differs from Samara's default."""
+        """Add a setting, if it differs from Samara's default. By default there are no auxiliaries."""
         default_value: Any = self._defaults
         for part in setting.split("."):
-            default_value = default_value[part]
+            default_value = default_value.get(part, {})
         if value != default_value:
             self._write(setting, value, comment)
 

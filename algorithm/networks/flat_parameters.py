@@ -17,15 +17,36 @@ Network = TypeVar("Network", bound=nn.Module)
 class TargetNetwork(Generic[Network]):
     """A network that follows another one: the target network of a critic, or the average policy of a trust region.
 
+    FlatParameters copies the parameters of the source to it, and calls all methods but `polyak_update`.
+
     Args:
-        source: The network to follow.
-        network: The network that follows, of the same structure; FlatParameters copies the parameters to it.
+        source: The network to follow; None: the network is never trained, and keeps its initial parameters.
+        network: The network that follows, of the same structure.
     """
 
-    def __init__(self, source: Network, network: Network):
+    def __init__(self, source: Network | None, network: Network):
         self.source = source
         self.network = network
-        self.source_vector = self.vector = torch.empty(0)  # set by FlatParameters
+        self.source_vector = self.vector = torch.empty(0)  # set by `use_vectors`
+
+    def initialize(self) -> None:
+        """Copy the parameters of the source, and exclude the network from gradients."""
+        if self.source is not None:
+            self.network.load_state_dict(self.source.state_dict())
+        self.network.requires_grad_(False)
+
+    def use_vectors(self, vector: Tensor, trained: Tensor) -> None:
+        """Keep the flat parameters of the network, and those of the source, a part of all `trained` parameters."""
+        self.vector = vector
+        if self.source is not None:
+            source = view_contiguous(list(self.source.parameters()))
+            self.source_vector = trained[source.storage_offset() :][: len(source)]
+
+    def share_buffers(self) -> None:
+        """Make the buffers of the network those of the source."""
+        if self.source is not None:
+            for own, shared in zip(self.network.buffers(), self.source.buffers(), strict=True):
+                own.data = shared.data
 
     def polyak_update(self, rate: float) -> None:
         """Move all parameters towards the source: target <- target + rate * (source - target)."""
@@ -70,8 +91,7 @@ class FlatParameters:
         if len({id(parameter) for parameter in trainable}) < len(trainable):
             raise ValueError(f"a parameter belongs to two of the groups {list(groups)}")
         for target in target_networks.values():
-            target.network.load_state_dict(target.source.state_dict())
-            target.network.requires_grad_(False)
+            target.initialize()
         target_tensors: dict[str, list[Tensor]] = {
             name: list(target.network.parameters()) for name, target in target_networks.items()
         }
@@ -85,9 +105,7 @@ class FlatParameters:
         _view_gradients(trainable, self.gradient)
         self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         for name, target in target_networks.items():
-            target.vector = self.target_vector[self.target_slices[name]]
-            source = view_contiguous(list(target.source.parameters()))
-            target.source_vector = self.vector[source.storage_offset() :][: len(source)]
+            target.use_vectors(self.target_vector[self.target_slices[name]], self.vector)
 
         for module in (*groups.values(), *statistics.values()):
             for buffer in module.buffers():  # the running statistics among them are flattened below
@@ -98,8 +116,7 @@ class FlatParameters:
         self.statistics_slices = _compute_slices(statistics_tensors)
         self._shared_statistics = place(self.statistics)
         for target in target_networks.values():
-            for own, shared in zip(target.network.buffers(), target.source.buffers(), strict=True):
-                own.data = shared.data
+            target.share_buffers()
 
     def named_slices(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
         """Return each flat tensor with the names of its slices, by kind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ class Torso(nn.Module):
     def __init__(self, blueprint: Blueprint, obs_specs: Mapping[str, ObsSpec]):
         super().__init__()
         self.precision = torch.float32
+        self.blueprint, self.obs_specs = blueprint, obs_specs
         specs = {name: spec for name, spec in obs_specs.items() if name != ACTION_MASK}
         self.names = list(specs)
         encoders = [build_module(_find_encoder(blueprint, name), spec, "forward") for name, spec in specs.items()]
@@ -44,13 +46,17 @@ class Torso(nn.Module):
         self.augmentations = _make_augmentations(blueprint, specs)
         size = sum(encoder.size for encoder in encoders)
         self.body: Any = build_module(blueprint.body, size, "forward") if blueprint.body else None
-        size = self.body.size if self.body else size
+        size = self.encoded_size = self.body.size if self.body else size  # of the features before the memory
         self.memory: Any = build_module(blueprint.memory, size, "step", "unroll") if blueprint.memory else None
         self.size: int = self.memory.size if self.memory else size
         self.stored_state_size: int = self.memory.state_size if self.memory else 0
         self.warmup_rows: int = max(getattr(encoder, "past_frames", 0) for encoder in encoders)
         self._state_sizes = [self.stored_state_size, *(getattr(encoder, "state_size", 0) for encoder in encoders)]
         self.state_size: int = sum(self._state_sizes)
+
+    def make_encoder(self) -> Torso:
+        """Return a torso with the same encoders and body, initial parameters of its own, no memory, no augmentation."""
+        return Torso(replace(self.blueprint, memory=None, augmentations={}), self.obs_specs)
 
     def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Map one row: {name: [B, ...]}, memory [B, state_size] -> features [B, size], next memory."""
@@ -72,6 +78,27 @@ class Torso(nn.Module):
         rows = {name: value.unsqueeze(0) for name, value in obs.items()}
         first = torch.ones((1, len(obs[self.names[0]])), dtype=torch.bool, device=obs[self.names[0]].device)
         return self._encode_rows(self._select_rows(rows, first, None, 0, 1))
+
+    def select_inputs(self, obs: Mapping[str, Tensor], first: Tensor, frames: Tensor, begin: int) -> dict[str, Tensor]:
+        """Return the inputs of the encoders at the rows of sequences from `begin` on, for `encode_inputs`.
+
+        Args:
+            obs: Observations {name: [T+1, B, ...]}.
+            first: The first rows of episodes [T+1, B].
+            frames: The past frames of all encoders before row 0 [B, ...]; [B, 0] if the rows before `begin` contain
+                them.
+            begin: The first row.
+
+        Returns:
+            {name: [(T+1-begin) * B, ...]}, with the stacked frames of an encoder with a memory.
+        """
+        parts = [*frames.split(self._state_sizes[1:], -1)] if frames.shape[-1] else None
+        return self._select_rows(obs, first, parts, begin, len(first))
+
+    @run_in_precision
+    def encode_inputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the features [rows, encoded_size] before the memory of inputs {name: [rows, ...]} of the encoders."""
+        return self._encode_rows(inputs)
 
     def unroll(self, obs: Mapping[str, Tensor], first: Tensor, memory: Tensor, burn_in: int = 0) -> Tensor:
         """Compute the features of sequences.

@@ -142,6 +142,7 @@ def compute_replay_size(
     statistics_size: int,
     bytes_per_start: float = 0.0,
     initial_lanes: int | None = None,
+    n_records: int = 0,
 ) -> ReplaySize:
     """Return the size of a replay, without allocating it.
 
@@ -153,10 +154,11 @@ def compute_replay_size(
         statistics_size: Number of statistics of the policy's distribution.
         bytes_per_start: `BYTES_PER_START` of the sampler.
         initial_lanes: Lanes that share the capacity; None: all.
+        n_records: Number of values of a row that auxiliaries store.
     """
     columns = capacity // (initial_lanes or role.lanes) // chunk * role.lanes
     obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())
-    floats = role.action_spec.size + statistics_size + 1  # raw action, behavior and reward: float32
+    floats = role.action_spec.size + statistics_size + 1 + n_records  # raw action, behavior, reward, records: float32
     row = obs + 4 * floats + 2 + 8  # first and alive are bytes, unbroken_rows is int64
     column = 4 * state_size + 8  # memory, and the version, int64
     starts = columns * (1 if state_size else chunk)

@@ -110,6 +110,7 @@ class Ring:
         batch = len(lane)
         return Rollout(
             obs={name[4:]: gathered.pop(name) for name in list(gathered) if name.startswith("obs/")},
+            records={name[8:]: gathered.pop(name) for name in list(gathered) if name.startswith("records/")},
             **gathered,
             memory=self._gather(self.arrays["memory"], columns),
             version=self._gather(self.arrays["version"], columns),
@@ -210,4 +211,5 @@ class Ring:
 def _fields(rollout: Rollout) -> Arrays:
     """Return the arrays of a rollout that are stored per row, by name."""
     obs = {f"obs/{name}": value for name, value in rollout.obs.items()}
-    return {**obs, "first": rollout.first, **{name: getattr(rollout, name) for name in ROW_FIELDS}}
+    records = {f"records/{name}": value for name, value in rollout.records.items()}
+    return {**obs, "first": rollout.first, **{name: getattr(rollout, name) for name in ROW_FIELDS}, **records}

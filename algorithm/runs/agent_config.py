@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,20 +24,20 @@ class AgentConfig:
         replay: settings of the replay.
         network_file: file of the network in the run folder, `base_config.nn`.
         network_arguments: arguments of the blueprint in this file, `nn_config`.
-        auxiliaries: arguments of each auxiliary reward or loss, by its name.
+        auxiliaries: settings of each auxiliary reward or loss, by its name.
         explorer: arguments of the explorer, by its name; at most one.
         placement: devices and precision.
         seed: seed of the run, from which the seeds of the agent follow.
         max_step: env steps at which the run ends; None: never.
     """
 
-    make_agent: Callable[..., Agent]
+    make_agent: type[Agent]
     section: str
     settings: Any
     replay: ReplayConfig
     network_file: str
     network_arguments: Mapping[str, Any]
-    auxiliaries: Mapping[str, Mapping[str, Any]]
+    auxiliaries: Mapping[str, Any]
     explorer: Mapping[str, Any]
     placement: PlacementConfig
     seed: int

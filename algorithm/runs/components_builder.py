@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from algorithm.agents.agent import Agent
+from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.effects import check_teams
 from algorithm.config.registry import build_object
@@ -97,15 +98,17 @@ class ComponentsBuilder:
         agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(config, self.folder, role, np.random.default_rng(agent_seed))
-        auxiliaries = {key: build_object("auxiliaries", key, value or {}) for key, value in config.auxiliaries.items()}
+        auxiliaries = make_auxiliaries(config)
         explorer = _make_explorer(config, initial_role, lanes, self.sharing)
+        if explorer:
+            _connect_explorer(explorer, config, agent, auxiliaries)
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
         learner = self._make_learner(agent, role, auxiliaries, config.max_step, placement)
         scheduler_rng = np.random.default_rng(scheduler_seed)
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:
-            replay = self._make_replay(name, config, agent, initial_role, lanes, np.random.default_rng(replay_seed))
+            replay = self._make_replay(name, config, learner, initial_role, lanes, np.random.default_rng(replay_seed))
             scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng)
         else:
             check_rollout_memory(config.section, agent, role)
@@ -133,8 +136,10 @@ class ComponentsBuilder:
         config, replay, agent = self.configs.for_role(name), components.scheduler.replay, components.agent
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
-            old_size = compute_agent_replay_size(config.replay, agent, components.role, replay.initial_lanes)
-            size = compute_agent_replay_size(config.replay, agent, role, initial_lanes)
+            n_records = components.learner.auxiliaries.n_records
+            old_role, old_lanes = components.role, replay.initial_lanes
+            old_size = compute_agent_replay_size(config.replay, agent, old_role, n_records, old_lanes)
+            size = compute_agent_replay_size(config.replay, agent, role, n_records, initial_lanes)
             copied_bytes = old_size.bytes * replay.rows // max(old_size.rows, 1)
             prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
             self.budget.reserve(name, size, copied_bytes, prefix)
@@ -153,11 +158,13 @@ class ComponentsBuilder:
         return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
 
     def _make_replay(
-        self, name: str, config: AgentConfig, agent: Agent, initial_role: Role, lanes: int, rng: np.random.Generator
+        self, name: str, config: AgentConfig, learner: Learner, initial_role: Role, lanes: int, rng: np.random.Generator
     ) -> Replay:
         """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
-        schedule, initial_lanes = agent.schedule, initial_role.lanes
-        size = compute_agent_replay_size(config.replay, agent, initial_role.with_lanes(lanes), initial_lanes)
+        agent, initial_lanes = learner.agent, initial_role.lanes
+        schedule = agent.schedule
+        n_records, grown_role = learner.auxiliaries.n_records, initial_role.with_lanes(lanes)
+        size = compute_agent_replay_size(config.replay, agent, grown_role, n_records, initial_lanes)
         self.budget.reserve(name, size)
         check_batch(schedule, size)
         try:
@@ -186,15 +193,9 @@ def _make_on_policy_scheduler(
     """Return the scheduler of an agent without a replay.
 
     Raises:
-        UserError: a rollout has fewer parts than minibatches, or auxiliaries would need the observations after the rows
-            of a minibatch.
+        UserError: a rollout has fewer parts than minibatches.
     """
     agent, has_memory = learner.agent, learner.agent.state_size > 0
-    if agent.schedule.epochs is not None and learner.auxiliaries:
-        raise UserError(
-            f"auxiliaries: {', '.join(learner.auxiliaries)} cannot be trained by an algorithm that learns in epochs: "
-            "its minibatches have no next observations; use another algorithm, such as A2C"
-        )
     parts = lanes if has_memory else lanes * agent.schedule.rollout_length
     if agent.schedule.minibatches > parts:
         name = "sequences (one for each agent, since the network has a memory)" if has_memory else "steps"
@@ -218,12 +219,22 @@ def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.rando
         UserError: the network cannot be built or does not fit the role.
     """
     blueprint = folder.load_blueprint(config.network_file, config.network_arguments) or make_default_blueprint(role)
+    make: Callable[..., Agent] = config.make_agent
+    arguments: dict[str, Any] = {}
+    if config.make_agent.supports_streams(config.settings):
+        auxiliaries = make_auxiliaries(config)
+        arguments["streams"] = {name: item.stream for name, item in auxiliaries.items() if item.stream}
     try:
-        agent = config.make_agent(config.settings, blueprint, role, rng)
+        agent = make(config.settings, blueprint, role, rng, **arguments)
         agent.policy.run_dry_step(role.obs_specs)
         return agent
     except Exception as error:  # the code of a user's network may raise any error
         raise explain_network_error(folder.nn_from / config.network_file, error) from error
+
+
+def make_auxiliaries(config: AgentConfig) -> dict[str, Auxiliary]:
+    """Return the auxiliaries of the settings by name, without their modules. Raises UserError for invalid settings."""
+    return {name: build_object("auxiliaries", name, settings) for name, settings in config.auxiliaries.items()}
 
 
 def _make_explorer(config: AgentConfig, role: Role, lanes: int, sharing: Sharing | None) -> Explorer | None:
@@ -240,3 +251,14 @@ def _make_explorer(config: AgentConfig, role: Role, lanes: int, sharing: Sharing
             explorer.grow(lanes, role.lanes)
         return explorer
     return None
+
+
+def _connect_explorer(
+    explorer: Explorer, config: AgentConfig, agent: Agent, auxiliaries: Mapping[str, Auxiliary]
+) -> None:
+    """Connect an explorer with its agent and auxiliaries. Raises UserError if it does not suit them."""
+    novelties = {name: item.compute_novelty for name, item in auxiliaries.items() if item.compute_novelty}
+    try:
+        explorer.connect(agent, novelties)
+    except ValueError as error:
+        raise UserError(f"explorer.{next(iter(config.explorer))}: {error}") from error

@@ -20,9 +20,17 @@ MB = 10**6
 
 
 def compute_agent_replay_size(
-    config: ReplayConfig, agent: Agent, role: Role, initial_lanes: int | None = None
+    config: ReplayConfig, agent: Agent, role: Role, n_records: int, initial_lanes: int | None = None
 ) -> ReplaySize:
-    """Return the size of an agent's replay, whose capacity the `initial_lanes` share (None: all lanes)."""
+    """Return the size of an agent's replay.
+
+    Args:
+        config: the settings of the replay.
+        agent: the agent.
+        role: its role.
+        n_records: the number of values that auxiliaries store with each row.
+        initial_lanes: the number of lanes that share the capacity; None: all lanes.
+    """
     schedule, statistics = agent.schedule, agent.family.statistics_size
     return compute_replay_size(
         config.capacity,
@@ -32,6 +40,7 @@ def compute_agent_replay_size(
         statistics,
         SAMPLERS[config.sampler].BYTES_PER_START,
         initial_lanes,
+        n_records,
     )
 
 

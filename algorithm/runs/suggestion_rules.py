@@ -231,7 +231,7 @@ def update_every_step(facts: Facts) -> Iterator[Suggestion]:
 
 
 def decay_learning_rates(facts: Facts) -> Iterator[Suggestion]:
-    """Suggest larger learning rates for SAC, which fall to 0 at the end of the run, if all its actions are continuous."""
+    """Suggest larger learning rates for SAC, which fall to 0 in the run, if all its actions are continuous."""
     if facts.base.max_step is None or facts.has_discrete:
         return
     reason = "larger than the default, for fast learning at first; it falls to 0"

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, collect_target_networks, make_parameter_group
+from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
 from algorithm.networks.precision import CPU, Placement, set_precision
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
+from algorithm.training.auxiliary_set import AdaptiveGradients, AuxiliarySet
 from algorithm.training.natural_step import NaturalStep
 from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
 from algorithm.training.rewards import RewardNormalizer
@@ -49,7 +50,6 @@ class Learner:
         place: Place = lambda tensor: tensor,
     ):
         self.agent = agent
-        self.auxiliaries = auxiliaries
         self.max_step = max_step
         placement = placement or Placement()
         self.device = placement.learning
@@ -61,24 +61,22 @@ class Learner:
         self._skips = place(torch.zeros(2, dtype=torch.int64, device=self.device))
         self._consecutive_skips = self._skips[1]
         self.reward_normalizer = RewardNormalizer(agent.reward_transform, role.lanes)
-        modules = {name: auxiliary.build(agent.policy.torso, role) for name, auxiliary in auxiliaries.items()}
-        auxiliary_modules = {f"auxiliary/{name}": module for name, module in modules.items()}
-        auxiliary_groups = {
-            f"auxiliary/{name}": make_parameter_group(auxiliaries[name], modules[name]) for name in modules
-        }
-        groups = {**agent.groups, **auxiliary_groups}
+        self.auxiliaries = AuxiliarySet(auxiliaries, agent, role)
+        groups = {**agent.groups, **self.auxiliaries.groups}
         # The copy is made before the policy's parameters become views of flat tensors on the learning device.
         acting_policy = deepcopy(agent.policy) if placement.acting != placement.learning else None
-        targets = {**agent.target_networks, **collect_target_networks(auxiliaries)}
+        targets = {**agent.target_networks, **self.auxiliaries.target_networks}
         statistics = agent.running_statistics()
         self._agent_observes = bool(statistics)
         self.parameters = FlatParameters(
             {name: group.module for name, group in groups.items()},
             targets,
-            {"returns": self.reward_normalizer.moments, **statistics, **auxiliary_modules},
+            {"returns": self.reward_normalizer.moments, **statistics, **self.auxiliaries.modules},
             self.device,
             place,
         )
+        agent_modules = [group.module for group in agent.groups.values()]
+        self._adaptive_gradients = AdaptiveGradients(agent_modules, self.parameters.gradient)
         networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
         self.noise = Noise(networks, self.device)
@@ -94,8 +92,9 @@ class Learner:
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
     def grow(self, lanes: int) -> None:
-        """Add lanes to the statistics of returns, so that there are `lanes` lanes."""
+        """Add lanes to all values that are kept by lane, so that there are `lanes` lanes."""
         self.reward_normalizer.grow(lanes)
+        self.auxiliaries.grow(lanes)
 
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics with a collected rollout: once with each, and never with a replayed batch."""
@@ -103,16 +102,23 @@ class Learner:
         self.reward_normalizer.observe(rollout)
         if self._agent_observes:
             self.agent.observe(rollout)
-        for auxiliary in self.auxiliaries.values():
-            auxiliary.observe(rollout)
+        self.auxiliaries.observe(rollout)
         self._mark_outdated()
+
+    def record(self, rollout: Rollout) -> Rollout:
+        """Return a collected rollout with the values that auxiliaries store with it. Called once with each."""
+        return self.auxiliaries.record(rollout, self._upload)
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> Rollout:
-        """Return a collected rollout as `Agent.prepare` prepares it for its epochs; both are in numpy."""
+        """Return a collected rollout as `Agent.prepare` prepares it for its epochs; both are in numpy.
+
+        The result has the observation after its last row only if there are auxiliaries with a loss, which read it.
+        """
         batch = rollout.convert(self._upload)
-        batch.reward = self._compute_reward(batch)
-        return self.agent.prepare(batch).convert(lambda tensor: tensor.cpu().numpy())
+        self._transform_rewards(batch)
+        prepared = self.agent.prepare(batch).convert(lambda tensor: tensor.cpu().numpy())
+        return prepared if self.auxiliaries.modules else prepared.drop_last_observation()
 
     def compute_gradients(self, rollout: Rollout) -> LossReport:
         """Write the gradient of the losses of a batch to `parameters.gradient`; change nothing else.
@@ -125,18 +131,12 @@ class Learner:
         """
         batch = rollout.convert(self._upload)
         if not batch.targets:
-            batch.reward = self._compute_reward(batch)
+            self._transform_rewards(batch)
         self.agent.progress = self._compute_progress()
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
-        auxiliary_losses = {
-            name: auxiliary.loss(self._make_view(batch, report.features))
-            for name, auxiliary in self.auxiliaries.items()
-        }
-        self.parameters.gradient.zero_()
-        reduce(torch.add, [*losses.values(), *auxiliary_losses.values()]).backward()
-        auxiliary_metrics = {f"train/{name}_loss": loss.detach() for name, loss in auxiliary_losses.items()}
+        auxiliary_metrics = self._compute_gradient(batch, losses, report)
         # Without the features, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
 
@@ -145,6 +145,21 @@ class Learner:
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         return LossReport(compute_metrics, lambda: errors().cpu().numpy(), ends_epochs=report.ends_epochs)
+
+    def _compute_gradient(self, batch: Rollout, losses: Mapping[str, Tensor], report: LossReport) -> dict[str, Tensor]:
+        """Write the gradient of the losses of the agent and its auxiliaries. Return the metrics of the auxiliaries."""
+        self.parameters.gradient.zero_()
+        if not self.auxiliaries:
+            reduce(torch.add, losses.values()).backward()
+            return {}
+        auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
+        if auxiliary_losses.adaptive:
+            reduce(torch.add, losses.values()).backward(retain_graph=True)
+            self._adaptive_gradients.add(auxiliary_losses.adaptive)
+            losses = {}
+        if remaining := [*losses.values(), *auxiliary_losses.plain]:
+            reduce(torch.add, remaining).backward()
+        return auxiliary_losses.metrics
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
@@ -197,7 +212,7 @@ class Learner:
     def own_state(self) -> dict[str, Tensor]:
         """Return the part of `state` that processes with shared parameters do not share."""
         returns = torch.from_numpy(self.reward_normalizer.running_sums.copy())
-        return {"returns": returns, "noise": self.noise.values.cpu().clone()}
+        return {"returns": returns, "noise": self.noise.values.cpu().clone(), **self.auxiliaries.state()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned, after the parameters have been loaded."""
@@ -211,6 +226,7 @@ class Learner:
         """Restore what `own_state` returned."""
         self.reward_normalizer.running_sums[:] = state["returns"].numpy()
         self.noise.values.copy_(state["noise"])
+        self.auxiliaries.restore(state)
         self._mark_outdated()
 
     def _mark_outdated(self) -> None:
@@ -241,8 +257,7 @@ class Learner:
         progress = self._compute_progress()
         is_finite = all([step(progress) for step in self._steps])
         self.agent.update_targets(self.updates + 1)
-        for auxiliary in self.auxiliaries.values():
-            auxiliary.update_targets()
+        self.auxiliaries.update_targets()
         return is_finite
 
     def _step_and_undo(self, finite: Tensor) -> Tensor:
@@ -253,25 +268,11 @@ class Learner:
             torch.where(finite, tensor, old, out=tensor)
         return finite
 
-    def _compute_reward(self, batch: Rollout) -> Tensor:
-        """Return the transformed rewards [T, B] with the rewards that auxiliaries add."""
-        reward = self.reward_normalizer.scale(batch.reward)
-        for auxiliary in self.auxiliaries.values():
-            with torch.no_grad():
-                bonus = auxiliary.reward(self._make_view(batch, None))
-            if bonus is not None:
-                reward = torch.cat((reward[: batch.burn_in], reward[batch.burn_in :] + bonus))
-        return reward
-
-    def _make_view(self, batch: Rollout, features: Tensor | None) -> AuxiliaryInputs:
-        agent = self.agent
-        if features is None:
-            features = agent.features(batch)
-        return AuxiliaryInputs(
-            rollout=batch.drop_burn_in(),
-            features=features,
-            encode=agent.encode,
-        )
+    def _transform_rewards(self, batch: Rollout) -> None:
+        """Transform the rewards of a batch, and add the rewards of auxiliaries."""
+        batch.reward = self.reward_normalizer.scale(batch.reward)
+        if self.auxiliaries:
+            self.auxiliaries.add_rewards(batch)
 
     def _upload(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)

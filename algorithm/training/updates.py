@@ -50,6 +50,7 @@ def learn_from(components: AgentComponents, rollout: Rollout, record_update: Cal
     """
     learner, scheduler = components.learner, components.scheduler
     learner.observe(rollout)
+    rollout = learner.record(rollout)
     for batch in scheduler(rollout):
         report = learner.compute_gradients(batch)
         if report.ends_epochs:

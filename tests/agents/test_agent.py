@@ -66,9 +66,8 @@ def test_the_loss_continues_from_the_memory_of_the_rollout_and_reports_its_featu
         torch.testing.assert_close(agent.features(rollout), features.detach())
         assert not agent.features(rollout).requires_grad
     memory = rollout.memory
-    for row in range(
-        len(rollout.obs["obs"])
-    ):  # one step after the other, from a zero memory at the start of an episode
+    assert len(features) == len(rollout) + (not rollout.targets)  # minibatches have no row after the last one
+    for row in range(len(features)):  # one step after the other, from a zero memory at the start of an episode
         memory = memory * ~rollout.first[row].unsqueeze(-1)
         encoded = agent.encode({"obs": rollout.obs["obs"][row]})
         output, memory = agent.policy.torso.memory.step(encoded, memory)

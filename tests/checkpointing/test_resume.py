@@ -254,6 +254,101 @@ RUNS = {
         "replay_config": {"capacity": 150, "sampler": "lazy"},
         "memory": "Gru(6)",
     },
+    "prediction, frame stack and gru, skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "acer_config": {"burn_in_step": 3},
+        "auxiliaries": {"prediction": {"units": 8}},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Gru(6)",
+    },
+    "prediction, ppo, several roles": {
+        "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "PPO"},
+        "auxiliaries": {"prediction": {"units": 8, "adaptive": False}},
+    },
+    "episodic bonus, replayed, gru": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "acer_config": {"burn_in_step": 3},
+        "auxiliaries": {"episodic": {"strength": 0.1}},
+        "memory": "Gru(6)",
+    },
+    "episodic bonus by embeddings, ppo and skipping": {
+        "base_config": {"algorithm": "PPO", "env_type": "SKIPPING", "env_name": "skipping"},
+        "auxiliaries": {"episodic": {"memory": "embeddings", "units": 8, "embedding_size": 4, "neighbors": 3}},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+    },
+    "episodic bonus by features, agents that are added": {
+        "base_config": {"env_type": "GROWING", "env_name": "growing"},
+        "auxiliaries": {"episodic": {"memory": "embeddings", "features": "agent", "neighbors": 3}},
+        "memory": "Gru(6)",
+    },
+    "episodic bonus, several roles": {
+        "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "A2C"},
+        "auxiliaries": {"episodic": {}},
+    },
+    "rnd, images, gru and replayed sequences": {
+        "base_config": {"env_type": "ANY_ACTION", "env_name": "any", "env_args": {"branches": [3], "shape": [2, 5, 4]}},
+        "acer_config": {"burn_in_step": 3},
+        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
+        "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
+        "memory": "Gru(6)",
+    },
+    "rnd, agents that are added, ppo": {
+        "base_config": {"algorithm": "PPO", "env_type": "GROWING", "env_name": "growing"},
+        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
+        "memory": "Gru(6)",
+    },
+    "rnd of actions, novel actions, sac": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3]},
+        },
+        "sac_config": {"n_step": 1},
+        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50, "input": "observation_and_action"}},
+        "explorer": {"novel_action": {"n_samples": 3}},
+    },
+    "curiosity, gru and normalized": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "acer_config": {"burn_in_step": 3},
+        "auxiliaries": {"curiosity": {"units": 8}},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Gru(6)",
+    },
+    "curiosity about features of the agent, sac, hybrid": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3]},
+        },
+        "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
+    },
+    "curiosity, ppo, recurrent and skipping": {
+        "base_config": {"algorithm": "PPO", "env_type": "SKIPPING", "env_name": "skipping"},
+        "auxiliaries": {"curiosity": {"units": 8}},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Lstm(6)",
+    },
+    "curiosity, a2c, agents that are added": {
+        "base_config": {"algorithm": "A2C", "env_type": "GROWING", "env_name": "growing"},
+        "auxiliaries": {"curiosity": {"units": 8, "model": "inverse"}},
+    },
+    "atc, frame stack and gru, skipping": {
+        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "auxiliaries": {"atc": {"steps": 2, "noise": 0.1, "max_pairs": 20, "adaptive": True}},
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Gru(6)",
+    },
+    "byol, sac": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"branches": [3]},
+        },
+        "auxiliaries": {"byol": {"noise": 0.1, "symmetric": True, "action_values": True}},
+    },
     "several roles, one of them late": {
         "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "TWO_GROUPS"},
         "auxiliaries": {"distillation": {"weight": 0.5}},

@@ -268,14 +268,18 @@ behaviors:
       extrinsic: {gamma: 0.99, strength: 1.0}
       curiosity: {gamma: 0.99, strength: 0.02, network_settings: {hidden_units: 256}, learning_rate: 0.0003}
 """,
-    {"Hallway": {"ppo_config.minibatches": 1, "ppo_config.entropy_coef": 0.01}},
+    {
+        "Hallway": {
+            "ppo_config.minibatches": 1,
+            "ppo_config.entropy_coef": 0.01,
+            "auxiliaries.curiosity": {"strength": 0.02, "learning_rate": 0.0003},
+        }
+    },
     {
         "behaviors.Hallway.network_settings.memory.sequence_length",
         "behaviors.Hallway.network_settings.goal_conditioning_type",
         "behaviors.Hallway.reward_signals.curiosity.gamma",
-        "behaviors.Hallway.reward_signals.curiosity.strength",
         "behaviors.Hallway.reward_signals.curiosity.network_settings.hidden_units",
-        "behaviors.Hallway.reward_signals.curiosity.learning_rate",
     },
     {"Hallway": "memory=Lstm(64)"},
 )
@@ -350,12 +354,22 @@ behaviors:
     behavioral_cloning: {demo_path: Demos/ExpertPyramid.demo, strength: 0.5, steps: 150000}
     time_horizon: 128
 """,
-    {"Pyramids": {"ppo_config.gamma": 0.99, "ppo_config.reward_scale": 1.0, "ppo_config.rollout_length": 128}},
+    {
+        "Pyramids": {
+            "ppo_config.gamma": 0.99,
+            "ppo_config.reward_scale": 1.0,
+            "ppo_config.rollout_length": 128,
+            "auxiliaries.rnd": {
+                "strength": 0.01,
+                "gamma": 0.99,
+                "learning_rate": 0.0001,
+                "units": 128,
+                "outputs": 128,
+            },
+        }
+    },
     {
         "behaviors.Pyramids.reward_signals",
-        "behaviors.Pyramids.reward_signals.rnd.gamma",
-        "behaviors.Pyramids.reward_signals.rnd.strength",
-        "behaviors.Pyramids.reward_signals.rnd.learning_rate",
         "behaviors.Pyramids.reward_signals.gail.strength",
         "behaviors.Pyramids.reward_signals.gail.demo_path",
         "behaviors.Pyramids.reward_signals.gail.use_actions",

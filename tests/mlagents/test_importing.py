@@ -16,6 +16,7 @@ from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.cli import main
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_variant, resolve
+from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
 from algorithm.mlagents import importing
 from algorithm.mlagents.importing import choose_folder_names, import_file
 from algorithm.mlagents.trainer_config import MapsTo
@@ -136,9 +137,10 @@ def test_every_setting_of_the_tables_exists(trainer):
     section = f"{TRAINERS[trainer].algorithm.lower()}_config."
     rows = [row for row in collect_rules(trainer).values() if isinstance(row, MapsTo)]
     assert len(rows) > 25
+    settings = load_defaults() | {"auxiliaries": {name: make_auxiliary_defaults(name) for name in AUXILIARIES}}
     for row in rows:
         for setting in (row.setting, *row.other_settings):
-            at(load_defaults(), setting.replace("agent.", section))
+            at(settings, setting.replace("agent.", section))
 
 
 def test_the_learning_rate_of_sac_applies_to_all_groups():
@@ -203,6 +205,12 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
         (behavior(max_step=3), "behaviors.A.max_step: ML-Agents has no such key; did you mean max_steps?"),
         (behavior(reward_signals={"curiosty": {"strength": 1}}), "reward_signals.curiosty.strength: ML-Agents has no"),
         (behavior(reward_signals={"rnd": {"strengh": 1}}), "rnd.strengh: ML-Agents has no such key"),
+        (behavior(reward_signals={"curiosity": {"strengh": 1}}), "curiosity.strengh: ML-Agents has no such key"),
+        (
+            behavior(reward_signals={"curiosity": {"strength": "much"}}),
+            "curiosity.strength is 'much'; it must be a number",
+        ),
+        (behavior(reward_signals={"curiosity": 3}), "reward_signals.curiosity is 3; it must be a mapping of keys"),
         (behavior() | {"engine_setings": {"width": 3}}, "engine_setings: ML-Agents has no such key; did you mean eng"),
         (behavior() | {"env_settings": {"num_env": 1}}, "env_settings.num_env: ML-Agents has no such key"),
         (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is a key of ppo, not of sac, which"),
@@ -292,6 +300,36 @@ def test_a_value_without_a_counterpart_is_reported_and_the_default_stays(path, v
         tree = {key: tree}
     assert import_file(write({"behaviors": {"A": {}}} | tree), force=False).unsupported.keys() == {path}
     assert at(settings_of("A").tree, setting) == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"strength": 1.0, "learning_rate": 3e-4}),
+        ({"gamma": 0.9, "strength": 0.3}, {"strength": 0.3, "learning_rate": 3e-4}),
+        ({"strength": 0.01, "learning_rate": 0.001}, {"strength": 0.01, "learning_rate": 0.001}),
+    ],
+)
+def test_curiosity_has_the_values_of_the_file_and_the_defaults_of_ml_agents(given, expected):
+    signals = {"extrinsic": {"strength": 1.0}, "curiosity": given}
+    imported = import_file(write({"behaviors": {"A": {"reward_signals": signals}}}), force=False)
+    assert settings_of("A").tree["auxiliaries"] == {"curiosity": expected}
+    assert set(imported.unsupported) == {
+        f"behaviors.A.reward_signals.curiosity.{key}" for key in given if key == "gamma"
+    }
+
+
+def test_rnd_has_the_values_of_the_file_and_the_defaults_of_ml_agents():
+    rnd = {"gamma": 0.9, "network_settings": {"hidden_units": 32, "num_layers": 3}}
+    imported = import_file(write({"behaviors": {"A": {"reward_signals": {"extrinsic": {}, "rnd": rnd}}}}), force=False)
+    expected = {"strength": 1.0, "gamma": 0.9, "learning_rate": 1e-4, "units": 32, "outputs": 32}
+    assert settings_of("A").tree["auxiliaries"] == {"rnd": expected}
+    assert "behaviors.A.reward_signals.rnd.network_settings.num_layers" in imported.unsupported
+
+
+def test_without_the_section_of_curiosity_there_is_none():
+    import_file(write({"behaviors": {"A": {"reward_signals": {"extrinsic": {"strength": 1.0}}}}}), force=False)
+    assert settings_of("A").tree["auxiliaries"] == {}
 
 
 def test_samplers_have_the_defaults_of_ml_agents():

@@ -170,7 +170,7 @@ def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
 @pytest.mark.parametrize(
     ("text", "folder", "env_name"),
     [
-        ("MountainCar-v0", "gym/mountain_car", "MountainCar-v0"),
+        ("Blackjack-v1", "gym/blackjack", "Blackjack-v1"),
         ("ALE/Tetris-v5", "ale/tetris", "ALE/Tetris-v5"),
         ("minigrid:MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
         ("MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),

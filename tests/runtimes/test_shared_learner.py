@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.builders import make_acer, make_role, random_rollout
+from tests.builders import make_acer, make_role, random_rollout, update
 
 if sys.platform == "win32":
     pytest.skip("workers need the locks of POSIX", allow_module_level=True)
@@ -23,6 +23,7 @@ from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.training.learner import Learner
 from algorithm.training.optimizers import Optimizer
 from algorithm.training.rewards import RewardNormalizer
+from tests.training.test_auxiliary_set import WithEncoder
 
 SPAWN = multiprocessing.get_context("spawn")
 STEPS = 100
@@ -236,3 +237,30 @@ def test_a_gradient_with_nan_changes_no_shared_parameter(lock):
     assert run(spoil, memory, count=1) == [0]
     assert learner.parameters.all_parameters.equal(before)
     assert (learner.skipped_updates, learner.consecutive_skips) == (5, 5)
+
+
+def make_frozen(memory, seed):
+    """Return a learner with an auxiliary whose networks depend on a seed, and its network that is never trained."""
+    role = make_role()
+    agent, auxiliary = make_acer(role), WithEncoder()
+    torch.manual_seed(seed)
+    return SharedLearner(agent, role, {"own": auxiliary}, None, memory=memory, lock="full"), auxiliary.frozen
+
+
+def train_with_frozen(memory, expected, number):
+    torch.set_num_threads(1)
+    learner, frozen = make_frozen(memory, seed=number + 1)
+    for seed in range(3):
+        update(learner, random_rollout(np.random.default_rng([number, seed])))
+    sys.exit([parameter.tolist() for parameter in frozen.parameters()] != expected)
+
+
+def test_processes_share_networks_that_are_never_trained():
+    memory = SharedMemory(2)
+    learner, frozen = make_frozen(memory, seed=0)
+    before = learner.parameters.vector.clone()
+    expected = [parameter.tolist() for parameter in frozen.parameters()]
+    assert run(train_with_frozen, memory, expected) == [0, 0]
+    assert not learner.parameters.vector.equal(before)
+    learner.fetch()
+    assert [parameter.tolist() for parameter in frozen.parameters()] == expected

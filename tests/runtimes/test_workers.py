@@ -26,6 +26,7 @@ blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body={bod
 PROBE = {"env_type": "PROBE", "env_name": "chain"}
 ANY_ACTION = {"env_type": "tests.fakes:AnyAction", "env_name": "any"}
 SHORT = {"rollout_length": 8}
+CURIOSITY = {"curiosity": {"units": 8}}
 RUNS = {
     "acer, goal and evaluation": {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
@@ -59,7 +60,25 @@ RUNS = {
         "a2c_config": {**SHORT, "reward_normalization": "return_std"},
         "normalize": True,
     },
+    "a2c, rnd": {
+        "base_config": {**ANY_ACTION, "algorithm": "A2C", "env_args": {"branches": [3]}},
+        "a2c_config": SHORT,
+        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
+    },
     "ppo": {"base_config": {**PROBE, "algorithm": "PPO"}, "ppo_config": {**SHORT, "epochs": 2, "minibatches": 3}},
+    "acer, curiosity": {"base_config": PROBE, "auxiliaries": CURIOSITY, "normalize": True},
+    "sac, curiosity": {"base_config": {**PROBE, "algorithm": "SAC"}, "auxiliaries": CURIOSITY},
+    "a2c, curiosity": {
+        "base_config": {**PROBE, "algorithm": "A2C"},
+        "a2c_config": SHORT,
+        "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
+    },
+    "ppo, curiosity, recurrent": {
+        "base_config": {**PROBE, "algorithm": "PPO"},
+        "ppo_config": {**SHORT, "epochs": 2, "minibatches": 1},
+        "auxiliaries": CURIOSITY,
+        "memory": "Gru(6)",
+    },
 }
 
 

@@ -158,7 +158,7 @@ def test_statistics_do_not_change_during_evaluation(greedy):
 def numbers(learner) -> dict[str, list[float]]:
     """Return every parameter, target network and statistic."""
     modules = {"policy": learner.agent.policy, "returns": learner.reward_normalizer.moments}
-    modules |= {name: auxiliary.module for name, auxiliary in learner.auxiliaries.items()}
+    modules |= learner.auxiliaries.modules
     return {f"{at}.{name}": t.tolist() for at, m in modules.items() for name, t in m.state_dict().items()}
 
 
@@ -166,7 +166,7 @@ def test_evaluation_changes_no_parameters_and_no_generators():
     adapter = ProbeAdapter(config("choice", 2, {}))
     role = adapter.roles["agent"]
     agent = make_acer(role, reward_normalization="return_std")
-    learner = Learner(agent, role, {"distillation": Distillation(0.5)}, None)
+    learner = Learner(agent, role, {"distillation": Distillation(Distillation.Settings())}, None)
     before, drawn = numbers(learner), agent.rng.bit_generator.state
     torch_drawn = torch.get_rng_state()
     Evaluator(adapter, lambda name: agent, greedy=False).play(50, seed=3)

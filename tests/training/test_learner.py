@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.auxiliaries.auxiliary import Auxiliary
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliarySettings
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout, update
 
@@ -23,17 +23,16 @@ def rollout(seed=0):
 class Loud(Auxiliary):
     """An auxiliary with a loss of a given gradient."""
 
-    learning_rate, max_grad_norm = 0.1, 2.0
-
     def __init__(self, steepness):
+        super().__init__(AuxiliarySettings(learning_rate=0.1, max_grad_norm=2.0))
         self.steepness = steepness
 
-    def build(self, torso, role):
-        self.module = torch.nn.Linear(torso.size, 1)
+    def build(self, agent, role):
+        self.module = torch.nn.Linear(agent.policy.torso.size, 1)
         return self.module
 
-    def loss(self, view):
-        return self.steepness * self.module(view.features.detach()).mean()
+    def loss(self, inputs):
+        return self.steepness * self.module(inputs.features).mean(), {}
 
 
 def everything(learner):

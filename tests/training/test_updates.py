@@ -26,12 +26,17 @@ class RecordingComponents:
         self.batches, self.ending = batches, ending
 
     def __call__(self, rollout):
+        self.calls.append(("schedule", rollout))
         for batch in self.batches:
             self.calls.append(("yield", batch))
             yield batch
 
     def observe(self, rollout):
         self.calls.append(("observe", rollout))
+
+    def record(self, rollout):
+        self.calls.append(("record", rollout))
+        return rollout + " with records"
 
     def compute_gradients(self, batch):
         self.calls.append(("compute", batch))
@@ -53,7 +58,7 @@ def learn(components, rollout="rollout"):
 def test_each_batch_is_learned_from_before_the_next_is_drawn():
     components = RecordingComponents([1, 2])
     assert [report.batch for report in learn(components)] == [1, 2]
-    expected = [("observe", "rollout")]
+    expected = [("observe", "rollout"), ("record", "rollout"), ("schedule", "rollout with records")]
     for batch in (1, 2):
         expected += [("yield", batch), ("compute", batch), ("apply",), ("prioritize", batch, f"errors {batch}")]
     assert components.calls == expected

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.acer.critics import CriticOutput
+from algorithm.agents.acer.critics import ActionValueCritic, CriticOutput
 from algorithm.agents.acer.networks import make_critic, make_groups, make_policy, make_separate_critic
 from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.actor_critic import make_policy_family
@@ -253,6 +253,12 @@ class Acer(Agent):
             constrained = output.gradients_wrt_probs(weight, behavior, average, settings.importance_clip)
         kl_multiplier = trust_region_multiplier(*constrained, settings.trust_region_delta)
         return torch.addcmul(direction, kl_multiplier, kl_gradient, value=-1), kl_multiplier
+
+    def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
+        if not isinstance(self.critic, ActionValueCritic):
+            raise ValueError("ACER has values of actions only for a single discrete branch, with critic action_value")
+        outputs = (self.separate_critic or self.policy.compute_outputs)(features)
+        return outputs[..., -self.critic.n_values :].gather(-1, raw_action.long()).squeeze(-1).unsqueeze(0)
 
     def _compute_policy(self, network: ActorCritic, rollout: Rollout) -> ClosedFormDistribution:
         """Return the policy of a network, such as the average policy (section 3.3), at the T rows after the burn-in."""

@@ -55,7 +55,6 @@ class Ppo(StateValueAgent):
         streams = self.estimate_streams(rollout, stream_values)
         return replace(
             rollout,
-            obs={name: value[:-1] for name, value in rollout.obs.items()},
             targets={
                 "value": target,
                 "advantage": add_advantages(target - v[:-1], self.streams, streams),
@@ -68,7 +67,9 @@ class Ppo(StateValueAgent):
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         settings, valid, targets = self.settings, rollout.valid, rollout.targets
-        features = self.policy.torso.unroll(rollout.obs, rollout.first[:-1], rollout.memory)
+        rows = slice(len(rollout))
+        obs = {name: value[rows] for name, value in rollout.obs.items()}  # for auxiliaries, there is one more row
+        features = self.policy.torso.unroll(obs, rollout.first[rows], rollout.memory)
         outputs = self.policy.compute_outputs(features)
         with torch.inference_mode():
             statistics, v, stream_values = self.split_outputs(outputs)

@@ -27,6 +27,7 @@ from algorithm.agents.agent import (
 from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
+from algorithm.distributions.combinations import find_combination
 from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance
 from algorithm.networks import Blueprint, BranchedActorCritic, TargetNetwork
 from algorithm.rollout import Rollout
@@ -145,6 +146,13 @@ class Reactor(Agent):
     @torch.no_grad()
     def features(self, rollout: Rollout) -> Tensor:
         return self.policy.unroll_features(rollout)
+
+    def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
+        branch = self.policy.critic
+        if branch.has_memory:
+            raise ValueError("the critic has a memory, so that its values are no functions of the features of one row")
+        q = self.critic.compute_q(branch.head.compute_concatenated(branch.layers(features)))
+        return q.gather(-1, find_combination(raw_action, self.family.branches)).squeeze(-1).unsqueeze(0)
 
     def update_targets(self, update: int) -> None:
         """Copy the network to the target network every `update_target_per_step` optimizer steps."""

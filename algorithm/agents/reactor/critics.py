@@ -57,6 +57,10 @@ class Critic(ABC):
             experience: The rewards, actions, traces and policy of the batch.
         """
 
+    @abstractmethod
+    def compute_q(self, values: Tensor) -> Tensor:
+        """Return Q(x, a) of every action [..., K], given the outputs of the network [..., n_values]."""
+
 
 class ScalarCritic(Critic):
     """Q(x, a) of every action, whose target is the Retrace target (Munos et al. 2016)."""
@@ -85,6 +89,9 @@ class ScalarCritic(Critic):
             error=error,
             loss=squared_error(target, q_taken),
         )
+
+    def compute_q(self, values: Tensor) -> Tensor:
+        return values
 
 
 class CategoricalCritic(Critic):
@@ -127,6 +134,9 @@ class CategoricalCritic(Critic):
             error=0.5 * direction.abs().sum(-1),  # the total variation (section 3.3)
             loss=-(target * log_q.gather(-2, index).squeeze(-2)).sum(-1),
         )
+
+    def compute_q(self, values: Tensor) -> Tensor:
+        return self._compute_logits(values).softmax(-1) @ self.support.make_atoms(values)
 
     def _compute_logits(self, values: Tensor) -> Tensor:
         """Return the logits [..., K, N] of every action."""

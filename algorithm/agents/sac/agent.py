@@ -91,6 +91,7 @@ class Sac(Agent):
             warmup_rows=torso.warmup_rows,
         )
         self.reward_transform = RewardTransform.from_settings(settings)
+        self.needs_behavior = settings.use_n_step_is and settings.n_step > 1
 
     def _make_critics(self, blueprint: Blueprint, torso: Torso) -> CriticEnsemble:
         family = self.family
@@ -269,6 +270,9 @@ class Sac(Agent):
         """
         values = unscale(outputs) if self.settings.rescale_values else outputs
         return values.amin(0) if self.takes_minimum else values.mean(0)
+
+    def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
+        return self._evaluate_taken(self.critics, features, raw_action)[1]
 
     def update_targets(self, update: int) -> None:
         """Update the target critics (Algorithm 1), every `update_target_per_step` optimizer steps."""

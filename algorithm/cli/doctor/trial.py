@@ -31,7 +31,7 @@ from algorithm.cli.doctor.requirements import list_extras, make_adapter_check, m
 from algorithm.errors import UserError
 from algorithm.networks.precision import CPU
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
-from algorithm.runs.components_builder import make_agent
+from algorithm.runs.components_builder import make_agent, make_auxiliaries
 from algorithm.runs.make_env import Environments
 from algorithm.runs.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
@@ -44,6 +44,7 @@ from algorithm.runs.torch_setup import (
     get_named_device,
 )
 from algorithm.specs import Role, role_suffix
+from algorithm.training.auxiliary_set import AuxiliarySet
 
 BYTES_PER_VALUE = 4  # bytes
 VALUES_PER_PARAMETER = 4  # values in a checkpoint: the parameter, its average, two moments of the optimizer
@@ -113,10 +114,14 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
             outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in adapter.roles.items())
             stage = "agent"
             agents = {name: _make_agent(configs.for_role(name), folder, role) for name, role in adapter.roles.items()}
+            auxiliaries = {
+                name: AuxiliarySet(make_auxiliaries(configs.for_role(name)), agents[name], role)
+                for name, role in adapter.roles.items()
+            }
             parameters = sum(map(_count_parameters, agents.values()))
             outcomes[stage] = OK, f"{settings.base.algorithm} with {parameters:,} parameters"
             stage = "replay"
-            replay_bytes, description = _check_replays(configs, agents, adapter.roles)
+            replay_bytes, description = _check_replays(configs, auxiliaries, adapter.roles)
             outcomes[stage] = OK, description
             stage = "checkpoints"
             outcomes[stage] = _check_disk(
@@ -151,12 +156,15 @@ def _count_parameters(agent: Agent) -> int:
     return sum(parameter.numel() for parameter in agent.policy.parameters())
 
 
-def _check_replays(configs: AgentConfigs, agents: Mapping[str, Agent], roles: Mapping[str, Role]) -> tuple[int, str]:
+def _check_replays(
+    configs: AgentConfigs, auxiliaries: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
+) -> tuple[int, str]:
     """Return the bytes of all replays, and a line on them. Raises UserError if they do not fit into memory."""
     lines: list[str] = []
     budget = MemoryBudget(lines.append, find_runs_folder() if configs.default.replay.memory_map else None)
-    for name, agent in agents.items():
-        budget.reserve(name, compute_agent_replay_size(configs.for_role(name).replay, agent, roles[name]))
+    for name, auxiliary_set in auxiliaries.items():
+        replay, n_records = configs.for_role(name).replay, auxiliary_set.n_records
+        budget.reserve(name, compute_agent_replay_size(replay, auxiliary_set.agent, roles[name], n_records))
     return budget.reserved_bytes, "; ".join(line.removeprefix("replay: ") for line in lines)
 
 

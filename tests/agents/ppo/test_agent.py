@@ -125,7 +125,7 @@ def test_targets_are_those_of_the_network_before_the_epochs(kind, masked, memory
     torch.testing.assert_close(prepared.targets["value"][valid], expected[valid])
     torch.testing.assert_close(prepared.targets["old_value"], v[:-1])
     torch.testing.assert_close(prepared.targets["advantage"][valid], (expected - v[:-1])[valid])
-    assert all(len(value) == ROWS for value in prepared.obs.values()) and len(prepared.first) == ROWS + 1
+    assert all(len(value) == ROWS + 1 for value in prepared.obs.values()) and len(prepared.first) == ROWS + 1
     assert not any(value.requires_grad for value in prepared.targets.values())
 
 

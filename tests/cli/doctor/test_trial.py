@@ -58,6 +58,26 @@ def test_a_network_that_raises_is_broken(task):
     assert set(wrong) == {"agent"} and "nn.py, line 1: ZeroDivisionError" in wrong["agent"]
 
 
+UNSUITABLE = """
+from algorithm.auxiliaries.auxiliary import Auxiliary
+
+class Unsuitable(Auxiliary):
+    def build(self, agent, role):
+        raise ValueError("it needs images")
+
+    def loss(self, inputs):
+        ...
+"""
+
+
+def test_auxiliaries_are_built(tmp_path, monkeypatch):
+    assert seen("--set", "auxiliaries.curiosity.units=8") == {}
+    (tmp_path / "unsuitable_auxiliary.py").write_text(UNSUITABLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    wrong = seen("--set", 'auxiliaries={"unsuitable_auxiliary:Unsuitable": {}}')
+    assert set(wrong) == {"agent"} and "auxiliaries.unsuitable_auxiliary:Unsuitable: it needs images" in wrong["agent"]
+
+
 def test_a_replay_that_does_not_fit_is_broken(monkeypatch):
     monkeypatch.setattr(of_memory, "measure_free_memory", lambda: 10**5)
     wrong = seen()

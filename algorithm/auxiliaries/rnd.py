@@ -1,0 +1,213 @@
+"""Random network distillation, a reward for novel observations (Burda et al. 2019, arXiv 1810.12894).
+
+A predictor is trained to compute the outputs of a target network, whose parameters are random and never change. Its
+error is small for observations like those that it was trained with, and large for others. Sections are those of the
+paper: the bonus (2.2), returns that cross episodes (2.3), normalization (2.4), and the networks (A.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.agents.agent import Agent
+from algorithm.annotations import Range
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings, masked_mean
+from algorithm.auxiliaries.normalized_observations import NormalizedObservations
+from algorithm.networks import Mlp, RunningMoments, TargetNetwork, Torso
+from algorithm.networks.mlp import make_orthogonal_linear
+from algorithm.returns import RewardStream
+from algorithm.rollout import Array, Rollout
+from algorithm.specs import Role
+
+TARGET_LAYERS, PREDICTOR_LAYERS = 1, 3  # hidden layers after the encoders; the predictor has two more, as in the paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class RndSettings(AuxiliarySettings):
+    """The settings of random network distillation; docs/auxiliaries.md has their meanings.
+
+    Raises:
+        ValueError: Settings exclude one another.
+    """
+
+    learning_rate: Annotated[float, Range(above=0)] = 1e-4
+    strength: Annotated[float, Range(at_least=0)] = 0.5  # weight of the reward; 0: no reward
+    gamma: Annotated[float, Range(at_least=0, at_most=1)] = 0.99
+    crosses_episodes: bool = True
+    input: Literal["observation", "observation_and_action"] = "observation"
+    units: Annotated[int, Range(at_least=1)] = 128
+    outputs: Annotated[int, Range(at_least=1)] = 128
+    predictor_share: Annotated[float, Range(above=0, at_most=1)] = 0.25
+    warmup_steps: Annotated[int, Range(at_least=0)] = 1000
+
+    def __post_init__(self) -> None:
+        if self.gamma == 1 and self.crosses_episodes:
+            raise ValueError("gamma 1 needs crosses_episodes: false, since returns that cross episodes have no end")
+
+
+class Rnd(Auxiliary):
+    """A reward for novelty, the predictor's mean squared error divided by the standard deviation of its returns.
+
+    The reward of row t is the novelty of x_t+1, 0 where x_t+1 belongs to another episode: the observation after a
+    termination is unknown. With `input: observation_and_action` it is the novelty of x_t and a_t, so that it is known
+    at the last row of an episode, too, and an explorer can compare the novelty of actions.
+
+    The returns are the discounted sums of the rewards up to each row, S_t = b_t + gamma S_t-1, of every lane. They end
+    with an episode unless the agent has a value of the rewards that crosses episodes. Rewards are 0 until
+    `warmup_steps` rows have been observed, since the normalization of the first observations is unknown.
+    """
+
+    Settings = RndSettings
+    settings: RndSettings
+
+    def __init__(self, settings: RndSettings):
+        super().__init__(settings)
+        self.reward_weight = settings.strength
+        if settings.strength:
+            self.stream = RewardStream(
+                gamma=settings.gamma, weight=settings.strength, crosses_episodes=settings.crosses_episodes
+            )
+        self.reads_action = settings.input == "observation_and_action"
+        if self.reads_action:
+            self.compute_novelty = self._compute_novelty
+
+    def build(self, agent: Agent, role: Role) -> nn.Module:
+        settings, self.family = self.settings, agent.family
+        self.normalizer = NormalizedObservations(agent.policy.torso)
+        action_size = self.family.encoded_size if self.reads_action else 0
+        self.target, self.predictor = (
+            RndNetwork(self.normalizer.make_encoder(), action_size, [settings.units] * n_layers, settings.outputs)
+            for n_layers in (TARGET_LAYERS, PREDICTOR_LAYERS)
+        )
+        self.sums_cross_episodes = settings.crosses_episodes and bool(agent.streams)
+        self.return_moments = RunningMoments()
+        self.running_sums = np.zeros(role.lanes)  # S of the last row of each lane
+        # Of the last collected rollout [T, B]. The next batch that is not replayed is this rollout, whose rewards need
+        # no second pass of the networks.
+        self._collected_error: Tensor | None = None
+        module = nn.ModuleDict(
+            {"predictor": self.predictor, "normalizer": self.normalizer, "return_moments": self.return_moments}
+        )
+        module.register_buffer("n_observed", torch.zeros((), dtype=torch.float64))
+        self.n_observed = module.get_buffer("n_observed")
+        return module
+
+    def make_target_networks(self) -> dict[str, TargetNetwork[Any]]:
+        return {"target": TargetNetwork(None, self.target)}
+
+    def reward(self, inputs: AuxiliaryInputs) -> Tensor | None:
+        if not self.settings.strength:
+            return None
+        rollout, is_replayed = inputs.rollout, bool((inputs.batch.index >= 0).all())
+        error = None if is_replayed else self._collected_error
+        if error is None:
+            error = self._compute_error(*self._flatten_rows(rollout)).view_as(rollout.reward)
+        is_warm = self.n_observed >= self.settings.warmup_steps
+        return error / self.return_moments.std.float() * (self._find_known(rollout) & is_warm)
+
+    def loss(self, inputs: AuxiliaryInputs) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, action = self._flatten_rows(inputs.rollout)
+        is_known = self._find_known(inputs.rollout).flatten()
+        if self.settings.predictor_share < 1:
+            n_rows = ceil(self.settings.predictor_share * len(action))
+            rows = torch.randperm(len(action), device=action.device)[:n_rows]
+            obs, action, is_known = {name: value[rows] for name, value in obs.items()}, action[rows], is_known[rows]
+        return masked_mean(self._compute_error(obs, action), is_known), {}
+
+    @torch.no_grad()
+    def observe(self, rollout: Rollout) -> None:
+        self.normalizer.observe(rollout.obs)
+        self.n_observed += int(rollout.valid.sum())
+        self._collected_error = None
+        if not self.settings.strength or self.n_observed < self.settings.warmup_steps:
+            return
+        obs, action = self._flatten_rows(rollout.convert(self._upload))
+        error = self._collected_error = self._compute_error(obs, action).view(rollout.reward.shape)
+        bonus = np.where(self._find_known(rollout), error.cpu().numpy().astype(np.float64), 0)
+        self._add_to_returns(rollout, bonus)
+
+    def grow(self, lanes: int) -> None:
+        self.running_sums = np.pad(self.running_sums, (0, lanes - len(self.running_sums)))
+
+    def state(self) -> dict[str, Tensor]:
+        return {"running_sums": torch.from_numpy(self.running_sums.copy())}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.running_sums[:] = state["running_sums"].numpy()
+
+    @torch.inference_mode()
+    def _compute_novelty(self, obs: Mapping[str, np.ndarray], raw_action: np.ndarray) -> np.ndarray:
+        uploaded = {name: self._upload(value) for name, value in obs.items()}
+        action = self.family.encode(self._upload(raw_action))
+        features = self.normalizer(uploaded)
+        return _compare(self.target(features, action), self.predictor(features, action)).cpu().numpy()
+
+    def _upload(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.n_observed.device)
+
+    def _find_known(self, rollout: Rollout) -> Array:
+        """Return the rows [T, B] bool whose novelty is defined."""
+        return rollout.valid if self.reads_action else rollout.same_episode
+
+    def _flatten_rows(self, rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the inputs of the networks of all T * B rows: {name: [T * B, ...]}, and encoded actions [T * B, A]."""
+        rows = slice(-1) if self.reads_action else slice(1, None)
+        obs = {name: value[rows].flatten(0, 1) for name, value in rollout.obs.items()}
+        action = rollout.raw_action.flatten(0, 1)
+        return obs, self.family.encode(action) if self.reads_action else action[:, :0]
+
+    def _compute_error(self, obs: Mapping[str, Tensor], action: Tensor) -> Tensor:
+        """Return the error of the predictor [n], with gradient to the predictor only."""
+        normalized, action = self.normalizer(obs), action.unsqueeze(1)
+        with torch.no_grad():
+            target = self.target(normalized, action)
+        return _compare(target, self.predictor(normalized, action)).squeeze(1)
+
+    def _add_to_returns(self, rollout: Rollout, bonus: np.ndarray) -> None:
+        """Include the returns of a collected rollout, with bonuses [T, B] that are not divided, in the moments."""
+        is_counted = rollout.valid & np.isfinite(bonus)
+        counted = []
+        for columns in rollout.iterate_lane_batches():
+            lane = rollout.lane[columns]
+            sums = np.where(rollout.continues_previous[columns], self.running_sums[lane], 0)
+            for t, rows in enumerate(is_counted[:, columns]):
+                if not self.sums_cross_episodes:
+                    sums = np.where(rollout.first[t, columns], 0, sums)
+                sums = np.where(rows, bonus[t, columns] + self.settings.gamma * sums, sums)
+                counted.append(sums[rows])
+            self.running_sums[lane] = sums
+        self.return_moments.merge(torch.from_numpy(np.concatenate(counted)))
+
+
+class RndNetwork(nn.Module):
+    """The target or the predictor: normalized observations {name: [n, ...]}, actions [n, k, A] -> [n, k, outputs].
+
+    Args:
+        encoder: The encoder of normalized observations.
+        action_size: A, the size of an encoded action; 0: no action is read.
+        units: Units of each hidden layer.
+        outputs: Number of outputs.
+    """
+
+    def __init__(self, encoder: Torso, action_size: int, units: list[int], outputs: int):
+        super().__init__()
+        self.encoder = encoder
+        self.layers = Mlp(*units)(encoder.size + action_size)
+        # No initial bias: the difference of two biases would be learned at once, for all observations.
+        self.output = make_orthogonal_linear(self.layers.size, outputs, gain=2**0.5)
+
+    def forward(self, obs: Mapping[str, Tensor], action: Tensor) -> Tensor:
+        features = self.encoder.encode(obs).unsqueeze(1).expand(-1, action.shape[1], -1)
+        return self.output(self.layers(torch.cat((features, action), -1)))
+
+
+def _compare(target: Tensor, predicted: Tensor) -> Tensor:
+    """Return the mean squared error [...] of outputs [..., outputs]."""
+    return (predicted - target).square().mean(-1)

@@ -1,0 +1,250 @@
+"""The auxiliaries of a learner: their modules, rewards, losses, and the gradients that they add."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.agents.agent import Agent, ParameterGroup
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
+from algorithm.errors import UserError
+from algorithm.networks import TargetNetwork, Torso
+from algorithm.rollout import Rollout
+from algorithm.specs import Role
+
+LOG = logging.getLogger(__name__)
+PREFIX = "auxiliary/"  # before the name of an auxiliary in the names of groups, target networks and saved tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxiliaryLosses:
+    """The losses of one update.
+
+    Attributes:
+        plain: the losses whose gradients are added as they are.
+        adaptive: the losses whose gradients are added to a layer of the agent only if they agree with its own.
+        metrics: scalars by name.
+    """
+
+    plain: list[Tensor]
+    adaptive: list[Tensor]
+    metrics: dict[str, Tensor]
+
+
+class AuxiliarySet:
+    """The auxiliaries of one agent, as one object.
+
+    Raises:
+        UserError: an auxiliary does not suit the agent.
+
+    Attributes:
+        modules: the trained modules by `auxiliary/<name>`, for auxiliaries that have one; their buffers are running
+            statistics.
+        groups: the parameter groups of these modules, by the same names.
+        target_networks: the target networks of all auxiliaries, by `auxiliary/<name>/<key>`.
+    """
+
+    def __init__(self, auxiliaries: Mapping[str, Auxiliary], agent: Agent, role: Role):
+        self.agent, self.by_name = agent, auxiliaries
+        self.modules: dict[str, nn.Module] = {}
+        self.target_networks: dict[str, TargetNetwork[Any]] = {}
+        has_natural_step = any(group.optimizer == "natural" for group in agent.groups.values())
+        for name, auxiliary in auxiliaries.items():
+            if auxiliary.shapes_features and has_natural_step:
+                raise UserError(
+                    f"auxiliaries.{name} shapes the features of the policy, which trust_region full does not support, "
+                    "since the length of a gradient has no effect on its step; use trust_region efficient"
+                )
+            auxiliary.name = name
+            try:
+                module = auxiliary.build(agent, role)
+            except ValueError as error:
+                raise UserError(f"auxiliaries.{name}: {error}") from error
+            if module is not None:
+                self.modules[PREFIX + name] = module
+            for key, target in auxiliary.make_target_networks().items():
+                self.target_networks[f"{PREFIX}{name}/{key}"] = target
+        self._with_loss = {name: item for name, item in auxiliaries.items() if PREFIX + name in self.modules}
+        self.groups = {
+            PREFIX + name: ParameterGroup(
+                module=self.modules[PREFIX + name],
+                learning_rate=auxiliary.learning_rate,
+                max_grad_norm=auxiliary.max_grad_norm,
+            )
+            for name, auxiliary in self._with_loss.items()
+        }
+        parts = (part for module in self.modules.values() for part in module.modules())
+        self._torsos = [part for part in parts if isinstance(part, Torso)]  # whose encoders may normalize observations
+        self._reported: set[str] = set()  # auxiliaries whose last rewards were not finite
+        self._mean_rewards: dict[str, Tensor] = {}  # of the last batch
+
+    def __bool__(self) -> bool:
+        return bool(self.by_name)
+
+    @property
+    def n_records(self) -> int:
+        """Return the number of values that are stored with each row."""
+        return sum(auxiliary.has_record for auxiliary in self.by_name.values())
+
+    def grow(self, lanes: int) -> None:
+        """Add lanes, so that there are `lanes` lanes."""
+        for auxiliary in self.by_name.values():
+            auxiliary.grow(lanes)
+
+    def observe(self, rollout: Rollout) -> None:
+        """Update the running statistics from a collected rollout."""
+        obs = {name: value[:-1] for name, value in rollout.obs.items()}
+        for torso in self._torsos:
+            torso.observe(obs, rollout.valid)
+        for auxiliary in self.by_name.values():
+            auxiliary.observe(rollout)
+
+    @torch.no_grad()
+    def record(self, rollout: Rollout, upload: Callable[[np.ndarray], Tensor]) -> Rollout:
+        """Return a collected rollout with the values that are stored with it.
+
+        Args:
+            rollout: the rollout, in numpy.
+            upload: returns an array as a tensor on the device.
+        """
+
+        @cache
+        def make_inputs() -> AuxiliaryInputs:
+            batch = rollout.convert(upload)
+            return self._make_inputs(batch, lambda: self.agent.features(batch), with_gradient=False)
+
+        records = {name: auxiliary.record(rollout, make_inputs) for name, auxiliary in self.by_name.items()}
+        records = {name: values for name, values in records.items() if values is not None}
+        return replace(rollout, records=records) if records else rollout
+
+    @torch.no_grad()
+    def add_rewards(self, batch: Rollout) -> None:
+        """Add rewards to a batch whose rewards are transformed: to `bonuses`, or weighted to the rewards.
+
+        The former for an agent with a value output for each stream, the latter for all other agents.
+        """
+        inputs = self._make_inputs(batch, lambda: self.agent.features(batch), with_gradient=False)
+        bonuses = {}
+        for name, auxiliary in self.by_name.items():
+            bonus = auxiliary.reward(inputs)
+            if bonus is None:
+                continue
+            bonus = self._replace_nonfinite(name, bonus, batch)
+            self._mean_rewards[f"train/{name}_reward"] = masked_mean(bonus, inputs.rollout.valid)
+            bonus = torch.cat((bonus.new_zeros((batch.burn_in, bonus.shape[1])), bonus))
+            if name in self.agent.streams:
+                bonuses[name] = bonus
+            else:
+                batch.reward = torch.add(batch.reward, bonus, alpha=auxiliary.reward_weight)
+        batch.bonuses = bonuses
+
+    def compute_losses(self, batch: Rollout, features: Tensor | None) -> AuxiliaryLosses:
+        """Compute the losses of a batch, given the features of the agent's report, if it has any."""
+        plain: list[Tensor] = []
+        adaptive: list[Tensor] = []
+        metrics = {**self._mean_rewards}
+        if not self._with_loss:
+            return AuxiliaryLosses(plain=plain, adaptive=adaptive, metrics=metrics)
+        agent_features = features if features is not None else self.agent.features(batch)
+        for name, auxiliary in self._with_loss.items():
+            shapes = auxiliary.shapes_features
+            loss, values = auxiliary.loss(self._make_loss_inputs(batch, agent_features, with_gradient=shapes))
+            (adaptive if auxiliary.adaptive else plain).append(loss)
+            metrics[f"train/{name}_loss"] = loss.detach()
+            metrics |= {f"train/{name}_{key}": value.detach() for key, value in values.items()}
+        return AuxiliaryLosses(plain=plain, adaptive=adaptive, metrics=metrics)
+
+    def update_targets(self) -> None:
+        """Update the target networks."""
+        for auxiliary in self.by_name.values():
+            auxiliary.update_targets()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is kept by lane, by `auxiliary/<name>/<key>`."""
+        return {
+            f"{PREFIX}{name}/{key}": value
+            for name, auxiliary in self.by_name.items()
+            for key, value in auxiliary.state().items()
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned, from a mapping that may hold further names."""
+        for name, auxiliary in self.by_name.items():
+            prefix = f"{PREFIX}{name}/"
+            auxiliary.restore(
+                {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+            )
+
+    def _make_inputs(
+        self, batch: Rollout, compute_features: Callable[[], Tensor], *, with_gradient: bool
+    ) -> AuxiliaryInputs:
+        encode = self.agent.encode if with_gradient else torch.no_grad()(self.agent.encode)
+        torso = self.agent.policy.torso
+        return AuxiliaryInputs(batch=batch, torso=torso, compute_features=compute_features, encode=encode)
+
+    def _make_loss_inputs(self, batch: Rollout, features: Tensor, *, with_gradient: bool) -> AuxiliaryInputs:
+        used = features if with_gradient else features.detach()
+        return self._make_inputs(batch, lambda: used, with_gradient=with_gradient)
+
+    def _replace_nonfinite(self, name: str, bonus: Tensor, batch: Rollout) -> Tensor:
+        """Return rewards with 0 in place of NaN and infinity, which are logged once until all are finite again."""
+        finite = bonus.isfinite()
+        if bool(finite.all()):
+            self._reported.discard(name)
+            return bonus
+        if name not in self._reported:
+            self._reported.add(name)
+            row, column = (~finite).nonzero()[0].tolist()
+            fault = "NaN" if bonus[row, column].isnan() else "infinite"
+            LOG.warning(
+                f"the reward of auxiliaries.{name} is {fault} for lane {batch.lane[column]}; such rewards count as 0"
+            )
+        return bonus.where(finite, 0.0)
+
+
+class AdaptiveGradients:
+    """A rule that adds the gradient of an auxiliary loss to a layer only if its cosine with the agent's is positive.
+
+    A layer is a module with parameters of its own, such as one linear layer. (The weight sign(cosine), with 0 in place
+    of -1; Advanced-Soft-Actor-Critic's `use_adaptive`.) The gradient of the auxiliary's own module is added as it is.
+
+    Args:
+        modules: the modules of the agent's parameter groups.
+        gradient: the flat gradient of all parameter groups, in which the parameters of each module have their slices.
+    """
+
+    def __init__(self, modules: list[nn.Module], gradient: Tensor):
+        self._gradient = gradient
+        self._layers = [layer for module in modules for layer in _find_layers(module, gradient)]
+
+    def add(self, losses: list[Tensor]) -> None:
+        """Add the gradients of losses to the gradient of the agent's losses. The graph of the losses is kept."""
+        task = self._gradient.clone()
+        total = task.clone()
+        for loss in losses:
+            self._gradient.zero_()
+            loss.backward(retain_graph=True)
+            for layer in self._layers:
+                agrees = self._gradient[layer] @ task[layer] > 0
+                self._gradient[layer] *= agrees
+            total += self._gradient
+        self._gradient.copy_(total)
+
+
+def _find_layers(module: nn.Module, gradient: Tensor) -> list[slice]:
+    """Return the slice of the flat gradient of each module below `module` that has parameters of its own."""
+    layers = []
+    for layer in module.modules():
+        parameters = list(layer.parameters(recurse=False))
+        if parameters:
+            starts = [parameter.grad.storage_offset() for parameter in parameters if parameter.grad is not None]
+            size = sum(parameter.numel() for parameter in parameters)
+            layers.append(slice(min(starts), min(starts) + size))
+    return layers

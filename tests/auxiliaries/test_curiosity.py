@@ -1,0 +1,224 @@
+"""Curiosity: Eq. 2-7 of Pathak et al. 2017 row by row, episode boundaries, features, and what becomes predictable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
+from algorithm.auxiliaries.curiosity import Curiosity, CuriositySettings
+from algorithm.networks import Blueprint, FlatParameters, Gru, Mlp
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
+from tests.builders import PassThrough, make_a2c, make_acer, random_rollout_of, to_float64
+
+LANES, ROWS = 4, 6
+SPECS = {
+    "discrete": ActionSpec(branches=(3,)),
+    "several branches": ActionSpec(branches=(3, 2)),
+    "continuous": ActionSpec(2),
+    "hybrid": ActionSpec(2, (3, 2)),
+}
+
+
+def make_case(spec: ActionSpec, memory: bool = False, make=make_a2c, **settings):
+    """Return an agent, its curiosity, the trained module, and a batch, all in float64."""
+    role = Role(LANES, {"obs": ObsSpec((3,))}, spec)
+    agent = make(role, Blueprint(encoders={"*": PassThrough()}, body=Mlp(5), memory=Gru(4) if memory else None))
+    agent.policy.double()
+    curiosity = Curiosity(CuriositySettings(units=7, **settings))
+    module = curiosity.build(agent, role)
+    for part in (curiosity.encoder, curiosity.forward_model, curiosity.inverse_model):
+        if part is not None:
+            part.double()
+    return agent, curiosity, module, to_float64(random_rollout_of(agent, role, rows=ROWS))
+
+
+def make_inputs(agent, batch, features: Tensor | None = None) -> AuxiliaryInputs:
+    return AuxiliaryInputs(
+        batch=batch,
+        torso=agent.policy.torso,
+        compute_features=lambda: agent.features(batch) if features is None else features,
+        encode=torch.no_grad()(agent.encode),
+    )
+
+
+def apply_model(model: nn.Module, x: Tensor) -> Tensor:
+    """Return the output of a network with one hidden layer of rectified units."""
+    weight, bias, weight_out, bias_out = model.parameters()
+    return (x @ weight.T + bias).clamp(min=0) @ weight_out.T + bias_out
+
+
+def compute_errors(agent, curiosity, batch, spec) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
+    """Return the errors of the forward and of the inverse model, for each pair of rows of one episode."""
+    phi = agent.features(batch)
+    if curiosity.encoder is not None:
+        phi = torch.stack([curiosity.encoder.encode({"obs": row}) for row in batch.obs["obs"]])
+    continuous, errors = spec.continuous, {}
+    for t in range(ROWS):
+        for b in range(LANES):
+            if batch.first[t + 1, b]:
+                continue
+            action = batch.raw_action[t, b]
+            bounded = agent.family.encode(batch.raw_action[t : t + 1, b])[0, :continuous]
+            indices = action[continuous:].long()
+            codes = [torch.eye(n).double()[index] for n, index in zip(spec.branches, indices, strict=True)]
+            predicted = apply_model(curiosity.forward_model, torch.cat((phi[t, b], bounded, *codes)))
+            forward = sum((predicted[i] - phi[t + 1, b, i]) ** 2 for i in range(len(predicted))) / 2
+            outputs = apply_model(curiosity.inverse_model, torch.cat((phi[t, b], phi[t + 1, b])))
+            inverse = sum((outputs[i] - bounded[i]) ** 2 for i in range(continuous)) / 2
+            start = continuous
+            for n, index in zip(spec.branches, indices, strict=True):
+                inverse = inverse - outputs[start : start + n].softmax(-1)[index].log()
+                start += n
+            errors[t, b] = forward, inverse
+    return errors
+
+
+@pytest.mark.parametrize("features", ["own", "agent"])
+@pytest.mark.parametrize("model", ["both", "forward", "inverse"])
+@pytest.mark.parametrize("kind", SPECS)
+def test_rewards_and_losses_are_those_of_the_paper(kind, model, features):
+    agent, curiosity, _, batch = make_case(SPECS[kind], model=model, features=features, forward_share=0.3)
+    errors = compute_errors(agent, curiosity, batch, SPECS[kind])
+    inputs = make_inputs(agent, batch)
+    reward, (loss, metrics) = curiosity.reward(inputs), curiosity.loss(inputs)
+    assert 0 < len(errors) < ROWS * LANES
+    for t in range(ROWS):
+        for b in range(LANES):
+            expected = errors[t, b][model == "inverse"].item() if (t, b) in errors else 0.0
+            assert reward[t, b].item() == pytest.approx(expected, rel=1e-6)
+    forward, inverse = (sum(pair[i].item() for pair in errors.values()) / len(errors) for i in (0, 1))
+    expected_loss = {"both": 0.3 * forward + 0.7 * inverse, "forward": forward, "inverse": inverse}[model]
+    assert loss.item() == pytest.approx(expected_loss, rel=1e-6)
+    expected_metrics = {"forward_error": forward, "inverse_error": inverse}
+    if model != "both":
+        expected_metrics = {f"{model}_error": expected_metrics[f"{model}_error"]}
+    assert {name: value.item() for name, value in metrics.items()} == pytest.approx(expected_metrics, rel=1e-6)
+
+
+def test_acer_with_several_branches_has_one_distribution_and_a_prediction_for_each_branch():
+    spec = SPECS["several branches"]
+    agent, curiosity, _, batch = make_case(spec, make=make_acer)
+    errors = compute_errors(agent, curiosity, batch, spec)
+    loss = curiosity.loss(make_inputs(agent, batch))[0].item()
+    forward, inverse = (sum(pair[i].item() for pair in errors.values()) / len(errors) for i in (0, 1))
+    assert loss == pytest.approx(0.2 * forward + 0.8 * inverse, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("features", ["own", "agent"])
+def test_no_term_reads_rows_of_two_episodes(seed, features):
+    """An observation after the first end of an episode changes no reward and no loss before it."""
+    agent, curiosity, _, batch = make_case(SPECS["discrete"], features=features)
+    batch = to_float64(random_rollout_of(agent, Role(LANES, {"obs": ObsSpec((3,))}, SPECS["discrete"]), seed, ROWS))
+    for b in range(LANES):
+        starts = [t for t in range(1, ROWS + 1) if batch.first[t, b]]
+        if not starts:
+            continue
+        changed = batch.obs["obs"].clone()
+        changed[starts[0] :, b] += 100
+        before, after = (
+            curiosity.reward(make_inputs(agent, replace(batch, obs={"obs": obs})))
+            for obs in (batch.obs["obs"], changed)
+        )
+        assert before[: starts[0], b].equal(after[: starts[0], b])
+        assert before[starts[0] - 1, b] == 0
+
+
+def test_a_batch_without_a_pair_has_no_reward_and_no_loss():
+    agent, curiosity, module, batch = make_case(SPECS["discrete"])
+    inputs = make_inputs(agent, replace(batch, first=torch.ones_like(batch.first)))
+    loss = curiosity.loss(inputs)[0]
+    loss.backward()
+    assert curiosity.reward(inputs).eq(0).all() and loss == 0
+    assert all(parameter.grad.eq(0).all() for parameter in module.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "trained"),
+    [
+        ({}, {"encoder", "forward_model", "inverse_model"}),
+        ({"model": "inverse"}, {"encoder", "inverse_model"}),
+        ({"model": "forward"}, {"forward_model"}),  # alone, it would shape its features to a constant
+        ({"features": "agent"}, {"forward_model", "inverse_model"}),
+        ({"features": "agent", "model": "forward"}, {"forward_model"}),
+    ],
+    ids=str,
+)
+def test_each_model_trains_itself_and_its_own_encoder(settings, trained):
+    agent, curiosity, module, batch = make_case(SPECS["discrete"], **settings)
+    features = agent.policy.torso.unroll(batch.obs, batch.first, batch.memory).detach()
+    curiosity.loss(make_inputs(agent, batch, features))[0].backward()
+    with_gradient = {
+        name.partition(".")[0]
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None and parameter.grad.any()
+    }
+    assert with_gradient == trained
+    assert not curiosity.shapes_features
+    assert all(parameter.grad is None for parameter in agent.policy.parameters())
+
+
+def test_the_features_of_the_agent_contain_its_memory():
+    agent, curiosity, _, batch = make_case(SPECS["discrete"], memory=True, features="agent")
+    other = curiosity.reward(make_inputs(agent, replace(batch, memory=batch.memory + 1)))
+    assert not other.equal(curiosity.reward(make_inputs(agent, batch)))
+
+
+def test_the_strength_is_the_weight_of_the_reward():
+    role = Role(LANES, {"obs": ObsSpec((3,))}, SPECS["discrete"])
+    rewards = []
+    for strength in (0.0, 0.25):
+        torch.manual_seed(3)
+        learner = Learner(make_acer(role), role, {"curiosity": Curiosity(CuriositySettings(strength=strength))}, None)
+        batch = random_rollout_of(learner.agent, role).convert(torch.from_numpy)
+        learner.auxiliaries.add_rewards(batch)
+        rewards.append(batch.reward)
+        bonus = learner.auxiliaries.by_name["curiosity"].reward(make_inputs(learner.agent, batch)).detach()
+    torch.testing.assert_close(rewards[1] - rewards[0], 0.25 * bonus)
+
+
+N_STATES = 5
+
+
+def make_walk(rng: np.random.Generator, deterministic: bool, role: Role, agent):
+    """Return a batch of a walk on a ring whose two actions are steps to both sides, or of random states."""
+    batch = random_rollout_of(agent, role)
+    action = rng.integers(2, size=(ROWS, LANES))
+    state = rng.integers(N_STATES, size=(ROWS + 1, LANES))
+    if deterministic:
+        state[1:] = (state[0] + np.cumsum(2 * action - 1, 0)) % N_STATES
+    return replace(
+        batch,
+        obs={"obs": np.eye(N_STATES, dtype=np.float32)[state]},
+        first=np.zeros((ROWS + 1, LANES), bool),
+        raw_action=action[..., None].astype(np.float32),
+    ).convert(torch.from_numpy)
+
+
+@pytest.mark.parametrize("deterministic", [True, False], ids=["a chain", "noise"])
+def test_what_can_be_predicted_loses_its_reward_and_noise_keeps_it(deterministic):
+    """With one-hot observations as features, the error for noise is at least (1 - 1/n) / 2."""
+    role = Role(LANES, {"obs": ObsSpec((N_STATES,))}, ActionSpec(branches=(2,)))
+    agent = make_a2c(role, Blueprint(encoders={"*": PassThrough()}))
+    curiosity = Curiosity(CuriositySettings(features="agent", units=64))
+    module = curiosity.build(agent, role)
+    FlatParameters({"auxiliary": module}, {}, {})
+    optimizer, rng = torch.optim.Adam(module.parameters(), 3e-3), np.random.default_rng(0)
+    rewards = []
+    for _ in range(400):
+        inputs = make_inputs(agent, make_walk(rng, deterministic, role, agent))
+        with torch.no_grad():
+            rewards.append(curiosity.reward(inputs).mean().item())
+        optimizer.zero_grad(set_to_none=False)
+        curiosity.loss(inputs)[0].backward()
+        optimizer.step()
+    before, after = np.mean(rewards[:5]), np.mean(rewards[-50:])
+    floor = (1 - 1 / N_STATES) / 2
+    assert before > 0.8 * floor
+    assert after < 0.1 * floor if deterministic else after > 0.9 * floor

@@ -1,0 +1,275 @@
+"""Random network distillation: the bonus and its running std by literal loops, the fixed target, novelty, warm-up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
+from algorithm.auxiliaries.rnd import Rnd, RndSettings
+from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, Vector
+from algorithm.returns import RewardStream
+from algorithm.rollout import Rollout
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
+from tests.builders import (
+    make_a2c,
+    make_acer,
+    make_ppo,
+    make_reactor,
+    make_role,
+    make_sac,
+    random_rollout,
+    random_rollout_of,
+    update,
+)
+
+MAKERS = {"ACER": make_acer, "SAC": make_sac, "A2C": make_a2c, "PPO": make_ppo, "REACTOR": make_reactor}
+
+
+def make_learner(make=make_acer, role=None, blueprint=None, **settings) -> tuple[Learner, Rnd]:
+    """Return a learner with an Rnd of small networks, which has no warm-up unless the settings have one.
+
+    A2C and PPO have a value of its rewards.
+    """
+    role, rnd = role or make_role(), Rnd(RndSettings(**{"units": 16, "outputs": 8, "warmup_steps": 0, **settings}))
+    streams = {"streams": {"rnd": rnd.stream}} if make in (make_a2c, make_ppo) and rnd.stream else {}
+    return Learner(make(role, blueprint, **streams), role, {"rnd": rnd}, None), rnd
+
+
+def make_inputs(rollout: Rollout) -> AuxiliaryInputs:
+    return AuxiliaryInputs(batch=rollout.convert(torch.from_numpy), torso=None, compute_features=None, encode=None)
+
+
+def mark_replayed(rollout: Rollout) -> Rollout:
+    """Return the same rows as of a replayed batch."""
+    return replace(rollout, index=np.arange(len(rollout.lane)))
+
+
+@torch.no_grad()
+def compute_reward(rnd: Rnd, rollout: Rollout) -> np.ndarray:
+    return rnd.reward(make_inputs(rollout)).numpy()
+
+
+def compute_bonus(rnd: Rnd, obs: np.ndarray, action: np.ndarray | None = None) -> float:
+    """Return the error of the predictor for one vector, normalized by the statistics of `rnd`."""
+    moments = rnd.normalizer.normalizers[0].moments
+    x = np.clip((obs - moments.mean.numpy()) / moments.std.numpy(), -5, 5)
+    rows = {"obs": torch.from_numpy(x.astype(np.float32)).unsqueeze(0)}
+    one_hot = (
+        np.zeros((1, 1, 0), np.float32) if action is None else np.eye(3, dtype=np.float32)[None, action.astype(int)]
+    )
+    with torch.no_grad():
+        difference = rnd.target(rows, torch.from_numpy(one_hot)) - rnd.predictor(rows, torch.from_numpy(one_hot))
+    return float(difference.square().mean())
+
+
+@pytest.mark.parametrize("name", ["observation", "observation_and_action"])
+def test_the_bonus_is_that_of_a_literal_loop(name):
+    learner, rnd = make_learner(input=name)
+    rollouts = [random_rollout(np.random.default_rng(seed), rows=7) for seed in range(3)]
+    for rollout in rollouts:
+        learner.observe(rollout)
+    rollout, std = rollouts[-1], float(rnd.return_moments.std)
+    expected = np.zeros_like(rollout.reward)
+    for t, lane in np.ndindex(expected.shape):
+        ends = rollout.first[t + 1, lane]
+        if name == "observation" and not ends:
+            expected[t, lane] = compute_bonus(rnd, rollout.obs["obs"][t + 1, lane]) / std
+        if name == "observation_and_action" and not (ends and rollout.alive[t, lane]):
+            expected[t, lane] = compute_bonus(rnd, rollout.obs["obs"][t, lane], rollout.raw_action[t, lane]) / std
+    assert 0 < (expected == 0).mean() < 0.7
+    for batch in (rollout, mark_replayed(rollout)):
+        np.testing.assert_allclose(compute_reward(rnd, batch), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_set", "crosses_episodes"), [(make_a2c, True, True), (make_a2c, False, False), (make_acer, True, False)]
+)
+def test_the_divisor_is_the_std_of_the_discounted_sums_up_to_each_row(make, is_set, crosses_episodes, monkeypatch):
+    learner, rnd = make_learner(make, gamma=0.9, crosses_episodes=is_set)
+    rng, sums, seen = np.random.default_rng(0), {}, []
+    for number in range(6):
+        rollout = random_rollout(rng, rows=5, columns=4)
+        rollout.lane = np.array([0, 2, 2, 3])  # two columns of lane 2, one after the other
+        rollout.continues_previous = np.array([True, number % 2 == 0, True, number != 3])
+        error = rng.exponential(size=rollout.reward.shape).astype(np.float32)
+        monkeypatch.setattr(rnd, "_compute_error", lambda obs, action, error=error: torch.from_numpy(error).flatten())
+        learner.observe(rollout)
+        for column, lane in enumerate(rollout.lane):
+            total = sums.get(lane, 0.0) if rollout.continues_previous[column] else 0.0
+            for t in range(5):
+                if rollout.first[t, column] and not crosses_episodes:
+                    total = 0.0
+                if rollout.valid[t, column]:
+                    total = 0.9 * total + float(error[t, column]) * (not rollout.first[t + 1, column])
+                    seen.append(total)
+            sums[lane] = total
+    assert float(rnd.return_moments.std) == pytest.approx(np.std(seen), rel=1e-10)
+    np.testing.assert_allclose(rnd.running_sums, [sums[0], 0, sums[2], sums[3]], rtol=1e-12)
+
+
+def test_rewards_are_zero_until_enough_rows_have_been_observed():
+    learner, rnd = make_learner(warmup_steps=40)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        rollout = random_rollout(rng)
+        learner.observe(rollout)
+        is_warm = learner.rows_seen >= 40
+        for batch in (rollout, mark_replayed(rollout)):
+            assert compute_reward(rnd, batch).any() == is_warm
+        assert bool(rnd.return_moments.count) == is_warm
+    assert is_warm
+
+
+def test_a_strength_of_zero_adds_no_reward_and_no_value():
+    learner, rnd = make_learner(make_a2c, strength=0.0)
+    rollout = random_rollout(np.random.default_rng(0))
+    learner.observe(rollout)
+    assert rnd.stream is None
+    assert rnd.reward(make_inputs(rollout)) is None
+
+
+def test_the_stream_has_the_settings():
+    rnd = make_learner(strength=0.3, gamma=0.95, crosses_episodes=False)[1]
+    assert rnd.stream == RewardStream(gamma=0.95, weight=0.3, crosses_episodes=False)
+    assert rnd.reward_weight == 0.3
+
+
+def test_a_gamma_of_one_needs_streams_that_end_with_episodes():
+    with pytest.raises(ValueError, match="gamma 1 needs crosses_episodes: false"):
+        RndSettings(gamma=1.0)
+    assert RndSettings(gamma=1.0, crosses_episodes=False).gamma == 1
+
+
+def test_the_target_never_changes_and_the_predictor_learns():
+    learner, rnd = make_learner()
+    target = learner.parameters.target_vector[learner.parameters.target_slices["auxiliary/rnd/target"]]
+    predictor = learner.parameters.vector[learner.parameters.group_slices["auxiliary/rnd"]]
+    before = target.clone(), predictor.clone()
+    for seed in range(20):
+        rollout = random_rollout(np.random.default_rng(seed))
+        learner.observe(rollout)
+        update(learner, rollout)
+    assert torch.equal(target, before[0])
+    assert not torch.equal(predictor, before[1])
+    assert not any(parameter.requires_grad for parameter in rnd.target.parameters())
+
+
+def test_novelty_falls_at_visited_states_and_stays_at_others():
+    role = Role(4, {"obs": ObsSpec((16,), "uint8")}, ActionSpec(branches=(3,)))
+    learner, rnd = make_learner(role=role, learning_rate=1e-3, predictor_share=1.0, units=64)
+    rng, states = np.random.default_rng(0), np.eye(16, dtype=np.uint8)
+    rollout = random_rollout(rng, rows=5)
+    rollout.first[:] = False
+    visited, others = states[rng.integers(4, size=(6, 4))], states[4 + rng.integers(12, size=(6, 4))]
+    rollout.obs = {"obs": visited}
+    learner.observe(rollout)
+
+    def measure(obs):
+        return compute_reward(rnd, mark_replayed(replace(rollout, obs={"obs": obs}))).mean()
+
+    before = measure(visited), measure(others)
+    for _ in range(150):
+        learner.compute_gradients(rollout)
+        learner.apply_gradients()
+    assert measure(visited) < 0.01 * before[0]
+    assert measure(others) > 0.5 * before[1]
+
+
+def test_the_gradient_of_the_loss_reaches_the_predictor_only():
+    learner, rnd = make_learner(predictor_share=1.0)
+    rollout = random_rollout(np.random.default_rng(0))
+    learner.observe(rollout)
+    learner.parameters.gradient.zero_()
+    loss, _ = rnd.loss(make_inputs(rollout))
+    loss.backward()
+    columns = learner.parameters.group_slices["auxiliary/rnd"]
+    assert learner.parameters.gradient[columns].any()
+    learner.parameters.gradient[columns] = 0
+    assert not learner.parameters.gradient.any()
+    error = rnd._collected_error.numpy()[rollout.same_episode]
+    assert loss.item() == pytest.approx(error.mean(), rel=1e-5)
+
+
+def test_the_loss_reads_a_share_of_the_rows(monkeypatch):
+    rnd = make_learner(predictor_share=0.25)[1]
+    rollout, counts = random_rollout(np.random.default_rng(0), rows=6, columns=3), []
+    compute_error = rnd._compute_error
+    monkeypatch.setattr(
+        rnd, "_compute_error", lambda obs, action: (counts.append(len(action)), compute_error(obs, action))[1]
+    )
+    assert rnd.loss(make_inputs(rollout))[0] > 0
+    assert counts == [5]  # of 18
+    rollout.first[1:] = True
+    assert rnd.loss(make_inputs(rollout))[0] == 0
+
+
+def test_the_novelty_of_actions_is_the_error():
+    learner, rnd = make_learner(input="observation_and_action")
+    rollout = random_rollout(np.random.default_rng(0), rows=1)
+    learner.observe(rollout)
+    obs, actions = rollout.obs["obs"][0], np.tile(np.arange(3, dtype=np.float32)[:, None], (4, 1, 1))
+    novelty = rnd.compute_novelty({"obs": obs}, actions)
+    expected = [[compute_bonus(rnd, obs[lane], np.array([action])) for action in range(3)] for lane in range(4)]
+    np.testing.assert_allclose(novelty, expected, rtol=1e-5)
+    assert make_learner()[1].compute_novelty is None
+
+
+def test_added_lanes_start_with_a_sum_of_zero_and_sums_are_restored():
+    learner, rnd = make_learner()
+    learner.observe(random_rollout(np.random.default_rng(0)))
+    state = rnd.state()
+    assert (state["running_sums"] > 0).all()
+    rnd.grow(6)
+    np.testing.assert_array_equal(rnd.running_sums, [*state["running_sums"], 0, 0])
+    other = make_learner()[1]
+    other.restore(state)
+    np.testing.assert_array_equal(other.running_sums, state["running_sums"])
+
+
+def test_a_reward_that_is_not_finite_is_named_and_changes_no_statistic(caplog):
+    learner, rnd = make_learner()
+    rollout = random_rollout(np.random.default_rng(0))
+    learner.observe(rollout)
+    moments = rnd.return_moments.mean.clone()
+    with torch.no_grad():
+        rnd.predictor.output.bias.fill_(torch.nan)
+    rollout.first[:] = False
+    learner.observe(rollout)
+    learner.compute_gradients(rollout)
+    assert "the reward of auxiliaries.rnd is NaN" in caplog.text
+    assert rnd.return_moments.mean == moments
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("kind", ["vector", "recurrent", "image", "frames"])
+def test_every_agent_learns_with_it(name, kind):
+    shape = (2, 6, 6) if kind in ("image", "frames") else (3,)
+    encoders = {
+        "vector": Vector(normalize=True),
+        "recurrent": Vector(scale=0.1),
+        "image": Conv((4, 3, 1), units=8),
+        "frames": FrameStack(3, Conv((4, 3, 1), units=8)),
+    }
+    blueprint = Blueprint({"*": encoders[kind]}, body=Mlp(8), memory=Gru(5) if kind == "recurrent" else None)
+    is_image = len(shape) == 3
+    spec = ObsSpec(shape, "uint8", high=255.0) if is_image else ObsSpec(shape)
+    role = Role(4, {"obs": spec}, ActionSpec(branches=(3,)))
+    learner, rnd = make_learner(MAKERS[name], role, blueprint)
+    rollout = random_rollout_of(learner.agent, make_role())
+    if is_image:
+        pixels = np.random.default_rng(0).integers(256, size=(7, 4, *shape), dtype=np.uint8)
+        rollout.obs = {"obs": pixels}
+    learner.observe(rollout)
+    before = learner.parameters.vector[learner.parameters.group_slices["auxiliary/rnd"]].clone()
+    batch = learner.prepare(rollout) if name == "PPO" else rollout
+    if name == "PPO" and not learner.agent.state_size:
+        batch = batch.split_rows().take_columns(np.array([1, 5, 6]))
+    metrics = update(learner, batch).compute_metrics()
+    assert metrics["train/rnd_loss"] > 0
+    assert metrics["train/rnd_reward"] > 0
+    assert not torch.equal(learner.parameters.vector[learner.parameters.group_slices["auxiliary/rnd"]], before)
