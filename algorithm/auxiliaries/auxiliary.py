@@ -102,6 +102,29 @@ class AuxiliarySettings:
     max_grad_norm: Annotated[float, Range(above=0)] = 10.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings(AuxiliarySettings):
+    """The settings of an auxiliary whose rewards are a stream; docs/auxiliaries.md has their meanings.
+
+    Raises:
+        ValueError: Settings exclude one another.
+    """
+
+    strength: Annotated[float, Range(at_least=0)]  # weight of the reward; 0: no reward
+    gamma: Annotated[float, Range(at_least=0, at_most=1)] = 0.99
+    crosses_episodes: bool
+
+    def __post_init__(self) -> None:
+        if self.gamma == 1 and self.crosses_episodes:
+            raise ValueError("gamma 1 needs crosses_episodes: false, since returns that cross episodes have no end")
+
+    def make_stream(self) -> RewardStream | None:
+        """Return the stream of the rewards; None if there are none."""
+        if not self.strength:
+            return None
+        return RewardStream(gamma=self.gamma, weight=self.strength, crosses_episodes=self.crosses_episodes)
+
+
 class Auxiliary(ABC):
     """An auxiliary reward or loss, which may have a trainable module in a separate parameter group, `auxiliary/<name>`.
 

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from algorithm.agents.agent import Agent
 from algorithm.annotations import OnlyIf, Range
 from algorithm.auxiliaries.action_prediction import InverseModel
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, StreamSettings, masked_mean
 from algorithm.auxiliaries.episode_memory import EmbeddingMemory, EpisodeMemory, VisitCounts
 from algorithm.networks import Torso
-from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, Role
 
@@ -33,15 +32,10 @@ KEY_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodicSettings(AuxiliarySettings):
-    """The settings of the episodic bonus; docs/auxiliaries.md has their meanings.
+class EpisodicSettings(StreamSettings):
+    """The settings of the episodic bonus; docs/auxiliaries.md has their meanings."""
 
-    Raises:
-        ValueError: Settings exclude one another.
-    """
-
-    strength: Annotated[float, Range(at_least=0)] = 0.01  # weight of the bonus
-    gamma: Annotated[float, Range(at_least=0, at_most=1)] = 0.99
+    strength: Annotated[float, Range(at_least=0)] = 0.01
     crosses_episodes: bool = False
     memory: Literal["counts", "embeddings"] = "counts"
     observations: Annotated[str, COUNTS] = "*"
@@ -53,10 +47,6 @@ class EpisodicSettings(AuxiliarySettings):
     neighbors: Annotated[int, Range(at_least=1), EMBEDDINGS] = 10
     kernel_epsilon: Annotated[float, Range(above=0), EMBEDDINGS] = 1e-4
     capacity: Annotated[int, Range(at_least=1), EMBEDDINGS] = 5000
-
-    def __post_init__(self) -> None:
-        if self.gamma == 1 and self.crosses_episodes:
-            raise ValueError("gamma 1 needs crosses_episodes: false, since returns that cross episodes have no end")
 
 
 class Episodic(Auxiliary):
@@ -76,10 +66,7 @@ class Episodic(Auxiliary):
     def __init__(self, settings: EpisodicSettings):
         super().__init__(settings)
         self.reward_weight = settings.strength
-        if settings.strength:
-            self.stream = RewardStream(
-                gamma=settings.gamma, weight=settings.strength, crosses_episodes=settings.crosses_episodes
-            )
+        self.stream = settings.make_stream()
 
     def build(self, agent: Agent, role: Role) -> nn.Module | None:
         settings = self.settings

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
 from algorithm.annotations import Range
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, StreamSettings, masked_mean
 from algorithm.auxiliaries.normalized_observations import NormalizedObservations
 from algorithm.networks import Mlp, RunningMoments, TargetNetwork, Torso
 from algorithm.networks.mlp import make_orthogonal_linear
-from algorithm.returns import RewardStream
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import Role
 
@@ -30,26 +29,17 @@ TARGET_LAYERS, PREDICTOR_LAYERS = 1, 3  # hidden layers after the encoders; the 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RndSettings(AuxiliarySettings):
-    """The settings of random network distillation; docs/auxiliaries.md has their meanings.
-
-    Raises:
-        ValueError: Settings exclude one another.
-    """
+class RndSettings(StreamSettings):
+    """The settings of random network distillation; docs/auxiliaries.md has their meanings."""
 
     learning_rate: Annotated[float, Range(above=0)] = 1e-4
-    strength: Annotated[float, Range(at_least=0)] = 0.5  # weight of the reward; 0: no reward
-    gamma: Annotated[float, Range(at_least=0, at_most=1)] = 0.99
+    strength: Annotated[float, Range(at_least=0)] = 0.5
     crosses_episodes: bool = True
     input: Literal["observation", "observation_and_action"] = "observation"
     units: Annotated[int, Range(at_least=1)] = 128
     outputs: Annotated[int, Range(at_least=1)] = 128
     predictor_share: Annotated[float, Range(above=0, at_most=1)] = 0.25
     warmup_steps: Annotated[int, Range(at_least=0)] = 1000
-
-    def __post_init__(self) -> None:
-        if self.gamma == 1 and self.crosses_episodes:
-            raise ValueError("gamma 1 needs crosses_episodes: false, since returns that cross episodes have no end")
 
 
 class Rnd(Auxiliary):
@@ -70,10 +60,7 @@ class Rnd(Auxiliary):
     def __init__(self, settings: RndSettings):
         super().__init__(settings)
         self.reward_weight = settings.strength
-        if settings.strength:
-            self.stream = RewardStream(
-                gamma=settings.gamma, weight=settings.strength, crosses_episodes=settings.crosses_episodes
-            )
+        self.stream = settings.make_stream()
         self.reads_action = settings.input == "observation_and_action"
         if self.reads_action:
             self.compute_novelty = self._compute_novelty

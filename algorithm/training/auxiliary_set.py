@@ -222,7 +222,7 @@ class AdaptiveGradients:
 
     def __init__(self, modules: list[nn.Module], gradient: Tensor):
         self._gradient = gradient
-        self._layers = [layer for module in modules for layer in _find_layers(module, gradient)]
+        self._layers = [layer for module in modules for layer in _find_layers(module)]
 
     def add(self, losses: list[Tensor]) -> None:
         """Add the gradients of losses to the gradient of the agent's losses. The graph of the losses is kept."""
@@ -238,7 +238,7 @@ class AdaptiveGradients:
         self._gradient.copy_(total)
 
 
-def _find_layers(module: nn.Module, gradient: Tensor) -> list[slice]:
+def _find_layers(module: nn.Module) -> list[slice]:
     """Return the slice of the flat gradient of each module below `module` that has parameters of its own."""
     layers = []
     for layer in module.modules():
