@@ -148,7 +148,7 @@ def test_a_batch_without_a_pair_has_no_reward_and_no_loss():
         ({"features": "agent"}, {"forward_model", "inverse_model"}),
         ({"features": "agent", "model": "forward"}, {"forward_model"}),
     ],
-    ids=str,
+    ids=["both", "inverse", "forward", "both on features of the agent", "forward on features of the agent"],
 )
 def test_each_model_trains_itself_and_its_own_encoder(settings, trained):
     agent, curiosity, module, batch = make_case(SPECS["discrete"], **settings)
