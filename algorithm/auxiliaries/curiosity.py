@@ -29,7 +29,7 @@ class CuriositySettings(AuxiliarySettings):
     model: Literal["both", "forward", "inverse"] = "both"
     forward_share: Annotated[float, Range(at_least=0, at_most=1)] = 0.2  # beta of Eq. 7, with `model: both`
     features: Literal["own", "agent"] = "own"
-    units: Annotated[int, Range(at_least=1)] = 256
+    units: Annotated[int, Range(at_least=1)] = 128
 
 
 class Curiosity(Auxiliary):
@@ -49,10 +49,14 @@ class Curiosity(Auxiliary):
     def __init__(self, settings: CuriositySettings):
         super().__init__(settings)
         self.reward_weight = settings.strength
+        # The batch of the last rewards and the errors that they are made of, until its loss has been computed.
+        self._last_errors: tuple[object, dict[str, Tensor]] = (None, {})
 
     def build(self, agent: Agent, role: Role) -> nn.Module:
         settings, torso = self.settings, agent.policy.torso
         self.family = agent.family
+        # With epochs, an agent learns from parts of the batch of which the rewards were computed.
+        self.reuses_errors = agent.schedule.epochs is None
         self.encoder: Torso | None = torso.make_encoder() if settings.features == "own" else None
         size = self.encoder.size if self.encoder else torso.size
         self.forward_model = make_model(size + self.family.encoded_size, settings.units, size)
@@ -62,40 +66,45 @@ class Curiosity(Auxiliary):
             trained["forward_model"] = self.forward_model
         if settings.model != "forward":
             trained["inverse_model"] = self.inverse_model
+        self.trained_errors = [f"{name.removesuffix('_model')}_error" for name in trained]
         if self.encoder:
             trained["encoder"] = self.encoder
         return nn.ModuleDict(trained)
 
     def reward(self, inputs: AuxiliaryInputs) -> Tensor:
-        phi = self._encode(inputs)
-        predict = self._compute_inverse_error if self.settings.model == "inverse" else self._compute_forward_error
-        return predict(phi, inputs) * inputs.rollout.same_episode
+        rewarding = "inverse_error" if self.settings.model == "inverse" else "forward_error"
+        if self.reuses_errors:
+            with torch.enable_grad():
+                errors = self._compute_errors(inputs, self.trained_errors)
+            self._last_errors = (inputs.batch, errors)
+        else:
+            errors = self._compute_errors(inputs, [rewarding])
+        return errors[rewarding].detach() * inputs.rollout.same_episode
 
     def loss(self, inputs: AuxiliaryInputs) -> tuple[Tensor, dict[str, Tensor]]:
         settings, mask = self.settings, inputs.rollout.same_episode
-        phi = self._encode(inputs)
-        if settings.model == "forward":
-            phi = phi.detach()
-        losses = {}
-        if settings.model != "inverse":
-            losses["forward_error"] = masked_mean(self._compute_forward_error(phi, inputs), mask)
-        if settings.model != "forward":
-            losses["inverse_error"] = masked_mean(self._compute_inverse_error(phi, inputs), mask)
+        batch, errors = self._last_errors
+        if batch is not inputs.batch:
+            errors = self._compute_errors(inputs, self.trained_errors)
+        self._last_errors = (None, {})
+        losses = {name: masked_mean(error, mask) for name, error in errors.items()}
         share = settings.forward_share if settings.model == "both" else 1.0
         weights = {"forward_error": share, "inverse_error": 1 - share if settings.model == "both" else 1.0}
         loss = torch.stack([weights[name] * value for name, value in losses.items()]).sum()
         return loss, losses
 
+    def _compute_errors(self, inputs: AuxiliaryInputs, names: list[str]) -> dict[str, Tensor]:
+        """Return the errors [T, B] of some models by name."""
+        phi, action = self._encode(inputs), self.family.encode(inputs.rollout.raw_action)
+        errors = {}
+        if "forward_error" in names:
+            predicted = self.forward_model(torch.cat((phi[:-1], action), -1))
+            errors["forward_error"] = 0.5 * (predicted - phi[1:]).square().sum(-1)  # Eq. 5-6
+        if "inverse_error" in names:
+            errors["inverse_error"] = self.inverse_model.compute_error(phi, action)  # Eq. 3
+        return errors
+
     def _encode(self, inputs: AuxiliaryInputs) -> Tensor:
-        """Return phi(x_t) [T+1, B, F]."""
-        return inputs.unroll(self.encoder) if self.encoder else inputs.features
-
-    def _compute_forward_error(self, phi: Tensor, inputs: AuxiliaryInputs) -> Tensor:
-        """Return 1/2 |phi'_t+1 - phi_t+1|^2 [T, B] (Eq. 5-6)."""
-        action = self.family.encode(inputs.rollout.raw_action)
-        predicted = self.forward_model(torch.cat((phi[:-1], action), -1))
-        return 0.5 * (predicted - phi[1:]).square().sum(-1)
-
-    def _compute_inverse_error(self, phi: Tensor, inputs: AuxiliaryInputs) -> Tensor:
-        """Return the error of the predicted action [T, B] (Eq. 3): cross-entropy, or squared error if continuous."""
-        return self.inverse_model.compute_error(phi, self.family.encode(inputs.rollout.raw_action))
+        """Return phi(x_t) [T+1, B, F]; with gradient if the models train its encoder."""
+        phi = inputs.unroll(self.encoder) if self.encoder else inputs.features
+        return phi.detach() if self.settings.model == "forward" else phi

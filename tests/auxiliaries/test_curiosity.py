@@ -164,6 +164,25 @@ def test_each_model_trains_itself_and_its_own_encoder(settings, trained):
     assert all(parameter.grad is None for parameter in agent.policy.parameters())
 
 
+@pytest.mark.parametrize("features", ["own", "agent"])
+def test_the_errors_of_the_reward_are_reused_in_the_loss_of_the_same_batch_only(features):
+    agent, curiosity, module, batch = make_case(SPECS["hybrid"], features=features)
+    inputs = make_inputs(agent, batch)
+
+    def compute_gradient() -> Tensor:
+        loss, _ = curiosity.loss(inputs)
+        return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+
+    expected = compute_gradient()
+    torch.no_grad()(curiosity.reward)(inputs)
+    assert torch.equal(compute_gradient(), expected)
+    other = make_inputs(
+        agent, to_float64(random_rollout_of(agent, Role(LANES, {"obs": ObsSpec((3,))}, SPECS["hybrid"]), seed=1))
+    )
+    torch.no_grad()(curiosity.reward)(other)
+    assert torch.equal(compute_gradient(), expected)
+
+
 def test_the_features_of_the_agent_contain_its_memory():
     agent, curiosity, _, batch = make_case(SPECS["discrete"], memory=True, features="agent")
     other = curiosity.reward(make_inputs(agent, replace(batch, memory=batch.memory + 1)))
