@@ -40,6 +40,7 @@ AUXILIARIES = {
 EXPLORERS = {
     "action_noise": "algorithm.exploration.action_noise:ActionNoise",
     "action_repeat": "algorithm.exploration.action_repeat:ActionRepeat",
+    "noise_repeat": "algorithm.exploration.noise_repeat:NoiseRepeat",
     "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }
 

@@ -121,10 +121,10 @@ class CategoricalFamily(DistributionFamily[Categorical]):
     def encode(self, sample: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B A"]:
         return sample.new_zeros((*sample.shape[:-1], self.encoded_size)).scatter_(-1, sample.long(), 1.0)
 
-    def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        noise = rng.standard_exponential(statistics.shape, np.float32)
+    def sample(self, statistics: np.ndarray, rng: np.random.Generator, noise: np.ndarray | None = None) -> np.ndarray:
+        exponential = rng.standard_exponential(statistics.shape, np.float32)
         # Gumbel noise of an exponential sample of 0 would be infinite, and select even a forbidden action.
-        return self.mode(statistics - np.log(np.maximum(noise, np.finfo(np.float32).tiny)))
+        return self.mode(statistics - np.log(np.maximum(exponential, np.finfo(np.float32).tiny)))
 
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         return statistics.argmax(-1)[:, None].astype(np.float32)

@@ -102,8 +102,15 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
         """Return the input of a critic: executed continuous dimensions, then one-hot indices of each branch."""
 
     @abstractmethod
-    def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return one sample [n, size] float32 for each row of statistics [n, S]."""
+    def sample(self, statistics: np.ndarray, rng: np.random.Generator, noise: np.ndarray | None = None) -> np.ndarray:
+        """Return one sample [n, size] float32 for each row of statistics.
+
+        Args:
+            statistics: [n, S].
+            rng: The generator of the sample.
+            noise: Standard normal noise [n, c] of the c continuous dimensions, whose sample is mean + std * noise; None
+                to draw it. Indices of discrete branches are always drawn.
+        """
 
     @abstractmethod
     def mode(self, statistics: np.ndarray) -> np.ndarray:

@@ -100,9 +100,11 @@ class GaussianFamily(DistributionFamily[Gaussian]):
     def __call__(self, statistics: Float[Tensor, "*B S"]) -> Gaussian:
         return self.distribution(statistics)
 
-    def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def sample(self, statistics: np.ndarray, rng: np.random.Generator, noise: np.ndarray | None = None) -> np.ndarray:
         mean, log_std = np.split(statistics, 2, -1)
-        return mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+        if noise is None:
+            noise = rng.standard_normal(mean.shape, np.float32)
+        return mean + np.exp(log_std) * noise
 
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         return statistics[:, : self.size].copy()

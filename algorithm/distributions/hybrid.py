@@ -208,14 +208,13 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
         """Return the concatenated one-hot indices of each branch, for every combination."""
         return one_hot_combinations(self.branches)
 
-    def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def sample(self, statistics: np.ndarray, rng: np.random.Generator, noise: np.ndarray | None = None) -> np.ndarray:
         logits = statistics[:, 2 * self.n_means :]
         indices = self.branch_family.sample(logits, rng) if self.branch_family else logits
         if not self.continuous_family:
             return indices
-        return np.concatenate(
-            (self.continuous_family.sample(self._select_statistics(statistics, indices), rng), indices), -1
-        )
+        continuous = self.continuous_family.sample(self._select_statistics(statistics, indices), rng, noise)
+        return np.concatenate((continuous, indices), -1)
 
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         logits = statistics[:, 2 * self.n_means :]

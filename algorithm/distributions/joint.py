@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 
 import numpy as np
 import torch
@@ -102,8 +102,15 @@ class JointFamily(CompositeFamily[JointDistribution]):
         pieces = zip(self.families, sample.split(self.sample_sizes, -1), strict=True)
         return torch.cat([family.encode(piece) for family, piece in pieces], -1)
 
-    def sample(self, statistics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return self._map_families(statistics, self.statistics_sizes, lambda family, piece: family.sample(piece, rng))
+    def sample(self, statistics: np.ndarray, rng: np.random.Generator, noise: np.ndarray | None = None) -> np.ndarray:
+        if noise is None:
+            noises: Iterator[np.ndarray | None] = repeat(None)
+        else:
+            widths = [family.size - len(family.branches) for family in self.families]  # continuous dimensions
+            noises = iter(np.split(noise, list(accumulate(widths[:-1])), -1))
+        return self._map_families(
+            statistics, self.statistics_sizes, lambda family, piece: family.sample(piece, rng, next(noises))
+        )
 
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         return self._map_families(statistics, self.statistics_sizes, lambda family, piece: family.mode(piece))

@@ -308,6 +308,16 @@ RUNS = {
         "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50, "input": "observation_and_action"}},
         "explorer": {"novel_action": {"n_samples": 3}},
     },
+    "repeated noise, sac, hybrid": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 2, "branches": [3]},
+        },
+        "sac_config": {"n_step": 1},
+        "explorer": {"noise_repeat": 16},
+    },
     "curiosity, gru and normalized": {
         "base_config": {"env_type": "PROBE", "env_name": "chain"},
         "acer_config": {"burn_in_step": 3},

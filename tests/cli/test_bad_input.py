@@ -158,6 +158,7 @@ COMMANDS = [
         "mine/task --set explorer.novel_action=8 acer_config.learning_starts=9",
         "explorer.novel_action: it needs the novelty of actions: set auxiliaries.rnd.input to observation_and_action",
     ),
+    ("mine/task --set explorer.noise_repeat=16", "explorer.noise_repeat: noise_repeat is for continuous actions; for "),
     ('mine/task --set auxiliaries={"os:path":{}}', "the class needs a dataclass Settings whose fields have defaults"),
     ("mine/task --set net_config.learner_port=61001", "not needed: one process collects and learns"),
     ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),

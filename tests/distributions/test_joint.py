@@ -140,6 +140,23 @@ def test_noise_is_added_to_each_part():
     np.testing.assert_allclose(softmax(noisy[1, 7:]), softmax(ROW[7:]), atol=1e-6)
 
 
+@pytest.mark.parametrize("family", [HYBRID, HybridFamily(2, (3, 2)), HybridFamily(2, ()), HYBRID.families[0]])
+def test_given_noise_replaces_drawn_noise(family):
+    statistics = 0.7 * random(50, family.statistics_size, seed=8).float().numpy()
+    noise = np.random.default_rng(1).standard_normal((50, 2), np.float32)
+    sample = family.sample(statistics, np.random.default_rng(0), noise)
+    assert sample.dtype == np.float32 and sample.shape == (50, family.size)
+    # Samples are linear in the noise, given the branches.
+    twice, zero = (family.sample(statistics, np.random.default_rng(0), factor * noise) for factor in (2, 0))
+    np.testing.assert_array_equal(twice[:, 2:], sample[:, 2:])
+    np.testing.assert_allclose(twice + zero, 2 * sample, atol=1e-5)
+    if not family.branches:
+        np.testing.assert_array_equal(zero, family.mode(statistics))
+        drawn = np.random.default_rng(0).standard_normal((50, 2), np.float32)
+        expected = family.sample(statistics, np.random.default_rng(2), drawn)
+        np.testing.assert_array_equal(family.sample(statistics, np.random.default_rng(0)), expected)
+
+
 def test_masked_branches_give_finite_results():
     statistics = torch.from_numpy(np.stack((ROW, np.where(np.arange(9) < 4, ROW, np.float32(MASKED_LOGIT)))))
     policy, average = HYBRID(statistics), HYBRID(statistics + 0.1)

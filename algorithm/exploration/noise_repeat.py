@@ -1,0 +1,78 @@
+"""Exploration by repeated noise: the random part of continuous actions stays the same for several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from algorithm.agents.agent import Agent
+from algorithm.exploration.explorer import Explorer, Novelty
+from algorithm.rollout import Decision, Step
+from algorithm.specs import Role
+
+
+class NoiseRepeat(Explorer):
+    """An explorer that holds the noise of continuous actions for a random number of steps (FlashSAC, arXiv 2604.04539).
+
+    A continuous action, before clipping or squashing, is mean + std * noise, with mean and std of the policy at each
+    step and standard normal noise that a lane holds for n steps: P(n) is proportional to 1 / n^2, for n up to a limit
+    (Zeta(2), truncated). At the start of an episode the noise is drawn again. Discrete branches are drawn at each step.
+
+    Each single action has the distribution of the policy, whose statistics are stored. Given the previous actions of
+    its lane it has another one, of which no importance ratios can be made.
+
+    Args:
+        role: The role, whose actions have continuous dimensions.
+        max_repeat: The largest n, at least 1; 1 is the policy.
+
+    Raises:
+        ValueError: Invalid `max_repeat`, or no continuous dimensions.
+    """
+
+    def __init__(self, role: Role, max_repeat: int = 16):
+        if not isinstance(max_repeat, int) or isinstance(max_repeat, bool) or max_repeat < 1:
+            raise ValueError(f"max_repeat is {max_repeat!r}; it must be an integer, at least 1")
+        if not role.action_spec.continuous:
+            raise ValueError("noise_repeat is for continuous actions; for discrete actions there is action_repeat")
+        cumulative = np.cumsum(1 / np.arange(1, max_repeat + 1) ** 2)
+        self.cumulative_probs = cumulative / cumulative[-1]  # of n = 1, 2, ...
+        self.noise = np.zeros((role.lanes, role.action_spec.continuous), np.float32)
+        self.remaining = np.zeros(role.lanes, np.int64)  # further steps with the noise of each lane
+
+    def connect(self, agent: Agent, novelties: Mapping[str, Novelty]) -> None:
+        if agent.needs_behavior:
+            raise ValueError(
+                "the density of an action, given the previous actions, is not the policy's, and the agent needs it; "
+                "use SAC with n_step: 1 or use_n_step_is: false"
+            )
+
+    def grow(self, lanes: int, initial_lanes: int) -> None:
+        added = lanes - len(self.noise)
+        self.noise = np.pad(self.noise, ((0, added), (0, 0)))
+        self.remaining = np.pad(self.remaining, (0, added))
+
+    def select_lanes(self, lanes: Sequence[int]) -> None:
+        self.noise, self.remaining = self.noise[list(lanes)], self.remaining[list(lanes)]
+
+    def state(self) -> dict[str, Any]:
+        return {"noise": self.noise.tolist(), "remaining": self.remaining.tolist()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.noise = np.array(state["noise"], np.float32).reshape(self.noise.shape)
+        self.remaining = np.array(state["remaining"], np.int64).reshape(self.remaining.shape)
+
+    def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
+        decision, family = agent.act(step, memory), agent.family
+        self._resample(step.lane[step.first | (self.remaining[step.lane] == 0)], agent.rng)
+        self.remaining[step.lane] -= 1
+        sample = family.sample(decision.behavior, agent.rng, self.noise[step.lane])
+        return Decision(
+            raw_action=sample, action=family.to_action(sample), behavior=decision.behavior, memory=decision.memory
+        )
+
+    def _resample(self, lanes: np.ndarray, rng: np.random.Generator) -> None:
+        """Draw the noise of these lanes, and the number of steps for which they hold it."""
+        self.noise[lanes] = rng.standard_normal((len(lanes), self.noise.shape[1]), np.float32)
+        self.remaining[lanes] = 1 + np.searchsorted(self.cumulative_probs, rng.random(len(lanes)), side="right")

@@ -1,0 +1,223 @@
+"""Repeated noise: the lengths of repetitions, held noise, episodes, independent lanes, stored statistics, refusals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.distributions import ClippedGaussianFamily, Gaussian, HybridFamily, make_family
+from algorithm.exploration.noise_repeat import NoiseRepeat
+from algorithm.rollout import Decision, Step
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.builders import make_a2c, make_acer, make_ppo, make_sac
+
+OBS = {"obs": ObsSpec((3,))}
+CHI_SQUARED_15 = 37.7  # 0.999 quantile of the chi-squared distribution with 15 degrees of freedom
+ROUNDING = 1e-9  # largest difference of equal noise that is computed from different samples in float64
+
+
+def make_role(lanes: int = 4, continuous: int = 2, branches: tuple[int, ...] = ()) -> Role:
+    return Role(lanes, OBS, ActionSpec(continuous, branches))
+
+
+def make_step(lanes, first=False) -> Step:
+    lanes = np.asarray(lanes)
+    return Step(
+        lane=lanes,
+        obs={"obs": np.zeros((len(lanes), 3), np.float32)},
+        first=np.broadcast_to(first, len(lanes)).copy(),
+        is_bootstrap_row=np.zeros(len(lanes), bool),
+        reward=np.zeros(len(lanes), np.float32),
+        alive=np.ones(len(lanes), bool),
+    )
+
+
+class Varying:
+    """An agent whose statistics are random numbers in float64, different at every step."""
+
+    def __init__(self, family, seed: int = 0):
+        self.family, self.rng = family, np.random.default_rng(seed)
+        self.statistics_rng = np.random.default_rng(seed + 1)
+
+    def act(self, step, memory):
+        behavior = 0.5 * self.statistics_rng.standard_normal((len(step.lane), self.family.statistics_size))
+        return Decision(raw_action=None, action=None, behavior=behavior, memory=memory + 1)
+
+
+def make_gaussian(continuous: int = 2):
+    return make_family(continuous, (), ClippedGaussianFamily, Gaussian)
+
+
+def act(explorer, agent, step) -> Decision:
+    return explorer.act(agent, step, np.zeros((len(step.lane), 1), np.float32))
+
+
+def find_noise(decision: Decision, continuous: int = 2) -> np.ndarray:
+    """Return (sample - mean) / std [n, continuous] of a policy without branches."""
+    mean, log_std = np.split(decision.behavior, 2, -1)
+    return (decision.raw_action - mean) / np.exp(log_std)
+
+
+def record(explorer, agent, lanes: int, ticks: int, first_ticks=(0,)) -> np.ndarray:
+    """Return the noise of every tick [ticks, lanes, 2]; episodes start at `first_ticks`."""
+    return np.stack(
+        [find_noise(act(explorer, agent, make_step(range(lanes), tick in first_ticks))) for tick in range(ticks)]
+    )
+
+
+def measure_lengths(noise: np.ndarray) -> np.ndarray:
+    """Return the numbers of ticks between changes of the noise [ticks] of one lane."""
+    changes = np.flatnonzero(np.abs(np.diff(noise)) > ROUNDING) + 1
+    return np.diff(np.concatenate(([0], changes)))
+
+
+def test_the_lengths_follow_the_truncated_zeta_distribution():
+    noise = record(NoiseRepeat(make_role(lanes=50)), Varying(make_gaussian()), 50, 600)
+    # The first 200 lengths of each lane: the lengths that end within a fixed time are too short.
+    lengths = np.concatenate([measure_lengths(noise[:, lane, 0])[:200] for lane in range(50)])
+    assert len(lengths) == 50 * 200
+    probs = 1 / np.arange(1, 17) ** 2
+    expected = len(lengths) * probs / probs.sum()
+    observed = np.bincount(lengths, minlength=17)[1:]
+    assert observed.sum() == len(lengths)  # none above 16
+    assert ((observed - expected) ** 2 / expected).sum() < CHI_SQUARED_15
+
+
+def test_the_noise_is_standard_normal_and_held_in_all_dimensions_at_once():
+    noise = record(NoiseRepeat(make_role(lanes=2000)), Varying(make_gaussian()), 2000, 12)
+    np.testing.assert_allclose(noise[5].mean(0), 0, atol=0.1)
+    np.testing.assert_allclose(noise[5].std(0), 1, atol=0.06)
+    is_held = np.abs(np.diff(noise, axis=0)) < ROUNDING
+    np.testing.assert_array_equal(is_held[..., 0], is_held[..., 1])
+    assert 0.3 < is_held.mean() < 0.7
+
+
+def test_lanes_are_independent():
+    noise = record(NoiseRepeat(make_role(lanes=300)), Varying(make_gaussian()), 300, 200)
+    correlation = np.corrcoef(noise[..., 0].T)  # of lanes, over 200 ticks
+    np.fill_diagonal(correlation, 0)
+    assert np.abs(correlation).mean() < 0.15
+    is_held = np.abs(np.diff(noise[..., 0], axis=0)) < ROUNDING
+    assert (is_held.any(1) & ~is_held.all(1)).all()  # lanes change at different ticks
+
+
+def test_the_start_of_an_episode_draws_again_in_its_lane_only():
+    explorer, agent = NoiseRepeat(make_role(3)), Varying(make_gaussian())
+    before = find_noise(act(explorer, agent, make_step(range(3), True)))
+    explorer.remaining[:] = 9
+    after = find_noise(act(explorer, agent, make_step(range(3), [False, True, False])))
+    np.testing.assert_allclose(after[[0, 2]], before[[0, 2]], atol=ROUNDING)
+    assert (np.abs(after[1] - before[1]) > ROUNDING).all()
+    np.testing.assert_array_equal(explorer.remaining[[0, 2]], 8)
+
+
+def test_only_lanes_that_await_an_action_count_a_step():
+    explorer, agent = NoiseRepeat(make_role(4)), Varying(make_gaussian())
+    before = find_noise(act(explorer, agent, make_step(range(4), True)))
+    explorer.remaining[:] = 2
+    for _ in range(2):
+        after = find_noise(act(explorer, agent, make_step([1, 3])))
+        np.testing.assert_allclose(after, before[[1, 3]], atol=ROUNDING)
+    np.testing.assert_array_equal(explorer.remaining, [2, 0, 2, 0])
+    assert (np.abs(find_noise(act(explorer, agent, make_step([3]))) - before[3]) > ROUNDING).all()
+
+
+def test_one_step_is_the_policy():
+    explorer, agent = NoiseRepeat(make_role(5), 1), Varying(make_gaussian())
+    for _ in range(20):
+        act(explorer, agent, make_step(range(5)))
+        np.testing.assert_array_equal(explorer.remaining, 0)
+
+
+@pytest.mark.parametrize("branches", [(), (3, 2)])
+def test_the_stored_density_is_that_of_the_policy(branches):
+    role = make_role(6, 2, branches)
+    agent, explorer = make_sac(role, n_step=1), NoiseRepeat(role)
+    explorer.connect(agent, {})
+    step, memory = make_step(range(6), True), np.zeros((6, 0), np.float32)
+    for _ in range(5):
+        policy, decision = agent.act(step, memory), explorer.act(agent, step, memory)
+        np.testing.assert_array_equal(decision.behavior, policy.behavior)
+        np.testing.assert_array_equal(decision.action, agent.family.to_action(decision.raw_action))
+        np.testing.assert_array_equal(decision.memory, policy.memory)
+        # log N(sample; mean, std) = sum of log N(noise; 0, 1) - log std
+        statistics = torch.from_numpy(decision.behavior)
+        sample = torch.from_numpy(decision.raw_action)
+        indices = agent.family.find_combination(sample).squeeze(-1).numpy() if branches else np.zeros(6, int)
+        width = agent.family.n_combinations
+        log_std = decision.behavior[:, : 4 * width].reshape(6, 2, width, 2)[np.arange(6), 1, indices]
+        expected = (-0.5 * explorer.noise**2 - 0.5 * np.log(2 * np.pi) - log_std).sum(-1)
+        found = agent.family(statistics).log_prob(sample)
+        if branches:
+            found = found - agent.family(statistics).log_probs[torch.arange(6), torch.from_numpy(indices)]
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+        step = make_step(range(6))
+
+
+def test_branches_are_drawn_at_each_step():
+    role = make_role(1, 1, (2,))
+    explorer, family = NoiseRepeat(role), HybridFamily(1, (2,))
+    agent = Varying(family)
+    act(explorer, agent, make_step([0], True))
+    indices = []
+    for _ in range(40):
+        explorer.remaining[:] = 5
+        indices.append(act(explorer, agent, make_step([0])).raw_action[0, 1])
+    assert 5 < sum(indices) < 35
+
+
+def test_the_state_is_restored():
+    explorer, agent = NoiseRepeat(make_role(7)), Varying(make_gaussian())
+    record(explorer, agent, 7, 5)
+    other = NoiseRepeat(make_role(7))
+    other.restore(json.loads(json.dumps(explorer.state())))
+    np.testing.assert_array_equal(other.noise, explorer.noise)
+    np.testing.assert_array_equal(other.remaining, explorer.remaining)
+    assert (other.noise.dtype, other.remaining.dtype) == (explorer.noise.dtype, explorer.remaining.dtype)
+
+
+def test_added_lanes_draw_noise_and_others_keep_theirs():
+    explorer, agent = NoiseRepeat(make_role(2)), Varying(make_gaussian())
+    before = find_noise(act(explorer, agent, make_step([0, 1], True)))
+    explorer.remaining[:] = 3
+    explorer.grow(4, 2)
+    after = find_noise(act(explorer, agent, make_step(range(4))))
+    np.testing.assert_allclose(after[:2], before, atol=ROUNDING)
+    assert (after[2:] != 0).all()
+    explorer.select_lanes([3, 1])
+    np.testing.assert_array_equal(explorer.noise.shape, (2, 2))
+    np.testing.assert_allclose(explorer.noise[1], before[1], atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("make", "role", "settings"),
+    [
+        (make_acer, make_role(), {}),
+        (make_acer, make_role(branches=(3,)), {}),
+        (make_a2c, make_role(), {}),
+        (make_ppo, make_role(), {}),
+        (make_sac, make_role(), {"n_step": 3, "use_n_step_is": True, "sequence_length": 3}),
+    ],
+)
+def test_an_agent_that_forms_importance_ratios_is_refused(make, role, settings):
+    with pytest.raises(ValueError, match="given the previous actions, is not the policy's, and the agent needs it"):
+        NoiseRepeat(role).connect(make(role, **settings), {})
+
+
+def test_an_agent_without_importance_ratios_is_supported():
+    for settings in ({"n_step": 1}, {"n_step": 3, "use_n_step_is": False, "sequence_length": 3}):
+        NoiseRepeat(make_role()).connect(make_sac(make_role(), **settings), {})
+
+
+@pytest.mark.parametrize("max_repeat", [0, -1, 1.5, True, "16", None])
+def test_invalid_settings_are_refused(max_repeat):
+    with pytest.raises(ValueError, match="it must be an integer, at least 1"):
+        NoiseRepeat(make_role(), max_repeat)
+
+
+def test_actions_without_continuous_dimensions_are_refused():
+    with pytest.raises(ValueError, match="for discrete actions there is action_repeat"):
+        NoiseRepeat(make_role(continuous=0, branches=(3,)))
