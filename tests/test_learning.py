@@ -312,21 +312,24 @@ def test_evaluation_does_not_affect_training(tmp_path, greedy):
     assert torch.equal(*weights)
 
 
-# Folders whose default variant has neither an explorer nor a bonus, and does not reach its goal without one.
+# Folders whose default variant has neither an explorer nor a bonus, and does not reach its goal without one; variants
+# with a bonus are tested.
 UNREACHED = ["exploration/deep_sea", "exploration/noisy_tv", "gym/mountain_car"]
 LONGEST = 1_000_000  # env steps of the largest goal that is tested: it takes minutes on one core
 QUICK = 50000  # env steps up to which the first seed of a goal is not marked slow
 
 
 @pytest.mark.parametrize(
-    "task",
+    ("task", "variant"),
     [
-        "hybrid/parking",
-        pytest.param("gym/pendulum", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        ("hybrid/parking", "sac"),
+        ("gym/mountain_car", "episodic"),
+        pytest.param("gym/pendulum", "sac", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param("exploration/deep_sea", "ppo_rnd", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
-def test_an_environment_reaches_its_goal_by_sac(tmp_path, task):
-    assert_reached(PROJECT_ENVS / task / "config.yaml", "sac", 0)
+def test_an_environment_reaches_its_goal_by_a_variant(tmp_path, task, variant):
+    assert_reached(PROJECT_ENVS / task / "config.yaml", variant, 0)
 
 
 def learning_tests():
