@@ -133,6 +133,7 @@ class Learner:
         if not batch.targets:
             self._transform_rewards(batch)
         self.agent.progress = self._compute_progress()
+        self.parameters.reset_increments()
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
@@ -253,11 +254,17 @@ class Learner:
         return min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
 
     def _step_groups(self) -> bool:
-        """Step each group, then update the targets. Return whether all steps are finite."""
+        """Step each group, then update the targets. Return whether all steps are finite.
+
+        Constraints hold after it, and the running statistics of batch norms contain this batch.
+        """
         progress = self._compute_progress()
         is_finite = all([step(progress) for step in self._steps])
+        self.parameters.apply_constraints()
+        self.parameters.commit_increments()
         self.agent.update_targets(self.updates + 1)
         self.auxiliaries.update_targets()
+        self.parameters.apply_target_constraints()
         return is_finite
 
     def _step_and_undo(self, finite: Tensor) -> Tensor:
