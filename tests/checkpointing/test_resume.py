@@ -128,11 +128,13 @@ RUNS = {
             "evaluate_every": 50,
         },
         "sac_config": {"n_step": 1},
-        "body": "Residual(6, 1, norm='batch_renorm', unit_weights=True), critic=Residual(6, 1), policy=Mlp(5, norm='batch')",
+        "body": "Residual(6, 1, norm='batch_renorm', unit_weights=True)",
+        "memory": "None, critic=Residual(6, 1), policy=Mlp(5, norm='batch')",
     },
     "batch statistics, gru": {
         "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
         "acer_config": {"burn_in_step": 3},
+        "auxiliaries": {"curiosity": {"units": 8}},
         "body": "Residual(6, 1)",
         "memory": "Gru(6)",
     },
@@ -467,6 +469,7 @@ def test_saving_changes_nothing(kind, tmp_path):
         "sac, hybrid and recurrent",
         "reactor, lazy, memories of policy and critic, skipping",
         "several roles, one of them late",
+        "batch statistics and unit weights, sac",
     ],
 )
 def test_acting_on_a_copy_changes_nothing_also_after_a_resume(kind, tmp_path, monkeypatch):
