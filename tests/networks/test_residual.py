@@ -231,7 +231,9 @@ def test_invalid_layers_are_rejected(make, message):
         make()
 
 
-@pytest.mark.parametrize("layers", [Residual(8), Residual(8, norm="rms", unit_weights=True)])
+@pytest.mark.parametrize(
+    "layers", [Residual(8), Residual(8, norm="rms", unit_weights=True), Mlp(8, spectral_norm=True)]
+)
 def test_a_full_trust_region_refuses_layers_that_change_after_its_line_search(layers):
-    with pytest.raises(ValueError, match="does not support batch norms or unit weights"):
+    with pytest.raises(ValueError, match="does not support batch norms, unit weights or spectral norms"):
         make_acer(blueprint=Blueprint(body=layers), trust_region="full")
