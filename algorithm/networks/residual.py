@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import LayersFactory, build_module
-from algorithm.networks.constraints import RowNorm, SpectralNorm
+from algorithm.networks.constraints import RowNorm, limit_spectral_norm, set_constraint
 from algorithm.networks.linear import Linear, NumpyFunction
 from algorithm.networks.mlp import check_sizes, make_numpy_linear
 from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
@@ -220,9 +220,9 @@ def _make_linear(settings: Residual, inputs: int, outputs: int, gain: float) -> 
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     if settings.unit_weights:
-        layer.set_constraint(RowNorm(outputs, 1.0))
+        set_constraint(layer, RowNorm(outputs, 1.0))
     elif settings.spectral_norm:
-        layer.set_constraint(SpectralNorm(outputs, inputs))
+        limit_spectral_norm(layer)
     return layer
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algorithm.networks.constraints import RowNorm, SpectralNorm
+from algorithm.networks import ImpalaResNet
+from algorithm.networks.constraints import RowNorm, SpectralNorm, find_constraints
+from algorithm.specs import ObsSpec
 
 
 def test_each_row_has_the_norm():
@@ -36,3 +38,15 @@ def test_a_row_of_zeros_stays_finite():
     RowNorm(2, 1.0)(parameters)
     SpectralNorm(2, 3)(parameters)
     assert (parameters == 0).all()
+
+
+def test_each_convolution_may_have_a_spectral_norm():
+    spec = ObsSpec((3, 9, 8), "uint8", high=255.0)
+    assert not list(find_constraints(ImpalaResNet((4, 5), 6)(spec)))
+    constraints = list(find_constraints(ImpalaResNet((4, 5), 6, spectral_norm=True)(spec)))
+    assert len(constraints) == 2 * 5
+    for constrain, (weight, bias) in constraints:
+        parameters = torch.cat((10 * weight.detach().flatten(), bias.detach()))
+        constrain(parameters)
+        for matrix in (weight.detach(), parameters[: weight.numel()].view_as(weight)):
+            assert 0.97 <= torch.linalg.matrix_norm(matrix.flatten(1), 2) <= 1.0001
