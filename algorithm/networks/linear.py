@@ -47,6 +47,11 @@ def linear_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return _multiply_large(_multiply_by_output, x, weight, bias)
 
 
+def make_numpy_form(module: Any) -> NumpyFunction | None:
+    """Return a module as a function of arrays, on views of its parameters; None if it has no such form."""
+    return module.numpy() if hasattr(module, "numpy") else None
+
+
 class Linear(nn.Linear):
     """A linear layer that computes with `linear`."""
 
